@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use wire::Corrupt;
 use wire::replica::{
-    HEADER_BYTES, Identity, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, ReplicaId, piece_bytes,
+    HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, ReplicaId, ReplicaIdentity,
+    piece_bytes,
 };
 
 /// Unit in which the system reads and writes, in bytes.
@@ -59,7 +60,7 @@ pub enum AppendError {
 pub struct Replica {
     held: Arc<Held>,
     opener: Opener,
-    identity: Identity,
+    identity: ReplicaIdentity,
     written: Mutex<Written>,
     /// Set if it was written since the last check by [`OpenFiles`].
     is_in_use: AtomicBool,
@@ -128,7 +129,7 @@ impl Replica {
     }
 
     /// Returns the identity that its pieces carry.
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> ReplicaIdentity {
         self.identity
     }
 

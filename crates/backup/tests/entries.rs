@@ -11,7 +11,7 @@ use types::{HashRange, HashSeed, SegmentId, Tenure, Version, key_hash};
 use wire::entries::EntryReader;
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::{RecoveryNext, RecoveryRead};
-use wire::replica::{BootId, End, ReplicaHeader, ReplicaId};
+use wire::replica::{BootId, ReplicaEnd, ReplicaHeader, ReplicaId};
 
 const SEED: u64 = 42;
 
@@ -258,5 +258,5 @@ fn whole_pieces_are_read_one_by_one() {
     disk.damage(file, at, 1);
     let (bodies, end) = replicas.bodies(id(1)).unwrap();
     assert_eq!(bodies, [b"a snapshot".to_vec(), b"an entry".to_vec()]);
-    assert_eq!((end.length, end.end), (18, End::Torn));
+    assert_eq!((end.length, end.end), (18, ReplicaEnd::Torn));
 }

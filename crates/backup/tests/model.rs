@@ -6,7 +6,7 @@ mod common;
 use backup::{AppendError, Blocks, Faults, MemoryDisk, Replicas};
 use common::{LOG, SEGMENT_BYTES, Writing, header, id, read, try_open};
 use std::collections::{BTreeMap, BTreeSet};
-use wire::replica::{BootId, End, ReplicaId};
+use wire::replica::{BootId, ReplicaEnd, ReplicaId};
 
 /// Expected state of a replica.
 #[derive(Debug, Default)]
@@ -234,10 +234,10 @@ impl World {
             if !power_was_lost {
                 let was_cut = twin.tried > twin.taken;
                 assert!(bytes.len() >= twin.taken, "{id}: {end:?}");
-                assert!(end.end == End::Clean || was_cut, "{id}: {end:?}");
+                assert!(end.end == ReplicaEnd::Clean || was_cut, "{id}: {end:?}");
             }
-            self.holes += usize::from(matches!(end.end, End::Hole { .. }));
-            self.tears += usize::from(end.end == End::Torn);
+            self.holes += usize::from(matches!(end.end, ReplicaEnd::Hole { .. }));
+            self.tears += usize::from(end.end == ReplicaEnd::Torn);
         }
     }
 }

@@ -6,7 +6,7 @@ use backup::{AppendError, Blocks, Disk, Faults, FileNumber, MemoryDisk};
 use common::{BOOT, LOG, SEGMENT_BYTES, STAMP, Writing, files, header, id, open, read, try_open};
 use std::io::ErrorKind;
 use wire::Corrupt;
-use wire::replica::{BootId, End, PIECES_FROM, PieceWriter, ReplicaEpoch, Stamp};
+use wire::replica::{BootId, PIECES_FROM, PieceWriter, ReplicaEnd, ReplicaEpoch, Stamp};
 
 const NONE: Faults =
     Faults { capacity: None, write_fails_after: None, syncs_fail: false, removals_fail: false };
@@ -28,7 +28,7 @@ fn what_was_appended_is_read_also_by_the_next_process() {
     assert_eq!(replicas.list(LOG), [header(id(1))]);
     assert_eq!(replicas.logs(), [LOG]);
     let (bytes, end) = read(&replicas, id(1));
-    assert_eq!((bytes, end.end, end.stamp), (expected, End::Clean, STAMP));
+    assert_eq!((bytes, end.end, end.stamp), (expected, ReplicaEnd::Clean, STAMP));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_write_that_failed_is_done_again_in_its_place() {
         assert_eq!(writing.replica.length(), 6);
         let (bytes, end) = read(&replicas, id(1));
         assert_eq!(bytes, b"before");
-        assert_eq!(end.end, if after < 32 { End::Clean } else { End::Torn });
+        assert_eq!(end.end, if after < 32 { ReplicaEnd::Clean } else { ReplicaEnd::Torn });
         assert!(!end.is_damaged(false));
     }
     disk.set_faults(Faults::default());
@@ -218,7 +218,7 @@ fn a_freed_file_is_used_again_when_nobody_uses_its_replica_any_more() {
     drop(writing);
     let mut third = Writing::new(&replicas, id(3));
     assert_eq!(files(&disk), 2);
-    assert_eq!(read(&replicas, id(3)).1.end, End::Clean, "the former content is ignored");
+    assert_eq!(read(&replicas, id(3)).1.end, ReplicaEnd::Clean, "the former content is ignored");
     second.append(b"second").unwrap();
     third.append(b"third").unwrap();
     assert_eq!(read(&replicas, id(2)).0, b"second");
@@ -427,7 +427,10 @@ fn damage_below_what_was_synced_is_told_apart_from_a_loss_of_power() {
     disk.power_cut(&mut |_| 0);
     let opened = try_open(&disk, BootId([2; 16])).unwrap();
     let (bytes, end) = read(&opened.replicas, id(1));
-    assert_eq!((bytes.len(), end.end, end.place), (0, End::Hole { stable: 200 }, PIECES_FROM));
+    assert_eq!(
+        (bytes.len(), end.end, end.place),
+        (0, ReplicaEnd::Hole { stable: 200 }, PIECES_FROM)
+    );
     assert!(end.is_damaged(true));
 }
 

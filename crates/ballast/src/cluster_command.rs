@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use types::{HashRange, ServerId, Slot};
 use wire::control::{
-    Answer, Ask, ClockReport, ClusterMap, Health, Loss, RebuildReport, RecoveryReport,
+    Answer, Ask, ClockReport, ClusterMap, Health, LogLoss, RebuildReport, RecoveryReport,
     RecoveryState, ServerInfo, TabletInfo,
 };
 
@@ -247,13 +247,13 @@ impl Status {
     }
 
     /// Describes an operator's options if parts of a log are missing.
-    fn ways(&self, dead: ServerId, loss: &Loss) -> String {
+    fn ways(&self, dead: ServerId, loss: &LogLoss) -> String {
         let what = match loss {
-            Loss::Directory => {
+            LogLoss::Directory => {
                 "  Without the directory it is unknown which segments are missing: all replicas \
                  found are read,\n  writes may be lost, and deleted keys may reappear.\n"
             }
-            Loss::Segments { .. } => {
+            LogLoss::Segments { .. } => {
                 "  Writes that are only in these segments are lost, and keys whose deletion is \
                  only there may\n  reappear. It is unknown which ones.\n"
             }

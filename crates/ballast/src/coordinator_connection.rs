@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header};
-use wire::handshake::{HandshakeMessage, Purpose};
+use wire::handshake::{ConnectionPurpose, HandshakeMessage};
 
 /// A connection whose peer has proven the cluster key.
 pub(crate) struct CoordinatorConnection {
@@ -23,7 +23,7 @@ impl CoordinatorConnection {
     ) -> anyhow::Result<CoordinatorConnection> {
         let mut stream = connecting::connect(address)
             .with_context(|| format!("no coordinator answers at {address}: is it running?"))?;
-        let purpose = Purpose::Operator;
+        let purpose = ConnectionPurpose::Operator;
         let opening = Opening { purpose, cluster: None, server: None, expected: None };
         let nonce = handshake::new_nonce().context("cannot read random bytes from the system")?;
         let (handshake, first) = Handshake::open(credentials, opening, nonce);

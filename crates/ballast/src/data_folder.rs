@@ -21,14 +21,14 @@ use server::shell::FileDisk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wire::replica::BootId;
-use wire::saved::Saved;
+use wire::saved::SavedClusterState;
 
 /// The data folder of a server of a cluster, with replicas of other servers' logs.
 pub(crate) struct BackupFolder {
     pub(crate) path: PathBuf,
     pub(crate) replicas: Replicas,
     /// The cluster state saved by the last process, with its sequence number.
-    pub(crate) saved: Option<(u64, Saved)>,
+    pub(crate) saved: Option<(u64, SavedClusterState)>,
 }
 
 impl BackupFolder {

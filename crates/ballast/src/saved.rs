@@ -9,8 +9,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use wire::control::{ClusterMap, FromCoordinator, Mark};
-use wire::saved::{SAVED_BYTES_MAX, Saved};
+use wire::control::{ClusterMap, FromCoordinator, HistoryMark};
+use wire::saved::{SAVED_BYTES_MAX, SavedClusterState};
 
 /// The two files.
 const NAMES: [&str; 2] = ["cluster-0", "cluster-1"];
@@ -21,8 +21,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// If a file was written by another version of Ballast, or cannot be read.
-pub(crate) fn read(folder: &Path) -> anyhow::Result<Option<(u64, Saved)>> {
-    let mut newest: Option<(u64, Saved)> = None;
+pub(crate) fn read(folder: &Path) -> anyhow::Result<Option<(u64, SavedClusterState)>> {
+    let mut newest: Option<(u64, SavedClusterState)> = None;
     for name in NAMES {
         let path = folder.join(name);
         let bytes = match read_file(&path) {
@@ -30,7 +30,7 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Option<(u64, Saved)>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
-        match Saved::parse(&bytes) {
+        match SavedClusterState::parse(&bytes) {
             Ok((sequence, saved)) if newest.as_ref().is_none_or(|(other, _)| *other < sequence) => {
                 newest = Some((sequence, saved));
             }
@@ -60,7 +60,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 
 /// A change of the saved state.
 enum News {
-    Mark(Mark),
+    Mark(HistoryMark),
     Map(Box<ClusterMap>),
 }
 
@@ -71,7 +71,11 @@ pub(crate) struct Saver {
 
 impl Saver {
     /// Writes the first file, syncs it, and starts the thread.
-    pub(crate) fn start(folder: &Path, sequence: u64, saved: Saved) -> anyhow::Result<Saver> {
+    pub(crate) fn start(
+        folder: &Path,
+        sequence: u64,
+        saved: SavedClusterState,
+    ) -> anyhow::Result<Saver> {
         let mut files = Files { folder: folder.to_path_buf(), sequence };
         let written = files.write(&saved);
         written.with_context(|| format!("cannot write {}", files.path().display()))?;
@@ -95,7 +99,7 @@ impl Saver {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a helper that rests between two writes")]
-fn save(mut files: Files, mut saved: Saved, news: &Receiver<News>) {
+fn save(mut files: Files, mut saved: SavedClusterState, news: &Receiver<News>) {
     let mut is_failing = false;
     while let Ok(first) = news.recv() {
         let mut has_changed = false;
@@ -117,7 +121,7 @@ fn save(mut files: Files, mut saved: Saved, news: &Receiver<News>) {
 }
 
 /// Applies a change. Returns whether it was new.
-fn saved_changes(saved: &mut Saved, news: News) -> bool {
+fn saved_changes(saved: &mut SavedClusterState, news: News) -> bool {
     match news {
         News::Mark(mark) if saved.mark.is_none_or(|known| mark.is_after(&known)) => {
             saved.mark = Some(mark);
@@ -144,7 +148,7 @@ impl Files {
     }
 
     /// Overwrites the older of the two files.
-    fn write(&mut self, saved: &Saved) -> io::Result<()> {
+    fn write(&mut self, saved: &SavedClusterState) -> io::Result<()> {
         self.sequence += 1;
         let path = self.path();
         let is_new = !path.exists();
@@ -164,11 +168,11 @@ mod tests {
     use super::*;
     use types::{ClusterId, ServerId};
 
-    fn saved(version: u64) -> Saved {
+    fn saved(version: u64) -> SavedClusterState {
         let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
         let cluster = ClusterId(7);
         let map = ClusterMap { version, cluster, servers, tablets, moving };
-        Saved { cluster, server: ServerId(3), seed: 42, mark: None, map }
+        SavedClusterState { cluster, server: ServerId(3), seed: 42, mark: None, map }
     }
 
     #[test]
@@ -194,7 +198,7 @@ mod tests {
     #[test]
     fn what_is_older_is_not_saved() {
         let mut known = saved(3);
-        let mark = |transaction| Mark { term: 1, term_id: 1, transaction };
+        let mark = |transaction| HistoryMark { term: 1, term_id: 1, transaction };
         assert!(saved_changes(&mut known, News::Mark(mark(5))));
         assert!(!saved_changes(&mut known, News::Mark(mark(4))));
         assert!(!saved_changes(&mut known, News::Map(Box::new(saved(3).map))));

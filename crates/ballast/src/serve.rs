@@ -32,7 +32,7 @@ use thread_priority::{
 };
 use types::{ClusterId, HashSeed, ServerId};
 use wire::control::{ClusterMap, FromCoordinator, Holdings, Join};
-use wire::saved::Saved;
+use wire::saved::SavedClusterState;
 
 /// Start a server.
 #[derive(Args)]
@@ -287,7 +287,7 @@ impl Folder {
     }
 
     /// Returns the cluster state that the last process with this folder has saved.
-    fn saved(&self) -> Option<&Saved> {
+    fn saved(&self) -> Option<&SavedClusterState> {
         match self {
             Folder::None | Folder::Own(_) => None,
             Folder::Others(folder, _) => folder.saved.as_ref().map(|(_, saved)| saved),
@@ -318,7 +318,7 @@ impl Folder {
         // Until the first map arrives, the last process's state is the newest one known.
         let known = self.saved().filter(|saved| saved.cluster == cluster);
         let (mark, map) = known.map_or((None, none), |known| (known.mark, known.map.clone()));
-        let saved = Saved { cluster, server, seed, mark, map };
+        let saved = SavedClusterState { cluster, server, seed, mark, map };
         Saver::start(&folder.path, sequence, saved).map(Some)
     }
 

@@ -8,8 +8,8 @@
 //! same code.
 //!
 //! The store's revisions number its transactions. A term's record is written when the term
-//! begins, so its revision bounds the transactions of the term before. A [`Mark`] identifies a
-//! position in the history of this store, or of another store copied from it.
+//! begins, so its revision bounds the transactions of the term before. A [`HistoryMark`] identifies
+//! a position in the history of this store, or of another store copied from it.
 //!
 //! Invariants:
 //! - Memory equals the content of the store.
@@ -24,7 +24,7 @@ use crate::store::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict}
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use types::{ClusterId, KeyHash, MigrationId, ServerId};
-use wire::control::Mark;
+use wire::control::HistoryMark;
 
 /// The reason why a coordinator cannot continue. Every message sent so far is covered by the store.
 #[derive(Debug, thiserror::Error)]
@@ -267,9 +267,9 @@ impl<S: MetaStore> Ledger<S> {
     }
 
     /// Returns the mark of the newest transaction.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> HistoryMark {
         let Term { number: term, id: term_id } = self.term;
-        Mark { term, term_id, transaction: self.newest.0 }
+        HistoryMark { term, term_id, transaction: self.newest.0 }
     }
 
     /// Returns whether servers may know marks of earlier terms.
@@ -278,7 +278,7 @@ impl<S: MetaStore> Ledger<S> {
     }
 
     /// Returns whether a mark belongs to the history of this store.
-    pub(crate) fn knows(&self, mark: &Mark) -> bool {
+    pub(crate) fn knows(&self, mark: &HistoryMark) -> bool {
         let first = self.history.first_key_value().map(|(term, _)| *term);
         let Some((id, _)) = self.history.get(&mark.term) else {
             // The term precedes marks, or the rebuild of the file.

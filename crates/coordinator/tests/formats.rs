@@ -8,7 +8,7 @@ use coordinator::{
 };
 use std::path::{Path, PathBuf};
 use types::{ClusterId, Generation, Instant, ServerId, Slot, UnixMillis};
-use wire::control::{FromCoordinator, Join, Mark, ToCoordinator};
+use wire::control::{FromCoordinator, HistoryMark, Join, ToCoordinator};
 
 /// Returns a copy of the file, and the folder that contains it.
 fn copy() -> (PathBuf, tempfile::TempDir) {
@@ -48,7 +48,7 @@ fn servers_of_the_format_before_have_heard_of_no_mark_and_later_ones_count() {
     let mut coordinator = open(&path, 51);
     let term = coordinator.map().version >> 32;
     let connection = coordinator::ConnectionId(1);
-    let mark = Mark { term, term_id: 99, transaction: 1 };
+    let mark = HistoryMark { term, term_id: 99, transaction: 1 };
     let join = Join {
         host: "host".into(),
         client_port: 1,

@@ -42,10 +42,10 @@ use types::{
     ServerId, TableId,
 };
 use wire::control::{
-    Ask, DirectoryPlace, FromCoordinator, LoadProfile, Loss, Mark, MigrationPolicy,
+    Ask, DirectoryPlace, FromCoordinator, HistoryMark, LoadProfile, LogLoss, MigrationPolicy,
     MigrationProgress, PriorityPullMode, ReplicaInfo, ToCoordinator,
 };
-use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
+use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
 
 type Failure = Box<dyn Error>;
@@ -261,12 +261,12 @@ fn holding(args: &mut goldenscript::ArgumentConsumer<'_>) -> Result<ToCoordinato
 }
 
 /// Parses a mark: `101/2/7` is transaction 7 of term 2, which has the random id 101.
-fn mark(text: &str) -> Result<Mark, Failure> {
+fn mark(text: &str) -> Result<HistoryMark, Failure> {
     let numbers: Vec<u64> = text.split('/').map(str::parse).collect::<Result<_, _>>()?;
     let [term_id, term, transaction] = numbers[..] else {
         return Err("a mark is id/term/transaction".into());
     };
-    Ok(Mark { term, term_id, transaction })
+    Ok(HistoryMark { term, term_id, transaction })
 }
 
 fn millis(text: &str) -> Result<Duration, Failure> {
@@ -337,7 +337,8 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             }
             let total = first.len() as u32;
             let is_directory = first.is_empty();
-            let loss = if is_directory { Loss::Directory } else { Loss::Segments { first, total } };
+            let loss =
+                if is_directory { LogLoss::Directory } else { LogLoss::Segments { first, total } };
             ask(Ask::AcceptLoss { dead, loss })
         }
         "chain" | "fenced" | "directory" | "replayed" | "recovered" | "not-recovered"
@@ -446,7 +447,7 @@ fn replica(text: &str, is_directory: bool) -> Result<ReplicaInfo, Failure> {
 /// Parses a manifest record: `5/open` is open, `5` is closed with 100 bytes.
 fn record(text: &str) -> Result<SegmentRecord, Failure> {
     let (segment, is_open) = text.strip_suffix("/open").map_or((text, false), |text| (text, true));
-    let content = (!is_open).then_some(Content { length: 100, crc: 1 });
+    let content = (!is_open).then_some(SegmentContent { length: 100, crc: 1 });
     Ok(SegmentRecord { segment: SegmentId(segment.parse()?), content })
 }
 

@@ -15,7 +15,7 @@ use wire::control::{
     ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
-use wire::handshake::Purpose;
+use wire::handshake::ConnectionPurpose;
 
 fn start(store: impl MetaStore + Send + 'static) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -55,7 +55,8 @@ impl Peer {
     ) -> std::io::Result<Peer> {
         let mut peer = Peer::connect(address);
         let cluster = server.map(|_| IDENTITY.cluster);
-        let opening = Opening { purpose: Purpose::Control, cluster, server, expected: None };
+        let opening =
+            Opening { purpose: ConnectionPurpose::Control, cluster, server, expected: None };
         let (handshake, first) = Handshake::open(credentials, opening, handshake::new_nonce()?);
         let host = handshake::complete(handshake, first, &mut peer.stream)?;
         assert_eq!(host.party.cluster, Some(IDENTITY.cluster));

@@ -21,7 +21,7 @@ use wire::control::{
     RecoveryLog, RecoveryPart, RecoverySegment, ReplicaPlace, ServerInfo, TabletInfo,
     ToCoordinator,
 };
-use wire::directory::{Content, DirectoryEntry};
+use wire::directory::{DirectoryEntry, SegmentContent};
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::{Append, AppendResult, Appended, PeerMessage, RecoveryRead, RecoveryReply};
 use wire::replica::{
@@ -93,7 +93,7 @@ fn header(disk: &Replicas, segment: u64, kind: ReplicaKind) -> ReplicaHeader {
 }
 
 /// Writes a replica, and returns its content as a manifest would record it.
-fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -> Content {
+fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -> SegmentContent {
     let header = header(disk, segment, ReplicaKind::Data);
     let replica = disk.create(header).expect("room for a replica");
     let mut writer = PieceWriter::new(replica.identity());
@@ -109,7 +109,7 @@ fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -
         let piece = writer.next(&bytes, 0, Stamp { version, ..Stamp::default() });
         replica.append(&piece, &bytes).expect("room for a piece");
     }
-    Content { length: writer.length(), crc: writer.crc() }
+    SegmentContent { length: writer.length(), crc: writer.crc() }
 }
 
 fn server(id: ServerId, is_dead: bool) -> ServerInfo {
@@ -162,8 +162,8 @@ fn kept(epoch: u64) -> FromCoordinator {
 }
 
 /// Returns a partition that is the whole key space.
-fn part(epoch: u64, segments: &[(u64, Content, ServerId)]) -> FromCoordinator {
-    let segment = |&(segment, content, backup): &(u64, Content, ServerId)| RecoverySegment {
+fn part(epoch: u64, segments: &[(u64, SegmentContent, ServerId)]) -> FromCoordinator {
+    let segment = |&(segment, content, backup): &(u64, SegmentContent, ServerId)| RecoverySegment {
         log: DEAD,
         segment: SegmentId(segment),
         content: Some(content),
@@ -391,7 +391,7 @@ fn what_is_handed_back_is_forgotten_and_can_be_recovered_later() {
     let first = write(&mine, 1, &[(1, "one", Some("1")), (9, "gone", None)]);
     let second = write(&other, 2, &[(2, "two", Some("2"))]);
     let mut world = World::new(mine, other);
-    let wrong = Content { crc: second.crc ^ 1, ..second };
+    let wrong = SegmentContent { crc: second.crc ^ 1, ..second };
     world.hear(part(7, &[(1, first, ME), (2, wrong, OTHER)]));
     let reason = "e7 not recovered: seg2 of log s1 cannot be read: s3 has other content";
     assert_eq!(world.told, [reason]);

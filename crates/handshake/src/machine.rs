@@ -5,20 +5,22 @@ use std::sync::Arc;
 use types::{ClusterId, ServerId};
 use wire::PROTOCOL_VERSION;
 use wire::handshake::{
-    HandshakeAnswer, HandshakeMessage, HandshakeOpen, HandshakeRefusal, Nonce, Party, Proof,
-    Purpose, Side,
+    ConnectionPurpose, HandshakeAnswer, HandshakeMessage, HandshakeOpen, HandshakeRefusal, Nonce,
+    Party, Proof, Side,
 };
 
 /// Purposes of the connections that a server accepts.
-pub const SERVED_BY_SERVERS: &[Purpose] = &[Purpose::Bus, Purpose::Priority];
+pub const SERVED_BY_SERVERS: &[ConnectionPurpose] =
+    &[ConnectionPurpose::Bus, ConnectionPurpose::Priority];
 /// Purposes of the connections that a coordinator accepts.
-pub const SERVED_BY_COORDINATORS: &[Purpose] = &[Purpose::Control, Purpose::Operator];
+pub const SERVED_BY_COORDINATORS: &[ConnectionPurpose] =
+    &[ConnectionPurpose::Control, ConnectionPurpose::Operator];
 
 /// The opening side's part of a handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
     /// Traffic that the connection is for.
-    pub purpose: Purpose,
+    pub purpose: ConnectionPurpose,
     /// Cluster of this process, if known.
     pub cluster: Option<ClusterId>,
     /// Server number of this process, if it has one.
@@ -31,7 +33,7 @@ pub struct Opening {
 #[derive(Clone, Copy, Debug)]
 pub struct Accepting {
     /// Purposes that this process serves.
-    pub purposes: &'static [Purpose],
+    pub purposes: &'static [ConnectionPurpose],
     /// Cluster of this process, if known.
     pub cluster: Option<ClusterId>,
     /// Server number of this process, if it has one.
@@ -43,7 +45,7 @@ pub struct Accepting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProvenPeer {
     /// Traffic that the connection is for.
-    pub purpose: Purpose,
+    pub purpose: ConnectionPurpose,
     /// Identity of the other side.
     pub party: Party,
 }
@@ -147,7 +149,7 @@ pub struct Handshake {
 #[derive(Debug)]
 enum State {
     /// Accepted: the other side must send the first message.
-    Accepted { purposes: &'static [Purpose], answer: HandshakeAnswer },
+    Accepted { purposes: &'static [ConnectionPurpose], answer: HandshakeAnswer },
     /// Opened: the other side must answer.
     Opened { open: HandshakeOpen, expected: Option<ServerId> },
     /// Answered: the other side must prove its key.
@@ -217,7 +219,7 @@ impl Handshake {
     /// Checks the first message, and proves this side's key.
     fn answer(
         &mut self,
-        purposes: &[Purpose],
+        purposes: &[ConnectionPurpose],
         open: HandshakeOpen,
         answer: HandshakeAnswer,
     ) -> Result<Step, HandshakeRefusal> {
@@ -297,9 +299,9 @@ fn same_version(theirs: u16) -> Result<(), HandshakeRefusal> {
 
 /// Checks that two parties may communicate for this purpose. A coordinator admits servers by its
 /// own rules, which need more information.
-fn fits(purpose: Purpose, one: &Party, other: &Party) -> Result<(), HandshakeRefusal> {
+fn fits(purpose: ConnectionPurpose, one: &Party, other: &Party) -> Result<(), HandshakeRefusal> {
     match purpose {
-        Purpose::Bus | Purpose::Priority => {
+        ConnectionPurpose::Bus | ConnectionPurpose::Priority => {
             if one.cluster.is_none() || one.cluster != other.cluster {
                 return Err(HandshakeRefusal::WrongCluster);
             }
@@ -308,7 +310,7 @@ fn fits(purpose: Purpose, one: &Party, other: &Party) -> Result<(), HandshakeRef
                 false => Err(HandshakeRefusal::WrongServer),
             }
         }
-        Purpose::Control | Purpose::Operator => Ok(()),
+        ConnectionPurpose::Control | ConnectionPurpose::Operator => Ok(()),
     }
 }
 

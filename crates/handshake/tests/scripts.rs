@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
 use types::{ClusterId, Generation, ServerId};
-use wire::handshake::{HandshakeMessage, Nonce, Party, Purpose};
+use wire::handshake::{ConnectionPurpose, HandshakeMessage, Nonce, Party};
 
 type Failure = Box<dyn Error>;
 
@@ -35,7 +35,7 @@ struct Process {
     credentials: Credentials,
     cluster: Option<ClusterId>,
     server: Option<ServerId>,
-    serves: &'static [Purpose],
+    serves: &'static [ConnectionPurpose],
 }
 
 #[derive(Default)]
@@ -78,10 +78,10 @@ impl Runner for Script {
             "connect" => {
                 let accepter = args.next_pos().ok_or("to where?")?.to_owned();
                 let purpose = match args.take_key("purpose").ok_or("what for?")? {
-                    "bus" => Purpose::Bus,
-                    "priority" => Purpose::Priority,
-                    "control" => Purpose::Control,
-                    "operator" => Purpose::Operator,
+                    "bus" => ConnectionPurpose::Bus,
+                    "priority" => ConnectionPurpose::Priority,
+                    "control" => ConnectionPurpose::Control,
+                    "operator" => ConnectionPurpose::Operator,
                     other => return Err(format!("there is no purpose {other}").into()),
                 };
                 let expected = args.take_key("expected").map(str::parse).transpose()?;
@@ -100,7 +100,7 @@ impl Script {
         &mut self,
         opener: &str,
         accepter: &str,
-        (purpose, expected): (Purpose, Option<ServerId>),
+        (purpose, expected): (ConnectionPurpose, Option<ServerId>),
         output: &mut String,
     ) -> Result<(), Failure> {
         self.connections += 1;

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeMap;
 use types::SegmentId;
-use wire::directory::{Content, DirectoryEntry, SegmentRecord, decode, encode};
+use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, decode, encode};
 
 /// Minimum length of a manifest segment in bytes before the next one begins.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
@@ -31,7 +31,7 @@ const RECORD_BYTES: usize = 24;
 /// The segment manifest of one server (the log directory in the on-disk format).
 #[derive(Debug, Default)]
 pub struct Directory {
-    segments: BTreeMap<SegmentId, Option<Content>>,
+    segments: BTreeMap<SegmentId, Option<SegmentContent>>,
     /// Entries that are not written yet, in order.
     pending: Vec<DirectoryEntry>,
     /// Bytes written to the current manifest segment.
@@ -111,7 +111,7 @@ impl Directory {
     }
 
     /// Records that the segment is closed and fully replicated, with its content.
-    pub fn close(&mut self, segment: SegmentId, content: Content) {
+    pub fn close(&mut self, segment: SegmentId, content: SegmentContent) {
         self.note(DirectoryEntry::Close { segment, content });
     }
 
@@ -126,7 +126,7 @@ impl Directory {
     }
 
     /// Returns the segments of the log in ascending order, with the content of each closed one.
-    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Option<Content>)> {
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Option<SegmentContent>)> {
         self.segments.iter().map(|(segment, content)| (*segment, *content))
     }
 
@@ -168,11 +168,11 @@ mod tests {
     use crate::replication::{Manifest, Quorum};
     use types::limits::{SEGMENT_BYTES, SEGMENT_BYTES_MIN};
 
-    fn content(length: u32) -> Content {
-        Content { length, crc: length ^ 0xffff }
+    fn content(length: u32) -> SegmentContent {
+        SegmentContent { length, crc: length ^ 0xffff }
     }
 
-    type Segments = Vec<(SegmentId, Option<Content>)>;
+    type Segments = Vec<(SegmentId, Option<SegmentContent>)>;
 
     /// Returns the pieces of an example manifest, each with the segments listed after it.
     fn life() -> Vec<(Vec<u8>, Segments)> {

@@ -25,11 +25,11 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use wire::Corrupt;
 use wire::control::{
-    ALIVE_AGAIN, ClockQuestion, ClockReading, ClusterMap, FromCoordinator, Holdings, Join, Mark,
-    SILENCE_MAX, ToCoordinator,
+    ALIVE_AGAIN, ClockQuestion, ClockReading, ClusterMap, FromCoordinator, HistoryMark, Holdings,
+    Join, SILENCE_MAX, ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
-use wire::handshake::{HandshakeMessage, Purpose};
+use wire::handshake::{ConnectionPurpose, HandshakeMessage};
 
 /// Pause before the first reconnection attempt. Each further attempt doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -292,7 +292,8 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         writer: &mut OwnedWriteHalf,
     ) -> io::Result<()> {
         let (cluster, server) = self.join.rejoin.unzip();
-        let opening = Opening { purpose: Purpose::Control, cluster, server, expected: None };
+        let opening =
+            Opening { purpose: ConnectionPurpose::Control, cluster, server, expected: None };
         let (mut handshake, first) =
             Handshake::open(&self.credentials, opening, handshake::new_nonce()?);
         writer.write_all(&encoded(&first)?).await?;
@@ -355,7 +356,7 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
 /// Delivers each received message, until the connection ends or stays silent for too long.
 async fn hear(
     mut reader: OwnedReadHalf,
-    (on_message, highest): (&mut impl FnMut(FromCoordinator), &mut Option<Mark>),
+    (on_message, highest): (&mut impl FnMut(FromCoordinator), &mut Option<HistoryMark>),
     (pings, questions): (Sender<()>, Sender<ClockQuestion>),
 ) -> io::Result<()> {
     loop {
@@ -379,7 +380,7 @@ async fn hear(
 }
 
 /// Keeps the highest mark. The server presents it to the next coordinator that it joins.
-fn raise(highest: &mut Option<Mark>, mark: Mark) {
+fn raise(highest: &mut Option<HistoryMark>, mark: HistoryMark) {
     if highest.is_none_or(|known| mark.is_after(&known)) {
         *highest = Some(mark);
     }
@@ -580,7 +581,7 @@ mod tests {
     #[test]
     fn the_highest_mark_that_was_heard_is_told_on_the_next_connection() {
         let (listener, _link, messages) = start();
-        let mark = |term, transaction| Mark { term, term_id: 7, transaction };
+        let mark = |term, transaction| HistoryMark { term, term_id: 7, transaction };
         let mut coordinator = Accepted::from(&listener);
         coordinator.welcome();
         for told in [mark(1, 3), mark(2, 9), mark(2, 8)] {

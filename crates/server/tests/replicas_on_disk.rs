@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use types::{ClusterId, SegmentId, ServerId, Version};
 use wire::replica::{
-    BootId, End, PieceWriter, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId,
-    ReplicaKind, Stamp, piece_bytes,
+    BootId, PieceWriter, ReadEnd, ReplicaEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader,
+    ReplicaId, ReplicaKind, Stamp, piece_bytes,
 };
 
 const SEGMENT_BYTES: u32 = 1 << 20;
@@ -73,7 +73,7 @@ fn replicas_are_found_again_and_files_are_used_again() {
     replicas.read_ahead(header(1).id).unwrap();
     let (bytes, end) = read(&replicas, 1);
     assert_eq!(bytes, [&b"first"[..], &large, b"last"].concat());
-    assert_eq!((end.end, end.stamp.version), (End::Clean, Version(1)));
+    assert_eq!((end.end, end.stamp.version), (ReplicaEnd::Clean, Version(1)));
     assert_eq!(read(&replicas, 3).0, b"in the place of the second");
     assert_eq!(fs::read_dir(root.path().join("replicas")).unwrap().count(), 2);
 }

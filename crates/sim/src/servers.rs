@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Store, StoreConfig, Tablet, TabletState};
 use types::{ClusterId, Generation, HashRange, HashSeed, Instant, ReactorId, ServerId};
-use wire::control::{Join, Mark};
+use wire::control::{HistoryMark, Join};
 
 /// Number of reactors of a server: with two, one can lag behind.
 const REACTORS: u16 = 2;
@@ -66,7 +66,7 @@ pub(crate) fn server_at(port: u16) -> Option<usize> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Saved {
     pub(crate) number: (ClusterId, ServerId),
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<HistoryMark>,
 }
 
 /// Persistence of the servers' logs.

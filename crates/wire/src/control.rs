@@ -12,10 +12,10 @@ mod recovery;
 
 pub use clock::{ClockQuestion, ClockReading, ClockReport};
 pub use load_profile::{BadLoadProfile, LOAD_SHARES_MAX, LoadProfile, LoadShare};
-pub use mark::Mark;
+pub use mark::HistoryMark;
 pub use rebuild::{HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
-    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LOGS_MAX, Loss, MISSING_SHOWN_MAX, PLACES_MAX,
+    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LOGS_MAX, LogLoss, MISSING_SHOWN_MAX, PLACES_MAX,
     REPLICAS_PER_MESSAGE, RecoveryLog, RecoveryPart, RecoveryReport, RecoverySegment,
     RecoveryState, ReplicaInfo, ReplicaPlace, SEGMENTS_PER_MESSAGE,
 };
@@ -343,7 +343,7 @@ pub enum FromCoordinator {
     },
     /// Position in the coordinator's history: until the next mark, no message on this connection
     /// depends on a later transaction.
-    Mark(Mark),
+    Mark(HistoryMark),
     /// The join is neither granted nor refused yet; the text explains why.
     Waiting {
         /// The reason, for the operator.
@@ -373,7 +373,7 @@ pub struct Join {
     /// The cluster and server id of the last process on this disk, as far as the disk records them.
     pub former: Option<(ClusterId, ServerId)>,
     /// The highest mark known to this process or to its predecessor on the disk.
-    pub mark: Option<Mark>,
+    pub mark: Option<HistoryMark>,
 }
 
 /// A server in the cluster map.
@@ -562,7 +562,7 @@ pub enum Ask {
         /// The dead server.
         dead: ServerId,
         /// The accepted loss, as shown by [`RecoveryReport::loss`].
-        loss: Loss,
+        loss: LogLoss,
     },
     /// Returns the cluster map.
     Map,

@@ -30,7 +30,7 @@ pub enum DirectoryEntry {
         /// The segment.
         segment: SegmentId,
         /// The content of the segment.
-        content: Content,
+        content: SegmentContent,
     },
     /// The segment no longer belongs to the log.
     Drop {
@@ -45,12 +45,12 @@ pub struct SegmentRecord {
     /// The segment.
     pub segment: SegmentId,
     /// The content of a closed segment; `None`: open, and ends at its last whole piece.
-    pub content: Option<Content>,
+    pub content: Option<SegmentContent>,
 }
 
 /// The content of a closed segment. A replica with fewer bytes or another checksum is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Content {
+pub struct SegmentContent {
     /// Bytes of all entries.
     pub length: u32,
     /// Running checksum at the end, as in the header of the last piece.
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn samples() -> Vec<DirectoryEntry> {
-        let content = Content { length: 4096, crc: 0x1234_5678 };
+        let content = SegmentContent { length: 4096, crc: 0x1234_5678 };
         let open = SegmentRecord { segment: SegmentId(1), content: None };
         let closed = SegmentRecord { segment: SegmentId(300), content: Some(content) };
         vec![

@@ -54,7 +54,7 @@ impl Proof {
 
 /// The traffic for which a connection is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Purpose {
+pub enum ConnectionPurpose {
     /// Messages between two servers.
     Bus,
     /// Messages between two servers that precede all others.
@@ -84,7 +84,7 @@ pub struct HandshakeOpen {
     /// Set if the sender has a cluster key and accepts only a peer that proves the same key.
     pub is_keyed: bool,
     /// The traffic for which the connection is opened.
-    pub purpose: Purpose,
+    pub purpose: ConnectionPurpose,
     /// Identity of the sender.
     pub from: Party,
     /// Nonce of the sender.

@@ -274,12 +274,12 @@ pub enum AppendResult {
         stable: u32,
     },
     /// The replica takes no bytes.
-    Refused(Refusal),
+    Refused(AppendRefusal),
 }
 
 /// The reason why a backup does not take a piece. Each is permanent for the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum AppendRefusal {
     /// The disk had no room to create the replica; nothing of it exists.
     Full,
     /// The replica cannot be written any more. Its existing bytes may or may not be there.

@@ -22,9 +22,10 @@
 //!
 //! Every piece carries the checksum of its segment *from the first byte on*, so the last whole
 //! piece certifies everything before it. The checksum of a piece's header depends on the replica's
-//! [`Identity`], so bytes of an earlier replica in the same file never count as part of this one.
+//! [`ReplicaIdentity`], so bytes of an earlier replica in the same file never count as part of
+//! this one.
 //!
-//! **Invariant:** reading is total and reports why it ended ([`End`]). It distinguishes an
+//! **Invariant:** reading is total and reports why it ended ([`ReplicaEnd`]). It distinguishes an
 //! unfinished write at the end of a replica from lost bytes in its middle.
 
 mod piece;
@@ -33,7 +34,7 @@ mod reader;
 pub use piece::{
     PIECE_ALIGNMENT, PIECE_HEADER_BYTES, PieceHeader, PieceWriter, Stamp, piece_bytes,
 };
-pub use reader::{End, PieceReader, ReadEnd};
+pub use reader::{PieceReader, ReadEnd, ReplicaEnd};
 
 use crate::{Corrupt, checksum::crc32c};
 use serde::{Deserialize, Serialize};
@@ -200,14 +201,14 @@ impl ReplicaHeader {
     }
 
     /// Returns the identity to which the pieces are bound.
-    pub fn identity(&self) -> Identity {
-        Identity { format: self.format, ..Identity::of(self.cluster, self.id) }
+    pub fn identity(&self) -> ReplicaIdentity {
+        ReplicaIdentity { format: self.format, ..ReplicaIdentity::of(self.cluster, self.id) }
     }
 }
 
 /// The identity that binds a piece to its replica through the checksum of the piece header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ReplicaIdentity {
     /// Layout of the pieces.
     format: ReplicaFormat,
     /// Checksum of cluster, log, epoch and segment.
@@ -216,10 +217,10 @@ pub struct Identity {
     segment: u32,
 }
 
-impl Identity {
+impl ReplicaIdentity {
     /// Returns the identity of a replica in the format that is written.
-    pub fn of(cluster: ClusterId, id: ReplicaId) -> Identity {
-        Identity {
+    pub fn of(cluster: ClusterId, id: ReplicaId) -> ReplicaIdentity {
+        ReplicaIdentity {
             format: ReplicaFormat::CURRENT,
             seed: crc32c(&identity_bytes(cluster, id)),
             segment: id.segment.0 as u32,

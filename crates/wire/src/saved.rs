@@ -12,13 +12,13 @@
 //! | 12 | 4 | length of the body |
 //! | 16 | 8 | sequence: rises with every write |
 //! | 24 | 4 | checksum of the bytes from offset 8 to 24 and of the body |
-//! | 28 | | body: the postcard encoding of [`Saved`] |
+//! | 28 | | body: the postcard encoding of [`SavedClusterState`] |
 //!
 //! Two files are written alternately, so that one of them is always complete.
 
 use crate::Corrupt;
 use crate::checksum::crc32c;
-use crate::control::{ClusterMap, Mark};
+use crate::control::{ClusterMap, HistoryMark};
 use serde::{Deserialize, Serialize};
 use types::{ClusterId, ServerId};
 
@@ -32,7 +32,7 @@ const HEADER_BYTES: usize = 28;
 
 /// The saved state of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct SavedClusterState {
     /// The cluster.
     pub cluster: ClusterId,
     /// Server id of the process that wrote the file.
@@ -40,12 +40,12 @@ pub struct Saved {
     /// Seed of the cluster's key hash.
     pub seed: u64,
     /// The highest mark known to the server.
-    pub mark: Option<Mark>,
+    pub mark: Option<HistoryMark>,
     /// The newest map known to the server; version 0: none yet.
     pub map: ClusterMap,
 }
 
-impl Saved {
+impl SavedClusterState {
     /// Encodes the content of a file.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
@@ -63,7 +63,7 @@ impl Saved {
     }
 
     /// Decodes a file into its sequence number and content. Bytes after the body are ignored.
-    pub fn parse(bytes: &[u8]) -> Result<(u64, Saved), Corrupt> {
+    pub fn parse(bytes: &[u8]) -> Result<(u64, SavedClusterState), Corrupt> {
         const WHAT: &str = "the server's saved cluster state";
         let short = Corrupt::Short { what: WHAT };
         let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(short)?;
@@ -96,7 +96,7 @@ mod tests {
     use crate::control::TabletInfo;
     use types::{HashRange, OwnershipEpoch, Tenure};
 
-    fn saved() -> Saved {
+    fn saved() -> SavedClusterState {
         let tablet = TabletInfo {
             range: HashRange::ALL,
             owner: ServerId(3),
@@ -104,11 +104,11 @@ mod tests {
             tenures: vec![Tenure(5); 16],
             is_born: false,
         };
-        Saved {
+        SavedClusterState {
             cluster: ClusterId(7),
             server: ServerId(3),
             seed: 42,
-            mark: Some(Mark { term: 2, term_id: 1 << 60, transaction: 99 }),
+            mark: Some(HistoryMark { term: 2, term_id: 1 << 60, transaction: 99 }),
             map: ClusterMap {
                 version: 2 << 32,
                 cluster: ClusterId(7),
@@ -122,16 +122,16 @@ mod tests {
     #[test]
     fn what_was_saved_comes_back_and_every_change_is_noticed() {
         let bytes = saved().encode(1 << 40);
-        assert_eq!(Saved::parse(&bytes), Ok((1 << 40, saved())));
+        assert_eq!(SavedClusterState::parse(&bytes), Ok((1 << 40, saved())));
         let longer = [&bytes[..], b"an earlier one was longer"].concat();
-        assert_eq!(Saved::parse(&longer), Ok((1 << 40, saved())));
+        assert_eq!(SavedClusterState::parse(&longer), Ok((1 << 40, saved())));
         for bit in 0..bytes.len() * 8 {
             let mut changed = bytes.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert!(Saved::parse(&changed).is_err(), "bit {bit} changed unnoticed");
+            assert!(SavedClusterState::parse(&changed).is_err(), "bit {bit} changed unnoticed");
         }
         for length in 0..bytes.len() {
-            assert!(Saved::parse(&bytes[..length]).is_err());
+            assert!(SavedClusterState::parse(&bytes[..length]).is_err());
         }
     }
 
@@ -141,6 +141,6 @@ mod tests {
         bytes[8] = 9;
         let crc = checksum(&bytes[8..CHECKED], &bytes[HEADER_BYTES..]);
         bytes[CHECKED..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
-        assert!(Saved::parse(&bytes).unwrap_err().is_of_another_version());
+        assert!(SavedClusterState::parse(&bytes).unwrap_err().is_of_another_version());
     }
 }

@@ -11,7 +11,8 @@ use wire::batch::BatchWriter;
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::entry::{Body, Dead, Entry, Location, NOTE_BYTES};
 use wire::handshake::{
-    HandshakeAnswer, HandshakeMessage, HandshakeOpen, Nonce, Party, Purpose, Side, transcript,
+    ConnectionPurpose, HandshakeAnswer, HandshakeMessage, HandshakeOpen, Nonce, Party, Side,
+    transcript,
 };
 use wire::peer::PeerMessage;
 use wire::replica::{
@@ -70,7 +71,7 @@ fn handshakes_are_as_documented() {
     let open = HandshakeOpen {
         protocol: 8,
         is_keyed: true,
-        purpose: Purpose::Priority,
+        purpose: ConnectionPurpose::Priority,
         from,
         nonce: Nonce::new([0xaa; 32]),
     };

@@ -5,8 +5,8 @@ mod checks;
 use checks::{read_pieces, replica_header};
 use types::{SegmentId, UnixMillis, Version};
 use wire::replica::{
-    End, Identity, PIECE_HEADER_BYTES, PIECES_FROM, PieceWriter, ReplicaFormat, ReplicaHeader,
-    Stamp, piece_bytes,
+    PIECE_HEADER_BYTES, PIECES_FROM, PieceWriter, ReplicaEnd, ReplicaFormat, ReplicaHeader,
+    ReplicaIdentity, Stamp, piece_bytes,
 };
 
 const BODIES: [&[u8]; 4] = [b"first", b"the second one.", &[0xab; 100], b"last"];
@@ -19,7 +19,7 @@ fn stamp(number: usize) -> Stamp {
 
 /// Returns a replica, and for each byte whether it is significant. Before piece `n` was written,
 /// everything up to piece `n - 1` had been synced.
-fn pieces(identity: Identity) -> (Vec<u8>, Vec<bool>) {
+fn pieces(identity: ReplicaIdentity) -> (Vec<u8>, Vec<bool>) {
     let mut writer = PieceWriter::new(identity);
     let (mut bytes, mut counts) = (Vec::new(), Vec::new());
     let mut synced = 0;
@@ -63,7 +63,11 @@ fn every_truncation_leaves_the_whole_pieces_before_it() {
             assert_eq!(read, whole, "cut at {length}");
             assert_eq!(end.place, PIECES_FROM + place as u64);
             let is_begun = length >= place + PIECE_HEADER_BYTES;
-            assert_eq!(end.end, if is_begun { End::Torn } else { End::Clean }, "cut at {length}");
+            assert_eq!(
+                end.end,
+                if is_begun { ReplicaEnd::Torn } else { ReplicaEnd::Clean },
+                "cut at {length}"
+            );
             assert!(!end.is_damaged(false) && !end.is_damaged(true));
         }
     }
@@ -73,7 +77,7 @@ fn every_truncation_leaves_the_whole_pieces_before_it() {
 fn every_flipped_bit_is_noticed_and_in_the_middle_it_is_damage() {
     let (bytes, counts) = pieces(header().identity());
     let all = read_pieces(&header(), &bytes, 4096);
-    assert_eq!((&all.0[..], all.1.end), (&BODIES.concat()[..], End::Clean));
+    assert_eq!((&all.0[..], all.1.end), (&BODIES.concat()[..], ReplicaEnd::Clean));
     assert_eq!(all.1.stamp, stamp(BODIES.len() - 1));
     for bit in 0..bytes.len() * 8 {
         let mut changed = bytes.clone();
@@ -90,7 +94,7 @@ fn every_flipped_bit_is_noticed_and_in_the_middle_it_is_damage() {
         // reveals the loss of a last piece.
         assert_ne!((found.1.length, found.1.crc), (all.1.length, all.1.crc));
         assert_eq!(found.1.is_damaged(false), !is_last, "bit {bit}: {:?}", found.1);
-        assert_eq!(matches!(found.1.end, End::Hole { .. }), !is_last);
+        assert_eq!(matches!(found.1.end, ReplicaEnd::Hole { .. }), !is_last);
     }
 }
 
@@ -105,7 +109,7 @@ fn after_a_loss_of_power_a_hole_is_damage_only_in_what_had_been_synced() {
             let (read, end) = read_pieces(&header(), &lost, step);
             assert_eq!(read, BODIES[..number].concat());
             // According to the last piece, the second piece had been synced, but not the third.
-            assert_eq!(end.end, End::Hole { stable: 20 });
+            assert_eq!(end.end, ReplicaEnd::Hole { stable: 20 });
             assert_eq!(end.is_damaged(true), expected, "without piece {number}");
             assert!(end.is_damaged(false));
         }
@@ -127,7 +131,7 @@ fn what_earlier_replicas_left_in_the_file_is_not_taken_for_a_part_of_this_one() 
         bytes.truncate(length);
         bytes.extend_from_slice(&left[length..]);
         let (read, end) = read_pieces(&own, &bytes, 4096);
-        assert_eq!((read, end.end), (whole_before(100).0, End::Clean), "{other:?}");
+        assert_eq!((read, end.end), (whole_before(100).0, ReplicaEnd::Clean), "{other:?}");
         assert_eq!(read_pieces(&own, &left, 4096).0, b"");
     }
 }
@@ -137,7 +141,7 @@ fn a_piece_that_ends_behind_its_segment_is_not_taken() {
     let (bytes, _) = pieces(header().identity());
     let short = replica_header(BODIES.concat().len() as u32 - 1);
     let (read, end) = read_pieces(&short, &bytes, 4096);
-    assert_eq!((read, end.end), (BODIES[..3].concat(), End::Clean));
+    assert_eq!((read, end.end), (BODIES[..3].concat(), ReplicaEnd::Clean));
 }
 
 /// Decodes hexadecimal digits.
@@ -161,7 +165,7 @@ fn a_replica_of_format_1_is_read_and_its_changed_bits_are_noticed() {
     let pieces = FORMAT_1_PIECES.map(|(header, body)| [&bytes_of(header), body].concat()).concat();
     for step in [1, 7, 33, 1000] {
         let (read, end) = read_pieces(&header, &pieces, step);
-        assert_eq!((&read[..], end.end), (&b"firstsecond!!"[..], End::Clean));
+        assert_eq!((&read[..], end.end), (&b"firstsecond!!"[..], ReplicaEnd::Clean));
         assert_eq!(end.stamp, Stamp { version: Version(259), clock: UnixMillis(0) });
         assert_eq!(end.place, PIECES_FROM + pieces.len() as u64);
     }
@@ -169,7 +173,7 @@ fn a_replica_of_format_1_is_read_and_its_changed_bits_are_noticed() {
         let mut changed = pieces.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
         let (read, end) = read_pieces(&header, &changed, 4096);
-        assert_eq!((&read[..], end.end), (&b""[..], End::Hole { stable: 5 }), "bit {bit}");
+        assert_eq!((&read[..], end.end), (&b""[..], ReplicaEnd::Hole { stable: 5 }), "bit {bit}");
     }
     // In a file of format 2, the same bytes are not pieces.
     let newer = ReplicaHeader { format: ReplicaFormat::CURRENT, ..header };

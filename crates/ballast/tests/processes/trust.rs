@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use types::{ClusterId, Generation, ServerId};
-use wire::handshake::Purpose;
+use wire::handshake::ConnectionPurpose;
 
 /// Far more than a handshake takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -101,7 +101,7 @@ fn open(
 
 /// The handshake opening of an operator.
 const OPERATOR: Opening =
-    Opening { purpose: Purpose::Operator, cluster: None, server: None, expected: None };
+    Opening { purpose: ConnectionPurpose::Operator, cluster: None, server: None, expected: None };
 
 /// Connects to a coordinator as an operator.
 fn operate(coordinator: &Process, key: Option<&str>) -> io::Result<ProvenPeer> {
@@ -109,7 +109,7 @@ fn operate(coordinator: &Process, key: Option<&str>) -> io::Result<ProvenPeer> {
 }
 
 /// Returns the handshake opening of a server that belongs to no cluster.
-fn opening_of_server(cluster: Option<ClusterId>, purpose: Purpose) -> Opening {
+fn opening_of_server(cluster: Option<ClusterId>, purpose: ConnectionPurpose) -> Opening {
     Opening { purpose, cluster, server: Some(ServerId(900)), expected: None }
 }
 
@@ -127,7 +127,7 @@ fn is_turned_away(address: SocketAddr, key: &str, opening: Opening) -> bool {
 fn meet(
     server: &Process,
     cluster: Option<ClusterId>,
-    purpose: Purpose,
+    purpose: ConnectionPurpose,
     key: Option<&str>,
 ) -> io::Result<ProvenPeer> {
     open(server.bus_address(), key, opening_of_server(cluster, purpose)).map(|(peer, _)| peer)
@@ -152,7 +152,7 @@ fn nobody_without_the_key_is_met() {
     ] {
         let mut refusals = vec![operate(&coordinator, stranger)];
         refusals.extend(
-            [Purpose::Bus, Purpose::Priority]
+            [ConnectionPurpose::Bus, ConnectionPurpose::Priority]
                 .map(|purpose| meet(&server, cluster, purpose, stranger)),
         );
         for refusal in refusals {
@@ -170,7 +170,7 @@ fn nobody_without_the_key_is_met() {
     }
     // The same requests with the key are accepted.
     assert!(operate(&coordinator, Some(&key)).is_ok());
-    let met = meet(&server, cluster, Purpose::Bus, Some(&key)).expect("the key is right");
+    let met = meet(&server, cluster, ConnectionPurpose::Bus, Some(&key)).expect("the key is right");
     assert_eq!((met.party.cluster, met.party.server), (cluster, Some(ServerId(1))));
     let address = coordinator.address.to_string();
     let status = run(&["cluster", "status", "--coordinator", &address, "--cluster-key-file", &key]);
@@ -204,7 +204,7 @@ fn a_key_is_not_for_those_who_have_none() {
     let coordinator = Process::coordinator();
     let server = Process::joined(&coordinator, &MODEST);
     let cluster = cluster_of(&coordinator, None);
-    let met = meet(&server, cluster, Purpose::Bus, Some(&key));
+    let met = meet(&server, cluster, ConnectionPurpose::Bus, Some(&key));
     for refused in [operate(&coordinator, Some(&key)), met] {
         let error = refused.expect_err("nothing is negotiated").to_string();
         assert!(error.contains("the peer has no cluster key"), "{error}");
@@ -235,7 +235,7 @@ fn the_key_is_changed_while_the_cluster_is_used() {
             let accepts = |key: &str| match number {
                 0 => !is_turned_away(coordinator.address, key, OPERATOR),
                 _ => {
-                    let opening = opening_of_server(cluster, Purpose::Bus);
+                    let opening = opening_of_server(cluster, ConnectionPurpose::Bus);
                     !is_turned_away(servers[number - 1].bus_address(), key, opening)
                 }
             };

@@ -28,7 +28,7 @@ use crate::records::Server;
 use crate::store::MetaStore;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, ServerId};
-use wire::control::{Answer, Ask, FromCoordinator, Join, Mark, ToCoordinator};
+use wire::control::{Answer, Ask, FromCoordinator, HistoryMark, Join, ToCoordinator};
 
 /// Most asks held until the store is confirmed: usually those of half a second.
 const QUESTIONS_MAX: usize = 1024;
@@ -38,7 +38,7 @@ const QUESTIONS_MAX: usize = 1024;
 pub(super) struct Standing {
     state: State,
     /// Newest mark sent on each server's connection.
-    told: BTreeMap<ConnectionId, Mark>,
+    told: BTreeMap<ConnectionId, HistoryMark>,
 }
 
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(true)
     }
 
-    fn note_older(&mut self, at: Moment, mark: &Mark, out: &mut Outbox) {
+    fn note_older(&mut self, at: Moment, mark: &HistoryMark, out: &mut Outbox) {
         let newest = self.ledger.mark();
         let reason = format!(
             "the coordinator's file is older than the cluster: it ends with transaction {} of term \

@@ -19,7 +19,7 @@ use types::ClusterId;
 use wire::Corrupt;
 use wire::control::{ALIVE_AGAIN, FromCoordinator, SILENCE_MAX, ToCoordinator};
 use wire::frame::{self, HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
-use wire::handshake::{HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage, Purpose};
+use wire::handshake::{ConnectionPurpose, HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage};
 
 /// Most bytes queued for sending: several of the largest maps.
 const WAITING_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
@@ -114,12 +114,14 @@ async fn prove(
         _ = queue.recv() => return Err(io::Error::other("closed before the handshake ended")),
     };
     let caller = match proven.purpose {
-        Purpose::Control => Caller::Server {
+        ConnectionPurpose::Control => Caller::Server {
             number: proven.party.cluster.zip(proven.party.server),
             generation: proven.party.generation,
         },
-        Purpose::Operator => Caller::Operator,
-        Purpose::Bus | Purpose::Priority => unreachable!("coordinators do not serve these"),
+        ConnectionPurpose::Operator => Caller::Operator,
+        ConnectionPurpose::Bus | ConnectionPurpose::Priority => {
+            unreachable!("coordinators do not serve these")
+        }
     };
     Ok(Proven { caller, reader, writer, queue, waiting_bytes })
 }

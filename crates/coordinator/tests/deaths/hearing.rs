@@ -86,7 +86,7 @@ impl History {
         process.parts.retain(|epoch, part| is_ours(*epoch) || !gone(dead_of(part)));
     }
 
-    fn note_mark(&mut self, machine: usize, mark: Mark) {
+    fn note_mark(&mut self, machine: usize, mark: HistoryMark) {
         let known = &mut self.formers[machine].1;
         if known.is_none_or(|known| mark.is_after(&known)) {
             *known = Some(mark);

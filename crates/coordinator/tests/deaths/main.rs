@@ -27,10 +27,10 @@ use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId, Tenure,
 };
 use wire::control::{
-    Ask, ClusterMap, FromCoordinator, Intent, Mark, MigrationState, RecoveryPart, RecoveryState,
-    ReplicaInfo, TabletInfo, ToCoordinator,
+    Ask, ClusterMap, FromCoordinator, HistoryMark, Intent, MigrationState, RecoveryPart,
+    RecoveryState, ReplicaInfo, TabletInfo, ToCoordinator,
 };
-use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
+use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
 
 /// Number of machines. A machine runs at most one process, and has one disk.
@@ -100,7 +100,7 @@ struct Process {
 #[derive(Debug, Default)]
 struct Log {
     /// Acknowledged segments, with their content if closed, and their backups.
-    segments: BTreeMap<SegmentId, (Option<Content>, Vec<usize>)>,
+    segments: BTreeMap<SegmentId, (Option<SegmentContent>, Vec<usize>)>,
     /// The recorded segment of the manifest log.
     chain: Option<(SegmentId, Vec<usize>)>,
     /// The next segment, which has been announced to the coordinator.
@@ -126,7 +126,7 @@ struct History {
     machines: Vec<Option<(u64, Process)>>,
     disks: Vec<Disk>,
     /// The last server on each disk, and its highest mark.
-    formers: Vec<(Option<ServerId>, Option<Mark>)>,
+    formers: Vec<(Option<ServerId>, Option<HistoryMark>)>,
     deliveries: BTreeMap<(Instant, u64), Delivery>,
     arrivals: BTreeMap<(ConnectionId, bool), Instant>,
     numbers: u64,

@@ -88,7 +88,7 @@ impl History {
 
     pub(super) fn directory(&mut self, machine: usize) -> Vec<u8> {
         let segments = self.process(machine).log.segments.iter();
-        let record = |(&segment, held): (&SegmentId, &(Option<Content>, Vec<usize>))| {
+        let record = |(&segment, held): (&SegmentId, &(Option<SegmentContent>, Vec<usize>))| {
             SegmentRecord { segment, content: held.0 }
         };
         encode(&[DirectoryEntry::Snapshot { segments: segments.map(record).collect() }])
@@ -123,7 +123,7 @@ impl History {
     pub(super) fn close(&mut self, machine: usize, segment: SegmentId) {
         let me = self.id_of(machine).unwrap();
         let held = self.process(machine).log.segments.get_mut(&segment).unwrap();
-        held.0 = Some(Content { length: 96, crc: 1 });
+        held.0 = Some(SegmentContent { length: 96, crc: 1 });
         for backup in held.1.clone() {
             self.disks[backup].insert((me, false, segment), vec![1; 96]);
         }

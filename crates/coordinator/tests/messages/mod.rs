@@ -17,11 +17,11 @@ use types::{
 };
 use wire::control::{
     Ask, ClockReading, ClusterMap, DirectoryPlace, FromCoordinator, HeldMigration, HeldState,
-    HeldTablet, Holdings, Intent, Join, LoadProfile, Loss, Mark, MigrationPolicy,
+    HeldTablet, HistoryMark, Holdings, Intent, Join, LoadProfile, LogLoss, MigrationPolicy,
     MigrationProgress, PriorityPullMode, RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo,
     ToCoordinator,
 };
-use wire::directory::{Content, DirectoryEntry, SegmentRecord, encode};
+use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::replica::ReplicaEpoch;
 
@@ -311,7 +311,7 @@ fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<ToCoordinator> 
 
 /// Returns a manifest of two segments: a closed one, and an open one.
 fn directory() -> Vec<u8> {
-    let content = Content { length: 100, crc: 1 };
+    let content = SegmentContent { length: 100, crc: 1 };
     let closed = SegmentRecord { segment: SegmentId(1), content: Some(content) };
     let open = SegmentRecord { segment: SegmentId(2), content: None };
     encode(&[DirectoryEntry::Snapshot { segments: vec![closed, open] }])
@@ -355,8 +355,8 @@ fn place(draw: &mut Draw<'_>) -> DirectoryPlace {
     DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() }
 }
 
-fn some_mark(draw: &mut Draw<'_>) -> Mark {
-    Mark { term: draw.near(1), term_id: draw.near(101), transaction: draw.number() }
+fn some_mark(draw: &mut Draw<'_>) -> HistoryMark {
+    HistoryMark { term: draw.near(1), term_id: draw.near(101), transaction: draw.number() }
 }
 
 fn some_reading(draw: &mut Draw<'_>, asked: Instant) -> ClockReading {
@@ -478,8 +478,8 @@ fn some_ask(draw: &mut Draw<'_>, kind: Ask) -> Ask {
         Ask::AcceptLoss { .. } => {
             let segment = |draw: &mut Draw<'_>| SegmentId(draw.number());
             let loss = match draw.bool() {
-                true => Loss::Directory,
-                false => Loss::Segments { first: draw.list(3, segment), total: draw.u32() },
+                true => LogLoss::Directory,
+                false => LogLoss::Segments { first: draw.list(3, segment), total: draw.u32() },
             };
             Ask::AcceptLoss { dead: draw.server(), loss }
         }

@@ -4,11 +4,11 @@ use super::draw::quarter;
 use super::{CLUSTER, DEAD, Draw, ME, WALL, World, server, some_intent, tenures};
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
 use wire::control::{
-    Answer, ClockQuestion, ClockReport, ClusterMap, DirectoryPlace, FromCoordinator, Mark,
+    Answer, ClockQuestion, ClockReport, ClusterMap, DirectoryPlace, FromCoordinator, HistoryMark,
     MigrationProgress, MigrationReport, MigrationState, RecoveryLog, RecoveryPart, RecoverySegment,
     ReplicaPlace, TabletInfo, ToCoordinator,
 };
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
 impl World {
@@ -74,7 +74,7 @@ impl World {
                 reference: draw.bool().then(|| UnixMillis(draw.near(WALL.0))),
             }),
             FromCoordinator::Witness { .. } => FromCoordinator::Witness { server: draw.server() },
-            FromCoordinator::Mark(_) => FromCoordinator::Mark(Mark {
+            FromCoordinator::Mark(_) => FromCoordinator::Mark(HistoryMark {
                 term: draw.number(),
                 term_id: draw.number(),
                 transaction: draw.number(),
@@ -213,7 +213,7 @@ fn some_part(draw: &mut Draw<'_>) -> RecoveryPart {
 }
 
 fn some_segment(draw: &mut Draw<'_>) -> RecoverySegment {
-    let content = Content { length: draw.near(1_000) as u32, crc: draw.near(7) as u32 };
+    let content = SegmentContent { length: draw.near(1_000) as u32, crc: draw.near(7) as u32 };
     let place = |draw: &mut Draw<'_>| {
         let any = draw.server();
         ReplicaPlace {

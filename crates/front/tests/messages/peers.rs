@@ -10,8 +10,8 @@ use wire::batch::BatchWriter;
 use wire::control::Intent;
 use wire::entry::{Body, Dead, Entry, Location};
 use wire::peer::{
-    Append, AppendResult, Appended, Flip, PeerMessage, PriorityAnswer, PriorityPull, PriorityReply,
-    Pull, PullReply, RecordCounts, RecoveryNext, RecoveryRead, RecoveryReply, Refusal,
+    Append, AppendRefusal, AppendResult, Appended, Flip, PeerMessage, PriorityAnswer, PriorityPull,
+    PriorityReply, Pull, PullReply, RecordCounts, RecoveryNext, RecoveryRead, RecoveryReply,
 };
 use wire::replica::{
     BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
@@ -230,8 +230,8 @@ impl World {
             }
         };
         let result = match draw.below(8) {
-            0 => AppendResult::Refused(draw.pick(&[Refusal::Full, Refusal::Failed])),
-            1 if draw.one_in(8) => AppendResult::Refused(Refusal::Fenced),
+            0 => AppendResult::Refused(draw.pick(&[AppendRefusal::Full, AppendRefusal::Failed])),
+            1 if draw.one_in(8) => AppendResult::Refused(AppendRefusal::Fenced),
             _ => {
                 let length = draw.near(to.into()) as u32;
                 AppendResult::Has { length, stable: draw.near(length.into()) as u32 }

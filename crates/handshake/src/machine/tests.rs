@@ -16,7 +16,7 @@ fn credentials(generation: u64, keys: &[u8]) -> Credentials {
 
 fn opening() -> Opening {
     let (server, expected) = (Some(SOURCE), Some(TARGET));
-    Opening { purpose: Purpose::Bus, cluster: CLUSTER, server, expected }
+    Opening { purpose: ConnectionPurpose::Bus, cluster: CLUSTER, server, expected }
 }
 
 /// Returns both sides of a connection, and the first message.
@@ -64,11 +64,11 @@ fn two_sides_with_one_key_prove_each_other() {
         let (server, generation) = (Some(server), Generation(generation));
         Party { cluster: CLUSTER, server, generation }
     };
-    assert_eq!(peer, ProvenPeer { purpose: Purpose::Bus, party: party(TARGET, 2) });
+    assert_eq!(peer, ProvenPeer { purpose: ConnectionPurpose::Bus, party: party(TARGET, 2) });
     let Step::Proven { peer, last: None } = target.handle(prove) else {
         panic!("the proof proves the source")
     };
-    assert_eq!(peer, ProvenPeer { purpose: Purpose::Bus, party: party(SOURCE, 1) });
+    assert_eq!(peer, ProvenPeer { purpose: ConnectionPurpose::Bus, party: party(SOURCE, 1) });
 }
 
 /// A change in transit always stops the side that it would deceive.
@@ -117,7 +117,7 @@ fn messages_are_no_longer_than_a_handshake_may_be() {
     let open = HandshakeOpen {
         protocol: u16::MAX,
         is_keyed: true,
-        purpose: Purpose::Operator,
+        purpose: ConnectionPurpose::Operator,
         from: party,
         nonce: NONCES[0],
     };

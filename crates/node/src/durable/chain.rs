@@ -11,7 +11,7 @@ use std::sync::Arc;
 use store::Store;
 use store::log::LogChange;
 use types::SegmentId;
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::replica::{PieceWriter, ReplicaHeader, ReplicaId, ReplicaKind, Stamp};
 
 /// First number of manifest segments. Numbers of the log's own segments are lower.
@@ -97,7 +97,7 @@ impl Chain {
     }
 
     /// Seals a segment that is complete and durable.
-    pub(super) fn close(&mut self, segment: SegmentId, content: Content) {
+    pub(super) fn close(&mut self, segment: SegmentId, content: SegmentContent) {
         // The segment may have left the log already.
         if self.directory.contains(segment) {
             self.directory.close(segment, content);

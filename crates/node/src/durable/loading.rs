@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{ClusterId, Instant, KeyHash, SegmentId, ServerId};
 use wire::Corrupt;
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::replica::{
-    BootId, End, ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
+    BootId, ReadEnd, ReplicaEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId,
+    ReplicaKind, Stamp,
 };
 
 /// Maximum number of entries that one quantum inserts, in half a millisecond. Meanwhile the
@@ -267,7 +268,7 @@ fn check_end(header: &ReplicaHeader, end: &ReadEnd, boot: BootId) -> Result<(), 
             how: format!("its file has invalid data at byte {}", end.place),
         });
     }
-    if power_was_lost && end.end != End::Clean {
+    if power_was_lost && end.end != ReplicaEnd::Clean {
         tracing::warn!(
             segment = header.id.segment.0,
             length = end.length,
@@ -303,7 +304,7 @@ pub(crate) struct Loading {
 }
 
 struct State {
-    to_read: VecDeque<(SegmentId, Option<Content>)>,
+    to_read: VecDeque<(SegmentId, Option<SegmentContent>)>,
     /// Segments in memory, with the offset of the next entry to insert.
     to_enter: VecDeque<(SegmentId, u32)>,
     /// Number of pieces of work in progress on any reactor.
@@ -315,14 +316,14 @@ struct State {
 
 /// A piece of loading work.
 enum Piece {
-    Read(SegmentId, Option<Content>),
+    Read(SegmentId, Option<SegmentContent>),
     Enter(SegmentId, u32),
     Sweep(KeyHash),
 }
 
 impl Loading {
     fn new(
-        to_read: Vec<(SegmentId, Option<Content>)>,
+        to_read: Vec<(SegmentId, Option<SegmentContent>)>,
         stamp: Stamp,
         headers: BTreeMap<SegmentId, ReplicaHeader>,
     ) -> Loading {
@@ -405,7 +406,7 @@ impl Engine {
         &mut self,
         keeper: &Keeper,
         segment: SegmentId,
-        content: Option<Content>,
+        content: Option<SegmentContent>,
     ) -> Result<(), KeptError> {
         let damaged = |how: String| KeptError::Damaged { segment, how };
         let header = keeper.loading.headers.get(&segment);
@@ -432,7 +433,7 @@ impl Engine {
         if is_too_long {
             return Err(damaged("it is longer than a segment".into()));
         }
-        let found = Content { length: end.length, crc: end.crc };
+        let found = SegmentContent { length: end.length, crc: end.crc };
         match content {
             Some(content) if content != found => {
                 return Err(damaged(format!(

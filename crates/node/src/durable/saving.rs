@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::log::{Log, Unsaved};
 use types::{Instant, SegmentId};
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::replica::{PieceWriter, Stamp};
 
 /// Longest time that written bytes stay unsynced in [`Mode::Interval`]. The second is Redis's.
@@ -40,8 +40,8 @@ struct Segment {
 }
 
 impl Segment {
-    fn content(&self) -> Content {
-        Content { length: self.pieces.length(), crc: self.pieces.crc() }
+    fn content(&self) -> SegmentContent {
+        SegmentContent { length: self.pieces.length(), crc: self.pieces.crc() }
     }
 
     fn is_stable(&self) -> bool {
@@ -93,7 +93,7 @@ impl Saving {
     }
 
     /// Removes and returns the closed and durable segments.
-    fn take_done(&mut self) -> Vec<(SegmentId, Content)> {
+    fn take_done(&mut self) -> Vec<(SegmentId, SegmentContent)> {
         let is_done =
             |_: &SegmentId, segment: &mut Segment| segment.is_closed && segment.is_stable();
         let done = self.segments.extract_if(.., is_done);

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ToCoordinator;
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::peer::PeerMessage;
 use wire::replica::ReplicaKind;
 
@@ -111,7 +111,12 @@ impl Chain {
     }
 
     /// Seals a segment: all its backups have all its bytes.
-    pub(super) fn close(&mut self, segment: SegmentId, content: Content, reactor: ReactorId) {
+    pub(super) fn close(
+        &mut self,
+        segment: SegmentId,
+        content: SegmentContent,
+        reactor: ReactorId,
+    ) {
         // The segment may have left the log already.
         if self.directory.contains(segment) {
             self.directory.close(segment, content);

@@ -17,9 +17,11 @@ use std::sync::atomic::Ordering;
 use store::log::LogChange;
 use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ToCoordinator;
-use wire::directory::Content;
-use wire::peer::{Append, AppendResult, Appended, PeerMessage, Refusal};
-use wire::replica::{Identity, PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaKind, Stamp};
+use wire::directory::SegmentContent;
+use wire::peer::{Append, AppendRefusal, AppendResult, Appended, PeerMessage};
+use wire::replica::{
+    PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaIdentity, ReplicaKind, Stamp,
+};
 
 /// The replicator of one reactor, with the pieces that it sends.
 pub(crate) struct Master {
@@ -70,7 +72,7 @@ impl Pieces {
     ) -> Option<[u8; PIECE_HEADER_BYTES]> {
         let key = (piece.replica.segment, backup);
         let begin = || {
-            let writer = PieceWriter::new(Identity::of(sender.cluster, piece.replica));
+            let writer = PieceWriter::new(ReplicaIdentity::of(sender.cluster, piece.replica));
             Writer { replica: piece.replica, before: writer, after: writer }
         };
         let writer = self.writers.entry(key).or_insert_with(begin);
@@ -89,10 +91,10 @@ impl Pieces {
     }
 
     /// Returns the content of a closed segment that has been sent completely.
-    fn content(&self, segment: SegmentId) -> Option<Content> {
+    fn content(&self, segment: SegmentId) -> Option<SegmentContent> {
         let writers = self.writers.range((segment, ServerId(0))..=(segment, ServerId(u32::MAX)));
         let longest = writers.map(|(_, writer)| writer.after).max_by_key(PieceWriter::length)?;
-        Some(Content { length: longest.length(), crc: longest.crc() })
+        Some(SegmentContent { length: longest.length(), crc: longest.crc() })
     }
 
     pub(super) fn forget(&mut self, segment: SegmentId) {
@@ -406,7 +408,7 @@ impl Engine {
         let Some(replication) = self.replication.clone() else { return };
         let is_chain = answer.replica.segment.0 >= super::CHAIN;
         let event = ReplicatorEvent::Answered { backup, answer };
-        if let AppendResult::Refused(Refusal::Failed) = answer.result
+        if let AppendResult::Refused(AppendRefusal::Failed) = answer.result
             && !is_chain
         {
             // An unrequested report may arrive on a reactor that does not write the segment.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use types::{SegmentId, ServerId};
 use wire::control::{RecoverySegment, ReplicaPlace};
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
 /// A replica of a segment: its backup and its epoch.
@@ -18,7 +18,7 @@ pub(super) struct Segment {
     /// The number of the newest list that names the segment.
     pub(super) list: u64,
     pub(super) stage: Stage,
-    content: Option<Content>,
+    content: Option<SegmentContent>,
     places: Vec<Place>,
     settled: u32,
 }
@@ -144,7 +144,7 @@ impl Segment {
     /// Returns whether a replica with this end is complete. A replica of an open segment must
     /// have at least its reported length. A replica with a reported length of 0 was found damaged
     /// and may end anywhere.
-    pub(super) fn may_end(&mut self, at: At, end: Content) -> bool {
+    pub(super) fn may_end(&mut self, at: At, end: SegmentContent) -> bool {
         match self.content {
             Some(content) => content == end || planted::is(Bug::StaleReplicaUsed),
             None => self.place_mut(at).is_some_and(|place| end.length >= place.length),

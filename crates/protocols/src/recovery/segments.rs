@@ -18,7 +18,7 @@ use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, Instant, SegmentId, ServerId, Version};
 use wire::control::{RecoveryPart, RecoverySegment};
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaId;
 
@@ -223,7 +223,7 @@ impl Segments {
         fetch.bulk = match reply.next {
             RecoveryNext::From(next) if next > reply.from => Bulk::Next(next),
             RecoveryNext::End { length, crc, version }
-                if segment.may_end(at, Content { length, crc }) =>
+                if segment.may_end(at, SegmentContent { length, crc }) =>
             {
                 self.version = self.version.max(version);
                 Bulk::End

@@ -29,7 +29,7 @@ use crate::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
-use wire::peer::{AppendResult, Appended, REPLICAS_MAX, Refusal};
+use wire::peer::{AppendRefusal, AppendResult, Appended, REPLICAS_MAX};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
 /// The backup's side of replication, without its disk.
@@ -269,12 +269,12 @@ impl Backup {
             return;
         }
         if self.is_fenced(from) {
-            return refuse(replica, sent, Refusal::Fenced, out);
+            return refuse(replica, sent, AppendRefusal::Fenced, out);
         }
         self.note_clock(from, asked.clock, Some(now));
         let has_room = self.held.len() < HELD_MAX;
         match self.held.get_mut(&replica) {
-            Some(held) if held.is_found => refuse(replica, sent, Refusal::Failed, out),
+            Some(held) if held.is_found => refuse(replica, sent, AppendRefusal::Failed, out),
             Some(held) => {
                 held.heard = now;
                 held.sent = held.sent.max(sent);
@@ -283,9 +283,9 @@ impl Backup {
             None if asked.from > 0 => {
                 // The replica that the master believes to be here has been lost.
                 self.hold(now, replica, State::Failed, sent);
-                refuse(replica, sent, Refusal::Failed, out);
+                refuse(replica, sent, AppendRefusal::Failed, out);
             }
-            None if !has_room => refuse(replica, sent, Refusal::Full, out),
+            None if !has_room => refuse(replica, sent, AppendRefusal::Full, out),
             None => {
                 let state = State::Begun { then: Then::after(asked) };
                 self.hold(now, replica, state, sent);
@@ -525,8 +525,8 @@ impl Held {
     fn answer(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
         let result = match self.state {
             State::Kept { length, stable } => AppendResult::Has { length, stable },
-            State::Full => AppendResult::Refused(Refusal::Full),
-            State::Stopped { .. } | State::Failed => AppendResult::Refused(Refusal::Failed),
+            State::Full => AppendResult::Refused(AppendRefusal::Full),
+            State::Stopped { .. } | State::Failed => AppendResult::Refused(AppendRefusal::Failed),
             State::Found
             | State::Measuring { .. }
             | State::Begun { .. }
@@ -538,7 +538,7 @@ impl Held {
 
     /// Reports a failed replica to its master unasked, because the last append may be long ago.
     fn complain(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
-        let result = AppendResult::Refused(Refusal::Failed);
+        let result = AppendResult::Refused(AppendRefusal::Failed);
         match self.state {
             State::Stopped { .. } | State::Failed => {
                 out.push(BackupEffect::Complain(Appended { replica, sent: self.sent, result }));
@@ -587,7 +587,7 @@ fn first_of(log: ServerId) -> ReplicaId {
     ReplicaId { log, segment: SegmentId(0), epoch: ReplicaEpoch(0) }
 }
 
-fn refuse(replica: ReplicaId, sent: Instant, why: Refusal, out: &mut Outbox<BackupEffect>) {
+fn refuse(replica: ReplicaId, sent: Instant, why: AppendRefusal, out: &mut Outbox<BackupEffect>) {
     out.push(BackupEffect::Answer(Appended { replica, sent, result: AppendResult::Refused(why) }));
 }
 

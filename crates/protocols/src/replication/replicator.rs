@@ -34,7 +34,7 @@ use crate::Outbox;
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, SegmentId, ServerId};
-use wire::peer::{AppendResult, Appended, Refusal};
+use wire::peer::{AppendRefusal, AppendResult, Appended};
 use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 
 /// The master's side of replication, for the segments of one writer.
@@ -345,13 +345,15 @@ impl Replicator {
                 }
                 self.lease.confirm(id, backup, answer.sent);
             }
-            AppendResult::Refused(Refusal::Full) if replica.is_original() && !replica.is_open() => {
+            AppendResult::Refused(AppendRefusal::Full)
+                if replica.is_original() && !replica.is_open() =>
+            {
                 self.refused(now, id, backup);
             }
-            AppendResult::Refused(Refusal::Full | Refusal::Failed) => {
+            AppendResult::Refused(AppendRefusal::Full | AppendRefusal::Failed) => {
                 self.lose(now, id, backup, out);
             }
-            AppendResult::Refused(Refusal::Fenced) => {
+            AppendResult::Refused(AppendRefusal::Fenced) => {
                 self.is_fenced = true;
                 out.push(ReplicatorEffect::Fenced);
             }

@@ -4,7 +4,7 @@ use super::backup::BackupEffect;
 use super::events::{Piece, ReplicatorEffect};
 use super::placement::Misplaced;
 use std::fmt;
-use wire::peer::{AppendResult, Appended, Refusal};
+use wire::peer::{AppendRefusal, AppendResult, Appended};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
 /// A replica within its log: `seg5` for an original, `seg5 copy 1` for a copy.
@@ -88,9 +88,9 @@ impl fmt::Display for AppendedText {
         match self.0.result {
             AppendResult::Has { length, stable } if length == stable => write!(f, "has {length}"),
             AppendResult::Has { length, stable } => write!(f, "has {length}, stable {stable}"),
-            AppendResult::Refused(Refusal::Full) => f.write_str("refused: full"),
-            AppendResult::Refused(Refusal::Failed) => f.write_str("refused: failed"),
-            AppendResult::Refused(Refusal::Fenced) => f.write_str("refused: fenced"),
+            AppendResult::Refused(AppendRefusal::Full) => f.write_str("refused: full"),
+            AppendResult::Refused(AppendRefusal::Failed) => f.write_str("refused: failed"),
+            AppendResult::Refused(AppendRefusal::Fenced) => f.write_str("refused: fenced"),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
 use wire::control::{RecoveryPart, RecoverySegment, ReplicaPlace, ToCoordinator};
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::peer::{RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaEpoch;
 
@@ -410,7 +410,7 @@ impl World {
             epoch: ReplicaEpoch(0),
             length,
         };
-        let content = Content { length: known.length, crc: CRC };
+        let content = SegmentContent { length: known.length, crc: CRC };
         RecoverySegment {
             log: super::backups::DEAD,
             segment,

@@ -16,7 +16,7 @@ use std::error::Error;
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
 use wire::control::{RecoverySegment, ReplicaPlace};
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::peer::{RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaEpoch;
 
@@ -207,7 +207,7 @@ fn named(text: &str) -> RecoverySegment {
         let length = length.unwrap_or_else(|| number(known));
         ReplicaPlace { backup: server(who), epoch: ReplicaEpoch(0), length }
     });
-    let content = length.map(|length| Content { length, crc: 7 });
+    let content = length.map(|length| SegmentContent { length, crc: 7 });
     let places: Vec<ReplicaPlace> = places.collect();
     let shortest = places.iter().map(|place| place.length).min().unwrap_or(0);
     let settled = content.map_or(shortest, |content| content.length);

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
-use wire::peer::{AppendResult, PeerMessage, Refusal};
+use wire::peer::{AppendRefusal, AppendResult, PeerMessage};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
 /// Bytes at which a segment is closed. Copies of such a segment take several pieces.
@@ -324,7 +324,7 @@ fn is_for_disk(envelope: &Envelope) -> bool {
 fn forget_refusals(server: &mut Server, now: Instant, out: &Outside) {
     for envelope in &out.messages {
         let PeerMessage::Appended(answer) = &envelope.message else { continue };
-        if answer.result == AppendResult::Refused(Refusal::Full) {
+        if answer.result == AppendResult::Refused(AppendRefusal::Full) {
             let replicas = vec![answer.replica];
             server.handle(now, BackupEvent::Release { log: MASTER, replicas });
         }

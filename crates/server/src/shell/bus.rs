@@ -21,7 +21,7 @@ use types::ConnectionId;
 use types::{ClusterId, Instant, ServerId};
 use wire::Corrupt;
 use wire::frame::{HEADER_BYTES, Header};
-use wire::handshake::{HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage, Purpose};
+use wire::handshake::{ConnectionPurpose, HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage};
 use wire::peer::PeerMessage;
 
 /// Unsent bytes of a connection above which messages are dropped. The peer is stuck, and the
@@ -177,7 +177,7 @@ impl Bus {
         let Some((server, is_priority)) = link.opened_to else { return };
         let Some(nonce) = drawn(handshake::new_nonce()) else { return io.close(connection) };
         let opening = Opening {
-            purpose: if is_priority { Purpose::Priority } else { Purpose::Bus },
+            purpose: if is_priority { ConnectionPurpose::Priority } else { ConnectionPurpose::Bus },
             cluster: Some(self.cluster),
             server: Some(self.server),
             expected: Some(server),
@@ -312,7 +312,7 @@ impl Bus {
                 let server = peer.party.server.ok_or_else(|| broken(UNEXPECTED))?;
                 let Waiting { messages, .. } = std::mem::take(waiting);
                 link.state = State::Open(server);
-                if link.opened_to.is_none() && peer.purpose == Purpose::Priority {
+                if link.opened_to.is_none() && peer.purpose == ConnectionPurpose::Priority {
                     io.set_class(connection, Class::Priority);
                 }
                 if let Some(last) = last {

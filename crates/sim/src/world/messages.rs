@@ -13,7 +13,7 @@ use protocols::replication::timing::SILENT_AFTER;
 use std::time::Duration;
 use types::{ServerId, UnixMillis};
 use wire::control::{
-    ClockQuestion, ClockReading, ClusterMap, FromCoordinator, Mark, ToCoordinator,
+    ClockQuestion, ClockReading, ClusterMap, FromCoordinator, HistoryMark, ToCoordinator,
 };
 use wire::peer::PeerMessage;
 
@@ -194,7 +194,7 @@ impl World {
     }
 
     /// Saves the mark of a transaction that the coordinator reports to a server.
-    fn note_mark(&mut self, place: usize, mark: Mark) {
+    fn note_mark(&mut self, place: usize, mark: HistoryMark) {
         if let Some(saved) = &mut self.saved[place]
             && saved.mark.is_none_or(|known| mark.is_after(&known))
         {

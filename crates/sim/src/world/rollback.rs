@@ -72,8 +72,9 @@ impl World {
     /// heard of nothing newer.
     fn may_roll_back(&self) -> bool {
         let Some((awaited, newest)) = self.leaders.awaited_by_copy(self.now) else { return false };
-        let is_behind =
-            |mark: Option<wire::control::Mark>| mark.is_none_or(|it| it.transaction <= newest);
+        let is_behind = |mark: Option<wire::control::HistoryMark>| {
+            mark.is_none_or(|it| it.transaction <= newest)
+        };
         let marks = self.saved.iter().map(|saved| saved.and_then(|saved| saved.mark));
         marks.filter(|mark| is_behind(*mark)).count() < awaited
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A mark proves that the history has reached this position. If a coordinator's own store does
 /// not contain a mark that it receives, the store is older than the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct HistoryMark {
     /// Term of the coordinator that committed the transaction.
     pub term: u64,
     /// Random number of that term; two copies of one store may reach the same term numbers.
@@ -17,9 +17,9 @@ pub struct Mark {
     pub transaction: u64,
 }
 
-impl Mark {
+impl HistoryMark {
     /// Returns whether this position is later than `other`.
-    pub fn is_after(&self, other: &Mark) -> bool {
+    pub fn is_after(&self, other: &HistoryMark) -> bool {
         (self.term, self.transaction) > (other.term, other.transaction)
     }
 }
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn a_later_term_is_after_all_transactions_of_an_earlier_one() {
-        let mark = |term, transaction| Mark { term, term_id: 9, transaction };
+        let mark = |term, transaction| HistoryMark { term, term_id: 9, transaction };
         assert!(mark(2, 1).is_after(&mark(1, 50)));
         assert!(mark(1, 51).is_after(&mark(1, 50)));
         assert!(!mark(1, 50).is_after(&mark(1, 50)) && !mark(1, 50).is_after(&mark(2, 1)));

@@ -5,7 +5,7 @@
 //! that no log is too long for a frame.
 
 use crate::bounded::at_most;
-use crate::directory::Content;
+use crate::directory::SegmentContent;
 use crate::frame::MESSAGE_BYTES_MAX;
 use crate::replica::ReplicaEpoch;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ pub struct RecoverySegment {
     pub segment: SegmentId,
     /// The content of a closed segment. `None`: the segment was open, any replica will do, and
     /// the first is the longest.
-    pub content: Option<Content>,
+    pub content: Option<SegmentContent>,
     /// The places in the order in which they should be tried; never empty.
     #[serde(deserialize_with = "at_most::<_, _, PLACES_MAX>")]
     pub places: Vec<ReplicaPlace>,
@@ -183,11 +183,11 @@ pub struct RecoveryReport {
 
 impl RecoveryReport {
     /// Returns the missing part of the log, if the recovery waits for it.
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<LogLoss> {
         match self.state {
-            RecoveryState::DirectoryMissing => Some(Loss::Directory),
+            RecoveryState::DirectoryMissing => Some(LogLoss::Directory),
             RecoveryState::SegmentsMissing => {
-                Some(Loss::Segments { first: self.missing.clone(), total: self.missing_total })
+                Some(LogLoss::Segments { first: self.missing.clone(), total: self.missing_total })
             }
             RecoveryState::Collecting
             | RecoveryState::ReadingDirectory
@@ -202,7 +202,7 @@ impl RecoveryReport {
 
 /// The missing part of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Loss {
+pub enum LogLoss {
     /// The manifest; without it other losses are unknown.
     Directory,
     /// Some segments.
@@ -216,9 +216,9 @@ pub enum Loss {
 
 /// Formats as operators read and write it: `directory`, `segments 3,4,9`, or `segments 3,4,9+120`
 /// for 120 more than are named.
-impl fmt::Display for Loss {
+impl fmt::Display for LogLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Loss::Segments { first, total } = self else { return f.write_str("directory") };
+        let LogLoss::Segments { first, total } = self else { return f.write_str("directory") };
         f.write_str("segments ")?;
         for (place, segment) in first.iter().enumerate() {
             write!(f, "{}{}", if place == 0 { "" } else { "," }, segment.0)?;

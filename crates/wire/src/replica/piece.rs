@@ -9,7 +9,7 @@
 //! | 16 | 8 | the server's version counter, an upper bound of all versions in the piece |
 //! | 24 | 8 | the server's expiry clock: no read so far was judged by a later time |
 //! | 32 | 4 | CRC-32C of the segment's bytes from its beginning to the end of this piece |
-//! | 36 | 4 | CRC-32C of these 40 bytes, with the [`Identity`]'s seed in this place |
+//! | 36 | 4 | CRC-32C of these 40 bytes, with the [`ReplicaIdentity`]'s seed in this place |
 //!
 //! Format 1 has no expiry clock: both checksums follow the version, and the header has 32 bytes.
 //! It is read and no longer written.
@@ -17,7 +17,7 @@
 //! The segment's number protects the search for headers against random bytes that form a valid
 //! checksum: with a million positions to try, one file in four thousand would contain such bytes.
 
-use super::{Identity, ReplicaFormat, number, wide_number};
+use super::{ReplicaFormat, ReplicaIdentity, number, wide_number};
 use crate::{
     Corrupt,
     checksum::{crc32c, crc32c_append},
@@ -80,7 +80,7 @@ pub struct PieceHeader {
 impl PieceHeader {
     /// Encodes the header in the format that is written, for a piece of this replica.
     #[inline]
-    pub fn encode(&self, identity: Identity) -> [u8; PIECE_HEADER_BYTES] {
+    pub fn encode(&self, identity: ReplicaIdentity) -> [u8; PIECE_HEADER_BYTES] {
         let mut out = [0; PIECE_HEADER_BYTES];
         out[..4].copy_from_slice(&self.offset.to_le_bytes());
         out[4..8].copy_from_slice(&self.length.to_le_bytes());
@@ -96,7 +96,7 @@ impl PieceHeader {
 
     /// Decodes the header of a piece of this replica. Headers of other replicas are rejected.
     #[inline]
-    pub fn parse(bytes: &[u8], identity: Identity) -> Result<PieceHeader, Corrupt> {
+    pub fn parse(bytes: &[u8], identity: ReplicaIdentity) -> Result<PieceHeader, Corrupt> {
         const SHORT: Corrupt = Corrupt::Short { what: "header of piece" };
         let bytes = bytes.get(..identity.format.piece_header_bytes()).ok_or(SHORT)?;
         // Checked before the checksum, because a search rejects almost all positions here.
@@ -146,7 +146,7 @@ impl PieceHeader {
 
 /// Returns the checksum of a header: over its other bytes, then the identity's seed.
 #[inline]
-fn seal_of(sealed: &[u8], identity: Identity) -> [u8; SEAL_BYTES] {
+fn seal_of(sealed: &[u8], identity: ReplicaIdentity) -> [u8; SEAL_BYTES] {
     crc32c_append(crc32c(sealed), &identity.seed.to_le_bytes()).to_le_bytes()
 }
 
@@ -154,7 +154,7 @@ fn seal_of(sealed: &[u8], identity: Identity) -> [u8; SEAL_BYTES] {
 /// stored, use a copy of the writer made before [`PieceWriter::next`].
 #[derive(Clone, Copy, Debug)]
 pub struct PieceWriter {
-    identity: Identity,
+    identity: ReplicaIdentity,
     offset: u32,
     crc: u32,
 }
@@ -164,7 +164,7 @@ impl PieceWriter {
     ///
     /// # Panics
     /// If the replica has an older format, which is a bug: older formats are not written.
-    pub fn new(identity: Identity) -> PieceWriter {
+    pub fn new(identity: ReplicaIdentity) -> PieceWriter {
         assert_eq!(identity.format, ReplicaFormat::CURRENT, "an older format is only read");
         PieceWriter { identity, offset: 0, crc: crc32c(&[]) }
     }

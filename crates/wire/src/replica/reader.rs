@@ -6,7 +6,7 @@
 //! highest `stable` among them is the length that had been synced.
 
 use super::{
-    Identity, PIECE_ALIGNMENT, PIECES_FROM, PieceHeader, ReplicaFormat, ReplicaHeader, Stamp,
+    PIECE_ALIGNMENT, PIECES_FROM, PieceHeader, ReplicaFormat, ReplicaHeader, ReplicaIdentity, Stamp,
 };
 use crate::checksum::crc32c;
 
@@ -22,12 +22,12 @@ pub struct ReadEnd {
     /// Offset in the file at which the next piece would begin.
     pub place: u64,
     /// The reason for the end.
-    pub end: End,
+    pub end: ReplicaEnd,
 }
 
 /// The reason why a replica ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ReplicaEnd {
     /// No further piece was begun.
     Clean,
     /// A piece was begun and is incomplete, and none follows: its writer was interrupted.
@@ -47,8 +47,8 @@ impl ReadEnd {
     /// bytes may be missing.
     pub fn is_damaged(&self, power_was_lost: bool) -> bool {
         match self.end {
-            End::Clean | End::Torn => false,
-            End::Hole { stable } => !power_was_lost || stable > self.length,
+            ReplicaEnd::Clean | ReplicaEnd::Torn => false,
+            ReplicaEnd::Hole { stable } => !power_was_lost || stable > self.length,
         }
     }
 }
@@ -56,11 +56,11 @@ impl ReadEnd {
 /// An incremental reader of a replica's bytes. It passes on verified bytes only.
 #[derive(Clone, Debug)]
 pub struct PieceReader {
-    identity: Identity,
+    identity: ReplicaIdentity,
     segment_bytes: u32,
     read: ReadEnd,
     /// The reason for the end after the last whole piece; `None` while it is unknown.
-    behind: Option<End>,
+    behind: Option<ReplicaEnd>,
 }
 
 impl PieceReader {
@@ -70,7 +70,7 @@ impl PieceReader {
         PieceReader {
             identity: header.identity(),
             segment_bytes: header.segment_bytes,
-            read: ReadEnd { length: 0, crc, stamp, place: PIECES_FROM, end: End::Clean },
+            read: ReadEnd { length: 0, crc, stamp, place: PIECES_FROM, end: ReplicaEnd::Clean },
             behind: None,
         }
     }
@@ -94,8 +94,8 @@ impl PieceReader {
                     at += taken;
                 }
                 Look::Unfinished => return at,
-                Look::Nothing => self.behind = Some(End::Clean),
-                Look::Changed => self.behind = Some(End::Torn),
+                Look::Nothing => self.behind = Some(ReplicaEnd::Clean),
+                Look::Changed => self.behind = Some(ReplicaEnd::Torn),
             }
         }
         at + self.search(&bytes[at..])
@@ -106,10 +106,10 @@ impl PieceReader {
         let rest = &bytes[self.read(bytes, each)..];
         if self.behind.is_none() {
             let is_begun = PieceHeader::parse(rest, self.identity).is_ok();
-            self.behind = Some(if is_begun { End::Torn } else { End::Clean });
+            self.behind = Some(if is_begun { ReplicaEnd::Torn } else { ReplicaEnd::Clean });
             self.search(rest);
         }
-        ReadEnd { end: self.behind.unwrap_or(End::Clean), ..self.read }
+        ReadEnd { end: self.behind.unwrap_or(ReplicaEnd::Clean), ..self.read }
     }
 
     fn format(&self) -> ReplicaFormat {
@@ -143,10 +143,10 @@ impl PieceReader {
                 && found.end() <= self.segment_bytes
             {
                 let before = match self.behind {
-                    Some(End::Hole { stable }) => stable,
-                    Some(End::Clean | End::Torn) | None => 0,
+                    Some(ReplicaEnd::Hole { stable }) => stable,
+                    Some(ReplicaEnd::Clean | ReplicaEnd::Torn) | None => 0,
                 };
-                self.behind = Some(End::Hole { stable: before.max(found.stable) });
+                self.behind = Some(ReplicaEnd::Hole { stable: before.max(found.stable) });
             }
             at += PIECE_ALIGNMENT;
         }

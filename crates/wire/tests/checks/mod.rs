@@ -17,8 +17,9 @@ use wire::{
     frame::{self, Header},
     peer::PeerMessage,
     replica::{
-        self, BootId, End, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, PieceReader, PieceWriter,
-        ReadEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
+        self, BootId, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, PieceReader, PieceWriter,
+        ReadEnd, ReplicaEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind,
+        Stamp,
     },
 };
 
@@ -200,7 +201,7 @@ pub(crate) fn replica(data: &[u8]) -> usize {
     let last = pieces.saturating_sub(1);
     let stamp = Stamp { version: Version(last), clock: UnixMillis(2 * last) };
     let length = data.len() as u32;
-    assert_eq!(end, ReadEnd { length, crc: crc32c(data), stamp, place, end: End::Clean });
+    assert_eq!(end, ReadEnd { length, crc: crc32c(data), stamp, place, end: ReplicaEnd::Clean });
 
     if let (Some(last), [.., change]) = (bytes.len().checked_sub(1), data) {
         let at = usize::from(data[0]) * last / 255;

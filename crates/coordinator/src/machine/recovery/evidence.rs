@@ -20,7 +20,7 @@ use std::time::Duration;
 use types::limits::SEGMENT_BYTES;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
 use wire::control::{DirectoryPlace, PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
-use wire::directory::Content;
+use wire::directory::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
 /// Wait after the required number of manifest backups are fenced, until their master serves
@@ -380,7 +380,7 @@ impl Evidence {
     }
 
     /// Returns the segments that make up the log, if they are known.
-    fn named(&self, judged: &Judged<'_>) -> Option<Vec<(SegmentId, Option<Content>)>> {
+    fn named(&self, judged: &Judged<'_>) -> Option<Vec<(SegmentId, Option<SegmentContent>)>> {
         if judged.chain.is_none() {
             // Nothing in the log has been acknowledged.
             return Some(Vec::new());
@@ -418,7 +418,7 @@ impl Evidence {
     /// [`RecoverySegment::settled`].
     fn settled(
         &self,
-        (segment, content): (SegmentId, Option<Content>),
+        (segment, content): (SegmentId, Option<SegmentContent>),
         judged: &Judged<'_>,
     ) -> u32 {
         if let Some(content) = content {
@@ -435,7 +435,7 @@ impl Evidence {
     /// Returns the replicas from which the segment can be read, in order of preference.
     fn places(
         &self,
-        (segment, content): (SegmentId, Option<Content>),
+        (segment, content): (SegmentId, Option<SegmentContent>),
         judged: &Judged<'_>,
     ) -> Vec<ReplicaPlace> {
         let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
@@ -492,7 +492,7 @@ impl Evidence {
                 Some(_) | None => Proof::Collecting,
             };
         };
-        let is_missing = |named: &(SegmentId, Option<Content>)| {
+        let is_missing = |named: &(SegmentId, Option<SegmentContent>)| {
             !judged.loss.segments.contains(&named.0) && self.places(*named, judged).is_empty()
         };
         let missing: Vec<SegmentId> =
@@ -509,7 +509,7 @@ impl Evidence {
     pub(super) fn segments(&self, log: ServerId, judged: &Judged<'_>) -> Vec<RecoverySegment> {
         let named = self.named(judged).unwrap_or_default();
         let is_settled = self.is_directory_settled(judged);
-        let segment = |named: (SegmentId, Option<Content>)| {
+        let segment = |named: (SegmentId, Option<SegmentContent>)| {
             let places = self.places(named, judged);
             let settled = if is_settled { self.settled(named, judged) } else { 0 };
             let (segment, content) = named;

@@ -44,7 +44,7 @@ use std::time::Duration;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
 use wills::Loads;
 use wire::control::{
-    Answer, DirectoryPlace, FromCoordinator, Loss, MISSING_SHOWN_MAX, MigrationPolicy,
+    Answer, DirectoryPlace, FromCoordinator, LogLoss, MISSING_SHOWN_MAX, MigrationPolicy,
     MigrationProgress, RecoveryReport, RecoveryState,
 };
 use wire::replica::ReplicaEpoch;
@@ -281,7 +281,7 @@ impl<S: MetaStore> Coordinator<S> {
         &mut self,
         at: Moment,
         dead: ServerId,
-        named: &Loss,
+        named: &LogLoss,
     ) -> Result<Answer, Stopped> {
         let Some(recovery) = self.ledger.recoveries().get(&dead) else {
             return Ok(Answer::Refused(format!("{dead} is not being recovered")));

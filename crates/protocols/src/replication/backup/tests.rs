@@ -16,7 +16,7 @@ fn what_can_take_nothing_more_is_kept_until_it_is_released() {
     backup.handle(at, append(80, 120), &mut out);
     out.drain().for_each(drop);
     backup.handle(at, BackupEvent::Stopped { replica, length: 80, stable: 64 }, &mut out);
-    let result = AppendResult::Refused(Refusal::Failed);
+    let result = AppendResult::Refused(AppendRefusal::Failed);
     let refusal = BackupEffect::Answer(Appended { replica, sent: at, result });
     assert_eq!(out.drain().collect::<Vec<_>>(), [refusal]);
     assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 80, 64)]);
@@ -43,7 +43,7 @@ fn what_was_found_takes_nothing_and_stays_whole() {
             Asked { replica, from, to: 120, is_last: false, sent: at, clock: UnixMillis(0) };
         let append = BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) };
         backup.handle(at, append, &mut out);
-        let result = AppendResult::Refused(Refusal::Failed);
+        let result = AppendResult::Refused(AppendRefusal::Failed);
         let refusal = BackupEffect::Answer(Appended { replica, sent: at, result });
         assert_eq!(out.drain().collect::<Vec<_>>(), [refusal]);
     }
@@ -196,7 +196,7 @@ fn a_replica_that_the_disk_has_lost_is_given_up_and_its_master_told_until_it_rel
         let (mut backup, [replica, _]) = scrubbing();
         let now = Instant(0) + HOUR;
         effects(&mut backup, now, BackupEvent::Tick);
-        let result = AppendResult::Refused(Refusal::Failed);
+        let result = AppendResult::Refused(AppendRefusal::Failed);
         let complaint = BackupEffect::Complain(Appended { replica, sent: Instant(5), result });
         let expected = [BackupEffect::GiveUp { replica }, complaint.clone()];
         assert_eq!(effects(&mut backup, now, BackupEvent::Scrubbed { replica, found }), expected);
