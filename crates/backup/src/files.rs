@@ -1,9 +1,9 @@
 //! The files of a disk: those that hold replicas, and those that are free.
 //!
 //! A file is free again when its replica was freed and no thread reads or writes it any more. All
-//! users of a replica share its [`Held`], and the last one to drop it frees the file.
+//! users of a replica share its [`ReplicaFile`], and the last one to drop it frees the file.
 
-use crate::{Disk, FileNumber};
+use crate::disk::{Disk, FileNumber};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A replica with its file, shared by its users.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct ReplicaFile {
     pub(crate) header: ReplicaHeader,
     pub(crate) number: FileNumber,
     /// Sequence number of the replica's beginning.
@@ -37,7 +37,7 @@ pub(crate) struct Held {
     files: Arc<Files>,
 }
 
-impl Held {
+impl ReplicaFile {
     /// Marks the replica as not needed: the file is free when all users have dropped it.
     pub(crate) fn free(&self) {
         self.freed.store(true, Ordering::Release);
@@ -63,7 +63,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ReplicaFile {
     fn drop(&mut self) {
         if *self.freed.get_mut() {
             self.files.give(FreeFile {
@@ -95,7 +95,7 @@ impl FreeFile {
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     free: Mutex<Vec<FreeFile>>,
-    /// Held during the removal of files, so that a concurrent caller returns only after it.
+    /// ReplicaFile during the removal of files, so that a concurrent caller returns only after it.
     trimming: Mutex<()>,
     /// Highest number assigned to a file.
     number: Mutex<Option<FileNumber>>,
@@ -110,27 +110,31 @@ impl Files {
         number: FileNumber,
         header: ReplicaHeader,
         order: ReplicaOrder,
-    ) -> Arc<Held> {
+    ) -> Arc<ReplicaFile> {
         let mut highest = lock(&self.order);
         *highest = order.max(*highest);
-        self.held(number, header, order)
+        self.replica(number, header, order)
     }
 
     /// Assigns a file to a new replica, which gets the next sequence number.
-    pub(crate) fn hold(self: &Arc<Files>, number: FileNumber, header: ReplicaHeader) -> Arc<Held> {
+    pub(crate) fn hold(
+        self: &Arc<Files>,
+        number: FileNumber,
+        header: ReplicaHeader,
+    ) -> Arc<ReplicaFile> {
         let mut highest = lock(&self.order);
         // Four thousand million segments of a mebibyte exceed the lifetime of a disk.
         *highest = ReplicaOrder(highest.0.saturating_add(1));
-        self.held(number, header, *highest)
+        self.replica(number, header, *highest)
     }
 
-    fn held(
+    fn replica(
         self: &Arc<Files>,
         number: FileNumber,
         header: ReplicaHeader,
         order: ReplicaOrder,
-    ) -> Arc<Held> {
-        Arc::new(Held {
+    ) -> Arc<ReplicaFile> {
+        Arc::new(ReplicaFile {
             header,
             number,
             order,

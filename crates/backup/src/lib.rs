@@ -3,7 +3,7 @@
 //! - [`Disk`]: the interface to a disk with numbered files; [`MemoryDisk`] is an implementation
 //!   without hardware that can simulate a power failure;
 //! - [`Replicas`]: the replicas on a disk; creates, reads and frees them;
-//! - [`Replica`]: a replica that is being written.
+//! - [`ReplicaWriter`]: a replica that is being written.
 //!
 //! The layout of a file is `wire::replica`; `docs/design/backup.md` explains the design and its
 //! costs.
@@ -21,15 +21,14 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod disk;
-mod entries;
 mod files;
 mod memory;
-mod open;
-mod replica;
 mod replicas;
+mod writer;
 
 pub use disk::{Disk, DiskFile, FileNumber};
 pub use memory::{Faults, MemoryDisk};
-pub use replica::{AppendError, Replica};
-pub use replicas::{Blocks, Opened, Replicas, Unreadable};
+pub use replicas::{Blocks, OpenedReplicas, Replicas, UnreadableFile};
+pub use writer::{AppendError, ReplicaWriter};

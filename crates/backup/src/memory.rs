@@ -6,8 +6,8 @@
 //! sectors may stop at different writes. So a write survives completely, partly or not at all,
 //! independently of earlier and later writes.
 
+use crate::disk::{Disk, DiskFile, FileNumber};
 use crate::files::lock;
-use crate::{Disk, DiskFile, FileNumber};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
@@ -33,19 +33,19 @@ pub struct Faults {
 /// A disk in memory. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    files: BTreeMap<FileNumber, Contents>,
+struct DiskState {
+    files: BTreeMap<FileNumber, FileContents>,
     faults: Faults,
     /// Number of process deaths. A process's open files become invalid when it dies.
     process: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Contents {
+struct FileContents {
     /// Reserved size in bytes.
     reserved: u64,
     /// Content that a process reads.
@@ -53,11 +53,11 @@ struct Contents {
     /// Content that survives every power failure.
     stable: Vec<u8>,
     /// Later writes, in order.
-    unsynced: Vec<Write>,
+    unsynced: Vec<UnsyncedWrite>,
 }
 
 #[derive(Clone, Debug)]
-struct Write {
+struct UnsyncedWrite {
     offset: usize,
     bytes: Vec<u8>,
 }
@@ -78,7 +78,7 @@ impl MemoryDisk {
         let disk = MemoryDisk::new();
         for (number, contents) in &lock(&self.state).files {
             let stable = contents.now.clone();
-            let copy = Contents { stable, unsynced: Vec::new(), ..contents.clone() };
+            let copy = FileContents { stable, unsynced: Vec::new(), ..contents.clone() };
             lock(&disk.state).files.insert(*number, copy);
         }
         disk
@@ -113,14 +113,14 @@ impl MemoryDisk {
     }
 }
 
-impl Contents {
+impl FileContents {
     fn bytes(&self) -> u64 {
         self.reserved.max(self.now.len() as u64)
     }
 
     fn write(&mut self, offset: usize, bytes: Vec<u8>) {
         put(&mut self.now, offset, &bytes);
-        self.unsynced.push(Write { offset, bytes });
+        self.unsynced.push(UnsyncedWrite { offset, bytes });
     }
 
     fn sync(&mut self) {
@@ -131,7 +131,7 @@ impl Contents {
 
     fn lose_power(&mut self, below: &mut dyn FnMut(usize) -> usize) {
         let unsynced = std::mem::take(&mut self.unsynced);
-        let mut sectors: BTreeMap<usize, Vec<&Write>> = BTreeMap::new();
+        let mut sectors: BTreeMap<usize, Vec<&UnsyncedWrite>> = BTreeMap::new();
         for write in &unsynced {
             let last = (write.offset + write.bytes.len()).div_ceil(SECTOR_BYTES);
             for sector in write.offset / SECTOR_BYTES..last {
@@ -149,7 +149,7 @@ impl Contents {
     }
 }
 
-impl Write {
+impl UnsyncedWrite {
     /// Returns the range of its bytes that are in a sector that it touches.
     fn part_in(&self, sector: usize) -> Range<usize> {
         let begin = sector * SECTOR_BYTES;
@@ -167,15 +167,15 @@ fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     file[offset..end].copy_from_slice(bytes);
 }
 
-impl State {
-    fn file(&mut self, number: FileNumber) -> io::Result<&mut Contents> {
+impl DiskState {
+    fn file(&mut self, number: FileNumber) -> io::Result<&mut FileContents> {
         let none = || io::Error::new(ErrorKind::NotFound, format!("there is no {number}"));
         self.files.get_mut(&number).ok_or_else(none)
     }
 
     /// Returns the part of `bytes` more bytes that the disk has room for.
     fn room(&self, bytes: u64) -> u64 {
-        let used: u64 = self.files.values().map(Contents::bytes).sum();
+        let used: u64 = self.files.values().map(FileContents::bytes).sum();
         self.faults.capacity.map_or(bytes, |capacity| capacity.saturating_sub(used).min(bytes))
     }
 }
@@ -197,7 +197,7 @@ impl Disk for MemoryDisk {
         if state.room(bytes) < bytes {
             return Err(full(number));
         }
-        state.files.insert(number, Contents { reserved: bytes, ..Contents::default() });
+        state.files.insert(number, FileContents { reserved: bytes, ..FileContents::default() });
         let process = state.process;
         drop(state);
         Ok(Box::new(MemoryFile { disk: self.clone(), number, process }))
@@ -232,7 +232,10 @@ struct MemoryFile {
 
 impl MemoryFile {
     /// Runs `work` on the file, if its process is alive.
-    fn with<R>(&self, work: impl FnOnce(&mut State, FileNumber) -> io::Result<R>) -> io::Result<R> {
+    fn with<R>(
+        &self,
+        work: impl FnOnce(&mut DiskState, FileNumber) -> io::Result<R>,
+    ) -> io::Result<R> {
         let mut state = lock(&self.disk.state);
         if state.process != self.process {
             let text = format!("{} was opened by a process that is dead", self.number);

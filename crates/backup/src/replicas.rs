@@ -1,16 +1,16 @@
 //! The set of replicas on a disk.
 
-use crate::entries::Kept;
-use crate::files::{Files, FreeFile, Held, lock};
-use crate::open::OpenFiles;
-use crate::replica::Opener;
-use crate::{Disk, DiskFile, FileNumber, Replica};
+use crate::cache::ReplicaCache;
+use crate::disk::{Disk, DiskFile, FileNumber};
+use crate::files::{Files, FreeFile, ReplicaFile, lock};
+use crate::writer::{FileOpener, OpenFiles, ReplicaWriter};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
-use types::{ClusterId, SegmentId, ServerId};
+use types::{ClusterId, HashSeed, SegmentId, ServerId};
 use wire::Corrupt;
+use wire::peer::{RecoveryNext, RecoveryRead};
 use wire::replica::{
     BootId, HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceReader, ReadEnd, ReplicaFormat,
     ReplicaHeader, ReplicaId, ReplicaKind, ReplicaOrder,
@@ -29,21 +29,21 @@ pub struct Replicas {
     disk: Arc<dyn Disk>,
     boot: BootId,
     files: Arc<Files>,
-    held: Mutex<BTreeMap<ReplicaId, Arc<Held>>>,
+    by_id: Mutex<BTreeMap<ReplicaId, Arc<ReplicaFile>>>,
     /// Replicas with open files.
     open: Arc<OpenFiles>,
     /// Cache of replicas for recoveries.
-    kept: Kept,
+    cache: ReplicaCache,
 }
 
 /// Result of opening a disk.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedReplicas {
     /// All replicas on the disk.
     pub replicas: Replicas,
     /// Files that hold or held a replica but cannot be read. They are not touched, and reported
     /// at each start until an operator removes them.
-    pub unreadable: Vec<Unreadable>,
+    pub unreadable: Vec<UnreadableFile>,
 }
 
 /// Preparation of a new file.
@@ -58,7 +58,7 @@ pub enum Blocks {
 
 /// A file with an unreadable header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreadable {
+pub struct UnreadableFile {
     /// Number of the file.
     pub number: FileNumber,
     /// Kind of damage.
@@ -68,25 +68,26 @@ pub struct Unreadable {
 impl Replicas {
     /// Reads the header of every file on the disk, and changes none. `boot` is the current boot
     /// id of the machine. Files without a replica are removed when the first replica is freed.
-    pub fn open(disk: Arc<dyn Disk>, boot: BootId) -> io::Result<Opened> {
+    pub fn open(disk: Arc<dyn Disk>, boot: BootId) -> io::Result<OpenedReplicas> {
         let files = Arc::new(Files::default());
-        let mut held = BTreeMap::new();
+        let mut by_id = BTreeMap::new();
         let mut unreadable = Vec::new();
         let numbers = disk.list()?;
         for (number, contents) in numbers.iter().copied().zip(read_headers(&*disk, &numbers)) {
             files.note_taken(number);
             match contents? {
-                Contents::Replica(header, order) => {
-                    take_later(&mut held, files.find(number, header, order))?;
+                HeaderContent::Replica(header, order) => {
+                    take_later(&mut by_id, files.find(number, header, order))?;
                 }
                 // The process that created it died before it began a replica.
-                Contents::Nothing => files.give(FreeFile::to_be_removed(number)),
-                Contents::Unreadable(why) => unreadable.push(Unreadable { number, why }),
+                HeaderContent::Nothing => files.give(FreeFile::to_be_removed(number)),
+                HeaderContent::Unreadable(why) => unreadable.push(UnreadableFile { number, why }),
             }
         }
-        let (held, open, kept) = (Mutex::new(held), Arc::default(), Kept::default());
-        let replicas = Replicas { disk, boot, files, held, open, kept };
-        Ok(Opened { replicas, unreadable })
+        let (by_id, open) = (Mutex::new(by_id), Arc::default());
+        let cache = ReplicaCache::default();
+        let replicas = Replicas { disk, boot, files, by_id, open, cache };
+        Ok(OpenedReplicas { replicas, unreadable })
     }
 
     /// Limits the number of open files of replicas that are being written. If `are_synced` is
@@ -107,14 +108,14 @@ impl Replicas {
 
     /// Returns all replicas of a log, in order of segment and epoch.
     pub fn list(&self, log: ServerId) -> Vec<ReplicaHeader> {
-        let held = lock(&self.held);
-        held.values().map(|held| held.header).filter(|header| header.id.log == log).collect()
+        let by_id = lock(&self.by_id);
+        by_id.values().map(|replica| replica.header).filter(|header| header.id.log == log).collect()
     }
 
     /// Returns the logs with replicas on this disk, in order.
     pub fn logs(&self) -> Vec<ServerId> {
-        let held = lock(&self.held);
-        let mut logs: Vec<ServerId> = held.keys().map(|id| id.log).collect();
+        let by_id = lock(&self.by_id);
+        let mut logs: Vec<ServerId> = by_id.keys().map(|id| id.log).collect();
         logs.dedup();
         logs
     }
@@ -122,9 +123,9 @@ impl Replicas {
     /// Returns the logs with replicas on this disk, in order, each with the last segment of its
     /// segment manifest among these replicas.
     pub fn chains(&self) -> Vec<(ServerId, Option<SegmentId>)> {
-        let held = lock(&self.held);
+        let by_id = lock(&self.by_id);
         let mut chains: BTreeMap<ServerId, Option<SegmentId>> = BTreeMap::new();
-        for header in held.values().map(|held| held.header) {
+        for header in by_id.values().map(|replica| replica.header) {
             let last = chains.entry(header.id.log).or_default();
             if header.kind == ReplicaKind::Directory {
                 *last = (*last).max(Some(header.id.segment));
@@ -135,44 +136,44 @@ impl Replicas {
 
     /// Returns the clusters of all replicas on this disk, in order.
     pub fn clusters(&self) -> BTreeSet<ClusterId> {
-        lock(&self.held).values().map(|held| held.header.cluster).collect()
+        lock(&self.by_id).values().map(|replica| replica.header.cluster).collect()
     }
 
     /// Creates a replica. On return, the replica is found again even after a power failure. Waits
     /// for the disk, some milliseconds: call this ahead of need. Sets the header's boot and
     /// format.
-    pub fn create(&self, header: ReplicaHeader) -> io::Result<Arc<Replica>> {
+    pub fn create(&self, header: ReplicaHeader) -> io::Result<Arc<ReplicaWriter>> {
         let header = self.header_now(header);
-        let (held, is_new) = self.claim(header)?;
+        let (replica, is_new) = self.claim(header)?;
         let file = if is_new {
-            self.disk.create(held.number, file_bytes(header.segment_bytes))
+            self.disk.create(replica.number, file_bytes(header.segment_bytes))
         } else {
-            self.disk.open(held.number)
+            self.disk.open(replica.number)
         };
-        let begun = file.and_then(|file| self.begin(&held, file));
+        let begun = file.and_then(|file| self.begin(&replica, file));
         let begun = begun.and_then(|begun| begun.sync_header().map(|()| begun));
-        self.begun(held, begun)
+        self.begun(replica, begun)
     }
 
     /// Creates a replica in a prepared file ([`Replicas::prepare`]) without waiting for the disk;
     /// returns `None` if there is no such file. A power failure before the first sync undoes the
     /// creation.
-    pub fn create_at_once(&self, header: ReplicaHeader) -> io::Result<Option<Arc<Replica>>> {
+    pub fn create_at_once(&self, header: ReplicaHeader) -> io::Result<Option<Arc<ReplicaWriter>>> {
         if !self.files.has_free(header.segment_bytes, 1) {
             return Ok(None);
         }
         let header = self.header_now(header);
-        let (held, is_new) = self.claim(header)?;
+        let (replica, is_new) = self.claim(header)?;
         if is_new {
             // Another thread took the last prepared file.
-            held.free();
-            held.spoil();
-            lock(&self.held).remove(&header.id);
+            replica.free();
+            replica.spoil();
+            lock(&self.by_id).remove(&header.id);
             return Ok(None);
         }
-        let file = self.disk.open(held.number);
-        let begun = file.and_then(|file| self.begin(&held, file));
-        self.begun(held, begun).map(Some)
+        let file = self.disk.open(replica.number);
+        let begun = file.and_then(|file| self.begin(&replica, file));
+        self.begun(replica, begun).map(Some)
     }
 
     /// Returns the header of a replica that is created now.
@@ -180,18 +181,26 @@ impl Replicas {
         ReplicaHeader { format: ReplicaFormat::CURRENT, boot: self.boot, ..header }
     }
 
-    fn begin(&self, held: &Arc<Held>, file: Box<dyn DiskFile>) -> io::Result<Arc<Replica>> {
-        let opener = Opener { disk: Arc::clone(&self.disk), open: Arc::clone(&self.open) };
-        Replica::begin(Arc::clone(held), file, opener)
+    fn begin(
+        &self,
+        replica: &Arc<ReplicaFile>,
+        file: Box<dyn DiskFile>,
+    ) -> io::Result<Arc<ReplicaWriter>> {
+        let opener = FileOpener { disk: Arc::clone(&self.disk), open: Arc::clone(&self.open) };
+        ReplicaWriter::begin(Arc::clone(replica), file, opener)
     }
 
-    fn begun(&self, held: Arc<Held>, begun: io::Result<Arc<Replica>>) -> io::Result<Arc<Replica>> {
-        let header = held.header;
+    fn begun(
+        &self,
+        replica: Arc<ReplicaFile>,
+        begun: io::Result<Arc<ReplicaWriter>>,
+    ) -> io::Result<Arc<ReplicaWriter>> {
+        let header = replica.header;
         if begun.is_err() {
-            held.spoil();
-            held.free();
-            lock(&self.held).remove(&header.id);
-            drop(held);
+            replica.spoil();
+            replica.free();
+            lock(&self.by_id).remove(&header.id);
+            drop(replica);
             // Otherwise a header that was written would be found again. The caller gets the first
             // error.
             let _ = self.files.trim(&*self.disk);
@@ -219,26 +228,26 @@ impl Replicas {
     }
 
     /// Chooses a file for a replica. Returns also whether the file must be created.
-    fn claim(&self, header: ReplicaHeader) -> io::Result<(Arc<Held>, bool)> {
-        let mut held = lock(&self.held);
-        if held.contains_key(&header.id) {
+    fn claim(&self, header: ReplicaHeader) -> io::Result<(Arc<ReplicaFile>, bool)> {
+        let mut by_id = lock(&self.by_id);
+        if by_id.contains_key(&header.id) {
             let text = format!("a replica of {} exists already", header.id);
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         let free = self.files.take(header.segment_bytes);
         let number = free.unwrap_or_else(|| self.files.fresh_number());
         let claimed = self.files.hold(number, header);
-        held.insert(header.id, Arc::clone(&claimed));
+        by_id.insert(header.id, Arc::clone(&claimed));
         Ok((claimed, free.is_none()))
     }
 
     /// Frees a replica that is not needed any more: its file may hold another one. Does nothing
     /// if there is no such replica.
     pub fn free(&self, id: ReplicaId) -> io::Result<()> {
-        if let Some(held) = lock(&self.held).remove(&id) {
-            held.free();
+        if let Some(replica) = lock(&self.by_id).remove(&id) {
+            replica.free();
         }
-        self.kept.forget(id);
+        self.cache.forget(id);
         self.files.trim(&*self.disk)
     }
 
@@ -246,12 +255,12 @@ impl Replicas {
     /// If the creation of the replica has failed, this removes its remains. After an error the
     /// next process may find parts of it. The removal is retried whenever a replica is freed.
     pub fn give_up(&self, id: ReplicaId) -> io::Result<()> {
-        let held = lock(&self.held).remove(&id);
-        self.kept.forget(id);
-        if let Some(held) = held {
-            held.spoil();
-            held.free();
-            self.disk.remove(held.number)?;
+        let replica = lock(&self.by_id).remove(&id);
+        self.cache.forget(id);
+        if let Some(replica) = replica {
+            replica.spoil();
+            replica.free();
+            self.disk.remove(replica.number)?;
         }
         self.files.trim(&*self.disk)
     }
@@ -259,17 +268,17 @@ impl Replicas {
     /// Reads a replica from its beginning. Passes the valid bytes of its segment to `each` in
     /// order, and returns the reason for their end.
     pub fn read(&self, id: ReplicaId, each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
-        let held = self.find(id)?;
-        read_file(&held, &*self.disk.open(held.number)?, each)
+        let replica = self.find(id)?;
+        read_file(&replica, &*self.disk.open(replica.number)?, each)
     }
 
     /// Reads a replica from the disk, bypassing the system's cache. The outer error means that
     /// its file could not be opened, the inner one that it could not be read.
     pub fn scrub(&self, id: ReplicaId) -> io::Result<io::Result<ReadEnd>> {
-        let held = self.find(id)?;
-        let file = self.disk.open(held.number)?;
+        let replica = self.find(id)?;
+        let file = self.disk.open(replica.number)?;
         file.forget_cached();
-        let end = read_file(&held, &*file, |_| {});
+        let end = read_file(&replica, &*file, |_| {});
         // No reader is expected soon.
         file.forget_cached();
         Ok(end)
@@ -284,7 +293,7 @@ impl Replicas {
 
     /// Returns the ids of all replicas, in order of log, segment and epoch.
     pub fn ids(&self) -> Vec<ReplicaId> {
-        lock(&self.held).keys().copied().collect()
+        lock(&self.by_id).keys().copied().collect()
     }
 
     /// Reads a replica to determine its valid length, which is unknown after a start. Returns
@@ -296,8 +305,8 @@ impl Replicas {
 
     /// Announces that a replica will be read soon.
     pub fn read_ahead(&self, id: ReplicaId) -> io::Result<()> {
-        let held = self.find(id)?;
-        self.disk.open(held.number)?.read_ahead(held.written_to());
+        let replica = self.find(id)?;
+        self.disk.open(replica.number)?.read_ahead(replica.written_to());
         Ok(())
     }
 
@@ -307,22 +316,43 @@ impl Replicas {
         self.disk.open(self.find(id)?.number)?.sync()
     }
 
-    pub(crate) fn kept(&self) -> &Kept {
-        &self.kept
+    /// Appends the entries of a range in a replica to `out`, starting at an offset, up to
+    /// `bytes_max` bytes but at least one entry. Returns the position of the next entry, or the
+    /// end of the replica.
+    ///
+    /// Waits for the disk if the replica is not cached. Fails with [`io::ErrorKind::NotFound`] if
+    /// it is not on this disk, and with [`io::ErrorKind::InvalidData`] if it contains an invalid
+    /// entry.
+    pub fn entries(
+        &self,
+        read: &RecoveryRead,
+        seed: &HashSeed,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> io::Result<RecoveryNext> {
+        let id = read.replica;
+        let segment_bytes = self.find(id)?.header.segment_bytes;
+        let load = |each: &mut dyn FnMut(&[u8])| self.read(id, each);
+        let replica = self.cache.get_or_read(id, segment_bytes, seed, load)?;
+        Ok(self.cache.deliver(replica, read, bytes_max, out))
     }
 
-    pub(crate) fn find(&self, id: ReplicaId) -> io::Result<Arc<Held>> {
-        let found = lock(&self.held).get(&id).cloned();
+    fn find(&self, id: ReplicaId) -> io::Result<Arc<ReplicaFile>> {
+        let found = lock(&self.by_id).get(&id).cloned();
         let none = || io::Error::new(io::ErrorKind::NotFound, format!("no replica of {id} here"));
         found.ok_or_else(none)
     }
 }
 
 /// Passes the valid bytes of a replica's segment to `each`, in order.
-fn read_file(held: &Held, file: &dyn DiskFile, mut each: impl FnMut(&[u8])) -> io::Result<ReadEnd> {
-    let end = held.written_to();
+fn read_file(
+    replica: &ReplicaFile,
+    file: &dyn DiskFile,
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<ReadEnd> {
+    let end = replica.written_to();
     file.read_ahead(end);
-    let mut reader = PieceReader::new(&held.header);
+    let mut reader = PieceReader::new(&replica.header);
     let mut buffer = vec![0; READ_BYTES];
     let (mut place, mut filled) = (PIECES_FROM, 0);
     loop {
@@ -361,14 +391,14 @@ fn write_zeros(file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
 }
 
 /// Content of a file's header.
-enum Contents {
+enum HeaderContent {
     Replica(ReplicaHeader, ReplicaOrder),
     Nothing,
     Unreadable(Corrupt),
 }
 
 /// Reads the headers of all files, several concurrently, to keep the disk busy.
-fn read_headers(disk: &dyn Disk, numbers: &[FileNumber]) -> Vec<io::Result<Contents>> {
+fn read_headers(disk: &dyn Disk, numbers: &[FileNumber]) -> Vec<io::Result<HeaderContent>> {
     let read = |number: &FileNumber| read_header(&*disk.open(*number)?);
     if numbers.len() < HEADERS_AT_ONCE {
         return numbers.iter().map(read).collect();
@@ -389,14 +419,14 @@ fn read_headers(disk: &dyn Disk, numbers: &[FileNumber]) -> Vec<io::Result<Conte
     })
 }
 
-fn read_header(file: &dyn DiskFile) -> io::Result<Contents> {
+fn read_header(file: &dyn DiskFile) -> io::Result<HeaderContent> {
     let mut header = [0; HEADER_BYTES];
     let got = file.read(0, &mut header)?;
     match ReplicaHeader::parse(&header[..got]) {
-        Ok((header, order)) => Ok(Contents::Replica(header, order)),
+        Ok((header, order)) => Ok(HeaderContent::Replica(header, order)),
         // No piece is written before the header is on the disk.
-        Err(_) if header == [0; HEADER_BYTES] && has_no_piece(file)? => Ok(Contents::Nothing),
-        Err(why) => Ok(Contents::Unreadable(why)),
+        Err(_) if header == [0; HEADER_BYTES] && has_no_piece(file)? => Ok(HeaderContent::Nothing),
+        Err(why) => Ok(HeaderContent::Unreadable(why)),
     }
 }
 
@@ -408,10 +438,13 @@ fn has_no_piece(file: &dyn DiskFile) -> io::Result<bool> {
 
 /// Adds a found replica. Of two files with one replica, the one that was begun later counts. The
 /// earlier one was freed or given up, and not removed.
-fn take_later(held: &mut BTreeMap<ReplicaId, Arc<Held>>, found: Arc<Held>) -> io::Result<()> {
+fn take_later(
+    by_id: &mut BTreeMap<ReplicaId, Arc<ReplicaFile>>,
+    found: Arc<ReplicaFile>,
+) -> io::Result<()> {
     let id = found.header.id;
-    let Some(other) = held.remove(&id) else {
-        held.insert(id, found);
+    let Some(other) = by_id.remove(&id) else {
+        by_id.insert(id, found);
         return Ok(());
     };
     let (earlier, later) = match other.order.cmp(&found.order) {
@@ -421,7 +454,7 @@ fn take_later(held: &mut BTreeMap<ReplicaId, Arc<Held>>, found: Arc<Held>) -> io
     };
     earlier.spoil();
     earlier.free();
-    held.insert(id, later);
+    by_id.insert(id, later);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use backup::{Disk, DiskFile, FileNumber, MemoryDisk, Opened, Replicas};
+use backup::{Disk, DiskFile, FileNumber, MemoryDisk, OpenedReplicas, Replicas};
 use common::{BOOT, Writing, header, id, open};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -67,7 +67,8 @@ impl DiskFile for CountingFile {
 
 impl Counting {
     fn open(&self) -> Replicas {
-        let Opened { replicas, unreadable } = Replicas::open(Arc::new(self.clone()), BOOT).unwrap();
+        let OpenedReplicas { replicas, unreadable } =
+            Replicas::open(Arc::new(self.clone()), BOOT).unwrap();
         assert_eq!(unreadable, []);
         replicas
     }

@@ -14,8 +14,8 @@
 use crate::folder_mark::{Marks, Use};
 use crate::saved;
 use anyhow::{Context, bail};
-use backup::{Opened, Replicas, Unreadable};
 use node::{Kept, Mode};
+use backup::{OpenedReplicas, Replicas, UnreadableFile};
 use runtime::files::{DataDirectory, boot_id};
 use server::shell::FileDisk;
 use std::path::{Path, PathBuf};
@@ -52,9 +52,9 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
         .with_context(|| "choose another folder with --data-dir, or --durability none")?;
     let mut marks = Marks::read(folder, Use::Cluster)?;
     let disk = Arc::new(FileDisk::open(&directory)?);
-    let Opened { replicas, unreadable } = Replicas::open(disk, BootId(boot_id()?))
+    let OpenedReplicas { replicas, unreadable } = Replicas::open(disk, BootId(boot_id()?))
         .with_context(|| format!("cannot use the contents of the folder {shown}"))?;
-    for Unreadable { number, why } in unreadable {
+    for UnreadableFile { number, why } in unreadable {
         if why.is_of_another_version() {
             bail!(
                 "{number} in {shown} was written by another version of ballast: start that \

@@ -3,7 +3,7 @@
 //! measure. The results are in `docs/design/backup.md`.
 #![forbid(unsafe_code)]
 
-use backup::{Blocks, Disk, Replica, Replicas};
+use backup::{Blocks, Disk, ReplicaWriter, Replicas};
 use runtime::{
     Clock,
     files::{DataDirectory, boot_id},
@@ -43,7 +43,7 @@ fn now() -> Instant {
 }
 
 /// Fills a segment, and returns the durations of its first `count` appends of this size.
-fn fill(replica: &Arc<Replica>, size: usize, count: usize, syncs: bool) -> Vec<Duration> {
+fn fill(replica: &Arc<ReplicaWriter>, size: usize, count: usize, syncs: bool) -> Vec<Duration> {
     let mut writer = PieceWriter::new(replica.identity());
     let body = vec![7; size];
     let count = count.min(SEGMENT_BYTES as usize / size);
@@ -94,11 +94,11 @@ struct Bench {
     folder: std::path::PathBuf,
     next: u64,
     /// Replicas in preallocated files.
-    ready: Vec<Arc<Replica>>,
+    ready: Vec<Arc<ReplicaWriter>>,
 }
 
 impl Bench {
-    fn create(&mut self, what: &str, count: u64) -> Vec<Arc<Replica>> {
+    fn create(&mut self, what: &str, count: u64) -> Vec<Arc<ReplicaWriter>> {
         let mut times = Vec::new();
         let mut made = Vec::new();
         for _ in 0..count {
@@ -111,7 +111,7 @@ impl Bench {
         made
     }
 
-    fn free(&self, what: &str, replicas: Vec<Arc<Replica>>) {
+    fn free(&self, what: &str, replicas: Vec<Arc<ReplicaWriter>>) {
         let mut times = Vec::new();
         for replica in replicas {
             let id = replica.id();
@@ -150,7 +150,7 @@ impl Bench {
         self.ready.clear();
     }
 
-    fn create_ready(&mut self) -> Vec<Arc<Replica>> {
+    fn create_ready(&mut self) -> Vec<Arc<ReplicaWriter>> {
         let start = now();
         self.replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).expect("the disk has room");
         show("prepare", vec![now().since(start)]);

@@ -1,6 +1,6 @@
 //! Replicas in files of the machine's disk. The tests of `backup` cover the behavior of any disk.
 
-use backup::{Blocks, FileNumber, Opened, Replicas};
+use backup::{Blocks, FileNumber, OpenedReplicas, Replicas};
 use runtime::files::{DataDirectory, boot_id};
 use server::shell::FileDisk;
 use std::fs;
@@ -28,7 +28,7 @@ fn header(segment: u64) -> ReplicaHeader {
     }
 }
 
-fn open(root: &Path) -> Opened {
+fn open(root: &Path) -> OpenedReplicas {
     let disk = FileDisk::open(&DataDirectory::open(root).unwrap()).unwrap();
     Replicas::open(Arc::new(disk), BootId(boot_id().unwrap())).unwrap()
 }
@@ -58,7 +58,7 @@ fn replicas_are_found_again_and_files_are_used_again() {
     let root = tempfile::tempdir().unwrap();
     let large = vec![5; 700_000];
     {
-        let Opened { replicas, unreadable } = open(root.path());
+        let OpenedReplicas { replicas, unreadable } = open(root.path());
         assert_eq!(unreadable, []);
         write(&replicas, 1, &[b"first", &large, b"last"]);
         write(&replicas, 2, &[b"freed"]);
@@ -66,7 +66,7 @@ fn replicas_are_found_again_and_files_are_used_again() {
         replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap();
         write(&replicas, 3, &[b"in the place of the second"]);
     }
-    let Opened { replicas, .. } = open(root.path());
+    let OpenedReplicas { replicas, .. } = open(root.path());
     let found = replicas.list(ServerId(1));
     assert!(found.iter().all(|header| header.boot == replicas.boot()));
     assert_eq!(found.iter().map(|h| h.id.segment.0).collect::<Vec<_>>(), [1, 3]);

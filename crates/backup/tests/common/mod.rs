@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use backup::{AppendError, Disk, MemoryDisk, Opened, Replica, Replicas};
+use backup::{AppendError, Disk, MemoryDisk, OpenedReplicas, ReplicaWriter, Replicas};
 use std::sync::Arc;
 use types::{ClusterId, SegmentId, ServerId, UnixMillis, Version};
 use wire::replica::{
@@ -33,12 +33,12 @@ pub(crate) fn header(id: ReplicaId) -> ReplicaHeader {
     }
 }
 
-pub(crate) fn try_open(disk: &MemoryDisk, boot: BootId) -> std::io::Result<Opened> {
+pub(crate) fn try_open(disk: &MemoryDisk, boot: BootId) -> std::io::Result<OpenedReplicas> {
     Replicas::open(Arc::new(disk.clone()), boot)
 }
 
 pub(crate) fn open(disk: &MemoryDisk) -> Replicas {
-    let Opened { replicas, unreadable } = try_open(disk, BOOT).unwrap();
+    let OpenedReplicas { replicas, unreadable } = try_open(disk, BOOT).unwrap();
     assert_eq!(unreadable, []);
     replicas
 }
@@ -50,7 +50,7 @@ pub(crate) fn files(disk: &MemoryDisk) -> usize {
 /// A replica with the writer of its pieces.
 #[derive(Debug)]
 pub(crate) struct Writing {
-    pub(crate) replica: Arc<Replica>,
+    pub(crate) replica: Arc<ReplicaWriter>,
     pub(crate) writer: PieceWriter,
 }
 
@@ -59,7 +59,7 @@ impl Writing {
         Writing::of(replicas.create(header(id)).unwrap())
     }
 
-    pub(crate) fn of(replica: Arc<Replica>) -> Writing {
+    pub(crate) fn of(replica: Arc<ReplicaWriter>) -> Writing {
         let writer = PieceWriter::new(replica.identity());
         Writing { replica, writer }
     }

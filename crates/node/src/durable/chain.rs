@@ -3,7 +3,7 @@
 //! The manifest (log directory in the on-disk format) is itself a log, in a chain of segments.
 
 use super::{File, Keeper, Mode, header_of};
-use backup::Replica;
+use backup::ReplicaWriter;
 use protocols::directory::Directory;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -33,7 +33,7 @@ pub(super) struct Chain {
     /// Opened segments of the log that have no replica yet.
     opening: VecDeque<SegmentId>,
     /// New replicas that their segments' writers have not taken yet.
-    fresh: BTreeMap<SegmentId, Arc<Replica>>,
+    fresh: BTreeMap<SegmentId, Arc<ReplicaWriter>>,
     /// Replicas of removed segments, until their removal is written to the manifest.
     dropped: Vec<ReplicaId>,
     /// Replicas to free once the manifest is durable up to the position.
@@ -42,7 +42,7 @@ pub(super) struct Chain {
 
 struct Current {
     number: SegmentId,
-    replica: Arc<Replica>,
+    replica: Arc<ReplicaWriter>,
     pieces: PieceWriter,
     stable: u32,
 }
@@ -143,7 +143,7 @@ impl Chain {
     }
 
     /// Returns the new replica of a registered segment, for the segment's writer.
-    pub(super) fn take_fresh(&mut self, segment: SegmentId) -> Option<Arc<Replica>> {
+    pub(super) fn take_fresh(&mut self, segment: SegmentId) -> Option<Arc<ReplicaWriter>> {
         self.fresh.remove(&segment)
     }
 
@@ -191,7 +191,7 @@ impl Chain {
     }
 
     /// Returns the file to sync to make all of the manifest durable, if it is not yet.
-    pub(super) fn to_sync(&self) -> Option<(File, Arc<Replica>)> {
+    pub(super) fn to_sync(&self) -> Option<(File, Arc<ReplicaWriter>)> {
         let current = self.current.as_ref()?;
         let is_stable = current.stable == current.position().1;
         (!is_stable).then(|| (File::Chain(current.number), current.replica.clone()))

@@ -10,7 +10,7 @@
 use super::chain::{CHAIN, Chain};
 use super::{Acknowledgments, Keeper, Mode};
 use crate::Engine;
-use backup::{Disk, FileNumber, Opened, Replicas, Unreadable};
+use backup::{Disk, FileNumber, OpenedReplicas, Replicas, UnreadableFile};
 use protocols::directory::Directory;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -69,7 +69,7 @@ pub enum KeptError {
         "{number} cannot be read ({why}), nor can {more} more files. If another version of ballast \
          wrote them, start that version; if the disk is damaged, restore the files from a copy"
     )]
-    Unreadable {
+    UnreadableFile {
         /// First unreadable file.
         number: FileNumber,
         /// Reason.
@@ -131,9 +131,9 @@ impl Kept {
     /// Examines the disk. `boot` identifies the current run of the machine.
     pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<Kept, KeptError> {
         let wrong = |error| KeptError::Disk { what: "cannot read the replicas".into(), error };
-        let Opened { replicas, unreadable } = Replicas::open(disk, boot).map_err(wrong)?;
+        let OpenedReplicas { replicas, unreadable } = Replicas::open(disk, boot).map_err(wrong)?;
         // The newest manifest segment may be unreadable, so the other ones cannot be trusted.
-        if let [Unreadable { number, why }, rest @ ..] = &unreadable[..] {
+        if let [UnreadableFile { number, why }, rest @ ..] = &unreadable[..] {
             let (number, why, more) = (*number, *why, rest.len());
             return Err(KeptError::Unreadable { number, why, more });
         }

@@ -15,7 +15,7 @@ mod saving;
 pub use loading::{Kept, KeptError, Progress};
 
 use super::Engine;
-use backup::{Replica, Replicas};
+use backup::{ReplicaWriter, Replicas};
 use chain::Chain;
 use loading::Loading;
 use std::io;
@@ -86,7 +86,7 @@ impl Acknowledgments {
 /// Job that syncs files, in this order.
 #[derive(Debug)]
 pub struct Sync {
-    files: Vec<(File, Arc<Replica>)>,
+    files: Vec<(File, Arc<ReplicaWriter>)>,
 }
 
 /// Result of a [`Sync`].

@@ -3,7 +3,7 @@
 use super::{File, Keeper, Mode, Sync, Synced};
 use crate::Engine;
 use crate::outgoing::DiskJob;
-use backup::Replica;
+use backup::ReplicaWriter;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct Saving {
 }
 
 struct Segment {
-    replica: Arc<Replica>,
+    replica: Arc<ReplicaWriter>,
     pieces: PieceWriter,
     stable: u32,
     is_closed: bool,
@@ -100,7 +100,7 @@ impl Saving {
         done.map(|(number, segment)| (number, segment.content())).collect()
     }
 
-    fn to_sync(&self) -> impl Iterator<Item = (File, Arc<Replica>)> {
+    fn to_sync(&self) -> impl Iterator<Item = (File, Arc<ReplicaWriter>)> {
         let unstable = self.segments.iter().filter(|(_, segment)| !segment.is_stable());
         unstable.map(|(number, segment)| (File::Segment(*number), segment.replica.clone()))
     }

@@ -11,7 +11,7 @@ use super::routes::Routes;
 use super::{CHAIN, Mode, Replication, lock};
 use crate::outgoing::{DiskJob, Sending, To};
 use crate::{Engine, Payload, Route};
-use ::backup::{AppendError, Replica, Replicas};
+use ::backup::{AppendError, ReplicaWriter, Replicas};
 use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,7 +31,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct BackupSide {
     machine: Backup,
     /// Replicas that take pieces.
-    open: BTreeMap<ReplicaId, Arc<Replica>>,
+    open: BTreeMap<ReplicaId, Arc<ReplicaWriter>>,
 }
 
 /// Backup state of one reactor, for the replicas with pieces that arrive here.
@@ -39,7 +39,7 @@ pub(super) struct BackupSide {
 pub(crate) struct BackupPart {
     routes: Routes,
     /// Replicas with unsynced bytes, and the time of their next sync.
-    unsynced: BTreeMap<ReplicaId, Arc<Replica>>,
+    unsynced: BTreeMap<ReplicaId, Arc<ReplicaWriter>>,
     sync_at: Option<Instant>,
     is_syncing: bool,
     next_ticket: u64,
@@ -304,7 +304,7 @@ impl Engine {
     fn stop(
         &mut self,
         replication: &Replication,
-        open: &Replica,
+        open: &ReplicaWriter,
         length: u32,
         why: &str,
     ) -> BackupEvent {
@@ -321,7 +321,7 @@ impl Engine {
         &mut self,
         replication: &Replication,
         now: Instant,
-        open: Arc<Replica>,
+        open: Arc<ReplicaWriter>,
     ) -> BackupEvent {
         let (replica, length) = (open.id(), open.length());
         let stable = match replication.plan.mode {
@@ -368,7 +368,7 @@ impl Engine {
         &mut self,
         replication: &Replication,
         now: Instant,
-        open: Arc<Replica>,
+        open: Arc<ReplicaWriter>,
         pause: Duration,
     ) {
         self.backups.unsynced.insert(open.id(), open);

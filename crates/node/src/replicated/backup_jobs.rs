@@ -5,7 +5,7 @@
 //! process start finds nothing of it. The segment continues without this replica.
 
 use crate::Payload;
-use ::backup::{Blocks, Replica, Replicas};
+use ::backup::{Blocks, ReplicaWriter, Replicas};
 use protocols::replication::{BackupEvent, Scrubbed};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) enum Work {
     Prepare {
         segment_bytes: u32,
     },
-    Sync(Vec<(ReplicaId, Arc<Replica>)>),
+    Sync(Vec<(ReplicaId, Arc<ReplicaWriter>)>),
     Free(ReplicaId),
     /// Measure a replica of an earlier process.
     Measure(ReplicaId),
@@ -70,7 +70,7 @@ pub struct BackupDone(pub(super) Done);
 
 /// Result of each kind of work.
 pub(super) enum Done {
-    Begun(ReplicaId, Result<Arc<Replica>, NotBegun>),
+    Begun(ReplicaId, Result<Arc<ReplicaWriter>, NotBegun>),
     Synced(Vec<(ReplicaId, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
@@ -150,7 +150,7 @@ impl BackupJob {
                 Done::Prepared
             }
             Work::Sync(replicas) => {
-                let synced = |(id, replica): (ReplicaId, Arc<Replica>)| {
+                let synced = |(id, replica): (ReplicaId, Arc<ReplicaWriter>)| {
                     (id, replica.sync().map_err(|error| error.to_string()))
                 };
                 Done::Synced(replicas.into_iter().map(synced).collect())
@@ -182,7 +182,7 @@ fn begin(
     disk: &Replicas,
     header: ReplicaHeader,
     first: Option<Piece>,
-) -> Result<Arc<Replica>, NotBegun> {
+) -> Result<Arc<ReplicaWriter>, NotBegun> {
     let replica = match disk.create(header) {
         Ok(replica) => replica,
         // An earlier process has left an unreadable replica here. It must not be touched.
@@ -269,7 +269,7 @@ fn free(disk: &Replicas, replica: ReplicaId) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::backup::{Faults, MemoryDisk, Opened};
+    use ::backup::{Faults, MemoryDisk, OpenedReplicas};
     use types::ClusterId;
     use wire::replica::{BootId, PieceWriter, ReplicaFormat, ReplicaKind, Stamp};
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn open(disk: &MemoryDisk) -> Replicas {
-        let Opened { replicas, .. } =
+        let OpenedReplicas { replicas, .. } =
             Replicas::open(Arc::new(disk.clone()), BootId::default()).unwrap();
         replicas
     }

@@ -1,4 +1,4 @@
-//! Reads of recoveries: the entries of a range in a replica.
+//! Cache of the replicas that recoveries read.
 //!
 //! Several masters each recover a range of a log and request different ranges of the same
 //! segments, often at the same time. So a replica is read from the disk and checked once, and
@@ -12,7 +12,6 @@
 //! **Invariant:** no bytes are appended to a cached replica: its log is fenced, and its server is
 //! dead.
 
-use crate::Replicas;
 use crate::files::lock;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -27,30 +26,30 @@ use wire::replica::{ReadEnd, ReplicaId};
 /// Maximum bytes of cached segments; at least one segment is cached. Masters of different ranges
 /// are a few segments apart, as many as they read from one backup at a time. More segments are
 /// cached only if some of their entries are needed by no master.
-const KEPT_BYTES_MAX: usize = 128 << 20;
+const CACHED_BYTES_MAX: usize = 128 << 20;
 
 /// Maximum number of released buffers that are kept for reuse.
 const SPARE_MAX: usize = 8;
 
 /// Cache of replicas.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ReplicaCache {
     /// Cached replicas, the most recently requested at the end.
-    all: Mutex<VecDeque<(ReplicaId, Arc<Reading>)>>,
-    spare: Mutex<Vec<Content>>,
+    all: Mutex<VecDeque<(ReplicaId, Arc<CacheSlot>)>>,
+    spare: Mutex<Vec<ReplicaContent>>,
 }
 
 /// Cache slot of a replica, created at the first request.
 #[derive(Debug, Default)]
-struct Reading {
+struct CacheSlot {
     /// Content of the replica. Locked during the read; `None` before it and after a failure.
-    whole: Mutex<Option<Arc<Whole>>>,
+    replica: Mutex<Option<Arc<CachedReplica>>>,
 }
 
 /// A replica that was read completely.
 #[derive(Debug)]
-struct Whole {
-    content: Content,
+pub(crate) struct CachedReplica {
+    content: ReplicaContent,
     end: ReadEnd,
     /// Seed of the key hashes.
     seed: u64,
@@ -61,7 +60,7 @@ struct Whole {
 
 /// Content of a replica.
 #[derive(Debug, Default)]
-struct Content {
+struct ReplicaContent {
     bytes: Vec<u8>,
     /// Offsets of records and tombstones, ascending.
     offsets: Vec<u32>,
@@ -69,52 +68,94 @@ struct Content {
     hashes: Vec<KeyHash>,
 }
 
-impl Kept {
+impl ReplicaCache {
+    /// Returns a replica with segments of this size from the cache. If it is not cached, reads it
+    /// with `load`, while other requests for it wait.
+    pub(crate) fn get_or_read(
+        &self,
+        id: ReplicaId,
+        segment_bytes: u32,
+        seed: &HashSeed,
+        load: impl FnOnce(&mut dyn FnMut(&[u8])) -> io::Result<ReadEnd>,
+    ) -> io::Result<Arc<CachedReplica>> {
+        let slot = self.slot(id);
+        self.trim(segment_bytes);
+        let mut cached = lock(&slot.replica);
+        match cached.as_ref().filter(|replica| replica.seed == seed.number()) {
+            Some(replica) => Ok(Arc::clone(replica)),
+            None => {
+                let mut content = self.empty();
+                content.bytes.reserve(segment_bytes as usize);
+                let replica = Arc::new(CachedReplica::read(id, seed, content, load)?);
+                Ok(Arc::clone(cached.insert(replica)))
+            }
+        }
+    }
+
+    /// Appends the requested entries to `out`, up to `bytes_max` bytes but at least one entry.
+    /// Returns the position of the next entry, or the end of the replica. Drops the replica after
+    /// its last entry.
+    pub(crate) fn deliver(
+        &self,
+        replica: Arc<CachedReplica>,
+        read: &RecoveryRead,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> RecoveryNext {
+        let (copied, next) = replica.copy(read, bytes_max, out);
+        let left = replica.left.fetch_sub(copied, Ordering::Relaxed);
+        drop(replica);
+        if copied > 0 && left <= copied {
+            self.release(read.replica);
+        }
+        next
+    }
+
     /// Returns the cache slot of the replica and marks it as most recently used.
-    fn place(&self, id: ReplicaId) -> Arc<Reading> {
+    fn slot(&self, id: ReplicaId) -> Arc<CacheSlot> {
         let mut all = lock(&self.all);
-        let at = all.iter().position(|(kept, _)| *kept == id);
+        let at = all.iter().position(|(cached, _)| *cached == id);
         let known = at.and_then(|at| all.remove(at)).unwrap_or_else(|| (id, Arc::default()));
-        let reading = Arc::clone(&known.1);
+        let slot = Arc::clone(&known.1);
         all.push_back(known);
-        reading
+        slot
     }
 
     /// Drops a replica from the cache after all entries were delivered.
-    fn let_go(&self, id: ReplicaId) {
+    fn release(&self, id: ReplicaId) {
         let mut all = lock(&self.all);
-        let at = all.iter().position(|(kept, _)| *kept == id);
+        let at = all.iter().position(|(cached, _)| *cached == id);
         let gone = at.and_then(|at| all.remove(at));
         drop(all);
-        if let Some((_, reading)) = gone {
-            self.take_back(reading);
+        if let Some((_, slot)) = gone {
+            self.take_back(slot);
         }
     }
 
     /// Drops the least recently used replicas, if too many are cached.
     fn trim(&self, segment_bytes: u32) {
-        let most = (KEPT_BYTES_MAX / segment_bytes.max(1) as usize).max(1);
+        let most = (CACHED_BYTES_MAX / segment_bytes.max(1) as usize).max(1);
         let mut all = lock(&self.all);
         let surplus = all.len().saturating_sub(most);
         let gone: Vec<_> = all.drain(..surplus).collect();
         drop(all);
-        gone.into_iter().for_each(|(_, reading)| self.take_back(reading));
+        gone.into_iter().for_each(|(_, slot)| self.take_back(slot));
     }
 
     /// Keeps the buffers of a dropped replica for reuse, unless a reader still uses them.
-    fn take_back(&self, reading: Arc<Reading>) {
-        let Some(reading) = Arc::into_inner(reading) else { return };
-        let whole = reading.whole.into_inner().unwrap_or_else(PoisonError::into_inner);
+    fn take_back(&self, slot: Arc<CacheSlot>) {
+        let Some(slot) = Arc::into_inner(slot) else { return };
+        let replica = slot.replica.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut spare = lock(&self.spare);
-        if let Some(whole) = whole.and_then(Arc::into_inner)
+        if let Some(replica) = replica.and_then(Arc::into_inner)
             && spare.len() < SPARE_MAX
         {
-            spare.push(whole.content);
+            spare.push(replica.content);
         }
     }
 
     /// Returns empty buffers for a replica that is about to be read.
-    fn empty(&self) -> Content {
+    fn empty(&self) -> ReplicaContent {
         let mut content = lock(&self.spare).pop().unwrap_or_default();
         content.bytes.clear();
         content.offsets.clear();
@@ -125,55 +166,22 @@ impl Kept {
     /// Drops a replica that is not needed any more.
     pub(crate) fn forget(&self, id: ReplicaId) {
         let mut all = lock(&self.all);
-        all.retain(|(kept, _)| *kept != id);
+        all.retain(|(cached, _)| *cached != id);
         if all.is_empty() {
             lock(&self.spare).clear();
         }
     }
 }
 
-impl Replicas {
-    /// Appends the entries of a range in a replica to `out`, starting at an offset, up to
-    /// `bytes_max` bytes but at least one entry. Returns the position of the next entry, or the
-    /// end of the replica.
-    ///
-    /// Waits for the disk if the replica is not cached. Fails with [`ErrorKind::NotFound`] if it
-    /// is not on this disk, and with [`ErrorKind::InvalidData`] if it contains an invalid entry.
-    pub fn entries(
-        &self,
-        read: &RecoveryRead,
+impl CachedReplica {
+    /// Reads a replica with `load`, which passes the bytes of the segment on and returns their end.
+    fn read(
+        id: ReplicaId,
         seed: &HashSeed,
-        bytes_max: usize,
-        out: &mut Vec<u8>,
-    ) -> io::Result<RecoveryNext> {
-        let whole = self.whole(read.replica, seed)?;
-        let (copied, next) = whole.copy(read, bytes_max, out);
-        let left = whole.left.fetch_sub(copied, Ordering::Relaxed);
-        drop(whole);
-        if copied > 0 && left <= copied {
-            self.kept().let_go(read.replica);
-        }
-        Ok(next)
-    }
-
-    fn whole(&self, id: ReplicaId, seed: &HashSeed) -> io::Result<Arc<Whole>> {
-        let segment_bytes = self.find(id)?.header.segment_bytes;
-        let reading = self.kept().place(id);
-        self.kept().trim(segment_bytes);
-        let mut place = lock(&reading.whole);
-        match place.as_ref().filter(|whole| whole.seed == seed.number()) {
-            Some(whole) => Ok(Arc::clone(whole)),
-            None => {
-                let whole = Arc::new(self.read_whole(id, seed, segment_bytes as usize)?);
-                Ok(Arc::clone(place.insert(whole)))
-            }
-        }
-    }
-
-    fn read_whole(&self, id: ReplicaId, seed: &HashSeed, bytes_max: usize) -> io::Result<Whole> {
-        let mut content = self.kept().empty();
-        content.bytes.reserve(bytes_max);
-        let end = self.read(id, |body| content.bytes.extend_from_slice(body))?;
+        mut content: ReplicaContent,
+        load: impl FnOnce(&mut dyn FnMut(&[u8])) -> io::Result<ReadEnd>,
+    ) -> io::Result<CachedReplica> {
+        let end = load(&mut |body| content.bytes.extend_from_slice(body))?;
         let mut reader = EntryReader::from(&content.bytes, 0);
         while let Some(read) = reader.next_checked() {
             let ReadEntry { offset, entry, .. } = read.map_err(|why| {
@@ -191,12 +199,11 @@ impl Replicas {
                 Body::CopiesOf(_) => {}
             }
         }
+        assert_eq!(content.offsets.len(), content.hashes.len(), "an entry of {id} has no hash");
         let left = AtomicUsize::new(content.offsets.len());
-        Ok(Whole { content, end, seed: seed.number(), left })
+        Ok(CachedReplica { content, end, seed: seed.number(), left })
     }
-}
 
-impl Whole {
     /// Copies the requested entries. Returns their number, and the position after them.
     fn copy(
         &self,

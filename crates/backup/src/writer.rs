@@ -4,13 +4,22 @@
 //! new page is padded with zeros up to the page's end. Otherwise the system would have to read
 //! the page of a reused file before it could change a part of it, and the writer would wait for
 //! the disk.
+//!
+//! A writer opens its file when it writes, and keeps it open. If too many files are open, one that
+//! was not written recently is closed; the next piece opens it again. So the number of descriptors
+//! does not grow with the number of replicas, whatever their masters send or omit.
+//!
+//! A file with unsynced bytes stays open: the operating system reports a write-back failure only
+//! to descriptors that were open at the time, and the failure must not be missed.
+//!
+//! **Invariant:** an open file that is being written is in the queue of [`OpenFiles`] exactly once.
 
-use crate::files::{Held, lock};
-use crate::open::OpenFiles;
-use crate::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile};
+use crate::files::{ReplicaFile, lock};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 use wire::Corrupt;
 use wire::replica::{
     HEADER_BYTES, PIECE_HEADER_BYTES, PIECES_FROM, PieceHeader, ReplicaId, ReplicaIdentity,
@@ -57,11 +66,11 @@ pub enum AppendError {
 
 /// A replica that is being written, possibly by several threads. Pieces are accepted in order.
 #[derive(Debug)]
-pub struct Replica {
-    held: Arc<Held>,
-    opener: Opener,
+pub struct ReplicaWriter {
+    replica: Arc<ReplicaFile>,
+    opener: FileOpener,
     identity: ReplicaIdentity,
-    written: Mutex<Written>,
+    state: Mutex<WriterState>,
     /// Set if it was written since the last check by [`OpenFiles`].
     is_in_use: AtomicBool,
     /// Held during a sync of the file. The system reports a failure only once, to one of the
@@ -73,14 +82,14 @@ pub struct Replica {
 
 /// Parts needed to reopen a replica's file after it was closed.
 #[derive(Clone, Debug)]
-pub(crate) struct Opener {
+pub(crate) struct FileOpener {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) open: Arc<OpenFiles>,
 }
 
 /// Write position of a replica.
 #[derive(Debug)]
-struct Written {
+struct WriterState {
     /// Open file; `None` if it was closed, see [`OpenFiles`].
     file: Option<Arc<dyn DiskFile>>,
     /// Accepted bytes of the segment.
@@ -92,40 +101,40 @@ struct Written {
     is_lost: bool,
 }
 
-impl Replica {
+impl ReplicaWriter {
     /// Begins a replica in a file. The first sync writes its header to the disk.
     pub(crate) fn begin(
-        held: Arc<Held>,
+        replica: Arc<ReplicaFile>,
         file: Box<dyn DiskFile>,
-        opener: Opener,
-    ) -> io::Result<Arc<Replica>> {
-        let header = held.header.encode(held.order);
+        opener: FileOpener,
+    ) -> io::Result<Arc<ReplicaWriter>> {
+        let header = replica.header.encode(replica.order);
         let mut block = [IoSlice::new(&header), IoSlice::new(&ZEROS[HEADER_BYTES..])];
-        held.note_written(PIECES_FROM);
+        replica.note_written(PIECES_FROM);
         file.write(0, &mut block)?;
-        let written = Written {
+        let state = WriterState {
             file: Some(Arc::from(file)),
             length: 0,
             crc: wire::crc32c(&[]),
             place: PIECES_FROM,
             is_lost: false,
         };
-        let replica = Arc::new(Replica {
-            identity: held.header.identity(),
-            held,
+        let writer = Arc::new(ReplicaWriter {
+            identity: replica.header.identity(),
+            replica,
             opener,
-            written: Mutex::new(written),
+            state: Mutex::new(state),
             is_in_use: AtomicBool::new(false),
             syncing: Mutex::default(),
             stable: AtomicU32::new(0),
         });
-        replica.opener.open.opened(&replica);
-        Ok(replica)
+        writer.opener.open.opened(&writer);
+        Ok(writer)
     }
 
     /// Returns the id of the replica.
     pub fn id(&self) -> ReplicaId {
-        self.held.header.id
+        self.replica.header.id
     }
 
     /// Returns the identity that its pieces carry.
@@ -135,17 +144,17 @@ impl Replica {
 
     /// Syncs the file, so that the header is on the disk.
     pub(crate) fn sync_header(self: &Arc<Self>) -> io::Result<()> {
-        let file = self.file(&mut lock(&self.written))?;
+        let file = self.file(&mut lock(&self.state))?;
         file.sync()
     }
 
     /// Returns the file, and opens it if it was closed.
-    fn file(self: &Arc<Self>, written: &mut Written) -> io::Result<Arc<dyn DiskFile>> {
-        if let Some(file) = &written.file {
+    fn file(self: &Arc<Self>, state: &mut WriterState) -> io::Result<Arc<dyn DiskFile>> {
+        if let Some(file) = &state.file {
             return Ok(Arc::clone(file));
         }
-        let opened = Arc::from(self.opener.disk.open(self.held.number)?);
-        let file = Arc::clone(written.file.insert(opened));
+        let opened = Arc::from(self.opener.disk.open(self.replica.number)?);
+        let file = Arc::clone(state.file.insert(opened));
         self.opener.open.opened(self);
         Ok(file)
     }
@@ -154,17 +163,17 @@ impl Replica {
     /// Returns whether it is closed.
     pub(crate) fn close_idle(&self, is_synced: bool) -> bool {
         // Another holder of the lock is writing the file.
-        let mut written = match self.written.try_lock() {
-            Ok(written) => written,
-            Err(TryLockError::Poisoned(written)) => written.into_inner(),
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
         let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
-        let is_settled = !is_synced || written.is_lost || self.stable() == written.length;
+        let is_settled = !is_synced || state.is_lost || self.stable() == state.length;
         if is_in_use || !is_settled {
             return false;
         }
-        written.file = None;
+        state.file = None;
         true
     }
 
@@ -178,44 +187,44 @@ impl Replica {
         let id = self.id();
         let corrupt = |why| AppendError::Corrupt { id, why };
         let piece = PieceHeader::parse(header, self.identity).map_err(corrupt)?;
-        let mut written = lock(&self.written);
-        if written.is_lost || self.held.is_freed() {
+        let mut state = lock(&self.state);
+        if state.is_lost || self.replica.is_freed() {
             return Err(AppendError::Lost { id });
         }
-        if piece.end() <= written.length && piece.length as usize == body.len() {
+        if piece.end() <= state.length && piece.length as usize == body.len() {
             return Ok(());
         }
-        if piece.offset != written.length {
+        if piece.offset != state.length {
             return Err(AppendError::Misplaced {
                 id,
-                expected: written.length,
+                expected: state.length,
                 offset: piece.offset,
             });
         }
-        if piece.end() > self.held.header.segment_bytes {
+        if piece.end() > self.replica.header.segment_bytes {
             return Err(corrupt(Corrupt::Invalid { what: "end of piece" }));
         }
-        if !piece.is_of(written.crc, body) {
+        if !piece.is_of(state.crc, body) {
             return Err(corrupt(Corrupt::Checksum { what: "piece" }));
         }
-        let place = written.place;
+        let place = state.place;
         let end = place + piece_bytes(body.len()) as u64;
         let zeros =
             &ZEROS[..(zeros_until(place, end) - place) as usize - PIECE_HEADER_BYTES - body.len()];
         let mut parts = [IoSlice::new(header), IoSlice::new(body), IoSlice::new(zeros)];
-        self.held.note_written(end);
-        let file = self.file(&mut written)?;
+        self.replica.note_written(end);
+        let file = self.file(&mut state)?;
         file.write(place, &mut parts)?;
         self.is_in_use.store(true, Ordering::Relaxed);
         let file = Some(file);
-        *written =
-            Written { file, length: piece.end(), crc: piece.crc, place: end, is_lost: false };
+        *state =
+            WriterState { file, length: piece.end(), crc: piece.crc, place: end, is_lost: false };
         Ok(())
     }
 
     /// Returns the number of accepted bytes of the segment.
     pub fn length(&self) -> u32 {
-        lock(&self.written).length
+        lock(&self.state).length
     }
 
     /// Returns the number of synced bytes of the segment, which survive a power failure.
@@ -229,24 +238,88 @@ impl Replica {
     pub fn sync(self: &Arc<Self>) -> io::Result<u32> {
         let _syncing = lock(&self.syncing);
         let (length, file) = {
-            let mut written = lock(&self.written);
-            if written.is_lost {
+            let mut state = lock(&self.state);
+            if state.is_lost {
                 return Err(io::Error::other(AppendError::Lost { id: self.id() }));
             }
-            if written.length == self.stable() {
-                return Ok(written.length);
+            if state.length == self.stable() {
+                return Ok(state.length);
             }
-            (written.length, self.file(&mut written)?)
+            (state.length, self.file(&mut state)?)
         };
         if length > self.stable() {
             if let Err(error) = file.sync() {
-                lock(&self.written).is_lost = true;
-                self.held.spoil();
+                lock(&self.state).is_lost = true;
+                self.replica.spoil();
                 return Err(error);
             }
             self.stable.store(length, Ordering::Release);
         }
         Ok(length)
+    }
+}
+
+/// Default limit of open files: most of the files that a server with many masters writes at a
+/// time. [`crate::Replicas::limit_open_files`] changes it.
+const OPEN_MAX: usize = 1024;
+
+/// Queue of writers with open files, so that idle files can be closed.
+#[derive(Debug)]
+pub(crate) struct OpenFiles {
+    max: AtomicUsize,
+    /// Set if replicas are synced: then a file may be closed only if all its bytes are synced.
+    are_synced: AtomicBool,
+    /// Writers with open files, the most recently opened at the end.
+    queue: Mutex<VecDeque<Weak<ReplicaWriter>>>,
+}
+
+impl Default for OpenFiles {
+    fn default() -> OpenFiles {
+        OpenFiles {
+            max: AtomicUsize::new(OPEN_MAX),
+            are_synced: AtomicBool::new(true),
+            queue: Mutex::default(),
+        }
+    }
+}
+
+impl OpenFiles {
+    /// Sets the maximum number of open files. If `are_synced` is false, files may be closed with
+    /// unsynced bytes.
+    pub(crate) fn limit(&self, max: usize, are_synced: bool) {
+        self.max.store(max, Ordering::Relaxed);
+        self.are_synced.store(are_synced, Ordering::Relaxed);
+    }
+
+    /// Registers a writer with a newly opened file. Closes other files if too many are open.
+    pub(crate) fn opened(&self, writer: &Arc<ReplicaWriter>) {
+        let (max, are_synced) =
+            (self.max.load(Ordering::Relaxed), self.are_synced.load(Ordering::Relaxed));
+        let mut queue = lock(&self.queue);
+        queue.push_back(Arc::downgrade(writer));
+        // The check gives each file a second chance. So two rounds find a file that can be
+        // closed, if there is one.
+        for _ in 0..2 * queue.len() {
+            if queue.len() <= max {
+                break;
+            }
+            let Some(oldest) = queue.pop_front() else { break };
+            let is_gone = match oldest.upgrade() {
+                None => true,
+                // The file that was just opened is about to be written.
+                Some(oldest) => !Arc::ptr_eq(&oldest, writer) && oldest.close_idle(are_synced),
+            };
+            if !is_gone {
+                queue.push_back(oldest);
+            }
+        }
+    }
+
+    /// Returns the number of open files.
+    pub(crate) fn count(&self) -> usize {
+        let mut queue = lock(&self.queue);
+        queue.retain(|writer| writer.strong_count() > 0);
+        queue.len()
     }
 }
 
