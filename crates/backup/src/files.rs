@@ -160,7 +160,10 @@ impl Files {
 
     /// Adds a file without a replica.
     pub(crate) fn give(&self, file: FreeFile) {
-        lock(&self.free).push(file);
+        let mut free = lock(&self.free);
+        let is_new = |known: &FreeFile| known.number != file.number;
+        debug_assert!(free.iter().all(is_new), "{} is freed twice", file.number);
+        free.push(file);
     }
 
     /// Excludes file numbers up to this one from assignment.

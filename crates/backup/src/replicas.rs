@@ -236,6 +236,8 @@ impl Replicas {
         }
         let free = self.files.take(header.segment_bytes);
         let number = free.unwrap_or_else(|| self.files.fresh_number());
+        let is_unused = |replica: &Arc<ReplicaFile>| replica.number != number;
+        debug_assert!(by_id.values().all(is_unused), "{number} holds another replica");
         let claimed = self.files.hold(number, header);
         by_id.insert(header.id, Arc::clone(&claimed));
         Ok((claimed, free.is_none()))

@@ -219,7 +219,18 @@ impl ReplicaWriter {
         let file = Some(file);
         *state =
             WriterState { file, length: piece.end(), crc: piece.crc, place: end, is_lost: false };
+        self.check(&state);
         Ok(())
+    }
+
+    /// Asserts the relations between the positions in the segment and in the file.
+    fn check(&self, state: &WriterState) {
+        let (id, stable) = (self.id(), self.stable());
+        let segment_bytes = self.replica.header.segment_bytes;
+        assert!(state.length <= segment_bytes, "{id} is longer than its segment");
+        assert!(stable <= state.length, "{id} has {stable} synced bytes of {}", state.length);
+        let place_min = PIECES_FROM + u64::from(state.length);
+        assert!(state.place >= place_min, "pieces of {id} overlap at byte {}", state.place);
     }
 
     /// Returns the number of accepted bytes of the segment.
@@ -245,6 +256,7 @@ impl ReplicaWriter {
             if state.length == self.stable() {
                 return Ok(state.length);
             }
+            self.check(&state);
             (state.length, self.file(&mut state)?)
         };
         if length > self.stable() {
@@ -297,6 +309,8 @@ impl OpenFiles {
             (self.max.load(Ordering::Relaxed), self.are_synced.load(Ordering::Relaxed));
         let mut queue = lock(&self.queue);
         queue.push_back(Arc::downgrade(writer));
+        let is_this = |queued: &&Weak<ReplicaWriter>| queued.as_ptr() == Arc::as_ptr(writer);
+        debug_assert_eq!(queue.iter().filter(is_this).count(), 1, "{} is open twice", writer.id());
         // The check gives each file a second chance. So two rounds find a file that can be
         // closed, if there is one.
         for _ in 0..2 * queue.len() {
@@ -329,4 +343,38 @@ fn zeros_until(place: u64, end: u64) -> u64 {
     // The byte before `place` has already touched its page.
     let is_touched = (end - 1) / PAGE_BYTES == (place - 1) / PAGE_BYTES;
     if is_touched { end } else { end.next_multiple_of(PAGE_BYTES) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryDisk, Replicas};
+    use types::{ClusterId, SegmentId, ServerId};
+    use wire::replica::{BootId, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaKind};
+
+    fn writer() -> Arc<ReplicaWriter> {
+        let opened = Replicas::open(Arc::new(MemoryDisk::new()), BootId([1; 16]));
+        let id =
+            ReplicaId { log: ServerId(1), segment: SegmentId(2), epoch: ReplicaEpoch::default() };
+        let header = ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
+            kind: ReplicaKind::Data,
+            segment_bytes: 4096,
+            cluster: ClusterId(7),
+            id,
+            boot: BootId([1; 16]),
+        };
+        opened.unwrap().replicas.create(header).unwrap()
+    }
+
+    #[test]
+    #[should_panic(expected = "has 9 synced bytes of 8")]
+    fn bytes_that_were_not_accepted_cannot_be_synced() {
+        let writer = writer();
+        let place = PIECES_FROM + piece_bytes(8) as u64;
+        let state = WriterState { file: None, length: 8, crc: 0, place, is_lost: false };
+        writer.check(&state);
+        writer.stable.store(9, Ordering::Release);
+        writer.check(&state);
+    }
 }
