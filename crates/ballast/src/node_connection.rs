@@ -2,7 +2,7 @@
 
 use crate::connecting;
 use anyhow::{Context, bail};
-use resp::{Received, Reply, ReplyLimits, ReplyParser, RequestWriter, Value};
+use resp::{ReceivedReply, Reply, ReplyLimits, ReplyParser, RequestWriter, Value};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -46,8 +46,8 @@ impl NodeConnection {
         let mut rest = &self.received[..];
         let found =
             match self.parser.next(&mut rest).context("the reply is not in the Redis protocol")? {
-                Some(Received { reply: Reply::Push(_), .. }) | None => None,
-                Some(Received { reply, .. }) => Some(Value::from(reply)),
+                Some(ReceivedReply { reply: Reply::Push(_), .. }) | None => None,
+                Some(ReceivedReply { reply, .. }) => Some(Value::from(reply)),
             };
         let taken = self.received.len() - rest.len();
         self.received.drain(..taken);

@@ -1,7 +1,7 @@
 //! Non-blocking connection to a server: bytes out, replies in, in the order of the requests.
 
 use anyhow::{Context, Result};
-use resp::{Received, Reply, ReplyLimits, ReplyParser};
+use resp::{ReceivedReply, Reply, ReplyLimits, ReplyParser};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -147,7 +147,7 @@ impl<P> Connection<P> {
     #[inline]
     pub(crate) fn next_reply(&mut self) -> Result<Option<(P, Reply<'_>)>> {
         let mut bytes = &self.input[self.filled.clone()];
-        while let Some(Received { reply, attributes: _ }) = self.parser.next(&mut bytes)? {
+        while let Some(ReceivedReply { reply, attributes: _ }) = self.parser.next(&mut bytes)? {
             self.filled.start = self.filled.end - bytes.len();
             if let Reply::Push(_) = reply {
                 continue;

@@ -5,7 +5,7 @@
 //! - Between double quotes, `\n \r \t \b \a` and `\xHH` represent one byte, and `\` before any
 //!   other byte represents that byte. Between single quotes, only `\'` is special.
 
-use crate::request::Span;
+use crate::request::ArgumentSpan;
 
 /// The error of a missing closing quote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct UnbalancedQuotes;
 pub(crate) fn split_words(
     mut line: &[u8],
     unquoted: &mut Vec<u8>,
-    words: &mut Vec<Span>,
+    words: &mut Vec<ArgumentSpan>,
 ) -> Result<(), UnbalancedQuotes> {
     loop {
         let blanks = line.iter().take_while(|byte| is_blank(**byte)).count();
@@ -25,7 +25,7 @@ pub(crate) fn split_words(
         }
         let start = unquoted.len() as u32;
         line = take_word(line, unquoted)?;
-        words.push(Span { start, end: unquoted.len() as u32 });
+        words.push(ArgumentSpan { start, end: unquoted.len() as u32 });
     }
 }
 

@@ -1,9 +1,7 @@
 //! One item of a reply: a scalar, or the header of an aggregate whose children follow.
 
-use crate::{
-    Reply,
-    number::{parse_integer, short_line},
-};
+use crate::number::{parse_integer, short_line};
+use crate::reply::Reply;
 
 /// The error for bytes that are not a valid reply. The connection cannot be used any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

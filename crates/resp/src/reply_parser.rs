@@ -8,7 +8,7 @@
 
 use crate::{
     item::{ItemReader, MalformedReply, read_usual},
-    reply::{Items, Received},
+    reply::{Items, ReceivedReply},
 };
 
 /// Length of the shortest item, a RESP3 null.
@@ -70,20 +70,20 @@ impl ReplyParser {
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
-    ) -> Result<Option<Received<'a>>, MalformedReply> {
+    ) -> Result<Option<ReceivedReply<'a>>, MalformedReply> {
         if self.position == 0
             && let Some((reply, taken)) = read_usual(input)
             && taken <= self.limits.bytes_max
         {
             *input = &input[taken..];
             self.reader.searched = 0;
-            return Ok(Some(Received { reply, attributes: Items::default() }));
+            return Ok(Some(ReceivedReply { reply, attributes: Items::default() }));
         }
         let Some(length) = self.advance(input)? else { return Ok(None) };
         let (mut reply, rest) = input.split_at(length);
         *input = rest;
         self.position = 0;
-        Ok(Some(Received::take_parsed(&mut reply)))
+        Ok(Some(ReceivedReply::take_parsed(&mut reply)))
     }
 
     /// Parses items until the reply is complete, and returns its length.

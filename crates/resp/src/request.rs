@@ -5,23 +5,23 @@ use std::ops::Index;
 /// The position of an argument in its request's bytes. Four bytes per number suffice, and matter
 /// because a request may have a million arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct ArgumentSpan {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
 /// A request, borrowed from the bytes it arrived in. It has at least one argument.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct BorrowedRequest<'a> {
     bytes: &'a [u8],
-    spans: &'a [Span],
+    spans: &'a [ArgumentSpan],
 }
 
-impl<'a> Request<'a> {
+impl<'a> BorrowedRequest<'a> {
     #[inline]
-    pub(crate) fn new(bytes: &'a [u8], spans: &'a [Span]) -> Request<'a> {
+    pub(crate) fn new(bytes: &'a [u8], spans: &'a [ArgumentSpan]) -> BorrowedRequest<'a> {
         assert!(!spans.is_empty(), "a request without arguments is skipped by the parser");
-        Request { bytes, spans }
+        BorrowedRequest { bytes, spans }
     }
 
     /// Returns the command's name as sent, in any case.
@@ -57,25 +57,25 @@ impl<'a> Request<'a> {
     }
 
     #[inline]
-    fn slice(&self, span: Span) -> &'a [u8] {
+    fn slice(&self, span: ArgumentSpan) -> &'a [u8] {
         &self.bytes[span.start as usize..span.end as usize]
     }
 }
 
-impl Index<usize> for Request<'_> {
+impl Index<usize> for BorrowedRequest<'_> {
     type Output = [u8];
 
     /// Returns an argument by its number.
     ///
     /// # Panics
-    /// If the number is not below [`Request::len`].
+    /// If the number is not below [`BorrowedRequest::len`].
     #[inline]
     fn index(&self, number: usize) -> &[u8] {
         self.slice(self.spans[number])
     }
 }
 
-impl std::fmt::Debug for Request<'_> {
+impl std::fmt::Debug for BorrowedRequest<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
             .entries(self.iter().map(|argument| argument.escape_ascii().to_string()))
@@ -87,14 +87,14 @@ impl std::fmt::Debug for Request<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRequest {
     bytes: Box<[u8]>,
-    spans: Box<[Span]>,
+    spans: Box<[ArgumentSpan]>,
 }
 
 impl OwnedRequest {
     /// Returns the request as a borrowed view.
     #[inline]
-    pub fn request(&self) -> Request<'_> {
-        Request::new(&self.bytes, &self.spans)
+    pub fn request(&self) -> BorrowedRequest<'_> {
+        BorrowedRequest::new(&self.bytes, &self.spans)
     }
 
     /// Returns the memory that the request uses, in bytes.

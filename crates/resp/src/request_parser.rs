@@ -15,7 +15,7 @@
 use crate::{
     inline,
     number::{parse_integer, short_line},
-    request::{Request, Span},
+    request::{ArgumentSpan, BorrowedRequest},
 };
 
 /// Argument positions that stay allocated between two requests. The number is small because most
@@ -119,7 +119,7 @@ impl Default for RequestLimits {
 pub struct RequestParser {
     limits: RequestLimits,
     /// Positions of the arguments found so far of the current request.
-    spans: Vec<Span>,
+    spans: Vec<ArgumentSpan>,
     /// Number of missing arguments; 0 if the first line of the request was not read yet.
     missing: usize,
     /// Offset in the input of the first missing argument.
@@ -148,13 +148,13 @@ struct Skipped {
 const LINE_END: usize = 2;
 
 /// The buffer that contains the arguments of a finished request.
-enum Place {
+enum ArgumentBuffer {
     Input,
     Unquoted,
 }
 
 /// The result of reading a line.
-enum Line {
+enum NumberLine {
     Unfinished,
     /// The number in the line, and the line's length including its end.
     Number(i64, usize),
@@ -214,13 +214,13 @@ impl RequestParser {
     pub fn next<'p, 'i: 'p>(
         &'p mut self,
         input: &mut &'i [u8],
-    ) -> Result<Option<Request<'p>>, ProtocolError> {
+    ) -> Result<Option<BorrowedRequest<'p>>, ProtocolError> {
         let Some((place, taken)) = self.advance(input)? else { return Ok(None) };
         let (bytes, rest) = input.split_at(taken);
         *input = rest;
         Ok(Some(match place {
-            Place::Input => Request::new(bytes, &self.spans),
-            Place::Unquoted => Request::new(&self.unquoted, &self.spans),
+            ArgumentBuffer::Input => BorrowedRequest::new(bytes, &self.spans),
+            ArgumentBuffer::Unquoted => BorrowedRequest::new(&self.unquoted, &self.spans),
         }))
     }
 
@@ -233,12 +233,15 @@ impl RequestParser {
 
     /// Returns the memory allocated by the parser, in bytes.
     pub fn held_bytes(&self) -> usize {
-        self.spans.capacity() * size_of::<Span>() + self.unquoted.capacity()
+        self.spans.capacity() * size_of::<ArgumentSpan>() + self.unquoted.capacity()
     }
 
     /// Finds the end of the next request that is not empty.
     #[inline]
-    fn advance(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
+    fn advance(
+        &mut self,
+        input: &mut &[u8],
+    ) -> Result<Option<(ArgumentBuffer, usize)>, ProtocolError> {
         self.wanted = 0;
         if self.missing > 0 && self.skipped.is_some() {
             return self.skip(input);
@@ -257,12 +260,12 @@ impl RequestParser {
                 Some(_) => match self.read_inline(input)? {
                     None => return Ok(None),
                     Some(taken) if self.spans.is_empty() => *input = &input[taken..],
-                    Some(taken) => return Ok(Some((Place::Unquoted, taken))),
+                    Some(taken) => return Ok(Some((ArgumentBuffer::Unquoted, taken))),
                 },
             }
         }
         match self.read_arguments(input)? {
-            Some(taken) => Ok(Some((Place::Input, taken))),
+            Some(taken) => Ok(Some((ArgumentBuffer::Input, taken))),
             None if self.skipped.is_some() => self.skip(input),
             None => Ok(None),
         }
@@ -274,8 +277,8 @@ impl RequestParser {
         let (count, taken) = match short_line(&input[1..]) {
             Some((count, taken)) => (count as i64, taken + 1),
             None => match self.read_odd_line(input, ProtocolError::TooBigMultibulkCount)? {
-                Line::Unfinished => return Ok(None),
-                Line::Number(count, taken) => (count, taken),
+                NumberLine::Unfinished => return Ok(None),
+                NumberLine::Number(count, taken) => (count, taken),
             },
         };
         // A negative count means an empty request.
@@ -318,7 +321,7 @@ impl RequestParser {
                 Some(b"\r\n") => {}
                 Some(_) => return Err(ProtocolError::InvalidLineEnd),
             }
-            self.spans.push(Span { start: start as u32, end: end as u32 });
+            self.spans.push(ArgumentSpan { start: start as u32, end: end as u32 });
             self.position = end + 2;
             self.searched = 0;
             self.missing -= 1;
@@ -331,8 +334,8 @@ impl RequestParser {
     #[cold]
     fn read_odd_length(&mut self, rest: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
         match self.read_odd_line(rest, ProtocolError::TooBigBulkCount)? {
-            Line::Unfinished => Ok(None),
-            Line::Number(length, taken) => {
+            NumberLine::Unfinished => Ok(None),
+            NumberLine::Number(length, taken) => {
                 let length = usize::try_from(length);
                 Ok(Some((length.map_err(|_| ProtocolError::InvalidBulkLength)?, taken)))
             }
@@ -361,7 +364,10 @@ impl RequestParser {
 
     /// Consumes the available part of a request that is skipped. Returns an error at its end.
     #[cold]
-    fn skip(&mut self, input: &mut &[u8]) -> Result<Option<(Place, usize)>, ProtocolError> {
+    fn skip(
+        &mut self,
+        input: &mut &[u8],
+    ) -> Result<Option<(ArgumentBuffer, usize)>, ProtocolError> {
         *input = &input[std::mem::take(&mut self.position)..];
         let Some(mut skipped) = self.skipped.take() else { return Ok(None) };
         while self.missing > 0 {
@@ -393,11 +399,11 @@ impl RequestParser {
         &mut self,
         rest: &[u8],
         too_big: ProtocolError,
-    ) -> Result<Line, ProtocolError> {
+    ) -> Result<NumberLine, ProtocolError> {
         let Some(end) = self.find_in_line(b'\r', rest, too_big)? else {
-            return Ok(Line::Unfinished);
+            return Ok(NumberLine::Unfinished);
         };
-        let Some(next) = rest.get(end + 1) else { return Ok(Line::Unfinished) };
+        let Some(next) = rest.get(end + 1) else { return Ok(NumberLine::Unfinished) };
         let (marker, number) = (rest[0], &rest[1..end.max(1)]);
         let invalid = match marker {
             b'*' if self.missing == 0 => ProtocolError::InvalidMultibulkLength,
@@ -406,7 +412,7 @@ impl RequestParser {
         };
         match parse_integer(number) {
             _ if *next != b'\n' => Err(ProtocolError::InvalidLineEnd),
-            Some(number) => Ok(Line::Number(number, end + 2)),
+            Some(number) => Ok(NumberLine::Number(number, end + 2)),
             None => Err(invalid),
         }
     }

@@ -1,7 +1,7 @@
 //! Tests of replies: writing by servers, parsing by clients.
 
 use resp::{
-    MalformedReply, Protocol, Received, Reply, ReplyLimits, ReplyParser, ReplyWriter, Value,
+    MalformedReply, Protocol, ReceivedReply, Reply, ReplyLimits, ReplyParser, ReplyWriter, Value,
 };
 
 const LIMITS: ReplyLimits = ReplyLimits { bytes_max: 2_000, depth_max: 4 };
@@ -18,7 +18,7 @@ fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Replies {
         let mut input = &received[..];
         loop {
             match parser.next(&mut input) {
-                Ok(Some(Received { reply, attributes })) => {
+                Ok(Some(ReceivedReply { reply, attributes })) => {
                     replies.push((reply.into(), attributes.map(Value::from).collect()));
                 }
                 Ok(None) => break,
@@ -35,7 +35,7 @@ fn parse_pieces<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Replies {
 fn parse(bytes: &str) -> String {
     let mut input = bytes.as_bytes();
     match ReplyParser::new(LIMITS).next(&mut input) {
-        Ok(Some(Received { reply, attributes })) => {
+        Ok(Some(ReceivedReply { reply, attributes })) => {
             assert!(input.is_empty(), "{} bytes are left", input.len());
             let attributes: Vec<String> = attributes.map(show).collect();
             let attributes = attributes.join(" ");

@@ -1,7 +1,7 @@
 //! A blocking client: one request at a time, or raw bytes.
 
 use bench::clock;
-use resp::{Received, ReplyLimits, ReplyParser, RequestWriter, Value};
+use resp::{ReceivedReply, ReplyLimits, ReplyParser, RequestWriter, Value};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -173,7 +173,7 @@ impl Client {
         loop {
             let mut rest = &self.received[..];
             let found = self.parser.next(&mut rest).expect("a reply in Redis's protocol");
-            let found = found.map(|Received { reply, .. }| Value::from(reply));
+            let found = found.map(|ReceivedReply { reply, .. }| Value::from(reply));
             let taken = self.received.len() - rest.len();
             if let Some(value) = found {
                 let result = read(value, &self.received[..taken]);

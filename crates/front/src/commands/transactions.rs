@@ -77,7 +77,7 @@ impl Transaction {
     pub(crate) fn add(
         &mut self,
         command: Result<&Command, String>,
-        request: resp::Request<'_>,
+        request: resp::BorrowedRequest<'_>,
         node: &Node,
     ) -> Result<(), String> {
         let writes = command.as_ref().is_ok_and(|command| command.has(WRITE));
@@ -112,7 +112,7 @@ impl Transaction {
     fn check(
         &mut self,
         command: &Command,
-        request: resp::Request<'_>,
+        request: resp::BorrowedRequest<'_>,
         node: &Node,
     ) -> Result<(), String> {
         if !command.takes(request.len()) {
@@ -156,7 +156,7 @@ impl Transaction {
 
 fn keys_named<'r>(
     command: &Command,
-    request: resp::Request<'r>,
+    request: resp::BorrowedRequest<'r>,
 ) -> impl Iterator<Item = &'r [u8]> + use<'r> {
     let positions = command.key_positions(request.len(), request.get(1));
     positions.filter_map(move |at| request.get(at))

@@ -15,7 +15,7 @@ use crate::operators::clients::{Facts, Traffic};
 use crate::operators::pause::Paused;
 use crate::session::Session;
 use planted::Bug;
-use resp::{ReplyWriter, Request, RequestLimits, RequestParser};
+use resp::{BorrowedRequest, ReplyWriter, RequestLimits, RequestParser};
 use std::sync::Arc;
 use types::ConnectionId;
 use types::limits::CLIENT_BACKLOG_MAX;
@@ -320,7 +320,7 @@ impl Conversation {
         }
     }
 
-    fn request(&mut self, request: Request<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
+    fn request(&mut self, request: BorrowedRequest<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
         let mut kept = Kept::default();
         if self.session.collecting.is_some() {
             match self.collect(request, turn) {
@@ -367,7 +367,7 @@ impl Conversation {
 
     /// Processes a request between `MULTI` and `EXEC`. Nothing is executed before `EXEC`, and
     /// parsing alone decides what is queued, so a client can send further requests without waiting.
-    fn collect(&mut self, request: Request<'_>, turn: &Turn<'_>) -> Collected {
+    fn collect(&mut self, request: BorrowedRequest<'_>, turn: &Turn<'_>) -> Collected {
         let command = Command::of(request.name(), request.get(1));
         let ends = command
             .is_ok_and(|command| command.has(flag::ENDS_MULTI) && command.takes(request.len()));
@@ -401,7 +401,7 @@ impl Conversation {
 
     fn park(
         &mut self,
-        request: Request<'_>,
+        request: BorrowedRequest<'_>,
         cause: Option<Cause>,
         mut kept: Kept,
         turn: &mut Turn<'_>,
@@ -514,7 +514,7 @@ impl Conversation {
     /// Executes a request once. If it has to wait, `out` may contain partial output.
     fn execute(
         &mut self,
-        request: Request<'_>,
+        request: BorrowedRequest<'_>,
         kept: &mut Kept,
         turn: &mut Turn<'_>,
         out: &mut Vec<u8>,

@@ -4,7 +4,7 @@ use super::queue::Scope;
 use crate::commands::{Call, Command, Keys, flag};
 use crate::session::Session;
 use node::Engine;
-use resp::Request;
+use resp::BorrowedRequest;
 
 /// Returns whether a command names keys of several slots, on a server of a cluster.
 pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
@@ -23,7 +23,7 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
 }
 
 /// Returns the keys that a request touches. An invalid request touches none.
-pub(super) fn scope_of(request: Request<'_>, session: &Session, engine: &Engine) -> Scope {
+pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: &Engine) -> Scope {
     let Ok(command) = Command::of(request.name(), request.get(1)) else { return Scope::Nothing };
     match command.keys {
         Keys::None => Scope::Nothing,
