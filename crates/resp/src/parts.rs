@@ -49,7 +49,12 @@ impl<'a> Iterator for Items<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Reply<'a>> {
-        self.count = self.count.checked_sub(1)?;
+        let Some(count) = self.count.checked_sub(1) else {
+            let rest = self.bytes.len();
+            assert_eq!(rest, 0, "{rest} bytes are left after the last part of a reply");
+            return None;
+        };
+        self.count = count;
         Some(ReceivedReply::take_parsed(&mut self.bytes).reply)
     }
 
@@ -68,5 +73,18 @@ fn take_item<'a>(bytes: &mut &'a [u8]) -> Item<'a> {
             item
         }
         Ok(None) | Err(_) => unreachable!("bytes of a reply were parsed before"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "4 bytes are left after the last part")]
+    fn the_parts_of_a_reply_are_all_of_its_bytes() {
+        let mut items = Items { count: 1, bytes: b":1\r\n:2\r\n" };
+        assert_eq!(items.next(), Some(Reply::Integer(1)));
+        items.next();
     }
 }

@@ -80,6 +80,7 @@ impl ReplyParser {
             return Ok(Some(ReceivedReply { reply, attributes: Items::default() }));
         }
         let Some(length) = self.advance(input)? else { return Ok(None) };
+        assert!(self.missing.is_empty(), "a reply ends within {} levels", self.missing.len());
         let (mut reply, rest) = input.split_at(length);
         *input = rest;
         self.position = 0;

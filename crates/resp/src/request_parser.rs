@@ -216,6 +216,7 @@ impl RequestParser {
         input: &mut &'i [u8],
     ) -> Result<Option<BorrowedRequest<'p>>, ProtocolError> {
         let Some((place, taken)) = self.advance(input)? else { return Ok(None) };
+        debug_assert_eq!(self.missing, 0, "a request ends before its last argument");
         let (bytes, rest) = input.split_at(taken);
         *input = rest;
         Ok(Some(match place {
