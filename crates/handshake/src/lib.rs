@@ -20,8 +20,8 @@ mod stream;
 
 pub use key::{ClusterKeys, Credentials, KeyError, new_key};
 pub use machine::{
-    Accepting, Handshake, HandshakeError, Opening, ProvenPeer, SERVED_BY_COORDINATORS,
-    SERVED_BY_SERVERS, Step,
+    Accepting, Handshake, HandshakeError, HandshakeStep, Opening, ProvenPeer,
+    SERVED_BY_COORDINATORS, SERVED_BY_SERVERS,
 };
 pub use random::{new_generation, new_nonce};
 pub use stream::complete;

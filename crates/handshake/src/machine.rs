@@ -52,7 +52,7 @@ pub struct ProvenPeer {
 
 /// The next step for a handshake's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum HandshakeStep {
     /// Send this message; the handshake continues.
     Reply(HandshakeMessage),
     /// Send `last`, if present. The handshake is complete, and the connection may be used.
@@ -143,11 +143,11 @@ fn theirs(refusal: &HandshakeRefusal) -> String {
 pub struct Handshake {
     /// The keys at the beginning of the handshake. A change of keys does not affect it.
     keys: Arc<Option<ClusterKeys>>,
-    state: State,
+    state: HandshakeState,
 }
 
 #[derive(Debug)]
-enum State {
+enum HandshakeState {
     /// Accepted: the other side must send the first message.
     Accepted { purposes: &'static [ConnectionPurpose], answer: HandshakeAnswer },
     /// Opened: the other side must answer.
@@ -170,7 +170,7 @@ impl Handshake {
         let from = Party { cluster, server, generation: credentials.generation() };
         let is_keyed = keys.is_some();
         let open = HandshakeOpen { protocol: PROTOCOL_VERSION, is_keyed, purpose, from, nonce };
-        let state = State::Opened { open, expected };
+        let state = HandshakeState::Opened { open, expected };
         (Handshake { keys, state }, HandshakeMessage::Open(open))
     }
 
@@ -179,38 +179,39 @@ impl Handshake {
         let Accepting { purposes, cluster, server } = accepting;
         let from = Party { cluster, server, generation: credentials.generation() };
         let answer = HandshakeAnswer { protocol: PROTOCOL_VERSION, from, nonce };
-        let state = State::Accepted { purposes, answer };
+        let state = HandshakeState::Accepted { purposes, answer };
         Handshake { keys: credentials.keys(), state }
     }
 
     /// Processes the next message of the other side; the only way to advance a handshake.
-    pub fn handle(&mut self, message: HandshakeMessage) -> Step {
-        let state = std::mem::replace(&mut self.state, State::Ended);
+    pub fn handle(&mut self, message: HandshakeMessage) -> HandshakeStep {
+        let state = std::mem::replace(&mut self.state, HandshakeState::Ended);
         let step = match (state, message) {
             (_, HandshakeMessage::Refuse(refusal)) => {
                 let error = HandshakeError::Theirs(refusal);
-                return Step::Refused { error, tell: None };
+                return HandshakeStep::Refused { error, tell: None };
             }
-            (State::Accepted { purposes, answer }, HandshakeMessage::Open(open)) => {
+            (HandshakeState::Accepted { purposes, answer }, HandshakeMessage::Open(open)) => {
                 self.answer(purposes, open, answer)
             }
-            (State::Opened { open, expected }, HandshakeMessage::Answer { answer, proof }) => {
-                self.prove(expected, &open, &answer, proof)
-            }
-            (State::Answered { open, answer }, HandshakeMessage::Prove { proof }) => {
+            (
+                HandshakeState::Opened { open, expected },
+                HandshakeMessage::Answer { answer, proof },
+            ) => self.prove(expected, &open, &answer, proof),
+            (HandshakeState::Answered { open, answer }, HandshakeMessage::Prove { proof }) => {
                 self.conclude(&open, &answer, proof)
             }
             (
-                State::Accepted { .. }
-                | State::Opened { .. }
-                | State::Answered { .. }
-                | State::Ended,
+                HandshakeState::Accepted { .. }
+                | HandshakeState::Opened { .. }
+                | HandshakeState::Answered { .. }
+                | HandshakeState::Ended,
                 HandshakeMessage::Open(_)
                 | HandshakeMessage::Answer { .. }
                 | HandshakeMessage::Prove { .. },
             ) => Err(HandshakeRefusal::OutOfOrder),
         };
-        step.unwrap_or_else(|refusal| Step::Refused {
+        step.unwrap_or_else(|refusal| HandshakeStep::Refused {
             error: HandshakeError::Ours(refusal),
             tell: Some(HandshakeMessage::Refuse(refusal)),
         })
@@ -222,7 +223,7 @@ impl Handshake {
         purposes: &[ConnectionPurpose],
         open: HandshakeOpen,
         answer: HandshakeAnswer,
-    ) -> Result<Step, HandshakeRefusal> {
+    ) -> Result<HandshakeStep, HandshakeRefusal> {
         same_version(open.protocol)?;
         match (open.is_keyed, self.keys.is_some()) {
             (true, false) => return Err(HandshakeRefusal::NoKey),
@@ -235,8 +236,8 @@ impl Handshake {
         fits(open.purpose, &open.from, &answer.from)?;
         let keys = (*self.keys).as_ref();
         let proof = keys.map(|keys| keys.prove(Side::Accepter, &open, &answer));
-        self.state = State::Answered { open, answer };
-        Ok(Step::Reply(HandshakeMessage::Answer { answer, proof }))
+        self.state = HandshakeState::Answered { open, answer };
+        Ok(HandshakeStep::Reply(HandshakeMessage::Answer { answer, proof }))
     }
 
     /// Checks an answer, and proves this side's key.
@@ -246,7 +247,7 @@ impl Handshake {
         open: &HandshakeOpen,
         answer: &HandshakeAnswer,
         proof: Option<Proof>,
-    ) -> Result<Step, HandshakeRefusal> {
+    ) -> Result<HandshakeStep, HandshakeRefusal> {
         same_version(answer.protocol)?;
         self.check(proof, Side::Accepter, open, answer)?;
         fits(open.purpose, &open.from, &answer.from)?;
@@ -256,7 +257,7 @@ impl Handshake {
         let keys = (*self.keys).as_ref();
         let proof = keys.map(|keys| keys.prove(Side::Opener, open, answer));
         let peer = ProvenPeer { purpose: open.purpose, party: answer.from };
-        Ok(Step::Proven { peer, last: Some(HandshakeMessage::Prove { proof }) })
+        Ok(HandshakeStep::Proven { peer, last: Some(HandshakeMessage::Prove { proof }) })
     }
 
     /// Checks the opening side's proof.
@@ -265,10 +266,10 @@ impl Handshake {
         open: &HandshakeOpen,
         answer: &HandshakeAnswer,
         proof: Option<Proof>,
-    ) -> Result<Step, HandshakeRefusal> {
+    ) -> Result<HandshakeStep, HandshakeRefusal> {
         self.check(proof, Side::Opener, open, answer)?;
         let peer = ProvenPeer { purpose: open.purpose, party: open.from };
-        Ok(Step::Proven { peer, last: None })
+        Ok(HandshakeStep::Proven { peer, last: None })
     }
 
     fn check(

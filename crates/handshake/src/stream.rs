@@ -1,6 +1,6 @@
 //! A handshake over any blocking stream.
 
-use crate::{Handshake, HandshakeError, ProvenPeer, Step};
+use crate::{Handshake, HandshakeError, HandshakeStep, ProvenPeer};
 use std::io::{self, Read, Write};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{HANDSHAKE_BYTES_MAX, HandshakeMessage};
@@ -17,12 +17,12 @@ pub fn complete(
     say(&first, stream)?;
     loop {
         match handshake.handle(hear(stream)?) {
-            Step::Reply(reply) => say(&reply, stream)?,
-            Step::Proven { peer, last } => {
+            HandshakeStep::Reply(reply) => say(&reply, stream)?,
+            HandshakeStep::Proven { peer, last } => {
                 last.map_or(Ok(()), |last| say(&last, stream))?;
                 return Ok(peer);
             }
-            Step::Refused { error, tell } => {
+            HandshakeStep::Refused { error, tell } => {
                 // The other side may have closed the connection already.
                 let _ = tell.map_or(Ok(()), |tell| say(&tell, stream));
                 return Err(error.into());

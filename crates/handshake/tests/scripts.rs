@@ -7,8 +7,8 @@
 
 use goldenscript::{Command, Context, Runner};
 use handshake::{
-    Accepting, ClusterKeys, Credentials, Handshake, Opening, ProvenPeer, SERVED_BY_COORDINATORS,
-    SERVED_BY_SERVERS, Step,
+    Accepting, ClusterKeys, Credentials, Handshake, HandshakeStep, Opening, ProvenPeer,
+    SERVED_BY_COORDINATORS, SERVED_BY_SERVERS,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -117,12 +117,12 @@ impl Script {
             writeln!(output, "{} → {}: {}", sides[1 - turn].0, sides[turn].0, text(&message))?;
             let (name, side) = &mut sides[turn];
             match side.handle(message) {
-                Step::Reply(reply) => next = Some(reply),
-                Step::Proven { peer, last } => {
+                HandshakeStep::Reply(reply) => next = Some(reply),
+                HandshakeStep::Proven { peer, last } => {
                     writeln!(output, "{name}: proven, {}", peer_text(&peer))?;
                     next = last;
                 }
-                Step::Refused { error, tell } => {
+                HandshakeStep::Refused { error, tell } => {
                     writeln!(output, "{name}: {error}")?;
                     next = tell;
                 }

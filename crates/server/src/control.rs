@@ -11,8 +11,8 @@
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
 
-use handshake::{Credentials, Handshake, HandshakeError, Opening, Step};
 use node::Pulse;
+use handshake::{Credentials, Handshake, HandshakeError, HandshakeStep, Opening};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -302,14 +302,14 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
             // An empty frame (keep-alive) is not allowed within a handshake.
             let message = message.ok_or(io::ErrorKind::InvalidData)?;
             match handshake.handle(message) {
-                Step::Reply(reply) => writer.write_all(&encoded(&reply)?).await?,
-                Step::Proven { last, .. } => {
+                HandshakeStep::Reply(reply) => writer.write_all(&encoded(&reply)?).await?,
+                HandshakeStep::Proven { last, .. } => {
                     if let Some(last) = last {
                         writer.write_all(&encoded(&last)?).await?;
                     }
                     return Ok(());
                 }
-                Step::Refused { error, tell } => {
+                HandshakeStep::Refused { error, tell } => {
                     if let Some(tell) = tell {
                         writer.write_all(&encoded(&tell)?).await?;
                     }
@@ -508,9 +508,11 @@ mod tests {
             let mut handshake = Handshake::accept(&credentials(), here, nonce);
             loop {
                 match handshake.handle(self.hear_any().unwrap()) {
-                    Step::Reply(reply) => self.0.write_all(&encoded(&reply).unwrap()).unwrap(),
-                    Step::Proven { .. } => return,
-                    Step::Refused { error, .. } => panic!("{error}"),
+                    HandshakeStep::Reply(reply) => {
+                        self.0.write_all(&encoded(&reply).unwrap()).unwrap()
+                    }
+                    HandshakeStep::Proven { .. } => return,
+                    HandshakeStep::Refused { error, .. } => panic!("{error}"),
                 }
             }
         }

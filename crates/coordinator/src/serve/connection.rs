@@ -4,7 +4,9 @@
 //! when the machine has closed it and all earlier messages have been sent.
 
 use crate::outbox::{Caller, ConnectionId, Event};
-use handshake::{Accepting, Credentials, Handshake, ProvenPeer, SERVED_BY_COORDINATORS, Step};
+use handshake::{
+    Accepting, Credentials, Handshake, HandshakeStep, ProvenPeer, SERVED_BY_COORDINATORS,
+};
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::io;
@@ -140,14 +142,14 @@ async fn shake_hands(
         // Keep-alives are not part of a handshake.
         let message = message.ok_or_else(late)?;
         match handshake.handle(message) {
-            Step::Reply(reply) => say(writer, &reply).await?,
-            Step::Proven { peer, last } => {
+            HandshakeStep::Reply(reply) => say(writer, &reply).await?,
+            HandshakeStep::Proven { peer, last } => {
                 if let Some(last) = last {
                     say(writer, &last).await?;
                 }
                 return Ok(peer);
             }
-            Step::Refused { error, tell } => {
+            HandshakeStep::Refused { error, tell } => {
                 if let Some(tell) = tell {
                     say(writer, &tell).await?;
                     writer.shutdown().await?;

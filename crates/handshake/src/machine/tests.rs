@@ -27,11 +27,11 @@ fn begin(opener: &[u8], accepter: &[u8]) -> (Handshake, Handshake, HandshakeMess
 }
 
 /// Returns the message produced by a step, and whether the step proves the peer.
-fn reply(step: Step) -> (Option<HandshakeMessage>, bool) {
+fn reply(step: HandshakeStep) -> (Option<HandshakeMessage>, bool) {
     match step {
-        Step::Reply(message) => (Some(message), false),
-        Step::Proven { last, .. } => (last, true),
-        Step::Refused { tell, .. } => (tell, false),
+        HandshakeStep::Reply(message) => (Some(message), false),
+        HandshakeStep::Proven { last, .. } => (last, true),
+        HandshakeStep::Refused { tell, .. } => (tell, false),
     }
 }
 
@@ -57,7 +57,7 @@ fn two_sides_with_one_key_prove_each_other() {
     let (mut source, mut target, open) = begin(&[1], &[1]);
     let (answer, is_proven) = reply(target.handle(open));
     assert!(!is_proven, "nothing is proven by a first message");
-    let Step::Proven { peer, last: Some(prove) } = source.handle(answer.unwrap()) else {
+    let HandshakeStep::Proven { peer, last: Some(prove) } = source.handle(answer.unwrap()) else {
         panic!("the answer proves the target")
     };
     let party = |server, generation| {
@@ -65,7 +65,7 @@ fn two_sides_with_one_key_prove_each_other() {
         Party { cluster: CLUSTER, server, generation }
     };
     assert_eq!(peer, ProvenPeer { purpose: ConnectionPurpose::Bus, party: party(TARGET, 2) });
-    let Step::Proven { peer, last: None } = target.handle(prove) else {
+    let HandshakeStep::Proven { peer, last: None } = target.handle(prove) else {
         panic!("the proof proves the source")
     };
     assert_eq!(peer, ProvenPeer { purpose: ConnectionPurpose::Bus, party: party(SOURCE, 1) });
@@ -166,12 +166,13 @@ fn another_version_is_refused_with_ours() {
     let (mut source, mut target, open) = begin(&[1], &[1]);
     let HandshakeMessage::Open(mut other) = open else { panic!("a handshake begins so") };
     other.protocol += 1;
-    let Step::Refused { error, tell: Some(tell) } = target.handle(HandshakeMessage::Open(other))
+    let HandshakeStep::Refused { error, tell: Some(tell) } =
+        target.handle(HandshakeMessage::Open(other))
     else {
         panic!("another version is refused")
     };
     assert!(error.to_string().contains("another version"), "{error}");
-    let Step::Refused { error, tell: None } = source.handle(tell) else {
+    let HandshakeStep::Refused { error, tell: None } = source.handle(tell) else {
         panic!("a refusal ends the handshake")
     };
     assert!(error.to_string().contains(&format!("version {PROTOCOL_VERSION}")), "{error}");

@@ -7,9 +7,9 @@
 
 use super::Shared;
 use super::addresses::AddressBook;
-use handshake::{Accepting, Credentials, Handshake, Opening, SERVED_BY_SERVERS, Step};
 use node::{Node, Payload, Route, Sending, To};
 use runtime::{Class, ConnectTag, Input, Io};
+use handshake::{Accepting, Credentials, Handshake, HandshakeStep, Opening, SERVED_BY_SERVERS};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -307,8 +307,8 @@ impl Bus {
             return Err(broken(UNEXPECTED));
         };
         match handshake.handle(message) {
-            Step::Reply(reply) => self.write(connection, &reply, Vec::new(), io),
-            Step::Proven { peer, last } => {
+            HandshakeStep::Reply(reply) => self.write(connection, &reply, Vec::new(), io),
+            HandshakeStep::Proven { peer, last } => {
                 let server = peer.party.server.ok_or_else(|| broken(UNEXPECTED))?;
                 let Waiting { messages, .. } = std::mem::take(waiting);
                 link.state = State::Open(server);
@@ -323,7 +323,7 @@ impl Bus {
                     self.write(connection, &message, payload, io);
                 }
             }
-            Step::Refused { error, tell } => {
+            HandshakeStep::Refused { error, tell } => {
                 tracing::warn!(%error, "bus handshake failed");
                 if let Some(tell) = tell {
                     self.write(connection, &tell, Vec::new(), io);
