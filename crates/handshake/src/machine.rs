@@ -189,7 +189,7 @@ impl Handshake {
         let step = match (state, message) {
             (_, HandshakeMessage::Refuse(refusal)) => {
                 let error = HandshakeError::Theirs(refusal);
-                return HandshakeStep::Refused { error, tell: None };
+                Ok(HandshakeStep::Refused { error, tell: None })
             }
             (HandshakeState::Accepted { purposes, answer }, HandshakeMessage::Open(open)) => {
                 self.answer(purposes, open, answer)
@@ -211,10 +211,19 @@ impl Handshake {
                 | HandshakeMessage::Prove { .. },
             ) => Err(HandshakeRefusal::OutOfOrder),
         };
-        step.unwrap_or_else(|refusal| HandshakeStep::Refused {
+        let step = step.unwrap_or_else(|refusal| HandshakeStep::Refused {
             error: HandshakeError::Ours(refusal),
             tell: Some(HandshakeMessage::Refuse(refusal)),
-        })
+        });
+        self.check(&step);
+        step
+    }
+
+    /// Asserts that a handshake has ended exactly if its last step ends it.
+    fn check(&self, step: &HandshakeStep) {
+        let has_ended = matches!(self.state, HandshakeState::Ended);
+        let continues = matches!(step, HandshakeStep::Reply(_));
+        assert_ne!(has_ended, continues, "the state of a handshake contradicts its last step");
     }
 
     /// Checks the first message, and proves this side's key.

@@ -281,3 +281,11 @@ fn a_handshake_over_a_stream_ends_proven_or_with_an_error() {
     frame::encode(&vec![0u8; HANDSHAKE_BYTES_MAX], 0, &mut long).unwrap();
     assert!(over(long).0.is_err());
 }
+
+#[test]
+#[should_panic(expected = "contradicts its last step")]
+fn a_handshake_that_awaits_a_message_cannot_have_been_refused() {
+    let (_, target, _) = begin(&[1], &[1]);
+    let error = HandshakeError::Ours(HandshakeRefusal::OutOfOrder);
+    target.check(&HandshakeStep::Refused { error, tell: None });
+}
