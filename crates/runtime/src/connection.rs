@@ -1,6 +1,7 @@
-//! Identifiers and classes of connections.
+//! Identifiers, classes, origins and ends of connections.
 
 use crate::buffers::BUFFER_BYTES;
+use std::net::SocketAddr;
 
 /// Identifies a listener to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,6 +10,38 @@ pub struct Port(pub u8);
 /// Identifies an outgoing connection to the service that requested it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectTag(pub u64);
+
+/// The origin of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// A peer connected to a listener of this process.
+    Accepted {
+        /// The listener.
+        port: Port,
+        /// Address of the peer.
+        peer: SocketAddr,
+    },
+    /// A connection requested by [`Io::connect`](crate::Io::connect) is established.
+    Connected {
+        /// The tag given to `connect`.
+        tag: ConnectTag,
+    },
+}
+
+/// The reason why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The service requested it.
+    ByService,
+    /// The peer reset the connection, or it failed.
+    ByPeer,
+    /// The peer did not accept the last output in time (see `Io::close_after_flush`).
+    TooSlow,
+    /// The connection had more unconsumed input than the runtime buffers.
+    InputTooLarge,
+    /// The reactors are stopping.
+    Stopping,
+}
 
 /// Most bytes read from all connections of a class in one turn: about 30 us of copying for bulk
 /// data, and a thousand small requests.

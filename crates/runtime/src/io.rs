@@ -5,10 +5,9 @@
 //! ignores requests, so a late reply needs no special case in the service.
 
 use crate::buffers::Buffers;
-use crate::connection::{Class, ConnectTag};
+use crate::connection::{Class, Closed, ConnectTag};
 use crate::input::Input;
 use crate::output::Output;
-use crate::service::Closed;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use types::ConnectionId;

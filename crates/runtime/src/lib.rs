@@ -37,7 +37,7 @@ mod sync;
 mod turns;
 
 pub use clock::Clock;
-pub use connection::{Class, ConnectTag, Port};
+pub use connection::{Class, Closed, ConnectTag, Opened, Port};
 pub use cpus::cpu_count;
 pub use descriptors::spawn_without_descriptors;
 pub use driver::DriverKind;
@@ -45,5 +45,5 @@ pub use input::Input;
 pub use io::Io;
 pub use mailbox::{Mailbox, Mailboxes};
 pub use reactors::{Config, Reactors};
-pub use service::{Closed, Opened, Service};
+pub use service::Service;
 pub use socket::{ListenError, Listener, UNACKNOWLEDGED_MAX, limit_unacknowledged};

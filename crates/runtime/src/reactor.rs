@@ -11,15 +11,16 @@
 //!   The reactor does not wait while any of them is non-empty.
 
 use crate::clock::Clock;
-use crate::connection::{Class, TURN_BYTES_MAX};
+use crate::connection::{Class, Closed, Opened, TURN_BYTES_MAX};
 use crate::counters::Counters;
 use crate::crowd::Crowd;
-use crate::driver::{Accepted, Driver, Event, Received, Sent};
+use crate::driver::{Accepted, Driver, Event};
 use crate::input::Input;
 use crate::io::{Connection, InputEnd, Io, Phase};
 use crate::mailbox::{Inbox, Letter};
 use crate::placement::Placement;
-use crate::service::{Closed, Opened, Service};
+use crate::service::Service;
+use crate::socket::{ReceiveResult, SendResult};
 use crate::turns::{Idle, Turns};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -365,17 +366,17 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             let received = self.driver.receive(connection, room);
             let Some(found) = self.io.get_mut(connection) else { return };
             match received {
-                Received::Bytes { count, may_have_more } => {
+                ReceiveResult::Bytes { count, may_have_more } => {
                     read_bytes += count;
                     found.is_readable = may_have_more;
                     self.counters.bytes_in.add(count as u64);
                 }
-                Received::Nothing => return found.is_readable = false,
-                Received::End => {
+                ReceiveResult::Nothing => return found.is_readable = false,
+                ReceiveResult::End => {
                     found.is_readable = false;
                     return self.reach_end(connection);
                 }
-                Received::Failed => return self.io.end(connection, Closed::ByPeer),
+                ReceiveResult::Failed => return self.io.end(connection, Closed::ByPeer),
             }
             if input.is_due() {
                 self.service.received(connection, input, &mut self.io);
@@ -478,7 +479,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let mut output = std::mem::take(&mut found.output);
         let is_last = found.phase == Phase::Draining;
         let mut sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
-        if let (Sent::Taken { bytes }, true) = (sent, is_last) {
+        if let (SendResult::Taken { bytes }, true) = (sent, is_last) {
             // Closing must wait until the output has left. A second call makes the driver report
             // that.
             self.counters.bytes_out.add(bytes as u64);
@@ -490,19 +491,19 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let Some(found) = self.io.get_mut(connection) else { return };
         found.output = output;
         match sent {
-            Sent::All { bytes } => {
+            SendResult::All { bytes } => {
                 self.counters.bytes_out.add(bytes as u64);
                 if found.phase == Phase::Draining {
                     self.driver.finish(connection);
                     self.io.end(connection, Closed::ByService);
                 }
             }
-            Sent::Taken { bytes } => self.counters.bytes_out.add(bytes as u64),
-            Sent::Blocked { bytes } => {
+            SendResult::Taken { bytes } => self.counters.bytes_out.add(bytes as u64),
+            SendResult::Blocked { bytes } => {
                 self.counters.bytes_out.add(bytes as u64);
                 found.is_blocked = true;
             }
-            Sent::Failed => return self.io.end(connection, Closed::ByPeer),
+            SendResult::Failed => return self.io.end(connection, Closed::ByPeer),
         }
         self.go_on_reading(connection);
     }

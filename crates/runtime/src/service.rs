@@ -12,45 +12,12 @@
 //!   or, if the service closes it before, `closed`.
 //! - `sleep` and `wake` alternate, and no other method is called between them.
 
-use crate::connection::{ConnectTag, Port};
+use crate::connection::{Closed, ConnectTag, Opened};
 use crate::input::Input;
 use crate::io::Io;
 use std::io;
-use std::net::SocketAddr;
 use types::ConnectionId;
 use types::{Instant, UnixMillis};
-
-/// The origin of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
-    /// A peer connected to a listener of this process.
-    Accepted {
-        /// The listener.
-        port: Port,
-        /// Address of the peer.
-        peer: SocketAddr,
-    },
-    /// A connection requested by [`Io::connect`] is established.
-    Connected {
-        /// The tag given to `connect`.
-        tag: ConnectTag,
-    },
-}
-
-/// The reason why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// The service requested it.
-    ByService,
-    /// The peer reset the connection, or it failed.
-    ByPeer,
-    /// The peer did not accept the last output in time (see [`Io::close_after_flush`]).
-    TooSlow,
-    /// The connection had more unconsumed input than the runtime buffers.
-    InputTooLarge,
-    /// The reactors are stopping.
-    Stopping,
-}
 
 /// The program of one reactor. It lives on the reactor's thread and never leaves it.
 pub trait Service {

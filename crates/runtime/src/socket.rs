@@ -5,7 +5,6 @@
 
 use crate::buffers::{BUFFER_BYTES, Buffers};
 use crate::connection::{Class, Port};
-use crate::driver::{Received, Sent};
 use crate::output::{Output, SLICES_MAX};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
@@ -104,6 +103,33 @@ impl Listener {
     }
 }
 
+/// The result of receiving from a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiveResult {
+    /// Bytes were received. `may_have_more`: more may be available at once.
+    Bytes { count: usize, may_have_more: bool },
+    /// Nothing is available at present.
+    Nothing,
+    /// The peer has sent its last byte.
+    End,
+    /// The connection is broken.
+    Failed,
+}
+
+/// The result of sending to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendResult {
+    /// All output was sent.
+    All { bytes: usize },
+    /// The driver took all output and will send it. A further `send` returns `Blocked` until it
+    /// has left, which lets the caller wait for that.
+    Taken { bytes: usize },
+    /// The rest must wait for `Writable`.
+    Blocked { bytes: usize },
+    /// The connection is broken.
+    Failed,
+}
+
 /// Returns a socket that is connecting to `address`. It becomes writable when the connection is
 /// established or has failed.
 pub(crate) fn connect(address: SocketAddr, class: Class) -> Result<OwnedFd, Errno> {
@@ -116,22 +142,22 @@ pub(crate) fn connect(address: SocketAddr, class: Class) -> Result<OwnedFd, Errn
 }
 
 /// Appends received bytes to the spare capacity of `room`, which must not be empty.
-pub(crate) fn receive(socket: &OwnedFd, room: &mut Vec<u8>) -> Received {
+pub(crate) fn receive(socket: &OwnedFd, room: &mut Vec<u8>) -> ReceiveResult {
     let spare = room.capacity() - room.len();
     assert!(spare > 0, "receiving needs room");
     loop {
         return match net::recv(socket, spare_capacity(room), RecvFlags::empty()) {
-            Ok((_, 0)) => Received::End,
-            Ok((_, count)) => Received::Bytes { count, may_have_more: count == spare },
-            Err(Errno::AGAIN) => Received::Nothing,
+            Ok((_, 0)) => ReceiveResult::End,
+            Ok((_, count)) => ReceiveResult::Bytes { count, may_have_more: count == spare },
+            Err(Errno::AGAIN) => ReceiveResult::Nothing,
             Err(Errno::INTR) => continue,
-            Err(_) => Received::Failed,
+            Err(_) => ReceiveResult::Failed,
         };
     }
 }
 
 /// Sends as much of `output` as the socket accepts.
-pub(crate) fn send(socket: &OwnedFd, output: &mut Output, buffers: &mut Buffers) -> Sent {
+pub(crate) fn send(socket: &OwnedFd, output: &mut Output, buffers: &mut Buffers) -> SendResult {
     output.seal();
     let mut bytes = 0;
     while !output.is_empty() {
@@ -149,15 +175,15 @@ pub(crate) fn send(socket: &OwnedFd, output: &mut Output, buffers: &mut Buffers)
                 bytes += count;
                 output.advance(count, buffers);
             }
-            Err(Errno::AGAIN) => return Sent::Blocked { bytes },
+            Err(Errno::AGAIN) => return SendResult::Blocked { bytes },
             Err(Errno::INTR) => {}
-            Err(_) => return Sent::Failed,
+            Err(_) => return SendResult::Failed,
         }
     }
-    Sent::All { bytes }
+    SendResult::All { bytes }
 }
 
-/// Ends the output, and discards received bytes: see [`crate::driver::Driver::finish`].
+/// Ends the output, and discards received bytes: see `Driver::finish`.
 pub(crate) fn finish(socket: &OwnedFd) {
     let _ = net::shutdown(socket, Shutdown::Write);
     let mut thrown_away = Vec::with_capacity(BUFFER_BYTES);

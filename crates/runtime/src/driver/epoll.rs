@@ -5,12 +5,12 @@
 //! rule would miss only an end of input that arrived together with the last bytes. The system
 //! reports it (`RDHUP`), and such a connection is read until the end is reached.
 
-use super::{Accepted, Driver, Event, Received, Sent};
+use super::{Accepted, Driver, Event};
 use crate::buffers::Buffers;
 use crate::connection::Class;
 use crate::mailbox::Wake;
 use crate::output::Output;
-use crate::socket::{self, Listener};
+use crate::socket::{self, Listener, ReceiveResult, SendResult};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
@@ -242,13 +242,13 @@ impl Driver for Epoll {
         self.add(Socket { descriptor, connection, is_connecting: true, has_end: false })
     }
 
-    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received {
-        let Some(socket) = self.socket(connection) else { return Received::Failed };
+    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> ReceiveResult {
+        let Some(socket) = self.socket(connection) else { return ReceiveResult::Failed };
         match socket::receive(&socket.descriptor, room) {
-            Received::Bytes { count, may_have_more } => {
-                Received::Bytes { count, may_have_more: may_have_more || socket.has_end }
+            ReceiveResult::Bytes { count, may_have_more } => {
+                ReceiveResult::Bytes { count, may_have_more: may_have_more || socket.has_end }
             }
-            other @ (Received::Nothing | Received::End | Received::Failed) => other,
+            other @ (ReceiveResult::Nothing | ReceiveResult::End | ReceiveResult::Failed) => other,
         }
     }
 
@@ -257,10 +257,10 @@ impl Driver for Epoll {
         connection: ConnectionId,
         output: &mut Output,
         buffers: &mut Buffers,
-    ) -> Sent {
+    ) -> SendResult {
         match self.socket(connection) {
             Some(socket) => socket::send(&socket.descriptor, output, buffers),
-            None => Sent::Failed,
+            None => SendResult::Failed,
         }
     }
 

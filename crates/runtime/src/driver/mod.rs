@@ -15,7 +15,7 @@ pub(crate) mod uring;
 use crate::buffers::Buffers;
 use crate::connection::{Class, Port};
 use crate::output::Output;
-use crate::socket::Listener;
+use crate::socket::{Listener, ReceiveResult, SendResult};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -67,33 +67,6 @@ pub(crate) struct Accepted {
     pub(crate) peer: SocketAddr,
 }
 
-/// The result of a `receive`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
-    /// Bytes were received. `may_have_more`: more may be available at once.
-    Bytes { count: usize, may_have_more: bool },
-    /// Nothing is available at present.
-    Nothing,
-    /// The peer has sent its last byte.
-    End,
-    /// The connection is broken.
-    Failed,
-}
-
-/// The result of a `send`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// All output was sent.
-    All { bytes: usize },
-    /// The driver took all output and will send it. A further `send` returns `Blocked` until it
-    /// has left, which lets the caller wait for that.
-    Taken { bytes: usize },
-    /// The rest must wait for `Writable`.
-    Blocked { bytes: usize },
-    /// The connection is broken.
-    Failed,
-}
-
 pub(crate) trait Driver {
     /// Announces that the calling thread is the one that will use the driver.
     fn begin(&mut self) -> io::Result<()>;
@@ -134,7 +107,7 @@ pub(crate) trait Driver {
     ) -> io::Result<()>;
 
     /// Appends received bytes to the spare capacity of `room`, which must not be empty.
-    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received;
+    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> ReceiveResult;
 
     /// Returns bytes that `receive` would return, as far as they are already known.
     fn peek(&self, _connection: ConnectionId) -> &[u8] {
@@ -147,7 +120,7 @@ pub(crate) trait Driver {
         connection: ConnectionId,
         output: &mut Output,
         buffers: &mut Buffers,
-    ) -> Sent;
+    ) -> SendResult;
 
     /// Returns whether taken output has not left yet.
     fn is_sending(&self, connection: ConnectionId) -> bool;

@@ -22,11 +22,11 @@ mod leaving;
 
 use super::epoll::{Epoll, EventWaker};
 use super::ring::{Completion, Operation, Outcome, Ring};
-use super::{Driver, Event, Received, Sent};
+use super::{Driver, Event};
 use crate::buffers::{BUFFER_BYTES, Buffers};
 use crate::connection::Class;
 use crate::output::Output;
-use crate::socket::{self, Listener};
+use crate::socket::{self, Listener, ReceiveResult, SendResult};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -470,19 +470,21 @@ impl Driver for Uring {
         self.others.connect(connection, address, class)
     }
 
-    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received {
+    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> ReceiveResult {
         let Some(index) = self.index(connection) else {
             return self.others.receive(connection, room);
         };
-        let Some(socket) = socket_at(&mut self.sockets, index) else { return Received::Failed };
+        let Some(socket) = socket_at(&mut self.sockets, index) else {
+            return ReceiveResult::Failed;
+        };
         let count = socket.take(room);
         if count == 0 {
             let end = socket.end;
             self.leave_for_large(index, room);
             return match end {
-                None => Received::Nothing,
-                Some(End::Finished) => Received::End,
-                Some(End::Broken) => Received::Failed,
+                None => ReceiveResult::Nothing,
+                Some(End::Finished) => ReceiveResult::End,
+                Some(End::Broken) => ReceiveResult::Failed,
             };
         }
         if socket.taken == 0
@@ -495,7 +497,7 @@ impl Driver for Uring {
             self.govern(index);
         }
         self.leave_for_large(index, room);
-        Received::Bytes { count, may_have_more }
+        ReceiveResult::Bytes { count, may_have_more }
     }
 
     fn send(
@@ -503,13 +505,13 @@ impl Driver for Uring {
         connection: ConnectionId,
         output: &mut Output,
         buffers: &mut Buffers,
-    ) -> Sent {
+    ) -> SendResult {
         let Some(index) = self.index(connection) else {
             return self.others.send(connection, output, buffers);
         };
-        let Some(socket) = socket_at(&mut self.sockets, index) else { return Sent::Failed };
+        let Some(socket) = socket_at(&mut self.sockets, index) else { return SendResult::Failed };
         if socket.end == Some(End::Broken) {
-            return Sent::Failed;
+            return SendResult::Failed;
         }
         for buffer in self.spent.drain(..) {
             buffers.give(buffer);
@@ -517,9 +519,9 @@ impl Driver for Uring {
         match &mut socket.outflow {
             Outflow::Sending { is_awaited } => {
                 *is_awaited = true;
-                return Sent::Blocked { bytes: 0 };
+                return SendResult::Blocked { bytes: 0 };
             }
-            Outflow::Full => return Sent::Blocked { bytes: 0 },
+            Outflow::Full => return SendResult::Blocked { bytes: 0 },
             Outflow::Idle => {}
         }
         if !socket.is_leaving
@@ -529,10 +531,10 @@ impl Driver for Uring {
             socket.outflow = Outflow::Sending { is_awaited: false };
             socket.operations += 1;
             self.ring.send(socket.descriptor.as_fd(), index, whole);
-            return Sent::Taken { bytes };
+            return SendResult::Taken { bytes };
         }
         let sent = socket::send(&socket.descriptor, output, buffers);
-        if let Sent::Blocked { .. } = sent {
+        if let SendResult::Blocked { .. } = sent {
             socket.outflow = Outflow::Full;
             socket.operations += 1;
             self.ring.wait_for_room(socket.descriptor.as_fd(), index);

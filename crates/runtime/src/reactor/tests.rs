@@ -74,13 +74,13 @@ impl Driver for Script {
         Ok(())
     }
 
-    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> Received {
-        let Some(input) = self.inputs.get_mut(&connection) else { return Received::Nothing };
+    fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> ReceiveResult {
+        let Some(input) = self.inputs.get_mut(&connection) else { return ReceiveResult::Nothing };
         let count = input.len().min(room.capacity() - room.len());
         room.extend(input.drain(..count));
         match count {
-            0 => Received::Nothing,
-            _ => Received::Bytes { count, may_have_more: !input.is_empty() },
+            0 => ReceiveResult::Nothing,
+            _ => ReceiveResult::Bytes { count, may_have_more: !input.is_empty() },
         }
     }
 
@@ -89,7 +89,7 @@ impl Driver for Script {
         _connection: ConnectionId,
         output: &mut Output,
         buffers: &mut Buffers,
-    ) -> Sent {
+    ) -> SendResult {
         output.seal();
         let mut bytes = 0;
         while !output.is_empty() {
@@ -102,10 +102,10 @@ impl Driver for Script {
             output.advance(taken, buffers);
             bytes += taken;
             if taken < all.len() {
-                return Sent::Blocked { bytes };
+                return SendResult::Blocked { bytes };
             }
         }
-        Sent::All { bytes }
+        SendResult::All { bytes }
     }
 
     fn finish(&mut self, _connection: ConnectionId) {}
