@@ -24,7 +24,7 @@ const VARIABLE: &str = "BALLAST_FAULTS";
 
 /// A file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum DiskOperation {
     Read,
     Write,
     Sync,
@@ -32,16 +32,16 @@ pub(crate) enum Operation {
 
 /// How to continue an operation after its faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterFaults {
     /// Execute it.
-    GoOn,
+    Execute,
     /// Skip it, and report success.
-    Lie,
+    FakeSuccess,
 }
 
 /// Applies the configured faults of an operation on a file: waits, fails, or lies.
-pub(crate) fn before(path: &Path, operation: Operation) -> io::Result<Then> {
-    let mut then = Then::GoOn;
+pub(crate) fn before(path: &Path, operation: DiskOperation) -> io::Result<AfterFaults> {
+    let mut after = AfterFaults::Execute;
     for line in script().lines() {
         let Some(faults) = of_path(line, path) else { continue };
         for fault in faults.split_whitespace() {
@@ -51,12 +51,12 @@ pub(crate) fn before(path: &Path, operation: Operation) -> io::Result<Then> {
                 ("-ms", pause) => wait(pause),
                 ("", "eio") => return Err(rustix::io::Errno::IO.into()),
                 ("", "full") => return Err(rustix::io::Errno::NOSPC.into()),
-                ("", "lie") => then = Then::Lie,
+                ("", "lie") => after = AfterFaults::FakeSuccess,
                 _ => {}
             }
         }
     }
-    Ok(then)
+    Ok(after)
 }
 
 /// Returns by how much the wall clock is ahead, in nanoseconds; negative if it is behind.
@@ -69,12 +69,12 @@ fn ahead_millis(script: &str) -> i64 {
     ahead.filter_map(|number| number.trim().parse::<i64>().ok()).sum()
 }
 
-impl Operation {
+impl DiskOperation {
     fn name(self) -> &'static str {
         match self {
-            Operation::Read => "read",
-            Operation::Write => "write",
-            Operation::Sync => "sync",
+            DiskOperation::Read => "read",
+            DiskOperation::Write => "write",
+            DiskOperation::Sync => "sync",
         }
     }
 }

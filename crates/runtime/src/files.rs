@@ -7,7 +7,7 @@
 //! operator.
 
 #[cfg(feature = "faults")]
-use crate::faults::{self, Operation, Then};
+use crate::faults::{self, AfterFaults, DiskOperation};
 use rustix::fs::{Advice, FallocateFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice, Read, Seek, Write};
@@ -199,7 +199,7 @@ impl NumberedFile {
     /// out to be full later.
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         #[cfg(feature = "faults")]
-        self.suffer(Operation::Write)?;
+        self.suffer(DiskOperation::Write)?;
         loop {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => return Ok(()),
@@ -215,7 +215,7 @@ impl NumberedFile {
     /// Writes the parts consecutively. After an error any of the bytes may have been written.
     pub fn write(&self, offset: u64, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         #[cfg(feature = "faults")]
-        self.suffer(Operation::Write)?;
+        self.suffer(DiskOperation::Write)?;
         let mut at = offset;
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
@@ -235,7 +235,7 @@ impl NumberedFile {
     /// Reads until `into` is full or the file ends. Returns the number of bytes.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         #[cfg(feature = "faults")]
-        self.suffer(Operation::Read)?;
+        self.suffer(DiskOperation::Read)?;
         let mut filled = 0;
         while filled < into.len() {
             let at = offset + filled as u64;
@@ -253,7 +253,7 @@ impl NumberedFile {
     /// even if a later call succeeds.
     pub fn sync(&self) -> io::Result<()> {
         #[cfg(feature = "faults")]
-        if self.suffer(Operation::Sync)? == Then::Lie {
+        if self.suffer(DiskOperation::Sync)? == AfterFaults::FakeSuccess {
             return Ok(());
         }
         self.file.sync_data().map_err(|error| explain(error, &self.path, "cannot sync"))
@@ -277,7 +277,7 @@ impl NumberedFile {
 
     /// Applies the disk faults that a test has configured.
     #[cfg(feature = "faults")]
-    fn suffer(&self, operation: Operation) -> io::Result<Then> {
+    fn suffer(&self, operation: DiskOperation) -> io::Result<AfterFaults> {
         let what = || format!("cannot {operation:?}").to_lowercase();
         faults::before(&self.path, operation).map_err(|error| explain(error, &self.path, &what()))
     }

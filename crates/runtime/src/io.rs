@@ -92,7 +92,7 @@ impl Connection {
 
 /// One slot of the connection table.
 #[derive(Default)]
-struct Slot {
+struct ConnectionSlot {
     generation: u32,
     connection: Option<Box<Connection>>,
 }
@@ -100,7 +100,7 @@ struct Slot {
 /// The connections of one reactor, and the effects that the service has requested.
 pub struct Io {
     reactor: ReactorId,
-    slots: Vec<Slot>,
+    slots: Vec<ConnectionSlot>,
     /// Free slots, oldest first, so that a slot stays unused as long as possible.
     free: VecDeque<usize>,
     pub(crate) buffers: Buffers,
@@ -261,7 +261,7 @@ impl Io {
 
     pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
         let slot = self.free.pop_front().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(ConnectionSlot::default());
             self.slots.len() - 1
         });
         let place = &mut self.slots[slot];

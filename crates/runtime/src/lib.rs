@@ -13,12 +13,12 @@
 
 #![deny(unsafe_code)]
 
+mod batching;
 mod buffers;
 mod clock;
 mod connection;
 mod counters;
 mod cpus;
-mod crowd;
 mod descriptors;
 mod driver;
 #[cfg(feature = "faults")]

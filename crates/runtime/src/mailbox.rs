@@ -18,7 +18,7 @@ pub(crate) trait Wake: Send + Sync {
 }
 
 /// The reactor's end of its mailbox, shared with the senders.
-pub(crate) struct Inbox<M> {
+pub(crate) struct MessageQueue<M> {
     messages: Mutex<Vec<M>>,
     /// There may be messages, or a sender has requested a turn.
     pending: AtomicBool,
@@ -27,9 +27,9 @@ pub(crate) struct Inbox<M> {
     waker: Box<dyn Wake>,
 }
 
-impl<M> Inbox<M> {
-    pub(crate) fn new(waker: Box<dyn Wake>) -> Arc<Inbox<M>> {
-        Arc::new(Inbox {
+impl<M> MessageQueue<M> {
+    pub(crate) fn new(waker: Box<dyn Wake>) -> Arc<MessageQueue<M>> {
+        Arc::new(MessageQueue {
             messages: Mutex::new(Vec::new()),
             pending: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
@@ -76,42 +76,42 @@ impl<M> Inbox<M> {
 }
 
 /// A message to a reactor: mail for its service, or a message between reactors.
-pub(crate) enum Letter<M> {
+pub(crate) enum ReactorMessage<M> {
     Mail(M),
-    Handed(crate::driver::Accepted),
+    Connection(crate::driver::Accepted),
     Stop,
 }
 
 /// The sender of one reactor's mail. It is cheap to clone, never blocks for long and never fails:
 /// mail to a stopped reactor is dropped.
 pub struct Mailbox<M> {
-    inbox: Arc<Inbox<Letter<M>>>,
+    queue: Arc<MessageQueue<ReactorMessage<M>>>,
 }
 
 impl<M> Mailbox<M> {
-    pub(crate) fn new(inbox: Arc<Inbox<Letter<M>>>) -> Mailbox<M> {
-        Mailbox { inbox }
+    pub(crate) fn new(queue: Arc<MessageQueue<ReactorMessage<M>>>) -> Mailbox<M> {
+        Mailbox { queue }
     }
 
     /// Sends `mail` to the reactor's service, which gets it in one of its next turns. Mail of one
     /// sender arrives in order.
     pub fn send(&self, mail: M) {
-        self.inbox.push(Letter::Mail(mail));
+        self.queue.push(ReactorMessage::Mail(mail));
     }
 
     /// Makes the reactor run a turn soon, for instance for background work that any reactor may do.
     pub fn wake(&self) {
-        self.inbox.nudge();
+        self.queue.nudge();
     }
 
-    pub(crate) fn post(&self, letter: Letter<M>) {
-        self.inbox.push(letter);
+    pub(crate) fn post(&self, message: ReactorMessage<M>) {
+        self.queue.push(message);
     }
 }
 
 impl<M> Clone for Mailbox<M> {
     fn clone(&self) -> Mailbox<M> {
-        Mailbox { inbox: Arc::clone(&self.inbox) }
+        Mailbox { queue: Arc::clone(&self.queue) }
     }
 }
 
@@ -148,7 +148,7 @@ impl<M> Mailboxes<M> {
     /// Asks all reactors to send their output, close their connections and end.
     pub fn stop(&self) {
         for mailbox in self.iter() {
-            mailbox.post(Letter::Stop);
+            mailbox.post(ReactorMessage::Stop);
         }
     }
 }
@@ -171,18 +171,18 @@ mod tests {
             fn wake(&self) {}
         }
 
-        let inbox = Inbox::new(Box::new(Nobody));
+        let queue = MessageQueue::new(Box::new(Nobody));
         let mut taken = Vec::new();
-        assert!(inbox.may_sleep());
-        inbox.awake();
-        inbox.push(1);
-        inbox.push(2);
-        assert!(!inbox.may_sleep());
-        inbox.take(&mut taken);
+        assert!(queue.may_sleep());
+        queue.awake();
+        queue.push(1);
+        queue.push(2);
+        assert!(!queue.may_sleep());
+        queue.take(&mut taken);
         assert_eq!(taken, [1, 2]);
-        assert!(inbox.may_sleep());
-        inbox.nudge();
-        assert!(!inbox.may_sleep(), "woken without a message");
+        assert!(queue.may_sleep());
+        queue.nudge();
+        assert!(!queue.may_sleep(), "woken without a message");
     }
 
     /// Runs random interleavings of senders and a reactor that waits whenever it may. After a
@@ -203,25 +203,25 @@ mod tests {
 
         fn deliver() {
             let bell = Arc::new((Mutex::new(false), Condvar::new()));
-            let inbox = Inbox::new(Box::new(Bell(Arc::clone(&bell))));
+            let queue = MessageQueue::new(Box::new(Bell(Arc::clone(&bell))));
             let senders: Vec<_> = (0..2)
                 .map(|sender| {
-                    let inbox = Arc::clone(&inbox);
-                    thread::spawn(move || (0..2).for_each(|round| inbox.push((sender, round))))
+                    let queue = Arc::clone(&queue);
+                    thread::spawn(move || (0..2).for_each(|round| queue.push((sender, round))))
                 })
                 .collect();
             let (mut taken, mut all) = (Vec::new(), Vec::new());
             while all.len() < 4 {
-                if inbox.may_sleep() {
+                if queue.may_sleep() {
                     let mut rung = bell.0.lock().expect("no thread panics");
                     while !*rung {
                         rung = bell.1.wait(rung).expect("no thread panics");
                     }
                     *rung = false;
                     drop(rung);
-                    inbox.awake();
+                    queue.awake();
                 }
-                inbox.take(&mut taken);
+                queue.take(&mut taken);
                 all.append(&mut taken);
             }
             for sender in senders {

@@ -6,7 +6,7 @@
 
 use crate::connection::Class;
 use crate::driver::Accepted;
-use crate::mailbox::{Letter, Mailboxes};
+use crate::mailbox::{Mailboxes, ReactorMessage};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +14,12 @@ use types::ReactorId;
 
 /// Accepted connections of a reactor, including those on their way to it.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct ReactorLoad {
     clients: AtomicUsize,
     servers: AtomicUsize,
 }
 
-impl Load {
+impl ReactorLoad {
     fn of(&self, class: Class) -> &AtomicUsize {
         if class.is_bus() { &self.servers } else { &self.clients }
     }
@@ -32,19 +32,19 @@ impl Load {
 }
 
 /// One reactor's access to the placement of connections.
-pub(crate) struct Placement<M> {
+pub(crate) struct ConnectionPlacement<M> {
     reactor: ReactorId,
-    loads: Arc<[CachePadded<Load>]>,
+    loads: Arc<[CachePadded<ReactorLoad>]>,
     mailboxes: Mailboxes<M>,
 }
 
-impl<M> Placement<M> {
+impl<M> ConnectionPlacement<M> {
     pub(crate) fn new(
         reactor: ReactorId,
-        loads: Arc<[CachePadded<Load>]>,
+        loads: Arc<[CachePadded<ReactorLoad>]>,
         mailboxes: Mailboxes<M>,
-    ) -> Placement<M> {
-        Placement { reactor, loads, mailboxes }
+    ) -> ConnectionPlacement<M> {
+        ConnectionPlacement { reactor, loads, mailboxes }
     }
 
     pub(crate) fn reactor(&self) -> ReactorId {
@@ -58,7 +58,7 @@ impl<M> Placement<M> {
         if chosen == self.reactor {
             return Some(accepted);
         }
-        self.mailboxes.of(chosen).post(Letter::Handed(accepted));
+        self.mailboxes.of(chosen).post(ReactorMessage::Connection(accepted));
         None
     }
 
@@ -68,7 +68,7 @@ impl<M> Placement<M> {
     }
 }
 
-fn least_loaded(loads: &[CachePadded<Load>], class: Class) -> ReactorId {
+fn least_loaded(loads: &[CachePadded<ReactorLoad>], class: Class) -> ReactorId {
     let least = loads.iter().enumerate().min_by_key(|(_, load)| load.read(class));
     ReactorId(least.map_or(0, |(reactor, _)| reactor as u16))
 }
@@ -77,9 +77,9 @@ fn least_loaded(loads: &[CachePadded<Load>], class: Class) -> ReactorId {
 mod tests {
     use super::*;
 
-    fn loads(counts: &[(usize, usize)]) -> Vec<CachePadded<Load>> {
+    fn loads(counts: &[(usize, usize)]) -> Vec<CachePadded<ReactorLoad>> {
         let load = |&(clients, servers): &(usize, usize)| {
-            CachePadded::new(Load { clients: clients.into(), servers: servers.into() })
+            CachePadded::new(ReactorLoad { clients: clients.into(), servers: servers.into() })
         };
         counts.iter().map(load).collect()
     }

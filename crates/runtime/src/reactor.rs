@@ -10,15 +10,15 @@
 //! - A connection with pending work (input, output, a closing) is in one of the lists of [`Io`].
 //!   The reactor does not wait while any of them is non-empty.
 
+use crate::batching::RecentClients;
 use crate::clock::Clock;
 use crate::connection::{Class, Closed, Opened, TURN_BYTES_MAX};
 use crate::counters::Counters;
-use crate::crowd::Crowd;
 use crate::driver::{Accepted, Driver, Event};
 use crate::input::Input;
 use crate::io::{Connection, InputEnd, Io, Phase};
-use crate::mailbox::{Inbox, Letter};
-use crate::placement::Placement;
+use crate::mailbox::{MessageQueue, ReactorMessage};
+use crate::placement::ConnectionPlacement;
 use crate::service::Service;
 use crate::socket::{ReceiveResult, SendResult};
 use crate::turns::{Idle, Turns};
@@ -42,17 +42,17 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Reactor<S: Service, D: Driver> {
     service: S,
     driver: D,
-    inbox: Arc<Inbox<Letter<S::Mail>>>,
-    placement: Placement<S::Mail>,
+    queue: Arc<MessageQueue<ReactorMessage<S::Mail>>>,
+    placement: ConnectionPlacement<S::Mail>,
     counters: Arc<Counters>,
     turns: Turns,
-    crowd: Crowd,
+    recent: RecentClients,
     io: Io,
     clock: Clock,
     /// Time up to which this thread's running time is accounted for.
     accounted: Instant,
     events: Vec<Event>,
-    letters: Vec<Letter<S::Mail>>,
+    messages: Vec<ReactorMessage<S::Mail>>,
     /// Connections with their deadlines for sending their last output, earliest first.
     draining: VecDeque<(Instant, ConnectionId)>,
     /// Deadline for ending, set when the reactor must stop; remaining output is then dropped.
@@ -63,32 +63,32 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
 pub(crate) struct Parts<S: Service, D: Driver> {
     pub(crate) service: S,
     pub(crate) driver: D,
-    pub(crate) inbox: Arc<Inbox<Letter<S::Mail>>>,
-    pub(crate) placement: Placement<S::Mail>,
+    pub(crate) queue: Arc<MessageQueue<ReactorMessage<S::Mail>>>,
+    pub(crate) placement: ConnectionPlacement<S::Mail>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) turns: Turns,
 }
 
 impl<S: Service, D: Driver> Reactor<S, D> {
     pub(crate) fn new(parts: Parts<S, D>) -> Reactor<S, D> {
-        let Parts { service, driver, inbox, placement, counters, turns } = parts;
+        let Parts { service, driver, queue, placement, counters, turns } = parts;
         let clock = Clock::new();
         let accounted = clock.now();
         let io = Io::new(placement.reactor());
-        let (events, letters, draining) = (Vec::new(), Vec::new(), VecDeque::new());
+        let (events, messages, draining) = (Vec::new(), Vec::new(), VecDeque::new());
         Reactor {
             service,
             driver,
-            inbox,
+            queue,
             placement,
             counters,
             turns,
-            crowd: Crowd::default(),
+            recent: RecentClients::default(),
             io,
             clock,
             accounted,
             events,
-            letters,
+            messages,
             draining,
             stops_at: None,
         }
@@ -115,7 +115,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.service.begin_turn(now, wall);
         self.admit(now);
         let has_served = self.serve(now);
-        self.read_letters(now);
+        self.take_messages(now);
         self.service.end_of_input(&mut self.io);
         if self.service.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.service.tick(now, &mut self.io);
@@ -127,8 +127,8 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     /// Returns how to wait when idle.
     fn idle(&mut self) -> Idle {
-        let is_crowded = self.driver.can_gather() && self.crowd.is_dense(self.accounted);
-        self.turns.idle(self.accounted, is_crowded)
+        let is_batched = self.driver.can_gather() && self.recent.are_frequent(self.accounted);
+        self.turns.idle(self.accounted, is_batched)
     }
 
     /// Polls for events; waits for them if there is nothing else to do.
@@ -144,7 +144,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             }
             None => self.poll(Some(Duration::ZERO)),
         }
-        self.inbox.take(&mut self.letters);
+        self.queue.take(&mut self.messages);
     }
 
     fn block(&mut self, how: Idle) {
@@ -155,13 +155,13 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         ];
         let timeout = deadlines.into_iter().flatten().min().map(|at| at.since(self.accounted));
         self.service.sleep();
-        if self.inbox.may_sleep() {
+        if self.queue.may_sleep() {
             self.counters.sleeps.add(1);
             match how {
                 Idle::Gather => self.gather(timeout),
                 Idle::Block | Idle::Spin => self.poll(timeout),
             }
-            self.inbox.awake();
+            self.queue.awake();
         }
         self.service.wake();
     }
@@ -186,7 +186,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     }
 
     fn account_for_looking(&mut self, now: Instant, idle: Option<Idle>) {
-        let something_came = !self.events.is_empty() || !self.letters.is_empty();
+        let something_came = !self.events.is_empty() || !self.messages.is_empty();
         let spent = now.since(self.accounted);
         self.accounted = now;
         self.counters.turns.add(1);
@@ -310,7 +310,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             }
             if let Some(connection) = self.io.ready[class as usize].pop_front() {
                 if class == Class::Client {
-                    self.crowd.served(connection, now);
+                    self.recent.served(connection, now);
                 }
                 read_bytes += self.receive(connection);
             }
@@ -396,20 +396,20 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    fn read_letters(&mut self, now: Instant) {
-        let mut letters = std::mem::take(&mut self.letters);
-        for letter in letters.drain(..) {
-            match letter {
-                Letter::Mail(mail) => self.service.mail(mail, &mut self.io),
-                Letter::Handed(accepted) => self.adopt(accepted),
-                Letter::Stop => {
+    fn take_messages(&mut self, now: Instant) {
+        let mut messages = std::mem::take(&mut self.messages);
+        for message in messages.drain(..) {
+            match message {
+                ReactorMessage::Mail(mail) => self.service.mail(mail, &mut self.io),
+                ReactorMessage::Connection(accepted) => self.adopt(accepted),
+                ReactorMessage::Stop => {
                     self.driver.stop_listening();
                     self.stops_at.get_or_insert(now + DRAIN_TIME_MAX);
                     self.stop(now);
                 }
             }
         }
-        self.letters = letters;
+        self.messages = messages;
     }
 
     /// Closes connections without unsent output, and lets the others send theirs.

@@ -5,8 +5,8 @@ use crate::cpus;
 use crate::driver::epoll::{Epoll, EventWaker};
 use crate::driver::uring::{self, Uring};
 use crate::driver::{Driver, DriverKind};
-use crate::mailbox::{Inbox, Letter, Mailbox, Mailboxes};
-use crate::placement::{Load, Placement};
+use crate::mailbox::{Mailbox, Mailboxes, MessageQueue, ReactorMessage};
+use crate::placement::{ConnectionPlacement, ReactorLoad};
 use crate::reactor::{Parts, Reactor};
 use crate::service::Service;
 use crate::socket::Listener;
@@ -156,9 +156,9 @@ impl Startable for Uring {
 struct Start<M, F, D> {
     config: Config,
     cpus: Vec<usize>,
-    drivers: Vec<(D, Arc<Inbox<Letter<M>>>)>,
+    drivers: Vec<(D, Arc<MessageQueue<ReactorMessage<M>>>)>,
     mailboxes: Mailboxes<M>,
-    loads: Arc<[CachePadded<Load>]>,
+    loads: Arc<[CachePadded<ReactorLoad>]>,
     counters: Vec<Arc<Counters>>,
     make_service: Arc<F>,
 }
@@ -176,14 +176,14 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
         for listener in listeners {
             drivers[0].listen(listener)?;
         }
-        let inboxes: Vec<_> =
-            drivers.iter().map(|driver| Inbox::new(Box::new(driver.waker()))).collect();
+        let queues: Vec<_> =
+            drivers.iter().map(|driver| MessageQueue::new(Box::new(driver.waker()))).collect();
         Ok(Start {
             config: config.clone(),
             cpus: cpus::cpu_numbers(),
-            mailboxes: Mailboxes::new(inboxes.iter().cloned().map(Mailbox::new).collect()),
-            drivers: drivers.into_iter().zip(inboxes).collect(),
-            loads: (0..count).map(|_| CachePadded::new(Load::default())).collect(),
+            mailboxes: Mailboxes::new(queues.iter().cloned().map(Mailbox::new).collect()),
+            drivers: drivers.into_iter().zip(queues).collect(),
+            loads: (0..count).map(|_| CachePadded::new(ReactorLoad::default())).collect(),
             counters: Vec::new(),
             make_service: Arc::new(make_service),
         })
@@ -195,14 +195,18 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
         F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,
     {
         let mut threads = Vec::new();
-        for (driver, inbox) in std::mem::take(&mut self.drivers) {
-            threads.push(self.thread(driver, inbox)?);
+        for (driver, queue) in std::mem::take(&mut self.drivers) {
+            threads.push(self.thread(driver, queue)?);
         }
         let Start { mailboxes, counters, .. } = self;
         Ok(Reactors { driver: D::KIND, why_not_uring, mailboxes, counters, threads })
     }
 
-    fn thread<S>(&mut self, driver: D, inbox: Arc<Inbox<Letter<M>>>) -> io::Result<JoinHandle<()>>
+    fn thread<S>(
+        &mut self,
+        driver: D,
+        queue: Arc<MessageQueue<ReactorMessage<M>>>,
+    ) -> io::Result<JoinHandle<()>>
     where
         S: Service<Mail = M>,
         F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,
@@ -211,7 +215,8 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
         let counters = Arc::new(Counters::default());
         self.counters.push(Arc::clone(&counters));
         let mailboxes = self.mailboxes.clone();
-        let placement = Placement::new(reactor, Arc::clone(&self.loads), mailboxes.clone());
+        let placement =
+            ConnectionPlacement::new(reactor, Arc::clone(&self.loads), mailboxes.clone());
         let make_service = Arc::clone(&self.make_service);
         let turns = Turns::new(self.config.poll, self.config.cores_shared);
         let cpu = self.cpus.get(usize::from(reactor.0)).copied().filter(|_| self.config.pin);
@@ -222,7 +227,7 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
             }
             cpus::wake_punctually();
             let service = make_service(reactor, mailboxes);
-            Reactor::new(Parts { service, driver, inbox, placement, counters, turns }).run();
+            Reactor::new(Parts { service, driver, queue, placement, counters, turns }).run();
         };
         std::thread::Builder::new().name(format!("reactor-{}", reactor.0)).spawn(run)
     }

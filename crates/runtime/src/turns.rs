@@ -97,14 +97,14 @@ impl Turns {
         now + earned_in.clamp(TURN_MIN, WINDOW)
     }
 
-    /// Returns how to wait when idle at `now`. `is_crowded` means that several clients will
+    /// Returns how to wait when idle at `now`. `is_batched` means that several clients will
     /// probably send requests within a few microseconds, so that one wake-up can serve them
     /// together.
-    pub(crate) fn idle(&mut self, now: Instant, is_crowded: bool) -> Idle {
+    pub(crate) fn idle(&mut self, now: Instant, is_batched: bool) -> Idle {
         let since = *self.idle_since.get_or_insert(now);
         match self.poll {
             PollPolicy::Busy => Idle::Spin,
-            PollPolicy::Adaptive | PollPolicy::Sleep if is_crowded => Idle::Gather,
+            PollPolicy::Adaptive | PollPolicy::Sleep if is_batched => Idle::Gather,
             PollPolicy::Sleep => Idle::Block,
             PollPolicy::Adaptive => {
                 let pays = self.pause < nanoseconds(SPIN_PAUSE) && !self.cores_shared;

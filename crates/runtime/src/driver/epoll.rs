@@ -37,7 +37,7 @@ const LISTENERS: u64 = u64::MAX - 256;
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     /// Sockets by connection slot.
-    sockets: Vec<Option<Socket>>,
+    sockets: Vec<Option<EpollSocket>>,
     listeners: Vec<Listener>,
     /// Spare descriptor, closed to accept and close a connection when the process has no
     /// descriptor left. Otherwise the listener would stay ready forever.
@@ -45,7 +45,7 @@ pub(crate) struct Epoll {
     waker: Arc<OwnedFd>,
 }
 
-struct Socket {
+struct EpollSocket {
     descriptor: OwnedFd,
     connection: ConnectionId,
     is_connecting: bool,
@@ -108,17 +108,17 @@ impl Epoll {
         }
     }
 
-    fn socket(&self, connection: ConnectionId) -> Option<&Socket> {
+    fn socket(&self, connection: ConnectionId) -> Option<&EpollSocket> {
         let socket = self.sockets.get(connection.slot())?.as_ref()?;
         (socket.connection == connection).then_some(socket)
     }
 
-    fn socket_mut(&mut self, connection: ConnectionId) -> Option<&mut Socket> {
+    fn socket_mut(&mut self, connection: ConnectionId) -> Option<&mut EpollSocket> {
         let socket = self.sockets.get_mut(connection.slot())?.as_mut()?;
         (socket.connection == connection).then_some(socket)
     }
 
-    fn add(&mut self, socket: Socket) -> io::Result<()> {
+    fn add(&mut self, socket: EpollSocket) -> io::Result<()> {
         let connection = socket.connection;
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let data = EventData::new_u64(connection.number());
@@ -229,7 +229,7 @@ impl Driver for Epoll {
         _class: Class,
     ) -> io::Result<()> {
         let descriptor = socket;
-        self.add(Socket { descriptor, connection, is_connecting: false, has_end: false })
+        self.add(EpollSocket { descriptor, connection, is_connecting: false, has_end: false })
     }
 
     fn connect(
@@ -239,7 +239,7 @@ impl Driver for Epoll {
         class: Class,
     ) -> io::Result<()> {
         let descriptor = socket::connect(address, class)?;
-        self.add(Socket { descriptor, connection, is_connecting: true, has_end: false })
+        self.add(EpollSocket { descriptor, connection, is_connecting: true, has_end: false })
     }
 
     fn receive(&mut self, connection: ConnectionId, room: &mut Vec<u8>) -> ReceiveResult {

@@ -44,7 +44,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// The kind of an operation. It is stored in the lower bits of the user data, below the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum RingOperation {
     /// Receives repeatedly.
     Receive,
     /// Sends one buffer.
@@ -59,22 +59,22 @@ pub(super) enum Operation {
     Cancel,
 }
 
-impl Operation {
-    const ALL: [Operation; 6] = [
-        Operation::Receive,
-        Operation::Send,
-        Operation::Watch,
-        Operation::Room,
-        Operation::Bell,
-        Operation::Cancel,
+impl RingOperation {
+    const ALL: [RingOperation; 6] = [
+        RingOperation::Receive,
+        RingOperation::Send,
+        RingOperation::Watch,
+        RingOperation::Room,
+        RingOperation::Bell,
+        RingOperation::Cancel,
     ];
 
     fn user_data(self, slot: u32) -> u64 {
         u64::from(slot) << 8 | self as u64
     }
 
-    fn of(user_data: u64) -> Option<(Operation, u32)> {
-        let operation = Operation::ALL.get((user_data & 0xff) as usize)?;
+    fn of(user_data: u64) -> Option<(RingOperation, u32)> {
+        let operation = RingOperation::ALL.get((user_data & 0xff) as usize)?;
         Some((*operation, (user_data >> 8) as u32))
     }
 }
@@ -96,7 +96,7 @@ pub(super) enum Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Completion {
     pub(super) slot: u32,
-    pub(super) operation: Operation,
+    pub(super) operation: RingOperation,
     pub(super) outcome: Outcome,
     /// The operation has no further completions.
     pub(super) is_last: bool,
@@ -164,7 +164,7 @@ impl Ring {
     /// Receives from `socket` until cancelled.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, slot: u32) {
         let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP).build();
-        self.push(entry, Operation::Receive, slot);
+        self.push(entry, RingOperation::Receive, slot);
     }
 
     /// Sends `bytes`. No other send of this slot may be in progress.
@@ -183,36 +183,36 @@ impl Ring {
         let entry = opcode::Send::new(Fd(socket.as_raw_fd()), place.as_ptr(), length)
             .flags(flags as i32)
             .build();
-        self.push(entry, Operation::Send, slot);
+        self.push(entry, RingOperation::Send, slot);
     }
 
     /// Reports when the connection is half-closed and when it is broken.
     pub(super) fn watch(&mut self, socket: BorrowedFd<'_>, slot: u32) {
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), 0).multi(true).build();
-        self.push(entry, Operation::Watch, slot);
+        self.push(entry, RingOperation::Watch, slot);
     }
 
     /// Reports once when the socket accepts more bytes.
     pub(super) fn wait_for_room(&mut self, socket: BorrowedFd<'_>, slot: u32) {
         let flags = u32::from(PollFlags::OUT.bits());
         let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), flags).build();
-        self.push(entry, Operation::Room, slot);
+        self.push(entry, RingOperation::Room, slot);
     }
 
     /// Reports whenever `descriptor` has become readable.
     pub(super) fn bell(&mut self, descriptor: BorrowedFd<'_>) {
         let flags = u32::from(PollFlags::IN.bits());
         let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), flags).multi(true).build();
-        self.push(entry, Operation::Bell, NOBODY);
+        self.push(entry, RingOperation::Bell, NOBODY);
     }
 
     /// Cancels an operation. Its last completion follows soon.
-    pub(super) fn cancel(&mut self, operation: Operation, slot: u32) {
+    pub(super) fn cancel(&mut self, operation: RingOperation, slot: u32) {
         let entry = opcode::AsyncCancel::new(operation.user_data(slot)).build();
-        self.push(entry, Operation::Cancel, NOBODY);
+        self.push(entry, RingOperation::Cancel, NOBODY);
     }
 
-    fn push(&mut self, entry: squeue::Entry, operation: Operation, slot: u32) {
+    fn push(&mut self, entry: squeue::Entry, operation: RingOperation, slot: u32) {
         self.under_way += 1;
         self.backlog.push_back(entry.user_data(operation.user_data(slot)));
         self.move_backlog();
@@ -325,11 +325,11 @@ impl Ring {
     pub(super) fn take(&mut self, into: &mut Vec<Completion>) {
         let (lent, under_way) = (&mut *self.lent, &mut self.under_way);
         for entry in self.ring.completion() {
-            let Some((operation, slot)) = Operation::of(entry.user_data()) else { continue };
+            let Some((operation, slot)) = RingOperation::of(entry.user_data()) else { continue };
             let is_last = !cqueue::more(entry.flags());
             *under_way -= usize::from(is_last);
             let outcome = lent.outcome(operation, slot, &entry);
-            if operation != Operation::Cancel {
+            if operation != RingOperation::Cancel {
                 into.push(Completion { slot, operation, outcome, is_last });
             }
         }
@@ -341,7 +341,7 @@ impl Drop for Ring {
         let everything = io_uring::types::CancelBuilder::any();
         let entry = opcode::AsyncCancel2::new(everything).build();
         if self.under_way > 0 {
-            self.push(entry, Operation::Cancel, NOBODY);
+            self.push(entry, RingOperation::Cancel, NOBODY);
         }
         let mut completions = Vec::new();
         let mut waited = Duration::ZERO;
@@ -366,25 +366,31 @@ impl Drop for Ring {
 }
 
 impl Lent {
-    fn outcome(&mut self, operation: Operation, slot: u32, entry: &cqueue::Entry) -> Outcome {
+    fn outcome(&mut self, operation: RingOperation, slot: u32, entry: &cqueue::Entry) -> Outcome {
         let count = entry.result();
         let buffer = match operation {
-            Operation::Receive => match cqueue::buffer_select(entry.flags()) {
+            RingOperation::Receive => match cqueue::buffer_select(entry.flags()) {
                 Some(id) => self.provided.filled(id, count.max(0) as usize),
                 None => Vec::new(),
             },
-            Operation::Send => {
+            RingOperation::Send => {
                 self.sending.get_mut(slot as usize).map(std::mem::take).unwrap_or_default()
             }
-            Operation::Watch | Operation::Room | Operation::Bell | Operation::Cancel => Vec::new(),
+            RingOperation::Watch
+            | RingOperation::Room
+            | RingOperation::Bell
+            | RingOperation::Cancel => Vec::new(),
         };
         match (usize::try_from(count), operation) {
             (Err(_), _) => Outcome::Failed(Errno::from_raw_os_error(-count), buffer),
-            (Ok(_), Operation::Receive) => Outcome::Received(buffer),
-            (Ok(count), Operation::Send) => Outcome::Sent(count, buffer),
+            (Ok(_), RingOperation::Receive) => Outcome::Received(buffer),
+            (Ok(count), RingOperation::Send) => Outcome::Sent(count, buffer),
             (
                 Ok(mask),
-                Operation::Watch | Operation::Room | Operation::Bell | Operation::Cancel,
+                RingOperation::Watch
+                | RingOperation::Room
+                | RingOperation::Bell
+                | RingOperation::Cancel,
             ) => Outcome::Ready(PollFlags::from_bits_truncate(mask as u16)),
         }
     }

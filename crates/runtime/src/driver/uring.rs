@@ -21,7 +21,7 @@
 mod leaving;
 
 use super::epoll::{Epoll, EventWaker};
-use super::ring::{Completion, Operation, Outcome, Ring};
+use super::ring::{Completion, Outcome, Ring, RingOperation};
 use super::{Driver, Event};
 use crate::buffers::{BUFFER_BYTES, Buffers};
 use crate::connection::Class;
@@ -45,7 +45,7 @@ const PENDING_BYTES_MAX: usize = 4 * BUFFER_BYTES;
 const SEND_BYTES_MAX: usize = 4 * BUFFER_BYTES;
 
 /// Number of events to wait for together, and how long the first one waits for the others: about
-/// the time in which three requests of a crowd arrive.
+/// the time in which three requests of frequent clients arrive.
 const GATHERED: usize = 4;
 const GATHER_TIME: Duration = Duration::from_micros(40);
 
@@ -61,7 +61,7 @@ pub(crate) struct Uring {
     has_rung: bool,
     /// Index of each connection's socket, by connection slot.
     slots: Vec<Option<u32>>,
-    sockets: Vec<Option<Socket>>,
+    sockets: Vec<Option<UringSocket>>,
     free: Vec<u32>,
     in_use: usize,
     completions: Vec<Completion>,
@@ -95,12 +95,12 @@ enum Intake {
 
 /// The reason why nothing more comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+enum IntakeEnd {
     Finished,
     Broken,
 }
 
-struct Socket {
+struct UringSocket {
     connection: ConnectionId,
     descriptor: OwnedFd,
     intake: Intake,
@@ -108,7 +108,7 @@ struct Socket {
     pending: VecDeque<Vec<u8>>,
     taken: usize,
     pending_bytes: usize,
-    end: Option<End>,
+    end: Option<IntakeEnd>,
     outflow: Outflow,
     is_watched: bool,
     /// The reactor has closed the connection; the socket waits for its last completions.
@@ -165,7 +165,7 @@ impl Uring {
 
     fn completed(&mut self, completion: Completion, events: &mut Vec<Event>) {
         let Completion { slot: index, operation, outcome, is_last } = completion;
-        if operation == Operation::Bell {
+        if operation == RingOperation::Bell {
             self.has_rung = true;
             self.has_bell &= !is_last;
             return;
@@ -176,19 +176,19 @@ impl Uring {
             return self.free_if_done(index);
         }
         match operation {
-            Operation::Receive => self.received(index, outcome, is_last, events),
-            Operation::Send => self.sent(index, outcome, events),
-            Operation::Room => {
+            RingOperation::Receive => self.received(index, outcome, is_last, events),
+            RingOperation::Send => self.sent(index, outcome, events),
+            RingOperation::Room => {
                 socket.outflow = Outflow::Idle;
                 events.push(Event::Writable(socket.connection));
             }
-            Operation::Watch => {
+            RingOperation::Watch => {
                 socket.is_watched &= !is_last;
                 if matches!(outcome, Outcome::Ready(flags) if is_broken(flags)) {
                     socket.break_off(events);
                 }
             }
-            Operation::Bell | Operation::Cancel => {}
+            RingOperation::Bell | RingOperation::Cancel => {}
         }
         self.leave_if_done(index);
     }
@@ -200,7 +200,7 @@ impl Uring {
         }
         match outcome {
             Outcome::Received(bytes) if bytes.is_empty() => {
-                socket.end(End::Finished, events);
+                socket.end(IntakeEnd::Finished, events);
                 return self.watch(index);
             }
             Outcome::Received(bytes) => socket.arrived(bytes, events),
@@ -223,7 +223,7 @@ impl Uring {
         match socket.intake {
             Intake::Running if is_full => {
                 socket.intake = Intake::Stopping;
-                self.ring.cancel(Operation::Receive, index);
+                self.ring.cancel(RingOperation::Receive, index);
             }
             Intake::Stopped if is_full => self.watch(index),
             Intake::Stopped if socket.end.is_none() => self.receive_from(index),
@@ -264,7 +264,7 @@ impl Uring {
     }
 
     fn free_if_done(&mut self, index: u32) {
-        let is_done = |socket: &Socket| socket.is_closing && socket.operations == 0;
+        let is_done = |socket: &UringSocket| socket.is_closing && socket.operations == 0;
         let place = &mut self.sockets[index as usize];
         if place.as_ref().is_some_and(is_done) {
             *place = None;
@@ -331,13 +331,13 @@ fn is_broken(flags: PollFlags) -> bool {
     flags.intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-fn socket_at(sockets: &mut [Option<Socket>], index: u32) -> Option<&mut Socket> {
+fn socket_at(sockets: &mut [Option<UringSocket>], index: u32) -> Option<&mut UringSocket> {
     sockets.get_mut(index as usize)?.as_mut()
 }
 
-impl Socket {
-    fn new(connection: ConnectionId, descriptor: OwnedFd) -> Socket {
-        Socket {
+impl UringSocket {
+    fn new(connection: ConnectionId, descriptor: OwnedFd) -> UringSocket {
+        UringSocket {
             connection,
             descriptor,
             intake: Intake::Stopped,
@@ -361,13 +361,13 @@ impl Socket {
         self.pending.push_back(bytes);
     }
 
-    fn end(&mut self, end: End, events: &mut Vec<Event>) {
+    fn end(&mut self, end: IntakeEnd, events: &mut Vec<Event>) {
         self.end = self.end.max(Some(end));
         events.push(Event::Readable(self.connection));
     }
 
     fn break_off(&mut self, events: &mut Vec<Event>) {
-        self.end = Some(End::Broken);
+        self.end = Some(IntakeEnd::Broken);
         events.push(Event::Broken(self.connection));
     }
 
@@ -450,7 +450,7 @@ impl Driver for Uring {
             self.sockets.push(None);
             self.sockets.len() as u32 - 1
         });
-        self.sockets[index as usize] = Some(Socket::new(connection, socket));
+        self.sockets[index as usize] = Some(UringSocket::new(connection, socket));
         if self.slots.len() <= connection.slot() {
             self.slots.resize(connection.slot() + 1, None);
         }
@@ -483,8 +483,8 @@ impl Driver for Uring {
             self.leave_for_large(index, room);
             return match end {
                 None => ReceiveResult::Nothing,
-                Some(End::Finished) => ReceiveResult::End,
-                Some(End::Broken) => ReceiveResult::Failed,
+                Some(IntakeEnd::Finished) => ReceiveResult::End,
+                Some(IntakeEnd::Broken) => ReceiveResult::Failed,
             };
         }
         if socket.taken == 0
@@ -510,7 +510,7 @@ impl Driver for Uring {
             return self.others.send(connection, output, buffers);
         };
         let Some(socket) = socket_at(&mut self.sockets, index) else { return SendResult::Failed };
-        if socket.end == Some(End::Broken) {
+        if socket.end == Some(IntakeEnd::Broken) {
             return SendResult::Failed;
         }
         for buffer in self.spent.drain(..) {
@@ -573,10 +573,10 @@ impl Driver for Uring {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         socket.is_closing = true;
         let operations = [
-            (socket.intake == Intake::Running, Operation::Receive),
-            (matches!(socket.outflow, Outflow::Sending { .. }), Operation::Send),
-            (socket.outflow == Outflow::Full, Operation::Room),
-            (socket.is_watched, Operation::Watch),
+            (socket.intake == Intake::Running, RingOperation::Receive),
+            (matches!(socket.outflow, Outflow::Sending { .. }), RingOperation::Send),
+            (socket.outflow == Outflow::Full, RingOperation::Room),
+            (socket.is_watched, RingOperation::Watch),
         ];
         for (_, operation) in operations.into_iter().filter(|(is_under_way, _)| *is_under_way) {
             self.ring.cancel(operation, index);

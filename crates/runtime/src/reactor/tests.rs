@@ -211,8 +211,8 @@ struct World {
 impl World {
     fn new() -> World {
         let log = Log::default();
-        let inbox = Inbox::new(Box::new(Nobody));
-        let mailbox = Mailbox::new(Arc::clone(&inbox));
+        let queue = MessageQueue::new(Box::new(Nobody));
+        let mailbox = Mailbox::new(Arc::clone(&queue));
         let loads = vec![CachePadded::default()].into();
         let mailboxes = Mailboxes::new(vec![mailbox.clone()]);
         let connections = Vec::new();
@@ -225,7 +225,7 @@ impl World {
                 takes: usize::MAX,
                 sent: Vec::new(),
             },
-            inbox,
+            queue,
             placement: Placement::new(ReactorId(0), loads, mailboxes),
             counters: Arc::default(),
             turns: Turns::new(PollPolicy::Sleep, false),
@@ -264,11 +264,11 @@ fn a_turn_serves_priority_then_bus_then_clients_then_mail_then_background() {
     world.send(client, b"client");
     world.send(bus, b"bus");
     world.send(priority, b"priority");
-    world.mailbox.send("letter");
+    world.mailbox.send("message");
     world.reactor.service.background = 2;
     world.reactor.service.share = 100;
     let expected =
-        ["input priority", "input bus", "input client", "mail letter", "end of input", "quantum"];
+        ["input priority", "input bus", "input client", "mail message", "end of input", "quantum"];
     assert_eq!(world.turn(), expected);
 }
 
@@ -370,7 +370,7 @@ fn stopping_closes_everything_and_ends_the_turns() {
     let mut world = World::new();
     world.connection(Class::Client);
     world.connection(Class::Bus);
-    world.mailbox.post(Letter::Stop);
+    world.mailbox.post(ReactorMessage::Stop);
     let closed = "closed Stopping";
     assert_eq!(world.turn(), ["sleep", "wake", "end of input", closed, closed]);
     assert!(world.reactor.has_stopped());

@@ -61,7 +61,7 @@ fn one_receive_brings_bytes_again_and_again_and_then_the_end() {
     drop(theirs);
     let end = Completion {
         slot: 7,
-        operation: Operation::Receive,
+        operation: RingOperation::Receive,
         outcome: Outcome::Received(Vec::new()),
         is_last: true,
     };
@@ -125,7 +125,7 @@ fn a_cancelled_operation_has_one_last_completion() {
     ring.receive(ours.as_fd(), 0);
     ring.send(ours.as_fd(), 0, vec![1; 4 << 20]);
     ring.submit().expect("the ring works");
-    for operation in [Operation::Receive, Operation::Send] {
+    for operation in [RingOperation::Receive, RingOperation::Send] {
         ring.cancel(operation, 0);
         let completions = ring.next();
         assert_eq!((completions[0].operation, completions[0].is_last), (operation, true));
@@ -146,7 +146,7 @@ fn a_broken_peer_is_an_error_and_a_half_closed_one_is_not() {
     let Outcome::Ready(flags) = &ring.next()[0].outcome else { panic!("a watch tells flags") };
     assert!(flags.intersects(PollFlags::ERR | PollFlags::HUP), "{flags:?}");
     ring.send(ours.as_fd(), 0, vec![1]);
-    let broken = ring.next().into_iter().find(|done| done.operation == Operation::Send);
+    let broken = ring.next().into_iter().find(|done| done.operation == RingOperation::Send);
     assert!(matches!(broken.map(|done| done.outcome), Some(Outcome::Failed(Errno::PIPE, _))));
 }
 

@@ -5,7 +5,7 @@
 //! when the ring has no operation of it in progress. The order of bytes is kept: bytes received
 //! before are taken first, the rest is still in the socket.
 
-use super::{Intake, Operation, Uring, socket_at};
+use super::{Intake, RingOperation, Uring, socket_at};
 use crate::buffers::BUFFER_BYTES;
 use crate::connection::Class;
 use crate::driver::Driver;
@@ -23,10 +23,10 @@ impl Uring {
             socket.is_leaving = true;
             if socket.intake == Intake::Running {
                 socket.intake = Intake::Stopping;
-                self.ring.cancel(Operation::Receive, index);
+                self.ring.cancel(RingOperation::Receive, index);
             }
             if socket.is_watched {
-                self.ring.cancel(Operation::Watch, index);
+                self.ring.cancel(RingOperation::Watch, index);
             }
         }
         self.leave_if_done(index);
