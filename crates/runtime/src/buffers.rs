@@ -55,6 +55,11 @@ impl Buffers {
             self.large_bytes += capacity;
             self.large.push(buffer);
         }
+        debug_assert_eq!(
+            self.large_bytes,
+            self.large.iter().map(Vec::capacity).sum::<usize>(),
+            "the bytes of the pool are counted wrongly"
+        );
     }
 }
 

@@ -293,6 +293,7 @@ impl Io {
 
     /// Returns whether there is no connection at all.
     pub(crate) fn is_empty(&self) -> bool {
+        assert!(self.free.len() <= self.slots.len(), "a slot is free twice");
         self.slots.len() == self.free.len()
     }
 

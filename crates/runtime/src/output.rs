@@ -36,6 +36,7 @@ impl Output {
 
     /// Returns the number of unsent bytes.
     pub(crate) fn backlog(&self) -> usize {
+        debug_assert!(self.sent <= self.queue_bytes, "more was sent than was queued");
         self.queue_bytes - self.sent + self.tail.len()
     }
 
@@ -60,6 +61,7 @@ impl Output {
     /// Fills `slices` with the next bytes for one kernel call, and returns how many were filled.
     /// `seal` must be called before.
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+        assert!(self.tail.is_empty(), "the tail of an output is not sealed");
         let mut count = 0;
         let mut skip = self.sent;
         for (slice, buffer) in slices.iter_mut().zip(&self.queue) {

@@ -64,7 +64,9 @@ impl<M> ConnectionPlacement<M> {
 
     /// Records that a connection placed here has ended.
     pub(crate) fn left(&self, class: Class) {
-        self.loads[usize::from(self.reactor.0)].of(class).fetch_sub(1, Ordering::Relaxed);
+        let before =
+            self.loads[usize::from(self.reactor.0)].of(class).fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "more connections have ended than were placed");
     }
 }
 
@@ -82,6 +84,16 @@ mod tests {
             CachePadded::new(ReactorLoad { clients: clients.into(), servers: servers.into() })
         };
         counts.iter().map(load).collect()
+    }
+
+    #[test]
+    #[should_panic(expected = "more connections have ended than were placed")]
+    fn a_connection_ends_only_where_it_was_placed() {
+        let loads = loads(&[(1, 0)]);
+        let placement =
+            ConnectionPlacement::new(ReactorId(0), loads.into(), Mailboxes::<()>::new(Vec::new()));
+        placement.left(Class::Client);
+        placement.left(Class::Client);
     }
 
     #[test]

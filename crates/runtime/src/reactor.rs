@@ -220,6 +220,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
                 Event::Broken(connection) => self.broken(connection),
             }
         }
+        assert!(self.events.is_empty(), "events arrived within a turn");
         self.events = events;
         if self.stops_at.is_some() {
             self.stop(now);
@@ -321,6 +322,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     /// Reads from one connection and passes its input to the service. Returns the bytes read.
     fn receive(&mut self, connection: ConnectionId) -> usize {
         let Some(found) = self.io.get_mut(connection) else { return 0 };
+        assert!(found.is_queued, "{connection} is read without being queued");
         found.is_queued = false;
         if !found.may_receive() {
             return 0;
@@ -409,6 +411,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
                 }
             }
         }
+        assert!(self.messages.is_empty(), "messages arrived within a turn");
         self.messages = messages;
     }
 
@@ -467,11 +470,13 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         for connection in dirty.drain(..) {
             self.send(connection);
         }
+        assert!(self.io.dirty.is_empty(), "sending has produced more output");
         self.io.dirty = dirty;
     }
 
     fn send(&mut self, connection: ConnectionId) {
         let Some(found) = self.io.get_mut(connection) else { return };
+        assert!(found.is_dirty, "{connection} is sent without being dirty");
         found.is_dirty = false;
         if found.is_blocked {
             return;

@@ -327,6 +327,7 @@ impl Ring {
         for entry in self.ring.completion() {
             let Some((operation, slot)) = RingOperation::of(entry.user_data()) else { continue };
             let is_last = !cqueue::more(entry.flags());
+            assert!(!is_last || *under_way > 0, "{operation:?} of slot {slot} completes twice");
             *under_way -= usize::from(is_last);
             let outcome = lent.outcome(operation, slot, &entry);
             if operation != RingOperation::Cancel {

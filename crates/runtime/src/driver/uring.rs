@@ -171,6 +171,7 @@ impl Uring {
             return;
         }
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
+        assert!(!is_last || socket.operations > 0, "{operation:?} completes twice");
         socket.operations -= u32::from(is_last);
         if socket.is_closing {
             return self.free_if_done(index);
@@ -389,6 +390,11 @@ impl UringSocket {
             first.clear();
             self.taken = 0;
         }
+        debug_assert_eq!(
+            self.pending_bytes + self.taken,
+            self.pending.iter().map(Vec::len).sum::<usize>(),
+            "the pending bytes of a socket are counted wrongly"
+        );
         count
     }
 }
