@@ -34,7 +34,7 @@ pub(crate) struct ReplicaFile {
     freed: AtomicBool,
     /// Set if the disk has failed for this file.
     spoiled: AtomicBool,
-    files: Arc<Files>,
+    files: Arc<FileSet>,
 }
 
 impl ReplicaFile {
@@ -93,7 +93,7 @@ impl FreeFile {
 
 /// Numbers of a disk's files, and sequence numbers of the replicas begun in them.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub(crate) struct FileSet {
     free: Mutex<Vec<FreeFile>>,
     /// ReplicaFile during the removal of files, so that a concurrent caller returns only after it.
     trimming: Mutex<()>,
@@ -103,10 +103,10 @@ pub(crate) struct Files {
     order: Mutex<ReplicaOrder>,
 }
 
-impl Files {
+impl FileSet {
     /// Registers a found file with the sequence number of its replica.
     pub(crate) fn find(
-        self: &Arc<Files>,
+        self: &Arc<FileSet>,
         number: FileNumber,
         header: ReplicaHeader,
         order: ReplicaOrder,
@@ -118,7 +118,7 @@ impl Files {
 
     /// Assigns a file to a new replica, which gets the next sequence number.
     pub(crate) fn hold(
-        self: &Arc<Files>,
+        self: &Arc<FileSet>,
         number: FileNumber,
         header: ReplicaHeader,
     ) -> Arc<ReplicaFile> {
@@ -129,7 +129,7 @@ impl Files {
     }
 
     fn replica(
-        self: &Arc<Files>,
+        self: &Arc<FileSet>,
         number: FileNumber,
         header: ReplicaHeader,
         order: ReplicaOrder,

@@ -2,7 +2,7 @@
 
 use crate::cache::ReplicaCache;
 use crate::disk::{Disk, DiskFile, FileNumber};
-use crate::files::{Files, FreeFile, ReplicaFile, lock};
+use crate::files::{FileSet, FreeFile, ReplicaFile, lock};
 use crate::writer::{FileOpener, OpenFiles, ReplicaWriter};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ const HEADERS_AT_ONCE: usize = 16;
 pub struct Replicas {
     disk: Arc<dyn Disk>,
     boot: BootId,
-    files: Arc<Files>,
+    files: Arc<FileSet>,
     by_id: Mutex<BTreeMap<ReplicaId, Arc<ReplicaFile>>>,
     /// Replicas with open files.
     open: Arc<OpenFiles>,
@@ -69,7 +69,7 @@ impl Replicas {
     /// Reads the header of every file on the disk, and changes none. `boot` is the current boot
     /// id of the machine. Files without a replica are removed when the first replica is freed.
     pub fn open(disk: Arc<dyn Disk>, boot: BootId) -> io::Result<OpenedReplicas> {
-        let files = Arc::new(Files::default());
+        let files = Arc::new(FileSet::default());
         let mut by_id = BTreeMap::new();
         let mut unreadable = Vec::new();
         let numbers = disk.list()?;

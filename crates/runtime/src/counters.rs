@@ -11,9 +11,9 @@ macro_rules! counters {
     ($($name:ident),* $(,)?) => {
         /// The live counters of one reactor.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: Counter),* }
+        pub(crate) struct ReactorCounters { $(pub(crate) $name: LocalCounter),* }
 
-        impl Counters {
+        impl ReactorCounters {
             pub(crate) fn read(&self) -> ReactorCounts {
                 ReactorCounts { $($name: self.$name.read()),* }
             }
@@ -24,9 +24,9 @@ macro_rules! counters {
 counters! { turns, quanta, sleeps, priority_ns, work_ns, background_ns, waiting_ns, accepted, closed, bytes_in, bytes_out }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct LocalCounter(AtomicU64);
 
-impl Counter {
+impl LocalCounter {
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

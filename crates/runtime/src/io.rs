@@ -16,7 +16,7 @@ use types::limits::CLIENT_BACKLOG_MAX;
 
 /// Phase in the life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// `connect` was called; the connection is neither established nor failed.
     Connecting { tag: ConnectTag, address: SocketAddr },
     /// In use.
@@ -30,7 +30,7 @@ pub(crate) enum Phase {
 /// The reactor's state of one connection.
 pub(crate) struct Connection {
     pub(crate) class: Class,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ConnectionPhase,
     /// Class under which it was counted when it was accepted; `None` for outgoing ones.
     pub(crate) placed_as: Option<Class>,
     pub(crate) input: Input,
@@ -62,7 +62,7 @@ pub(crate) enum InputEnd {
 }
 
 impl Connection {
-    pub(crate) fn new(class: Class, phase: Phase) -> Connection {
+    pub(crate) fn new(class: Class, phase: ConnectionPhase) -> Connection {
         Connection {
             class,
             phase,
@@ -86,7 +86,7 @@ impl Connection {
 
     /// Returns whether input may be read and passed to the service.
     pub(crate) fn may_receive(&self) -> bool {
-        self.phase == Phase::Open && !self.is_paused && !self.is_congested()
+        self.phase == ConnectionPhase::Open && !self.is_paused && !self.is_congested()
     }
 }
 
@@ -142,8 +142,10 @@ impl Io {
     /// Returns whether the connection can still be written to.
     pub fn is_open(&self, connection: ConnectionId) -> bool {
         self.get(connection).is_some_and(|found| match found.phase {
-            Phase::Open => true,
-            Phase::Connecting { .. } | Phase::Draining | Phase::Closing { .. } => false,
+            ConnectionPhase::Open => true,
+            ConnectionPhase::Connecting { .. }
+            | ConnectionPhase::Draining
+            | ConnectionPhase::Closing { .. } => false,
         })
     }
 
@@ -229,20 +231,20 @@ impl Io {
     pub fn close_after_flush(&mut self, connection: ConnectionId) {
         let Some(found) = self.get_mut(connection) else { return };
         match found.phase {
-            Phase::Open => {
-                found.phase = Phase::Draining;
+            ConnectionPhase::Open => {
+                found.phase = ConnectionPhase::Draining;
                 self.draining.push(connection);
                 self.mark_dirty(connection);
             }
-            Phase::Connecting { .. } => self.close(connection),
-            Phase::Draining | Phase::Closing { .. } => {}
+            ConnectionPhase::Connecting { .. } => self.close(connection),
+            ConnectionPhase::Draining | ConnectionPhase::Closing { .. } => {}
         }
     }
 
     /// Starts connecting to a server. `opened` or `connect_failed` follows, never within this call.
     /// The only time limit is the system's; a service with a shorter one closes the connection.
     pub fn connect(&mut self, address: SocketAddr, tag: ConnectTag, class: Class) -> ConnectionId {
-        let phase = Phase::Connecting { tag, address };
+        let phase = ConnectionPhase::Connecting { tag, address };
         let connection = self.insert(Connection::new(class, phase));
         self.connecting.push(connection);
         connection
@@ -251,9 +253,11 @@ impl Io {
     pub(crate) fn end(&mut self, connection: ConnectionId, why: Closed) {
         let Some(found) = self.get_mut(connection) else { return };
         match found.phase {
-            Phase::Closing { .. } => {}
-            Phase::Connecting { .. } | Phase::Open | Phase::Draining => {
-                found.phase = Phase::Closing { why };
+            ConnectionPhase::Closing { .. } => {}
+            ConnectionPhase::Connecting { .. }
+            | ConnectionPhase::Open
+            | ConnectionPhase::Draining => {
+                found.phase = ConnectionPhase::Closing { why };
                 self.closing.push(connection);
             }
         }

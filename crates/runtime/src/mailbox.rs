@@ -13,7 +13,7 @@ use std::sync::Arc;
 use types::ReactorId;
 
 /// Wakes a waiting reactor from another thread.
-pub(crate) trait Wake: Send + Sync {
+pub(crate) trait Waker: Send + Sync {
     fn wake(&self);
 }
 
@@ -24,11 +24,11 @@ pub(crate) struct MessageQueue<M> {
     pending: AtomicBool,
     /// The reactor waits or is about to, and must be woken.
     asleep: AtomicBool,
-    waker: Box<dyn Wake>,
+    waker: Box<dyn Waker>,
 }
 
 impl<M> MessageQueue<M> {
-    pub(crate) fn new(waker: Box<dyn Wake>) -> Arc<MessageQueue<M>> {
+    pub(crate) fn new(waker: Box<dyn Waker>) -> Arc<MessageQueue<M>> {
         Arc::new(MessageQueue {
             messages: Mutex::new(Vec::new()),
             pending: AtomicBool::new(false),
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn messages_come_out_in_order_and_keep_the_reactor_awake() {
         struct Nobody;
-        impl Wake for Nobody {
+        impl Waker for Nobody {
             fn wake(&self) {}
         }
 
@@ -194,7 +194,7 @@ mod tests {
         use shuttle::thread;
 
         struct Bell(Arc<(Mutex<bool>, Condvar)>);
-        impl Wake for Bell {
+        impl Waker for Bell {
             fn wake(&self) {
                 *self.0.0.lock().expect("no thread panics") = true;
                 self.0.1.notify_one();

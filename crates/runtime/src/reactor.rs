@@ -13,10 +13,10 @@
 use crate::batching::RecentClients;
 use crate::clock::Clock;
 use crate::connection::{Class, Closed, Opened, TURN_BYTES_MAX};
-use crate::counters::Counters;
-use crate::driver::{Accepted, Driver, Event};
+use crate::counters::ReactorCounters;
+use crate::driver::{Accepted, Driver, NetworkEvent};
 use crate::input::Input;
-use crate::io::{Connection, InputEnd, Io, Phase};
+use crate::io::{Connection, ConnectionPhase, InputEnd, Io};
 use crate::mailbox::{MessageQueue, ReactorMessage};
 use crate::placement::ConnectionPlacement;
 use crate::service::Service;
@@ -44,14 +44,14 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
     driver: D,
     queue: Arc<MessageQueue<ReactorMessage<S::Mail>>>,
     placement: ConnectionPlacement<S::Mail>,
-    counters: Arc<Counters>,
+    counters: Arc<ReactorCounters>,
     turns: Turns,
     recent: RecentClients,
     io: Io,
     clock: Clock,
     /// Time up to which this thread's running time is accounted for.
     accounted: Instant,
-    events: Vec<Event>,
+    events: Vec<NetworkEvent>,
     messages: Vec<ReactorMessage<S::Mail>>,
     /// Connections with their deadlines for sending their last output, earliest first.
     draining: VecDeque<(Instant, ConnectionId)>,
@@ -65,7 +65,7 @@ pub(crate) struct Parts<S: Service, D: Driver> {
     pub(crate) driver: D,
     pub(crate) queue: Arc<MessageQueue<ReactorMessage<S::Mail>>>,
     pub(crate) placement: ConnectionPlacement<S::Mail>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<ReactorCounters>,
     pub(crate) turns: Turns,
 }
 
@@ -203,21 +203,23 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
-                Event::Accepted(accepted) => {
+                NetworkEvent::Accepted(accepted) => {
                     if let Some(ours) = self.placement.place(accepted) {
                         self.adopt(ours);
                     }
                 }
-                Event::Connected(connection) => self.connected(connection),
-                Event::ConnectFailed(connection, error) => self.connect_failed(connection, error),
-                Event::Readable(connection) => {
+                NetworkEvent::Connected(connection) => self.connected(connection),
+                NetworkEvent::ConnectFailed(connection, error) => {
+                    self.connect_failed(connection, error)
+                }
+                NetworkEvent::Readable(connection) => {
                     if let Some(found) = self.io.get_mut(connection) {
                         found.is_readable = true;
                         self.io.mark_ready(connection);
                     }
                 }
-                Event::Writable(connection) => self.unblock(connection),
-                Event::Broken(connection) => self.broken(connection),
+                NetworkEvent::Writable(connection) => self.unblock(connection),
+                NetworkEvent::Broken(connection) => self.broken(connection),
             }
         }
         assert!(self.events.is_empty(), "events arrived within a turn");
@@ -229,7 +231,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     fn adopt(&mut self, accepted: Accepted) {
         let Accepted { socket, port, class, peer } = accepted;
-        let mut fresh = Connection::new(class, Phase::Open);
+        let mut fresh = Connection::new(class, ConnectionPhase::Open);
         fresh.placed_as = Some(class);
         let connection = self.io.insert(fresh);
         if self.driver.adopt(connection, socket, class).is_err() {
@@ -243,15 +245,15 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     fn connected(&mut self, connection: ConnectionId) {
         let Some(found) = self.io.get_mut(connection) else { return };
-        if let Phase::Connecting { tag, .. } = found.phase {
-            found.phase = Phase::Open;
+        if let ConnectionPhase::Connecting { tag, .. } = found.phase {
+            found.phase = ConnectionPhase::Open;
             self.service.opened(connection, Opened::Connected { tag }, &mut self.io);
         }
     }
 
     fn connect_failed(&mut self, connection: ConnectionId, error: std::io::Error) {
         let Some(found) = self.io.get(connection) else { return };
-        if let Phase::Connecting { tag, .. } = found.phase {
+        if let ConnectionPhase::Connecting { tag, .. } = found.phase {
             self.forget(connection);
             self.service.connect_failed(connection, tag, error, &mut self.io);
         }
@@ -458,7 +460,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     fn begin_to_connect(&mut self, connection: ConnectionId) {
         let Some(found) = self.io.get(connection) else { return };
-        if let Phase::Connecting { address, .. } = found.phase
+        if let ConnectionPhase::Connecting { address, .. } = found.phase
             && let Err(error) = self.driver.connect(connection, address, found.class)
         {
             self.connect_failed(connection, error);
@@ -482,7 +484,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             return;
         }
         let mut output = std::mem::take(&mut found.output);
-        let is_last = found.phase == Phase::Draining;
+        let is_last = found.phase == ConnectionPhase::Draining;
         let mut sent = self.driver.send(connection, &mut output, &mut self.io.buffers);
         if let (SendResult::Taken { bytes }, true) = (sent, is_last) {
             // Closing must wait until the output has left. A second call makes the driver report
@@ -498,7 +500,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         match sent {
             SendResult::All { bytes } => {
                 self.counters.bytes_out.add(bytes as u64);
-                if found.phase == Phase::Draining {
+                if found.phase == ConnectionPhase::Draining {
                     self.driver.finish(connection);
                     self.io.end(connection, Closed::ByService);
                 }
@@ -524,7 +526,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
 
     fn close(&mut self, connection: ConnectionId) {
         let Some(found) = self.io.get(connection) else { return };
-        if let Phase::Closing { why } = found.phase {
+        if let ConnectionPhase::Closing { why } = found.phase {
             self.driver.close(connection);
             self.service.closed(connection, why, &mut self.io);
             self.counters.closed.add(1);

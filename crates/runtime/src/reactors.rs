@@ -1,6 +1,7 @@
 //! All reactors of a process: starting, stopping, and reading their counters.
 
 use crate::counters::Counters;
+use crate::counters::{Counts, ReactorCounters};
 use crate::cpus;
 use crate::driver::epoll::{Epoll, EventWaker};
 use crate::driver::uring::{self, Uring};
@@ -54,7 +55,7 @@ pub struct Reactors<M> {
     driver: DriverKind,
     why_not_uring: Option<io::Error>,
     mailboxes: Mailboxes<M>,
-    counters: Vec<Arc<Counters>>,
+    counters: Vec<Arc<ReactorCounters>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -159,7 +160,7 @@ struct Start<M, F, D> {
     drivers: Vec<(D, Arc<MessageQueue<ReactorMessage<M>>>)>,
     mailboxes: Mailboxes<M>,
     loads: Arc<[CachePadded<ReactorLoad>]>,
-    counters: Vec<Arc<Counters>>,
+    counters: Vec<Arc<ReactorCounters>>,
     make_service: Arc<F>,
 }
 
@@ -212,7 +213,7 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
         F: Fn(ReactorId, Mailboxes<M>) -> S + Send + Sync + 'static,
     {
         let reactor = ReactorId(self.counters.len() as u16);
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(ReactorCounters::default());
         self.counters.push(Arc::clone(&counters));
         let mailboxes = self.mailboxes.clone();
         let placement =

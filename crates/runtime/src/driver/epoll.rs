@@ -5,10 +5,10 @@
 //! rule would miss only an end of input that arrived together with the last bytes. The system
 //! reports it (`RDHUP`), and such a connection is read until the end is reached.
 
-use super::{Accepted, Driver, Event};
+use super::{Accepted, Driver, NetworkEvent};
 use crate::buffers::Buffers;
 use crate::connection::Class;
-use crate::mailbox::Wake;
+use crate::mailbox::Waker;
 use crate::output::Output;
 use crate::socket::{self, Listener, ReceiveResult, SendResult};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -56,7 +56,7 @@ struct EpollSocket {
 /// Wakes a driver through an event descriptor.
 pub(crate) struct EventWaker(Arc<OwnedFd>);
 
-impl Wake for EventWaker {
+impl Waker for EventWaker {
     fn wake(&self) {
         // Fails only after 2^64 unconsumed wake-ups; then one is pending anyway.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
@@ -89,7 +89,7 @@ impl Epoll {
     pub(super) fn look(
         &mut self,
         timeout: Option<Duration>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<NetworkEvent>,
     ) -> io::Result<usize> {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -130,7 +130,7 @@ impl Epoll {
         Ok(())
     }
 
-    fn translate(&mut self, told: epoll::Event, events: &mut Vec<Event>) {
+    fn translate(&mut self, told: epoll::Event, events: &mut Vec<NetworkEvent>) {
         let (number, flags) = (told.data.u64(), told.flags);
         if number == WAKER {
             return;
@@ -145,33 +145,33 @@ impl Epoll {
         }
         socket.has_end |= flags.contains(EventFlags::RDHUP);
         if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
-            return events.push(Event::Broken(connection));
+            return events.push(NetworkEvent::Broken(connection));
         }
         if flags.intersects(EventFlags::IN | EventFlags::RDHUP) {
-            events.push(Event::Readable(connection));
+            events.push(NetworkEvent::Readable(connection));
         }
         if flags.contains(EventFlags::OUT) {
-            events.push(Event::Writable(connection));
+            events.push(NetworkEvent::Writable(connection));
         }
     }
 
-    fn connected(&mut self, connection: ConnectionId, events: &mut Vec<Event>) {
+    fn connected(&mut self, connection: ConnectionId, events: &mut Vec<NetworkEvent>) {
         let Some(socket) = self.socket_mut(connection) else { return };
         match sockopt::socket_error(&socket.descriptor).unwrap_or_else(Err) {
             Ok(()) => {
                 socket.is_connecting = false;
-                events.push(Event::Connected(connection));
+                events.push(NetworkEvent::Connected(connection));
                 // The edge that reported the connection may have reported bytes as well.
-                events.push(Event::Readable(connection));
+                events.push(NetworkEvent::Readable(connection));
             }
             Err(error) => {
                 self.close(connection);
-                events.push(Event::ConnectFailed(connection, error.into()));
+                events.push(NetworkEvent::ConnectFailed(connection, error.into()));
             }
         }
     }
 
-    fn accept(&mut self, listener: usize, events: &mut Vec<Event>) {
+    fn accept(&mut self, listener: usize, events: &mut Vec<NetworkEvent>) {
         let Some(listener) = self.listeners.get(listener) else { return };
         let (port, class) = (listener.port, listener.class);
         for _ in 0..ACCEPTS_MAX {
@@ -180,7 +180,7 @@ impl Epoll {
                 Ok((socket, peer)) => {
                     // Without an address the peer has already gone.
                     if let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
-                        events.push(Event::Accepted(Accepted { socket, port, class, peer }));
+                        events.push(NetworkEvent::Accepted(Accepted { socket, port, class, peer }));
                     }
                 }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
@@ -203,7 +203,11 @@ impl Driver for Epoll {
         Ok(())
     }
 
-    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<NetworkEvent>,
+    ) -> io::Result<()> {
         self.look(timeout, events).map(drop)
     }
 

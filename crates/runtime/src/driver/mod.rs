@@ -43,7 +43,7 @@ impl DriverKind {
 
 /// An event of the network.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum NetworkEvent {
     /// A peer connected; no connection owns the socket yet.
     Accepted(Accepted),
     /// `connect` succeeded.
@@ -73,11 +73,16 @@ pub(crate) trait Driver {
 
     /// Waits for events, at most for `timeout` (`None`: without limit), and appends them. Returns
     /// early when the driver is woken.
-    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()>;
+    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<NetworkEvent>)
+    -> io::Result<()>;
 
     /// Polls on behalf of a reactor with many active clients. After the first event it waits a
     /// few microseconds for several, so that one wake-up serves all of them.
-    fn gather(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+    fn gather(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<NetworkEvent>,
+    ) -> io::Result<()> {
         self.poll(timeout, events)
     }
 

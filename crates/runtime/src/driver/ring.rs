@@ -81,7 +81,7 @@ impl RingOperation {
 
 /// The result of an operation.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CompletionResult {
     /// Received bytes; empty if the peer has sent its last byte.
     Received(Vec<u8>),
     /// Number of bytes sent, and the returned buffer.
@@ -97,7 +97,7 @@ pub(super) enum Outcome {
 pub(super) struct Completion {
     pub(super) slot: u32,
     pub(super) operation: RingOperation,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CompletionResult,
     /// The operation has no further completions.
     pub(super) is_last: bool,
 }
@@ -367,7 +367,12 @@ impl Drop for Ring {
 }
 
 impl Lent {
-    fn outcome(&mut self, operation: RingOperation, slot: u32, entry: &cqueue::Entry) -> Outcome {
+    fn outcome(
+        &mut self,
+        operation: RingOperation,
+        slot: u32,
+        entry: &cqueue::Entry,
+    ) -> CompletionResult {
         let count = entry.result();
         let buffer = match operation {
             RingOperation::Receive => match cqueue::buffer_select(entry.flags()) {
@@ -383,16 +388,16 @@ impl Lent {
             | RingOperation::Cancel => Vec::new(),
         };
         match (usize::try_from(count), operation) {
-            (Err(_), _) => Outcome::Failed(Errno::from_raw_os_error(-count), buffer),
-            (Ok(_), RingOperation::Receive) => Outcome::Received(buffer),
-            (Ok(count), RingOperation::Send) => Outcome::Sent(count, buffer),
+            (Err(_), _) => CompletionResult::Failed(Errno::from_raw_os_error(-count), buffer),
+            (Ok(_), RingOperation::Receive) => CompletionResult::Received(buffer),
+            (Ok(count), RingOperation::Send) => CompletionResult::Sent(count, buffer),
             (
                 Ok(mask),
                 RingOperation::Watch
                 | RingOperation::Room
                 | RingOperation::Bell
                 | RingOperation::Cancel,
-            ) => Outcome::Ready(PollFlags::from_bits_truncate(mask as u16)),
+            ) => CompletionResult::Ready(PollFlags::from_bits_truncate(mask as u16)),
         }
     }
 }
@@ -400,11 +405,11 @@ impl Lent {
 /// One page, which gives the kernel aligned memory.
 #[derive(Clone)]
 #[repr(C, align(4096))]
-struct Page([u8; 4096]);
+struct MemoryPage([u8; 4096]);
 
 /// Receive buffers for the kernel, by number, and the ring in which the kernel finds them.
 struct Provided {
-    pages: Box<[Page]>,
+    pages: Box<[MemoryPage]>,
     /// The kernel's receive buffers.
     buffers: Vec<Vec<u8>>,
     tail: u16,
@@ -416,7 +421,7 @@ impl Provided {
     fn new() -> Provided {
         let pages = (usize::from(PROVIDED_MAX) * size_of::<BufRingEntry>()).div_ceil(4096);
         Provided {
-            pages: vec![Page([0; 4096]); pages].into(),
+            pages: vec![MemoryPage([0; 4096]); pages].into(),
             buffers: Vec::new(),
             tail: 0,
             spare: Vec::new(),

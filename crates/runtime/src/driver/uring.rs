@@ -21,8 +21,8 @@
 mod leaving;
 
 use super::epoll::{Epoll, EventWaker};
-use super::ring::{Completion, Outcome, Ring, RingOperation};
-use super::{Driver, Event};
+use super::ring::{Completion, CompletionResult, Ring, RingOperation};
+use super::{Driver, NetworkEvent};
 use crate::buffers::{BUFFER_BYTES, Buffers};
 use crate::connection::Class;
 use crate::output::Output;
@@ -163,7 +163,7 @@ impl Uring {
         }
     }
 
-    fn completed(&mut self, completion: Completion, events: &mut Vec<Event>) {
+    fn completed(&mut self, completion: Completion, events: &mut Vec<NetworkEvent>) {
         let Completion { slot: index, operation, outcome, is_last } = completion;
         if operation == RingOperation::Bell {
             self.has_rung = true;
@@ -181,11 +181,11 @@ impl Uring {
             RingOperation::Send => self.sent(index, outcome, events),
             RingOperation::Room => {
                 socket.outflow = Outflow::Idle;
-                events.push(Event::Writable(socket.connection));
+                events.push(NetworkEvent::Writable(socket.connection));
             }
             RingOperation::Watch => {
                 socket.is_watched &= !is_last;
-                if matches!(outcome, Outcome::Ready(flags) if is_broken(flags)) {
+                if matches!(outcome, CompletionResult::Ready(flags) if is_broken(flags)) {
                     socket.break_off(events);
                 }
             }
@@ -194,22 +194,31 @@ impl Uring {
         self.leave_if_done(index);
     }
 
-    fn received(&mut self, index: u32, outcome: Outcome, is_last: bool, events: &mut Vec<Event>) {
+    fn received(
+        &mut self,
+        index: u32,
+        outcome: CompletionResult,
+        is_last: bool,
+        events: &mut Vec<NetworkEvent>,
+    ) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         if is_last {
             socket.intake = Intake::Stopped;
         }
         match outcome {
-            Outcome::Received(bytes) if bytes.is_empty() => {
+            CompletionResult::Received(bytes) if bytes.is_empty() => {
                 socket.end(IntakeEnd::Finished, events);
                 return self.watch(index);
             }
-            Outcome::Received(bytes) => socket.arrived(bytes, events),
+            CompletionResult::Received(bytes) => socket.arrived(bytes, events),
             // Other connections have used up the provided buffers, the receive was cancelled, or
             // the kernel asks for a retry: it is started again.
-            Outcome::Failed(Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN, _) => {}
-            Outcome::Failed(..) => return socket.break_off(events),
-            Outcome::Sent(..) | Outcome::Ready(_) => {}
+            CompletionResult::Failed(
+                Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN,
+                _,
+            ) => {}
+            CompletionResult::Failed(..) => return socket.break_off(events),
+            CompletionResult::Sent(..) | CompletionResult::Ready(_) => {}
         }
         self.govern(index);
     }
@@ -232,29 +241,29 @@ impl Uring {
         }
     }
 
-    fn sent(&mut self, index: u32, outcome: Outcome, events: &mut Vec<Event>) {
+    fn sent(&mut self, index: u32, outcome: CompletionResult, events: &mut Vec<NetworkEvent>) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         match outcome {
-            Outcome::Sent(count, mut buffer) if count < buffer.len() => {
+            CompletionResult::Sent(count, mut buffer) if count < buffer.len() => {
                 // A signal, or an error that the next attempt will report.
                 buffer.drain(..count);
                 self.go_on_sending(index, buffer);
             }
-            Outcome::Failed(Errno::INTR | Errno::AGAIN, buffer) => {
+            CompletionResult::Failed(Errno::INTR | Errno::AGAIN, buffer) => {
                 self.go_on_sending(index, buffer);
             }
-            Outcome::Sent(_, buffer) => {
+            CompletionResult::Sent(_, buffer) => {
                 self.spent.push(buffer);
                 if socket.outflow == (Outflow::Sending { is_awaited: true }) {
-                    events.push(Event::Writable(socket.connection));
+                    events.push(NetworkEvent::Writable(socket.connection));
                 }
                 socket.outflow = Outflow::Idle;
             }
-            Outcome::Failed(..) => {
+            CompletionResult::Failed(..) => {
                 socket.outflow = Outflow::Idle;
                 socket.break_off(events);
             }
-            Outcome::Received(_) | Outcome::Ready(_) => {}
+            CompletionResult::Received(_) | CompletionResult::Ready(_) => {}
         }
     }
 
@@ -276,21 +285,21 @@ impl Uring {
 
     /// Submits pending operations and handles completions, without waiting. Makes no system call
     /// if there is nothing to do.
-    fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn look(&mut self, events: &mut Vec<NetworkEvent>) -> io::Result<()> {
         if self.ring.has_submissions() || self.ring.has_hidden_completions() {
             self.ring.submit()?;
         }
         self.handle_completions(events)
     }
 
-    fn handle_completions(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn handle_completions(&mut self, events: &mut Vec<NetworkEvent>) -> io::Result<()> {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.take(&mut completions);
         for completion in completions.drain(..) {
             self.completed(completion, events);
         }
         self.completions = completions;
-        events.extend(self.lost.drain(..).map(Event::Broken));
+        events.extend(self.lost.drain(..).map(NetworkEvent::Broken));
         if !self.has_bell {
             self.has_bell = true;
             self.ring.bell(self.others.descriptor());
@@ -320,7 +329,7 @@ pub(crate) fn probe() -> io::Result<()> {
         ring.take(&mut completions);
         let received = completions.iter().find(|completion| completion.slot == 0);
         if let Some(Completion { outcome, is_last, .. }) = received {
-            let works = *outcome == Outcome::Received(MESSAGE.to_vec()) && !is_last;
+            let works = *outcome == CompletionResult::Received(MESSAGE.to_vec()) && !is_last;
             return works.then_some(()).ok_or(io::Error::other("repeated receives do not work"));
         }
     }
@@ -354,22 +363,22 @@ impl UringSocket {
         }
     }
 
-    fn arrived(&mut self, bytes: Vec<u8>, events: &mut Vec<Event>) {
+    fn arrived(&mut self, bytes: Vec<u8>, events: &mut Vec<NetworkEvent>) {
         if self.pending.is_empty() {
-            events.push(Event::Readable(self.connection));
+            events.push(NetworkEvent::Readable(self.connection));
         }
         self.pending_bytes += bytes.len();
         self.pending.push_back(bytes);
     }
 
-    fn end(&mut self, end: IntakeEnd, events: &mut Vec<Event>) {
+    fn end(&mut self, end: IntakeEnd, events: &mut Vec<NetworkEvent>) {
         self.end = self.end.max(Some(end));
-        events.push(Event::Readable(self.connection));
+        events.push(NetworkEvent::Readable(self.connection));
     }
 
-    fn break_off(&mut self, events: &mut Vec<Event>) {
+    fn break_off(&mut self, events: &mut Vec<NetworkEvent>) {
         self.end = Some(IntakeEnd::Broken);
-        events.push(Event::Broken(self.connection));
+        events.push(NetworkEvent::Broken(self.connection));
     }
 
     /// Moves the oldest bytes to `room`: exchanges the whole buffer for an empty one, or copies
@@ -408,7 +417,11 @@ impl Driver for Uring {
         self.ring.submit()
     }
 
-    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<NetworkEvent>,
+    ) -> io::Result<()> {
         self.look(events)?;
         if timeout == Some(Duration::ZERO) || !events.is_empty() || self.has_rung {
             return Ok(());
@@ -417,7 +430,11 @@ impl Driver for Uring {
         self.handle_completions(events)
     }
 
-    fn gather(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+    fn gather(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<NetworkEvent>,
+    ) -> io::Result<()> {
         if timeout.is_some_and(|timeout| timeout < GATHER_TIME) {
             return self.poll(timeout, events);
         }

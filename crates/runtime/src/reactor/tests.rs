@@ -4,7 +4,7 @@ use super::*;
 use crate::buffers::Buffers;
 use crate::connection::{ConnectTag, Port};
 use crate::input::Input;
-use crate::mailbox::{Mailbox, Mailboxes, Wake};
+use crate::mailbox::{Mailbox, Mailboxes, Waker};
 use crate::output::Output;
 use crate::socket::Listener;
 use crossbeam_utils::CachePadded;
@@ -21,7 +21,7 @@ type Log = Rc<RefCell<Vec<String>>>;
 /// A scripted driver: a network made of lists.
 struct Script {
     log: Log,
-    events: Vec<Event>,
+    events: Vec<NetworkEvent>,
     inputs: BTreeMap<ConnectionId, Vec<u8>>,
     /// Bytes accepted by `send` before it blocks.
     takes: usize,
@@ -37,7 +37,11 @@ impl Driver for Script {
         Ok(())
     }
 
-    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> std::io::Result<()> {
+    fn poll(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<NetworkEvent>,
+    ) -> std::io::Result<()> {
         if timeout != Some(Duration::ZERO) {
             self.log.borrow_mut().push("wait".into());
         }
@@ -70,7 +74,7 @@ impl Driver for Script {
         _address: SocketAddr,
         _class: Class,
     ) -> std::io::Result<()> {
-        self.events.push(Event::Connected(connection));
+        self.events.push(NetworkEvent::Connected(connection));
         Ok(())
     }
 
@@ -198,7 +202,7 @@ impl Service for Diary {
 
 struct Nobody;
 
-impl Wake for Nobody {
+impl Waker for Nobody {
     fn wake(&self) {}
 }
 
@@ -237,14 +241,19 @@ impl World {
         let (peer, port) = (SocketAddr::from(([127, 0, 0, 1], 1)), Port(0));
         let socket =
             crate::socket::connect(peer, Class::Client).expect("a socket, connected or not");
-        self.reactor.driver.events.push(Event::Accepted(Accepted { socket, port, class, peer }));
+        self.reactor.driver.events.push(NetworkEvent::Accepted(Accepted {
+            socket,
+            port,
+            class,
+            peer,
+        }));
         self.turn();
         *self.reactor.service.connections.last().expect("it was opened")
     }
 
     fn send(&mut self, connection: ConnectionId, bytes: &[u8]) {
         self.reactor.driver.inputs.entry(connection).or_default().extend_from_slice(bytes);
-        self.reactor.driver.events.push(Event::Readable(connection));
+        self.reactor.driver.events.push(NetworkEvent::Readable(connection));
     }
 
     /// Runs one turn, and returns the logged calls.
@@ -349,7 +358,7 @@ fn output_that_did_not_fit_goes_on_when_the_socket_takes_more() {
     world.turn();
     assert_eq!(world.reactor.driver.sent, b"one ");
     world.reactor.driver.takes = 100;
-    world.reactor.driver.events.push(Event::Writable(client));
+    world.reactor.driver.events.push(NetworkEvent::Writable(client));
     world.turn();
     assert_eq!(world.reactor.driver.sent, b"one two three four");
     assert_eq!(world.reactor.io.output_backlog(client), 0);

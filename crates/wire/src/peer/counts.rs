@@ -21,12 +21,12 @@ pub struct RecordCounts {
 struct TableCounts {
     table: TableId,
     first: Slot,
-    counts: Vec<Count>,
+    counts: Vec<PackedCount>,
 }
 
 /// A count in two bytes: 12 bits of mantissa, and the number of omitted lower bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Count(u8, u8);
+struct PackedCount(u8, u8);
 
 const MANTISSA_BITS: u32 = 12;
 const MANTISSA_MAX: u32 = (1 << MANTISSA_BITS) - 1;
@@ -41,7 +41,7 @@ const HEADERS_BYTES: usize = 10 + 1 + TABLES_MAX * (1 + 3 + 3);
 const REST: usize = 1 << 10;
 
 const _: () = assert!(
-    HEADERS_BYTES + TABLES_MAX * SLOT_COUNT as usize * size_of::<Count>() + REST
+    HEADERS_BYTES + TABLES_MAX * SLOT_COUNT as usize * size_of::<PackedCount>() + REST
         <= MESSAGE_BYTES_MAX
 );
 
@@ -73,9 +73,9 @@ impl RecordCounts {
             };
             assert!(tables.last().is_none_or(|before| before.table < table), "tables ascend");
             assert!(of_table.is_sorted_by(|one, other| one.1 < other.1), "slots ascend");
-            let mut counts = vec![Count::default(); usize::from(last.0 - first.0) + 1];
+            let mut counts = vec![PackedCount::default(); usize::from(last.0 - first.0) + 1];
             for &(_, slot, records) in of_table {
-                counts[usize::from(slot.0 - first.0)] = Count::of(records);
+                counts[usize::from(slot.0 - first.0)] = PackedCount::of(records);
                 total += u64::from(records);
             }
             tables.push(TableCounts { table, first, counts });
@@ -99,8 +99,8 @@ impl RecordCounts {
     }
 }
 
-impl Count {
-    fn of(records: u32) -> Count {
+impl PackedCount {
+    fn of(records: u32) -> PackedCount {
         let bits = u32::BITS - records.leading_zeros();
         let mut exponent = bits.saturating_sub(MANTISSA_BITS);
         let mut mantissa = records.div_ceil(1 << exponent);
@@ -111,7 +111,7 @@ impl Count {
             (mantissa, exponent) = (MANTISSA_MAX, EXPONENT_MAX);
         }
         let [low, high] = ((exponent << MANTISSA_BITS | mantissa) as u16).to_le_bytes();
-        Count(low, high)
+        PackedCount(low, high)
     }
 
     fn records(self) -> u32 {
@@ -149,13 +149,13 @@ mod tests {
         for exponent in 0..27 {
             for near in -2i64..=2 {
                 let records = ((1i64 << exponent) + near).clamp(0, i64::from(u32::MAX)) as u32;
-                let told = Count::of(records).records();
+                let told = PackedCount::of(records).records();
                 assert!(told >= records, "{told} of {records}");
                 assert!(u64::from(told - records) * 2048 < u64::from(records.max(1)), "{records}");
                 assert!(records > MANTISSA_MAX || told == records);
             }
         }
-        assert_eq!(Count::of(u32::MAX).records(), MANTISSA_MAX << EXPONENT_MAX, "enough");
+        assert_eq!(PackedCount::of(u32::MAX).records(), MANTISSA_MAX << EXPONENT_MAX, "enough");
     }
 
     #[test]
@@ -188,8 +188,9 @@ mod tests {
 
     #[test]
     fn lists_that_no_source_makes_are_refused() {
-        let of_table =
-            |table, first, counts| (TableId(table), Slot(first), vec![Count::default(); counts]);
+        let of_table = |table, first, counts| {
+            (TableId(table), Slot(first), vec![PackedCount::default(); counts])
+        };
         for tables in [
             vec![of_table(1, 0, 1), of_table(0, 0, 1)],
             vec![of_table(1, 0, 1), of_table(1, 1, 1)],

@@ -41,7 +41,7 @@ impl Ring {
 
 fn received(completion: &Completion) -> &[u8] {
     match &completion.outcome {
-        Outcome::Received(bytes) => bytes,
+        CompletionResult::Received(bytes) => bytes,
         other => panic!("expected bytes, got {other:?}"),
     }
 }
@@ -62,7 +62,7 @@ fn one_receive_brings_bytes_again_and_again_and_then_the_end() {
     let end = Completion {
         slot: 7,
         operation: RingOperation::Receive,
-        outcome: Outcome::Received(Vec::new()),
+        outcome: CompletionResult::Received(Vec::new()),
         is_last: true,
     };
     assert_eq!(ring.next(), [end]);
@@ -71,8 +71,8 @@ fn one_receive_brings_bytes_again_and_again_and_then_the_end() {
 
 fn buffer_of(completion: Completion) -> Vec<u8> {
     match completion.outcome {
-        Outcome::Received(bytes) | Outcome::Sent(_, bytes) => bytes,
-        Outcome::Ready(_) | Outcome::Failed(..) => Vec::new(),
+        CompletionResult::Received(bytes) | CompletionResult::Sent(_, bytes) => bytes,
+        CompletionResult::Ready(_) | CompletionResult::Failed(..) => Vec::new(),
     }
 }
 
@@ -86,8 +86,8 @@ fn without_buffers_a_receive_ends_and_can_be_begun_again_without_losing_a_byte()
     while got.len() < sent.len() {
         for completion in ring.next() {
             match completion.outcome {
-                Outcome::Received(bytes) => got.extend(bytes),
-                Outcome::Failed(Errno::NOBUFS, _) => {
+                CompletionResult::Received(bytes) => got.extend(bytes),
+                CompletionResult::Failed(Errno::NOBUFS, _) => {
                     refusals += 1;
                     assert!(completion.is_last);
                     ring.receive(ours.as_fd(), 0);
@@ -114,7 +114,7 @@ fn a_send_that_does_not_fit_goes_on_by_itself_until_all_of_it_has_left() {
         theirs.read_exact(&mut got).map(|()| got)
     });
     let completions = ring.next();
-    assert!(matches!(&completions[0].outcome, Outcome::Sent(count, bytes)
+    assert!(matches!(&completions[0].outcome, CompletionResult::Sent(count, bytes)
         if *count == sent.len() && *bytes == sent));
     assert!(reader.join().expect("the reader ends").expect("it reads") == sent);
 }
@@ -140,14 +140,21 @@ fn a_broken_peer_is_an_error_and_a_half_closed_one_is_not() {
     let Some((mut ring, ours, theirs)) = start(1) else { return };
     ring.watch(ours.as_fd(), 0);
     theirs.shutdown(std::net::Shutdown::Write).expect("a connected socket");
-    let Outcome::Ready(flags) = &ring.next()[0].outcome else { panic!("a watch tells flags") };
+    let CompletionResult::Ready(flags) = &ring.next()[0].outcome else {
+        panic!("a watch tells flags")
+    };
     assert!(!flags.intersects(PollFlags::ERR | PollFlags::HUP), "{flags:?}");
     drop(theirs);
-    let Outcome::Ready(flags) = &ring.next()[0].outcome else { panic!("a watch tells flags") };
+    let CompletionResult::Ready(flags) = &ring.next()[0].outcome else {
+        panic!("a watch tells flags")
+    };
     assert!(flags.intersects(PollFlags::ERR | PollFlags::HUP), "{flags:?}");
     ring.send(ours.as_fd(), 0, vec![1]);
     let broken = ring.next().into_iter().find(|done| done.operation == RingOperation::Send);
-    assert!(matches!(broken.map(|done| done.outcome), Some(Outcome::Failed(Errno::PIPE, _))));
+    assert!(matches!(
+        broken.map(|done| done.outcome),
+        Some(CompletionResult::Failed(Errno::PIPE, _))
+    ));
 }
 
 /// Produces more completions and more operations than their queues can contain.
