@@ -32,12 +32,13 @@ impl TryFrom<u16> for Slot {
 impl Slot {
     /// Returns the lowest key hash of the slot.
     pub fn first_hash(self) -> KeyHash {
+        debug_assert!(self.0 < SLOT_COUNT, "{self:?} does not exist");
         KeyHash(u64::from(self.0) << SLOT_SHIFT)
     }
 
     /// Returns the highest key hash of the slot.
     pub fn last_hash(self) -> KeyHash {
-        KeyHash((u64::from(self.0) << SLOT_SHIFT) | ((1 << SLOT_SHIFT) - 1))
+        KeyHash(self.first_hash().0 | ((1 << SLOT_SHIFT) - 1))
     }
 }
 
@@ -106,7 +107,7 @@ pub fn key_hash(seed: &HashSeed, key: &[u8]) -> KeyHash {
 #[inline]
 pub fn key_hash_in_slot(seed: &HashSeed, slot: Slot, key: &[u8]) -> KeyHash {
     let low = rapidhash_v3_seeded(key, &seed.secrets) >> 14;
-    KeyHash((u64::from(slot.0) << SLOT_SHIFT) | low)
+    KeyHash(slot.first_hash().0 | low)
 }
 
 /// Returns the slot of a key: CRC16-XMODEM of its hash tag, as specified for Redis Cluster.
@@ -203,6 +204,13 @@ mod tests {
             assert_eq!(crc16_xmodem(&bytes[..length]), naive_crc16(&bytes[..length]), "{length}");
         }
         assert_eq!(crc16_xmodem(b"123456789"), 0x31c3);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 16384 does not exist")]
+    #[cfg(debug_assertions)]
+    fn only_slots_of_the_cluster_have_hashes() {
+        Slot(SLOT_COUNT).first_hash();
     }
 
     #[test]

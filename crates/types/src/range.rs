@@ -133,6 +133,8 @@ impl HashRange {
                 first = KeyHash(last.0 + 1);
             }
         }
+        assert!(ranges.len() as u128 <= parts, "{self} is divided into more than {parts} parts");
+        assert_eq!(ranges.last().map(|range| range.last), Some(self.last), "{self} is cut short");
         ranges
     }
 }
