@@ -11,7 +11,7 @@
 use crate::{
     Corrupt,
     checksum::crc32c,
-    entry::{Body, Entry},
+    entry::{ALIGNMENT, Body, Entry},
 };
 use types::{SLOT_COUNT, Slot, TableId};
 
@@ -38,6 +38,7 @@ impl<'b> BatchWriter<'b> {
     /// Appends one encoded entry, padding included.
     #[inline]
     pub fn push(&mut self, table: TableId, slot: Slot, entry: &[u8]) {
+        assert!(entry.len().is_multiple_of(ALIGNMENT), "an entry of {} bytes", entry.len());
         match self.run {
             Some((_, t, s)) if t == table && s == slot => {}
             _ => self.open_run(table, slot),
@@ -62,7 +63,9 @@ impl<'b> BatchWriter<'b> {
 
     fn close_run(&mut self) {
         if let Some((header, _, _)) = self.run.take() {
-            let bytes = (self.out.len() - header - RUN_HEADER_BYTES) as u32;
+            let bytes = self.out.len() - header - RUN_HEADER_BYTES;
+            assert!(bytes <= u32::MAX as usize, "a run of {bytes} bytes");
+            let bytes = bytes as u32;
             let header = &mut self.out[header..header + RUN_HEADER_BYTES];
             header[4..CHECKED_BYTES].copy_from_slice(&bytes.to_le_bytes());
             let crc = crc32c(&header[..CHECKED_BYTES]);
@@ -187,6 +190,13 @@ mod tests {
     use super::*;
     use crate::entry::Body;
     use types::{Tenure, Version};
+
+    #[test]
+    #[should_panic(expected = "an entry of 7 bytes")]
+    fn entries_of_a_batch_are_padded() {
+        let mut out = Vec::new();
+        BatchWriter::new(&mut out).push(TableId(0), Slot(1), &[0; 7]);
+    }
 
     fn batch() -> Vec<u8> {
         let mut out = Vec::new();
