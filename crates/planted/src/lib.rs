@@ -35,7 +35,7 @@ pub enum Bug {
     /// The source's records of a flushed table still arrive.
     FlushedArrives,
     /// A scan does not wait for records that have not arrived.
-    WalkNotWaiting,
+    ScanNotWaiting,
     /// A source keeps its copy of a range that has left, and serves it when the range has come
     /// back.
     OldCopyKept,
@@ -53,7 +53,7 @@ pub enum Bug {
     /// Recovery does not mend links to entries that were lost in a crash.
     LostLinkIgnored,
     /// A tombstone's index word is removed before the tombstone is synced.
-    GraveClosedEarly,
+    TombstoneRemovedEarly,
     /// A relative time to live counts from the wall clock.
     LifeFromWallClock,
     /// An expired record is reclaimed before it is synced.

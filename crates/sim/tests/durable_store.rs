@@ -24,7 +24,7 @@ const BUGS: [Bug; 7] = [
     Bug::LeftBeforeStable,
     Bug::TieToObject,
     Bug::LostLinkIgnored,
-    Bug::GraveClosedEarly,
+    Bug::TombstoneRemovedEarly,
     Bug::ReclaimedUnstable,
 ];
 

@@ -49,7 +49,7 @@ impl Worker {
         for _ in 0..PER_TURN.max(self.graves.len() / PART_PER_TURN) {
             let Some(grave) = self.graves.front() else { break };
             let is_safe = self.store.log.is_stable(&grave.written);
-            if !is_safe && !planted::is(Bug::GraveClosedEarly) {
+            if !is_safe && !planted::is(Bug::TombstoneRemovedEarly) {
                 break;
             }
             let view = View::new(&self.store, grave.table, &turn);

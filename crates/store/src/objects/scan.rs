@@ -73,7 +73,7 @@ fn scannable(
     match access.arrival {
         None => Ok(Some((rest, access))),
         Some(arrival) if arrival.is_flushed(table) => Ok(Some((rest, access))),
-        Some(_) if planted::is(Bug::WalkNotWaiting) => Ok(Some((rest, access))),
+        Some(_) if planted::is(Bug::ScanNotWaiting) => Ok(Some((rest, access))),
         Some(arrival) => Ok(Some((arrived(arrival, rest)?, access))),
     }
 }
