@@ -7,7 +7,8 @@
 //! message is at most [`BELIEVED_FACTOR`] times the received size.
 //!
 //! Invariant: an input without bytes holds no buffer between turns, and one with few bytes holds a
-//! small one (see [`Input::settle`]): thousands of half-received requests cost only their own size.
+//! small one (see [`Input::release_unneeded`]): thousands of half-received requests cost only
+//! their own size.
 
 use crate::buffers::{BUFFER_BYTES, Buffers};
 
@@ -126,7 +127,7 @@ impl Input {
     }
 
     /// Releases memory that is not needed until more bytes arrive.
-    pub(crate) fn settle(&mut self, buffers: &mut Buffers) {
+    pub(crate) fn release_unneeded(&mut self, buffers: &mut Buffers) {
         if self.is_empty() {
             buffers.give(std::mem::take(&mut self.buffer));
             self.start = 0;
@@ -175,7 +176,7 @@ mod tests {
                     _ => {}
                 }
                 if random.bool() {
-                    input.settle(&mut buffers);
+                    input.release_unneeded(&mut buffers);
                 }
                 if stream.is_empty() {
                     taken.extend(input.take(input.len()));
@@ -221,11 +222,11 @@ mod tests {
     fn an_input_without_bytes_holds_no_buffer_and_one_with_few_a_small_one() {
         let (mut input, mut buffers) = (Input::default(), Buffers::default());
         arrive(&mut input, &mut buffers, false, &mut &b"GET half a requ"[..]);
-        input.settle(&mut buffers);
+        input.release_unneeded(&mut buffers);
         assert!(input.buffer.capacity() < 100);
         assert_eq!(input.bytes(), b"GET half a requ");
         input.consume(input.len());
-        input.settle(&mut buffers);
+        input.release_unneeded(&mut buffers);
         assert_eq!(input.buffer.capacity(), 0);
     }
 

@@ -58,7 +58,7 @@ pub(crate) enum InputEnd {
     /// The last byte was read; the service does not know yet.
     Reached,
     /// The service was notified.
-    Told,
+    Reported,
 }
 
 impl Connection {

@@ -39,11 +39,11 @@ impl<M> MessageQueue<M> {
 
     pub(crate) fn push(&self, message: M) {
         self.messages.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(message);
-        self.nudge();
+        self.request_turn();
     }
 
     /// Makes the reactor run a turn.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn request_turn(&self) {
         self.pending.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             self.waker.wake();
@@ -101,7 +101,7 @@ impl<M> Mailbox<M> {
 
     /// Makes the reactor run a turn soon, for instance for background work that any reactor may do.
     pub fn wake(&self) {
-        self.queue.nudge();
+        self.queue.request_turn();
     }
 
     pub(crate) fn post(&self, message: ReactorMessage<M>) {
@@ -181,7 +181,7 @@ mod tests {
         queue.take(&mut taken);
         assert_eq!(taken, [1, 2]);
         assert!(queue.may_sleep());
-        queue.nudge();
+        queue.request_turn();
         assert!(!queue.may_sleep(), "woken without a message");
     }
 
@@ -193,8 +193,8 @@ mod tests {
         use shuttle::sync::{Condvar, Mutex};
         use shuttle::thread;
 
-        struct Bell(Arc<(Mutex<bool>, Condvar)>);
-        impl Waker for Bell {
+        struct Signal(Arc<(Mutex<bool>, Condvar)>);
+        impl Waker for Signal {
             fn wake(&self) {
                 *self.0.0.lock().expect("no thread panics") = true;
                 self.0.1.notify_one();
@@ -202,8 +202,8 @@ mod tests {
         }
 
         fn deliver() {
-            let bell = Arc::new((Mutex::new(false), Condvar::new()));
-            let queue = MessageQueue::new(Box::new(Bell(Arc::clone(&bell))));
+            let signal = Arc::new((Mutex::new(false), Condvar::new()));
+            let queue = MessageQueue::new(Box::new(Signal(Arc::clone(&signal))));
             let senders: Vec<_> = (0..2)
                 .map(|sender| {
                     let queue = Arc::clone(&queue);
@@ -213,12 +213,12 @@ mod tests {
             let (mut taken, mut all) = (Vec::new(), Vec::new());
             while all.len() < 4 {
                 if queue.may_sleep() {
-                    let mut rung = bell.0.lock().expect("no thread panics");
-                    while !*rung {
-                        rung = bell.1.wait(rung).expect("no thread panics");
+                    let mut is_set = signal.0.lock().expect("no thread panics");
+                    while !*is_set {
+                        is_set = signal.1.wait(is_set).expect("no thread panics");
                     }
-                    *rung = false;
-                    drop(rung);
+                    *is_set = false;
+                    drop(is_set);
                     queue.awake();
                 }
                 queue.take(&mut taken);

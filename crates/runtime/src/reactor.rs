@@ -107,10 +107,10 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     fn turn(&mut self) {
         let has_work = self.io.has_work() || self.service.has_background();
         let idle = if has_work { None } else { Some(self.idle()) };
-        self.look_or_wait(idle);
+        self.poll_or_wait(idle);
         let now = self.clock.now();
         let wall = self.clock.wall(now);
-        self.account_for_looking(now, idle);
+        self.account_for_polling(now, idle);
 
         self.service.begin_turn(now, wall);
         self.admit(now);
@@ -121,7 +121,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             self.service.tick(now, &mut self.io);
         }
         self.end_slow_drains(now);
-        self.carry_out();
+        self.apply_effects();
         self.run_background(has_served);
     }
 
@@ -132,7 +132,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     }
 
     /// Polls for events; waits for them if there is nothing else to do.
-    fn look_or_wait(&mut self, idle: Option<Idle>) {
+    fn poll_or_wait(&mut self, idle: Option<Idle>) {
         match idle {
             Some(how @ (Idle::Block | Idle::Gather)) => self.block(how),
             Some(Idle::Spin) => {
@@ -185,7 +185,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         assert!(flushed.is_ok(), "the driver cannot send: {flushed:?}");
     }
 
-    fn account_for_looking(&mut self, now: Instant, idle: Option<Idle>) {
+    fn account_for_polling(&mut self, now: Instant, idle: Option<Idle>) {
         let something_came = !self.events.is_empty() || !self.messages.is_empty();
         let spent = now.since(self.accounted);
         self.accounted = now;
@@ -303,7 +303,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let count = self.io.ready[class as usize].len().min(CONNECTIONS_PER_TURN_MAX);
         if class == Class::Client && count > 1 {
             let clients = self.io.ready[class as usize].iter().take(count);
-            self.service.foresee(&mut clients.map(|client| self.driver.peek(*client)));
+            self.service.prefetch(&mut clients.map(|client| self.driver.peek(*client)));
         }
         let mut read_bytes = 0;
         for served in 0..count {
@@ -336,14 +336,14 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let before = self.counters.bytes_in.read();
         self.read(connection, &mut input);
         let read_bytes = (self.counters.bytes_in.read() - before) as usize;
-        input.settle(&mut self.io.buffers);
+        input.release_unneeded(&mut self.io.buffers);
         let Some(found) = self.io.get_mut(connection) else { return read_bytes };
         // Input left over by a congested client is passed again as soon as the client is not
         // congested.
         found.is_resumed |= found.is_congested() && !input.is_empty();
         found.input = input;
         if found.end == InputEnd::Reached && found.may_receive() {
-            found.end = InputEnd::Told;
+            found.end = InputEnd::Reported;
             self.service.input_ended(connection, &mut self.io);
         }
         read_bytes
@@ -396,7 +396,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         match found.end {
             InputEnd::Open | InputEnd::Reached => found.end = InputEnd::Reached,
             // It was read again because it broke meanwhile: the peer does not read either.
-            InputEnd::Told => self.io.end(connection, Closed::ByPeer),
+            InputEnd::Reported => self.io.end(connection, Closed::ByPeer),
         }
     }
 
@@ -448,7 +448,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     }
 
     /// Executes the effects that the service has requested: connects, sends, closes.
-    fn carry_out(&mut self) {
+    fn apply_effects(&mut self) {
         for connection in std::mem::take(&mut self.io.connecting) {
             self.begin_to_connect(connection);
         }
@@ -512,11 +512,11 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             }
             SendResult::Failed => return self.io.end(connection, Closed::ByPeer),
         }
-        self.go_on_reading(connection);
+        self.continue_reading(connection);
     }
 
     /// Resumes reading a client after output was sent, if its backlog had stopped the reading.
-    fn go_on_reading(&mut self, connection: ConnectionId) {
+    fn continue_reading(&mut self, connection: ConnectionId) {
         let Some(found) = self.io.get(connection) else { return };
         let waits = found.is_readable || found.is_resumed || found.end == InputEnd::Reached;
         if waits && found.may_receive() {

@@ -41,7 +41,7 @@ pub trait Service {
 
     /// Shows the beginnings of clients' inputs shortly before they are processed, so that memory
     /// for several of them can be prefetched at once. A hint; the service must not change state.
-    fn foresee(&mut self, _inputs: &mut dyn Iterator<Item = &[u8]>) {}
+    fn prefetch(&mut self, _inputs: &mut dyn Iterator<Item = &[u8]>) {}
 
     /// Processes input: at least as many bytes as [`Input::want`] asked for. Unconsumed bytes are
     /// passed again together with later ones, or when reading is resumed.

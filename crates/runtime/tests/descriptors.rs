@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{ECHO, Told, expect, frame, send, server_on};
 use runtime::DriverKind;
+use common::{ECHO, Notice, expect, frame, send, server_on};
 use rustix::net::{self, AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
@@ -50,7 +50,7 @@ fn refuse_and_serve(driver: DriverKind) {
     // With free descriptors, new connections are served again.
     setrlimit(Resource::Nofile, before).expect("a limit may be raised again");
     for _ in 0..served {
-        assert!(matches!(server.next(), Told::Opened(..)));
+        assert!(matches!(server.next(), Notice::Opened(..)));
     }
     assert!(is_served(&mut server.client()));
     server.reactors.stop();

@@ -86,7 +86,7 @@ impl Epoll {
 
     /// Polls like [`Driver::poll`]. Returns the number of reports, including those without an
     /// event.
-    pub(super) fn look(
+    pub(super) fn poll_events(
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<NetworkEvent>,
@@ -97,11 +97,11 @@ impl Epoll {
         });
         let mut room = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
-            Ok((told, _)) => {
-                for &event in &*told {
+            Ok((reported, _)) => {
+                for &event in &*reported {
                     self.translate(event, events);
                 }
-                Ok(told.len())
+                Ok(reported.len())
             }
             Err(Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),
@@ -130,8 +130,8 @@ impl Epoll {
         Ok(())
     }
 
-    fn translate(&mut self, told: epoll::Event, events: &mut Vec<NetworkEvent>) {
-        let (number, flags) = (told.data.u64(), told.flags);
+    fn translate(&mut self, reported: epoll::Event, events: &mut Vec<NetworkEvent>) {
+        let (number, flags) = (reported.data.u64(), reported.flags);
         if number == WAKER {
             return;
         }
@@ -208,7 +208,7 @@ impl Driver for Epoll {
         timeout: Option<Duration>,
         events: &mut Vec<NetworkEvent>,
     ) -> io::Result<()> {
-        self.look(timeout, events).map(drop)
+        self.poll_events(timeout, events).map(drop)
     }
 
     fn flush(&mut self) -> io::Result<()> {

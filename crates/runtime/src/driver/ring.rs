@@ -40,7 +40,7 @@ const GROUP: u16 = 0;
 /// Longest time for which dropping waits for the kernel to return memory.
 const DROP_TIME_MAX: Duration = Duration::from_secs(1);
 /// Slot of operations that belong to no connection.
-const NOBODY: u32 = u32::MAX;
+const NO_SLOT: u32 = u32::MAX;
 
 /// The kind of an operation. It is stored in the lower bits of the user data, below the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) enum RingOperation {
     /// Waits until the socket accepts more bytes.
     Room,
     /// Waits repeatedly until a descriptor is readable.
-    Bell,
+    Poll,
     /// Cancels another operation.
     Cancel,
 }
@@ -65,7 +65,7 @@ impl RingOperation {
         RingOperation::Send,
         RingOperation::Watch,
         RingOperation::Room,
-        RingOperation::Bell,
+        RingOperation::Poll,
         RingOperation::Cancel,
     ];
 
@@ -200,16 +200,16 @@ impl Ring {
     }
 
     /// Reports whenever `descriptor` has become readable.
-    pub(super) fn bell(&mut self, descriptor: BorrowedFd<'_>) {
+    pub(super) fn poll_repeatedly(&mut self, descriptor: BorrowedFd<'_>) {
         let flags = u32::from(PollFlags::IN.bits());
         let entry = opcode::PollAdd::new(Fd(descriptor.as_raw_fd()), flags).multi(true).build();
-        self.push(entry, RingOperation::Bell, NOBODY);
+        self.push(entry, RingOperation::Poll, NO_SLOT);
     }
 
     /// Cancels an operation. Its last completion follows soon.
     pub(super) fn cancel(&mut self, operation: RingOperation, slot: u32) {
         let entry = opcode::AsyncCancel::new(operation.user_data(slot)).build();
-        self.push(entry, RingOperation::Cancel, NOBODY);
+        self.push(entry, RingOperation::Cancel, NO_SLOT);
     }
 
     fn push(&mut self, entry: squeue::Entry, operation: RingOperation, slot: u32) {
@@ -342,7 +342,7 @@ impl Drop for Ring {
         let everything = io_uring::types::CancelBuilder::any();
         let entry = opcode::AsyncCancel2::new(everything).build();
         if self.under_way > 0 {
-            self.push(entry, RingOperation::Cancel, NOBODY);
+            self.push(entry, RingOperation::Cancel, NO_SLOT);
         }
         let mut completions = Vec::new();
         let mut waited = Duration::ZERO;
@@ -384,7 +384,7 @@ impl Lent {
             }
             RingOperation::Watch
             | RingOperation::Room
-            | RingOperation::Bell
+            | RingOperation::Poll
             | RingOperation::Cancel => Vec::new(),
         };
         match (usize::try_from(count), operation) {
@@ -395,7 +395,7 @@ impl Lent {
                 Ok(mask),
                 RingOperation::Watch
                 | RingOperation::Room
-                | RingOperation::Bell
+                | RingOperation::Poll
                 | RingOperation::Cancel,
             ) => CompletionResult::Ready(PollFlags::from_bits_truncate(mask as u16)),
         }

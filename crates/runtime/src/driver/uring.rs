@@ -56,9 +56,9 @@ pub(crate) struct Uring {
     ring: Ring,
     others: Epoll,
     /// The poll of the `others` descriptor is active in the ring.
-    has_bell: bool,
+    others_polled: bool,
     /// `others` may have events.
-    has_rung: bool,
+    others_ready: bool,
     /// Index of each connection's socket, by connection slot.
     slots: Vec<Option<u32>>,
     sockets: Vec<Option<UringSocket>>,
@@ -124,8 +124,8 @@ impl Uring {
         Ok(Uring {
             ring: Ring::new()?,
             others: Epoll::new()?,
-            has_bell: false,
-            has_rung: false,
+            others_polled: false,
+            others_ready: false,
             slots: Vec::new(),
             sockets: Vec::new(),
             free: Vec::new(),
@@ -165,9 +165,9 @@ impl Uring {
 
     fn completed(&mut self, completion: Completion, events: &mut Vec<NetworkEvent>) {
         let Completion { slot: index, operation, outcome, is_last } = completion;
-        if operation == RingOperation::Bell {
-            self.has_rung = true;
-            self.has_bell &= !is_last;
+        if operation == RingOperation::Poll {
+            self.others_ready = true;
+            self.others_polled &= !is_last;
             return;
         }
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
@@ -186,10 +186,10 @@ impl Uring {
             RingOperation::Watch => {
                 socket.is_watched &= !is_last;
                 if matches!(outcome, CompletionResult::Ready(flags) if is_broken(flags)) {
-                    socket.break_off(events);
+                    socket.mark_broken(events);
                 }
             }
-            RingOperation::Bell | RingOperation::Cancel => {}
+            RingOperation::Poll | RingOperation::Cancel => {}
         }
         self.leave_if_done(index);
     }
@@ -217,14 +217,14 @@ impl Uring {
                 Errno::NOBUFS | Errno::CANCELED | Errno::INTR | Errno::AGAIN,
                 _,
             ) => {}
-            CompletionResult::Failed(..) => return socket.break_off(events),
+            CompletionResult::Failed(..) => return socket.mark_broken(events),
             CompletionResult::Sent(..) | CompletionResult::Ready(_) => {}
         }
-        self.govern(index);
+        self.throttle(index);
     }
 
     /// Stops receiving when too much is pending, and resumes when that has been taken.
-    fn govern(&mut self, index: u32) {
+    fn throttle(&mut self, index: u32) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         if socket.is_leaving {
             return;
@@ -247,10 +247,10 @@ impl Uring {
             CompletionResult::Sent(count, mut buffer) if count < buffer.len() => {
                 // A signal, or an error that the next attempt will report.
                 buffer.drain(..count);
-                self.go_on_sending(index, buffer);
+                self.resume_sending(index, buffer);
             }
             CompletionResult::Failed(Errno::INTR | Errno::AGAIN, buffer) => {
-                self.go_on_sending(index, buffer);
+                self.resume_sending(index, buffer);
             }
             CompletionResult::Sent(_, buffer) => {
                 self.spent.push(buffer);
@@ -261,13 +261,13 @@ impl Uring {
             }
             CompletionResult::Failed(..) => {
                 socket.outflow = Outflow::Idle;
-                socket.break_off(events);
+                socket.mark_broken(events);
             }
             CompletionResult::Received(_) | CompletionResult::Ready(_) => {}
         }
     }
 
-    fn go_on_sending(&mut self, index: u32, buffer: Vec<u8>) {
+    fn resume_sending(&mut self, index: u32, buffer: Vec<u8>) {
         let Some(socket) = socket_at(&mut self.sockets, index) else { return };
         socket.operations += 1;
         self.ring.send(socket.descriptor.as_fd(), index, buffer);
@@ -285,7 +285,7 @@ impl Uring {
 
     /// Submits pending operations and handles completions, without waiting. Makes no system call
     /// if there is nothing to do.
-    fn look(&mut self, events: &mut Vec<NetworkEvent>) -> io::Result<()> {
+    fn poll_events(&mut self, events: &mut Vec<NetworkEvent>) -> io::Result<()> {
         if self.ring.has_submissions() || self.ring.has_hidden_completions() {
             self.ring.submit()?;
         }
@@ -300,13 +300,13 @@ impl Uring {
         }
         self.completions = completions;
         events.extend(self.lost.drain(..).map(NetworkEvent::Broken));
-        if !self.has_bell {
-            self.has_bell = true;
-            self.ring.bell(self.others.descriptor());
+        if !self.others_polled {
+            self.others_polled = true;
+            self.ring.poll_repeatedly(self.others.descriptor());
         }
-        // The bell rings only when something becomes ready: look until nothing is left.
-        if self.has_rung {
-            self.has_rung = self.others.look(Some(Duration::ZERO), events)? > 0;
+        // The ring reports only when something becomes ready: poll until nothing is left.
+        if self.others_ready {
+            self.others_ready = self.others.poll_events(Some(Duration::ZERO), events)? > 0;
         }
         Ok(())
     }
@@ -376,7 +376,7 @@ impl UringSocket {
         events.push(NetworkEvent::Readable(self.connection));
     }
 
-    fn break_off(&mut self, events: &mut Vec<NetworkEvent>) {
+    fn mark_broken(&mut self, events: &mut Vec<NetworkEvent>) {
         self.end = Some(IntakeEnd::Broken);
         events.push(NetworkEvent::Broken(self.connection));
     }
@@ -412,8 +412,8 @@ impl Driver for Uring {
     fn begin(&mut self) -> io::Result<()> {
         self.ring.enable()?;
         self.ring.provide(PROVIDED_MIN);
-        self.has_bell = true;
-        self.ring.bell(self.others.descriptor());
+        self.others_polled = true;
+        self.ring.poll_repeatedly(self.others.descriptor());
         self.ring.submit()
     }
 
@@ -422,8 +422,8 @@ impl Driver for Uring {
         timeout: Option<Duration>,
         events: &mut Vec<NetworkEvent>,
     ) -> io::Result<()> {
-        self.look(events)?;
-        if timeout == Some(Duration::ZERO) || !events.is_empty() || self.has_rung {
+        self.poll_events(events)?;
+        if timeout == Some(Duration::ZERO) || !events.is_empty() || self.others_ready {
             return Ok(());
         }
         self.ring.wait(timeout)?;
@@ -438,9 +438,9 @@ impl Driver for Uring {
         if timeout.is_some_and(|timeout| timeout < GATHER_TIME) {
             return self.poll(timeout, events);
         }
-        self.look(events)?;
+        self.poll_events(events)?;
         let missing = GATHERED.saturating_sub(events.len());
-        if missing == 0 || self.has_rung {
+        if missing == 0 || self.others_ready {
             return Ok(());
         }
         // If there are events already, the wait ends after the gathering time.
@@ -517,7 +517,7 @@ impl Driver for Uring {
         }
         let may_have_more = !socket.pending.is_empty() || socket.end.is_some();
         if socket.intake == Intake::Stopped {
-            self.govern(index);
+            self.throttle(index);
         }
         self.leave_for_large(index, room);
         ReceiveResult::Bytes { count, may_have_more }

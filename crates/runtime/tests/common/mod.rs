@@ -30,7 +30,7 @@ const HEADER_BYTES: usize = 5;
 
 /// A report of the service to the test.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Notice {
     Opened(ConnectionId, Opened),
     ConnectFailed(ConnectTag),
     Closed(ConnectionId, Closed),
@@ -47,7 +47,7 @@ pub(crate) enum Mail {
 
 pub(crate) struct Frames {
     reactor: ReactorId,
-    tell: Sender<Told>,
+    tell: Sender<Notice>,
 }
 
 impl Frames {
@@ -66,14 +66,14 @@ impl Frames {
             DROP => io.close(connection),
             PAUSE => {
                 io.pause_reading(connection);
-                self.tell(Told::Paused(connection));
+                self.tell(Notice::Paused(connection));
             }
             WHERE => io.output(connection).extend_from_slice(&[self.reactor.0 as u8]),
             operation => panic!("the test sent operation {operation}"),
         }
     }
 
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: Notice) {
         // The receiver is gone if the test has seen enough.
         let _ = self.tell.send(told);
     }
@@ -85,7 +85,7 @@ impl Service for Frames {
     fn begin_turn(&mut self, _now: Instant, _wall: UnixMillis) {}
 
     fn opened(&mut self, connection: ConnectionId, how: Opened, _io: &mut Io) {
-        self.tell(Told::Opened(connection, how));
+        self.tell(Notice::Opened(connection, how));
     }
 
     fn connect_failed(
@@ -95,7 +95,7 @@ impl Service for Frames {
         _error: std::io::Error,
         _io: &mut Io,
     ) {
-        self.tell(Told::ConnectFailed(tag));
+        self.tell(Notice::ConnectFailed(tag));
     }
 
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
@@ -120,7 +120,7 @@ impl Service for Frames {
     }
 
     fn closed(&mut self, connection: ConnectionId, why: Closed, _io: &mut Io) {
-        self.tell(Told::Closed(connection, why));
+        self.tell(Notice::Closed(connection, why));
     }
 
     fn mail(&mut self, mail: Mail, io: &mut Io) {
@@ -130,7 +130,7 @@ impl Service for Frames {
                 io.connect(address, tag, Class::Bus);
             }
             Mail::Say(connection, bytes) => io.output(connection).extend_from_slice(&bytes),
-            Mail::Number(number) => self.tell(Told::Mail(number)),
+            Mail::Number(number) => self.tell(Notice::Mail(number)),
         }
     }
 
@@ -157,7 +157,7 @@ pub(crate) struct Server {
     pub(crate) reactors: Reactors<Mail>,
     pub(crate) clients: SocketAddr,
     pub(crate) bus: SocketAddr,
-    pub(crate) told: Receiver<Told>,
+    pub(crate) told: Receiver<Notice>,
 }
 
 pub(crate) const CLIENTS: Port = Port(1);
@@ -191,15 +191,15 @@ impl Server {
         connect(self.clients)
     }
 
-    pub(crate) fn next(&self) -> Told {
+    pub(crate) fn next(&self) -> Notice {
         self.told.recv_timeout(Duration::from_secs(10)).expect("the service tells something")
     }
 
     /// Returns the next report that is not an opening.
-    pub(crate) fn next_event(&self) -> Told {
+    pub(crate) fn next_event(&self) -> Notice {
         loop {
             match self.next() {
-                Told::Opened(..) => {}
+                Notice::Opened(..) => {}
                 other => return other,
             }
         }
@@ -207,7 +207,7 @@ impl Server {
 
     pub(crate) fn opened(&self) -> ConnectionId {
         match self.next() {
-            Told::Opened(connection, _) => connection,
+            Notice::Opened(connection, _) => connection,
             other => panic!("expected an opening, got {other:?}"),
         }
     }

@@ -2,7 +2,7 @@
 //! does not affect other connections.
 
 use crate::common::{
-    DROP, ECHO, FLOOD, Mail, PAUSE, QUIT, Told, WHERE, connect, expect, expect_end, frame, send,
+    DROP, ECHO, FLOOD, Mail, Notice, PAUSE, QUIT, WHERE, connect, expect, expect_end, frame, send,
     server,
 };
 use runtime::Closed;
@@ -99,7 +99,7 @@ fn who_sends_no_more_still_gets_its_answers() {
     expect(&mut client, &request);
     expect(&mut client, &request);
     expect_end(&mut client);
-    assert!(matches!(server.next_event(), Told::Closed(_, Closed::ByService)));
+    assert!(matches!(server.next_event(), Notice::Closed(_, Closed::ByService)));
     server.reactors.stop();
 }
 
@@ -113,7 +113,7 @@ fn a_reset_closes_one_connection_and_disturbs_no_other() {
     server.reactors.mailboxes().iter().for_each(|all| all.send(Mail::Say(reset, vec![1])));
     victim.peek(&mut [0]).expect("the byte arrives");
     drop(victim);
-    assert_eq!(server.next(), Told::Closed(reset, Closed::ByPeer));
+    assert_eq!(server.next(), Notice::Closed(reset, Closed::ByPeer));
     let request = frame(ECHO, b"still here");
     send(&mut steady, &request);
     expect(&mut steady, &request);
@@ -130,7 +130,7 @@ fn the_last_answer_leaves_before_the_connection_is_closed() {
         send(&mut client, &frame(ECHO, b"too late"));
         expect(&mut client, &farewell);
         expect_end(&mut client);
-        assert!(matches!(server.next_event(), Told::Closed(_, Closed::ByService)));
+        assert!(matches!(server.next_event(), Notice::Closed(_, Closed::ByService)));
     }
     server.reactors.stop();
 }
@@ -141,7 +141,7 @@ fn the_service_can_close_at_once() {
     let mut client = server.client();
     send(&mut client, &frame(DROP, &[]));
     expect_end(&mut client);
-    assert!(matches!(server.next_event(), Told::Closed(_, Closed::ByService)));
+    assert!(matches!(server.next_event(), Notice::Closed(_, Closed::ByService)));
     server.reactors.stop();
 }
 
@@ -150,7 +150,7 @@ fn who_does_not_take_the_last_answer_is_cut_off() {
     let server = server(1, PollPolicy::Sleep);
     let mut client = server.client();
     send(&mut client, &frame(QUIT, &vec![0; 32 << 20]));
-    assert!(matches!(server.next_event(), Told::Closed(_, Closed::TooSlow)));
+    assert!(matches!(server.next_event(), Notice::Closed(_, Closed::TooSlow)));
     server.reactors.stop();
 }
 
@@ -216,7 +216,7 @@ fn a_paused_connection_is_not_read_and_goes_on_where_it_stopped() {
     let opened = server.opened();
     let request = frame(ECHO, b"after the pause");
     send(&mut client, &[frame(PAUSE, &[]), request.clone(), request[..7].to_vec()].concat());
-    assert_eq!(server.next(), Told::Paused(opened));
+    assert_eq!(server.next(), Notice::Paused(opened));
     // Mail is processed after input: an answer to the request would arrive before it.
     server.reactors.mailboxes().of(opened.reactor()).send(Mail::Say(opened, b"first".to_vec()));
     expect(&mut client, b"first");
@@ -233,7 +233,7 @@ fn a_paused_client_can_send_what_the_sockets_hold_and_gets_all_its_answers_later
     let mut client = server.client();
     let opened = server.opened();
     send(&mut client, &frame(PAUSE, &[]));
-    assert_eq!(server.next(), Told::Paused(opened));
+    assert_eq!(server.next(), Notice::Paused(opened));
     let request = frame(ECHO, &[8; 1000]);
     client.set_nonblocking(true).expect("a socket");
     let asked = ask_until_stopped(&mut client, &request);
@@ -271,11 +271,11 @@ fn a_paused_connection_whose_peer_has_gone_is_closed() {
     let mut client = server.client();
     let opened = server.opened();
     send(&mut client, &frame(PAUSE, &[]));
-    assert_eq!(server.next(), Told::Paused(opened));
+    assert_eq!(server.next(), Notice::Paused(opened));
     server.reactors.mailboxes().of(opened.reactor()).send(Mail::Say(opened, vec![1]));
     client.peek(&mut [0]).expect("the byte arrives");
     drop(client);
-    assert_eq!(server.next(), Told::Closed(opened, Closed::ByPeer));
+    assert_eq!(server.next(), Notice::Closed(opened, Closed::ByPeer));
     server.reactors.stop();
 }
 
@@ -332,12 +332,12 @@ fn a_storm_of_connections_that_misbehave_disturbs_nobody() {
     let (mut opened, mut closed) = (std::collections::BTreeSet::new(), 0);
     while opened.len() < 601 || closed < 601 {
         match server.next() {
-            Told::Opened(connection, _) => assert!(opened.insert(connection)),
-            Told::Closed(connection, _) => {
+            Notice::Opened(connection, _) => assert!(opened.insert(connection)),
+            Notice::Closed(connection, _) => {
                 assert!(opened.contains(&connection));
                 closed += 1;
             }
-            Told::ConnectFailed(_) | Told::Paused(_) | Told::Mail(_) => {}
+            Notice::ConnectFailed(_) | Notice::Paused(_) | Notice::Mail(_) => {}
         }
     }
     server.reactors.stop();

@@ -166,7 +166,7 @@ impl Service for Server {
         self.bus.closed(connection, self.core.engine().node());
     }
 
-    fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
+    fn prefetch(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
         self.core.foresee(inputs);
     }
 

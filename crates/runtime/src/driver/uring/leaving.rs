@@ -45,8 +45,8 @@ impl Uring {
         self.slots[socket.connection.slot()] = None;
         let adopted = self.others.adopt(socket.connection, socket.descriptor, Class::Client);
         match adopted {
-            // The next look reports bytes that are already in the socket.
-            Ok(()) => self.has_rung = true,
+            // The next poll reports bytes that are already in the socket.
+            Ok(()) => self.others_ready = true,
             Err(_) => self.lost.push(socket.connection),
         }
     }
