@@ -309,7 +309,7 @@ impl History {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
-            | FromCoordinator::Kept { .. }
+            | FromCoordinator::RecoveryConfirmed { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)

@@ -158,7 +158,7 @@ fn map_of(
 
 /// Returns the coordinator's confirmation that the partition is durable.
 fn kept(epoch: u64) -> FromCoordinator {
-    FromCoordinator::Kept { range: HashRange::ALL, epoch: OwnershipEpoch(epoch) }
+    FromCoordinator::RecoveryConfirmed { range: HashRange::ALL, epoch: OwnershipEpoch(epoch) }
 }
 
 /// Returns a partition that is the whole key space.

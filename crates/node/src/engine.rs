@@ -326,7 +326,9 @@ impl Engine {
                 self.read_directory(log, replica, first);
             }
             FromCoordinator::Recover(part) => self.recover(now, part),
-            FromCoordinator::Kept { range, epoch } => self.part_kept(now, range, epoch),
+            FromCoordinator::RecoveryConfirmed { range, epoch } => {
+                self.part_kept(now, range, epoch)
+            }
             FromCoordinator::FreeLog { log } => {
                 self.out.control.push(ToCoordinator::LogFreed { log });
             }
@@ -560,7 +562,7 @@ pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
         | FromCoordinator::Fence { .. }
         | FromCoordinator::ReadDirectory { .. }
         | FromCoordinator::Recover(_)
-        | FromCoordinator::Kept { .. }
+        | FromCoordinator::RecoveryConfirmed { .. }
         | FromCoordinator::FreeLog { .. }
         | FromCoordinator::Ping
         | FromCoordinator::Clock(_)

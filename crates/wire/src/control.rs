@@ -151,7 +151,7 @@ pub enum ToCoordinator {
         epoch: OwnershipEpoch,
     },
     /// All entries of the part are in the recovery master's log and acknowledged by its backups.
-    /// Repeated until [`FromCoordinator::Kept`].
+    /// Repeated until [`FromCoordinator::RecoveryConfirmed`].
     Recovered {
         /// The dead server of the part's first log.
         dead: ServerId,
@@ -317,7 +317,7 @@ pub enum FromCoordinator {
     Recover(Box<RecoveryPart>),
     /// Answer to a [`ToCoordinator::Recovered`]: the part belongs to the receiver and no longer
     /// depends on the dead server's log.
-    Kept {
+    RecoveryConfirmed {
         /// The range of the part.
         range: HashRange,
         /// The epoch of the part.

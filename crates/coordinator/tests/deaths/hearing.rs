@@ -55,7 +55,7 @@ impl History {
                 self.tell(machine, read);
             }
             FromCoordinator::Recover(part) => self.recover(machine, *part),
-            FromCoordinator::Kept { epoch, .. } => {
+            FromCoordinator::RecoveryConfirmed { epoch, .. } => {
                 let process = self.process(machine);
                 process.parts.remove(&epoch);
                 process.kept.insert(epoch);

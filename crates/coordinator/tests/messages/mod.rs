@@ -291,7 +291,7 @@ fn answer(draw: &mut Draw<'_>, demand: FromCoordinator) -> Option<ToCoordinator>
         | FromCoordinator::Finished { .. }
         | FromCoordinator::Answer { .. }
         | FromCoordinator::ChainNoted { .. }
-        | FromCoordinator::Kept { .. }
+        | FromCoordinator::RecoveryConfirmed { .. }
         | FromCoordinator::Describe
         | FromCoordinator::Mark(_)
         | FromCoordinator::Waiting { .. } => return None,

@@ -37,7 +37,7 @@ pub fn message(message: &FromCoordinator) -> String {
             format!("read directory {log} chain {} epoch {} from {first}", segment.0, epoch.0)
         }
         FromCoordinator::Recover(part) => recover(part),
-        FromCoordinator::Kept { range, epoch } => format!("kept {range} {epoch}"),
+        FromCoordinator::RecoveryConfirmed { range, epoch } => format!("kept {range} {epoch}"),
         FromCoordinator::FreeLog { log } => format!("free {log}"),
         FromCoordinator::Ping => "ping".to_owned(),
         FromCoordinator::Clock(question) => match question.reference {

@@ -62,9 +62,10 @@ impl World {
                 first: DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() },
             },
             FromCoordinator::Recover(_) => FromCoordinator::Recover(Box::new(some_part(draw))),
-            FromCoordinator::Kept { .. } => {
-                FromCoordinator::Kept { range: draw.range(), epoch: OwnershipEpoch(draw.near(7)) }
-            }
+            FromCoordinator::RecoveryConfirmed { .. } => FromCoordinator::RecoveryConfirmed {
+                range: draw.range(),
+                epoch: OwnershipEpoch(draw.near(7)),
+            },
             FromCoordinator::FreeLog { .. } => FromCoordinator::FreeLog { log: draw.server() },
             FromCoordinator::ChainNoted { .. } => {
                 FromCoordinator::ChainNoted { number: SegmentId(draw.number()) }
@@ -91,7 +92,9 @@ impl World {
         }
         Some(match draw.pick(&self.told) {
             ToCoordinator::Chain { number } => FromCoordinator::ChainNoted { number },
-            ToCoordinator::Recovered { range, epoch, .. } => FromCoordinator::Kept { range, epoch },
+            ToCoordinator::Recovered { range, epoch, .. } => {
+                FromCoordinator::RecoveryConfirmed { range, epoch }
+            }
             ToCoordinator::Replayed { range, epoch, .. } => {
                 self.map_version += 1;
                 let mut map = self.some_map(draw);

@@ -234,7 +234,7 @@ pub fn from_coordinator(message: &FromCoordinator) -> impl fmt::Display {
             part.segments.len(),
             part.segments_total
         ),
-        FromCoordinator::Kept { range, epoch } => write!(f, "kept {range} {epoch}"),
+        FromCoordinator::RecoveryConfirmed { range, epoch } => write!(f, "kept {range} {epoch}"),
         FromCoordinator::FreeLog { log } => write!(f, "free {log}"),
         FromCoordinator::Ping => f.write_str("ping"),
         FromCoordinator::Clock(question) => match question.reference {

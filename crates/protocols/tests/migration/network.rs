@@ -135,7 +135,7 @@ fn kind(message: &Message) -> &'static str {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
-            | FromCoordinator::Kept { .. }
+            | FromCoordinator::RecoveryConfirmed { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)

@@ -152,7 +152,7 @@ impl Server {
             | FromCoordinator::Fence { .. }
             | FromCoordinator::ReadDirectory { .. }
             | FromCoordinator::Recover(_)
-            | FromCoordinator::Kept { .. }
+            | FromCoordinator::RecoveryConfirmed { .. }
             | FromCoordinator::FreeLog { .. }
             | FromCoordinator::Ping
             | FromCoordinator::Clock(_)

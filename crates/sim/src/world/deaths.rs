@@ -273,7 +273,7 @@ pub(super) fn is_telling_down(message: &FromCoordinator) -> bool {
         | FromCoordinator::Fence { .. }
         | FromCoordinator::ReadDirectory { .. }
         | FromCoordinator::Recover(_)
-        | FromCoordinator::Kept { .. }
+        | FromCoordinator::RecoveryConfirmed { .. }
         | FromCoordinator::FreeLog { .. } => true,
         FromCoordinator::Welcome { .. }
         | FromCoordinator::Rejected { .. }

@@ -195,7 +195,7 @@ impl<S: MetaStore> Coordinator<S> {
             self.commit(at, edit)?;
         }
         if self.owns(server, range, epoch) {
-            self.send(server, FromCoordinator::Kept { range, epoch }, out);
+            self.send(server, FromCoordinator::RecoveryConfirmed { range, epoch }, out);
         }
         Ok(())
     }
