@@ -62,12 +62,12 @@ pub enum HandshakeStep {
         /// The last message of the handshake, if this side sends it.
         last: Option<HandshakeMessage>,
     },
-    /// Send `tell`, if present, and close the connection.
+    /// Send `refusal`, if present, and close the connection.
     Refused {
         /// Error for this side's operator.
         error: HandshakeError,
         /// Refusal for the other side's operator.
-        tell: Option<HandshakeMessage>,
+        refusal: Option<HandshakeMessage>,
     },
 }
 
@@ -189,7 +189,7 @@ impl Handshake {
         let step = match (state, message) {
             (_, HandshakeMessage::Refuse(refusal)) => {
                 let error = HandshakeError::Theirs(refusal);
-                Ok(HandshakeStep::Refused { error, tell: None })
+                Ok(HandshakeStep::Refused { error, refusal: None })
             }
             (HandshakeState::Accepted { purposes, answer }, HandshakeMessage::Open(open)) => {
                 self.answer(purposes, open, answer)
@@ -213,7 +213,7 @@ impl Handshake {
         };
         let step = step.unwrap_or_else(|refusal| HandshakeStep::Refused {
             error: HandshakeError::Ours(refusal),
-            tell: Some(HandshakeMessage::Refuse(refusal)),
+            refusal: Some(HandshakeMessage::Refuse(refusal)),
         });
         self.check(&step);
         step

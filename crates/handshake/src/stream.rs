@@ -14,42 +14,42 @@ pub fn complete(
     first: HandshakeMessage,
     stream: &mut (impl Read + Write),
 ) -> io::Result<ProvenPeer> {
-    say(&first, stream)?;
+    send(&first, stream)?;
     loop {
-        match handshake.handle(hear(stream)?) {
-            HandshakeStep::Reply(reply) => say(&reply, stream)?,
+        match handshake.handle(receive(stream)?) {
+            HandshakeStep::Reply(reply) => send(&reply, stream)?,
             HandshakeStep::Proven { peer, last } => {
-                last.map_or(Ok(()), |last| say(&last, stream))?;
+                last.map_or(Ok(()), |last| send(&last, stream))?;
                 return Ok(peer);
             }
-            HandshakeStep::Refused { error, tell } => {
+            HandshakeStep::Refused { error, refusal } => {
                 // The other side may have closed the connection already.
-                let _ = tell.map_or(Ok(()), |tell| say(&tell, stream));
+                let _ = refusal.map_or(Ok(()), |refusal| send(&refusal, stream));
                 return Err(error.into());
             }
         }
     }
 }
 
-fn say(message: &HandshakeMessage, stream: &mut impl Write) -> io::Result<()> {
+fn send(message: &HandshakeMessage, stream: &mut impl Write) -> io::Result<()> {
     let mut bytes = Vec::new();
     frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
     stream.write_all(&bytes)
 }
 
-fn hear(stream: &mut impl Read) -> io::Result<HandshakeMessage> {
+fn receive(stream: &mut impl Read) -> io::Result<HandshakeMessage> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header)?;
-    let header = Header::parse(&header).map_err(not_understood)?;
+    let header = Header::parse(&header).map_err(invalid_answer)?;
     if header.payload_bytes != 0 || header.message_bytes > HANDSHAKE_BYTES_MAX {
-        return Err(not_understood("length of handshake"));
+        return Err(invalid_answer("length of handshake"));
     }
     let mut message = vec![0; header.message_bytes];
     stream.read_exact(&mut message)?;
-    header.message(&message).map_err(not_understood)
+    header.message(&message).map_err(invalid_answer)
 }
 
-fn not_understood(why: impl std::fmt::Display) -> io::Error {
+fn invalid_answer(why: impl std::fmt::Display) -> io::Error {
     let text = format!("the peer does not answer with ballast's handshake ({why})");
     io::Error::new(io::ErrorKind::InvalidData, text)
 }

@@ -122,9 +122,9 @@ impl Script {
                     writeln!(output, "{name}: proven, {}", peer_text(&peer))?;
                     next = last;
                 }
-                HandshakeStep::Refused { error, tell } => {
+                HandshakeStep::Refused { error, refusal } => {
                     writeln!(output, "{name}: {error}")?;
-                    next = tell;
+                    next = refusal;
                 }
             }
             turn = 1 - turn;

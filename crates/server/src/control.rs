@@ -309,9 +309,9 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                     }
                     return Ok(());
                 }
-                HandshakeStep::Refused { error, tell } => {
-                    if let Some(tell) = tell {
-                        writer.write_all(&encoded(&tell)?).await?;
+                HandshakeStep::Refused { error, refusal } => {
+                    if let Some(refusal) = refusal {
+                        writer.write_all(&encoded(&refusal)?).await?;
                     }
                     return Err(error.into());
                 }

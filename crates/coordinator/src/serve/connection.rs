@@ -149,9 +149,9 @@ async fn shake_hands(
                 }
                 return Ok(peer);
             }
-            HandshakeStep::Refused { error, tell } => {
-                if let Some(tell) = tell {
-                    say(writer, &tell).await?;
+            HandshakeStep::Refused { error, refusal } => {
+                if let Some(refusal) = refusal {
+                    say(writer, &refusal).await?;
                     writer.shutdown().await?;
                 }
                 return Err(error.into());

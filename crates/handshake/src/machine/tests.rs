@@ -31,7 +31,7 @@ fn reply(step: HandshakeStep) -> (Option<HandshakeMessage>, bool) {
     match step {
         HandshakeStep::Reply(message) => (Some(message), false),
         HandshakeStep::Proven { last, .. } => (last, true),
-        HandshakeStep::Refused { tell, .. } => (tell, false),
+        HandshakeStep::Refused { refusal, .. } => (refusal, false),
     }
 }
 
@@ -166,13 +166,13 @@ fn another_version_is_refused_with_ours() {
     let (mut source, mut target, open) = begin(&[1], &[1]);
     let HandshakeMessage::Open(mut other) = open else { panic!("a handshake begins so") };
     other.protocol += 1;
-    let HandshakeStep::Refused { error, tell: Some(tell) } =
+    let HandshakeStep::Refused { error, refusal: Some(refusal) } =
         target.handle(HandshakeMessage::Open(other))
     else {
         panic!("another version is refused")
     };
     assert!(error.to_string().contains("another version"), "{error}");
-    let HandshakeStep::Refused { error, tell: None } = source.handle(tell) else {
+    let HandshakeStep::Refused { error, refusal: None } = source.handle(refusal) else {
         panic!("a refusal ends the handshake")
     };
     assert!(error.to_string().contains(&format!("version {PROTOCOL_VERSION}")), "{error}");
@@ -287,5 +287,5 @@ fn a_handshake_over_a_stream_ends_proven_or_with_an_error() {
 fn a_handshake_that_awaits_a_message_cannot_have_been_refused() {
     let (_, target, _) = begin(&[1], &[1]);
     let error = HandshakeError::Ours(HandshakeRefusal::OutOfOrder);
-    target.check(&HandshakeStep::Refused { error, tell: None });
+    target.check(&HandshakeStep::Refused { error, refusal: None });
 }

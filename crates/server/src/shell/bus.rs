@@ -323,10 +323,10 @@ impl Bus {
                     self.write(connection, &message, payload, io);
                 }
             }
-            HandshakeStep::Refused { error, tell } => {
+            HandshakeStep::Refused { error, refusal } => {
                 tracing::warn!(%error, "bus handshake failed");
-                if let Some(tell) = tell {
-                    self.write(connection, &tell, Vec::new(), io);
+                if let Some(refusal) = refusal {
+                    self.write(connection, &refusal, Vec::new(), io);
                 }
                 io.close_after_flush(connection);
                 return Ok(false);
