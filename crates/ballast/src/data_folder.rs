@@ -14,8 +14,8 @@
 use crate::folder_mark::{Marks, Use};
 use crate::saved;
 use anyhow::{Context, bail};
-use node::{Kept, Mode};
 use backup::{OpenedReplicas, Replicas, UnreadableFile};
+use node::{Kept, Mode};
 use runtime::files::{DataDirectory, boot_id};
 use server::shell::FileDisk;
 use std::path::{Path, PathBuf};

@@ -215,12 +215,12 @@ impl Handshake {
             error: HandshakeError::Ours(refusal),
             refusal: Some(HandshakeMessage::Refuse(refusal)),
         });
-        self.check(&step);
+        self.check_step(&step);
         step
     }
 
     /// Asserts that a handshake has ended exactly if its last step ends it.
-    fn check(&self, step: &HandshakeStep) {
+    fn check_step(&self, step: &HandshakeStep) {
         let has_ended = matches!(self.state, HandshakeState::Ended);
         let continues = matches!(step, HandshakeStep::Reply(_));
         assert_ne!(has_ended, continues, "the state of a handshake contradicts its last step");

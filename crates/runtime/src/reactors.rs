@@ -1,7 +1,6 @@
 //! All reactors of a process: starting, stopping, and reading their counters.
 
-use crate::counters::Counters;
-use crate::counters::{Counts, ReactorCounters};
+use crate::counters::ReactorCounters;
 use crate::cpus;
 use crate::driver::epoll::{Epoll, EventWaker};
 use crate::driver::uring::{self, Uring};

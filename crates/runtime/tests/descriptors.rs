@@ -4,8 +4,8 @@
 
 mod common;
 
-use runtime::DriverKind;
 use common::{ECHO, Notice, expect, frame, send, server_on};
+use runtime::DriverKind;
 use rustix::net::{self, AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};

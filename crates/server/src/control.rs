@@ -11,8 +11,8 @@
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
 
-use node::Pulse;
 use handshake::{Credentials, Handshake, HandshakeError, HandshakeStep, Opening};
+use node::Pulse;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -287,5 +287,5 @@ fn a_handshake_over_a_stream_ends_proven_or_with_an_error() {
 fn a_handshake_that_awaits_a_message_cannot_have_been_refused() {
     let (_, target, _) = begin(&[1], &[1]);
     let error = HandshakeError::Ours(HandshakeRefusal::OutOfOrder);
-    target.check(&HandshakeStep::Refused { error, refusal: None });
+    target.check_step(&HandshakeStep::Refused { error, refusal: None });
 }

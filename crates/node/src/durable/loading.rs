@@ -69,7 +69,7 @@ pub enum KeptError {
         "{number} cannot be read ({why}), nor can {more} more files. If another version of ballast \
          wrote them, start that version; if the disk is damaged, restore the files from a copy"
     )]
-    UnreadableFile {
+    Unreadable {
         /// First unreadable file.
         number: FileNumber,
         /// Reason.

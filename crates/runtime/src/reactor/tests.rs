@@ -230,7 +230,7 @@ impl World {
                 sent: Vec::new(),
             },
             queue,
-            placement: Placement::new(ReactorId(0), loads, mailboxes),
+            placement: ConnectionPlacement::new(ReactorId(0), loads, mailboxes),
             counters: Arc::default(),
             turns: Turns::new(PollPolicy::Sleep, false),
         });

@@ -1,7 +1,7 @@
 //! Tests of connections opened by a service, and of mail from other threads.
 
-use runtime::{ConnectTag, Opened};
 use crate::common::{BUS, ECHO, Mail, Notice, expect, frame, send, server};
+use runtime::{ConnectTag, Opened};
 use std::net::TcpListener;
 use types::PollPolicy;
 use types::ReactorId;

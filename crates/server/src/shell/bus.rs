@@ -7,9 +7,9 @@
 
 use super::Shared;
 use super::addresses::AddressBook;
+use handshake::{Accepting, Credentials, Handshake, HandshakeStep, Opening, SERVED_BY_SERVERS};
 use node::{Node, Payload, Route, Sending, To};
 use runtime::{Class, ConnectTag, Input, Io};
-use handshake::{Accepting, Credentials, Handshake, HandshakeStep, Opening, SERVED_BY_SERVERS};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

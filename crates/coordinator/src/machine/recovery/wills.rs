@@ -33,7 +33,7 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(());
         }
         let mut edit = self.ledger.edit();
-        edit.put_will(records::LoadProfile { server, will });
+        edit.put_will(records::Will { server, will });
         self.commit(at, edit)
     }
 }
