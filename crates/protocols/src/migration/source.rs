@@ -43,11 +43,11 @@ enum State {
     /// The coordinator has not asked for the flip yet; the range is served.
     Waiting,
     /// The range is served, and the writes so far are being acknowledged.
-    CatchingUp { intent: Box<Intent>, attempt: u32, since: Instant, patience: Patience },
+    CatchingUp { attempt: FreezeAttempt, since: Instant },
     /// New operations on the range are held, and earlier ones are finishing.
-    Freezing { intent: Box<Intent>, attempt: u32, since: Instant, patience: Patience },
+    Freezing { attempt: FreezeAttempt, since: Instant },
     /// The range is served again for a while, because freezing took too long.
-    Resting { intent: Box<Intent>, attempt: u32, until: Instant, patience: Patience },
+    Resting { attempt: FreezeAttempt, until: Instant },
     /// The range is served; the coordinator and the target must end the intent.
     GivenUp { ask_at: Instant },
     /// A flip is in flight. The range is held until the outcome is known.
@@ -60,29 +60,37 @@ enum State {
     Withdrawn,
 }
 
-/// The time limits of the attempts to freeze.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
+/// One attempt to freeze the range, with the time limits of all attempts.
+#[derive(Clone, Debug)]
+struct FreezeAttempt {
+    intent: Box<Intent>,
+    /// Number of the attempt, from 1 to [`FREEZES_MAX`].
+    number: u32,
     /// End of the time for all attempts together.
     until: Instant,
     /// Time for which one attempt may hold the range.
     freeze_max: Duration,
 }
 
-impl Patience {
-    fn from(now: Instant) -> Patience {
-        Patience { until: now + FREEZING_MAX, freeze_max: FREEZE_MAX }
+impl FreezeAttempt {
+    fn first(now: Instant, intent: Box<Intent>) -> FreezeAttempt {
+        FreezeAttempt { intent, number: 1, until: now + FREEZING_MAX, freeze_max: FREEZE_MAX }
+    }
+
+    /// Returns the attempt that follows this one.
+    fn next(&self) -> FreezeAttempt {
+        FreezeAttempt { number: self.number + 1, ..self.clone() }
     }
 
     /// Adapts the limit to a measured acknowledgment time. A write just before the freeze may
     /// take as long again, plus once more for the write it waits behind.
-    fn note_acknowledged(&mut self, took: Duration) {
+    fn record_acknowledgment(&mut self, took: Duration) {
         let wanted = (FREEZE_MAX + 2 * took).min(FREEZE_LONGEST);
         self.freeze_max = self.freeze_max.max(wanted);
     }
 
     /// Returns the pause after an attempt: the range is frozen for at most a fifth of the time.
-    fn pause(self) -> Duration {
+    fn pause(&self) -> Duration {
         FREEZE_AGAIN.max(4 * self.freeze_max)
     }
 }
@@ -237,8 +245,8 @@ impl Source {
     /// Returns when [`SourceEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::CatchingUp { patience, .. } => Some(patience.until),
-            State::Freezing { since, patience, .. } => Some(*since + patience.freeze_max),
+            State::CatchingUp { attempt, .. } => Some(attempt.until),
+            State::Freezing { attempt, since } => Some(*since + attempt.freeze_max),
             State::Resting { until, .. } => Some(*until),
             State::GivenUp { ask_at } => Some(*ask_at),
             State::Flipping { flip_at, ask_at, .. } => Some(*flip_at.min(ask_at)),
@@ -295,7 +303,7 @@ impl Source {
 
     fn start(&mut self, now: Instant, intent: Box<Intent>, out: &mut Outbox<SourceEffect>) {
         match &self.state {
-            State::Waiting => self.catch_up(now, (intent, 1), Patience::from(now), out),
+            State::Waiting => self.catch_up(now, FreezeAttempt::first(now, intent), out),
             // The coordinator has not heard of the withdrawal.
             State::Withdrawn => self.report_withdrawn(out),
             State::Leaving { .. } => {
@@ -316,42 +324,29 @@ impl Source {
         out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
     }
 
-    fn catch_up(
-        &mut self,
-        now: Instant,
-        (intent, attempt): (Box<Intent>, u32),
-        patience: Patience,
-        out: &mut Outbox<SourceEffect>,
-    ) {
-        out.push(SourceEffect::CatchUp { attempt });
-        self.state = State::CatchingUp { intent, attempt, since: now, patience };
+    fn catch_up(&mut self, now: Instant, attempt: FreezeAttempt, out: &mut Outbox<SourceEffect>) {
+        out.push(SourceEffect::CatchUp { attempt: attempt.number });
+        self.state = State::CatchingUp { attempt, since: now };
     }
 
-    fn caught_up(&mut self, now: Instant, attempt: u32, out: &mut Outbox<SourceEffect>) {
-        let State::CatchingUp { intent, attempt: current, since, patience } = &self.state else {
-            return;
-        };
-        if *current != attempt {
+    fn caught_up(&mut self, now: Instant, number: u32, out: &mut Outbox<SourceEffect>) {
+        let State::CatchingUp { attempt, since } = &self.state else { return };
+        if attempt.number != number {
             return;
         }
-        let (intent, mut patience) = (intent.clone(), *patience);
-        patience.note_acknowledged(now.since(*since));
-        let (range, epoch) = (intent.range, intent.source_epoch);
-        out.push(SourceEffect::Freeze { range, epoch, attempt });
-        self.state = State::Freezing { intent, attempt, since: now, patience };
+        let mut attempt = attempt.clone();
+        attempt.record_acknowledgment(now.since(*since));
+        let (range, epoch) = (attempt.intent.range, attempt.intent.source_epoch);
+        out.push(SourceEffect::Freeze { range, epoch, attempt: number });
+        self.state = State::Freezing { attempt, since: now };
     }
 
-    fn flip(
-        &mut self,
-        now: Instant,
-        attempt: u32,
-        at: FrozenState,
-        out: &mut Outbox<SourceEffect>,
-    ) {
-        let State::Freezing { intent, attempt: current, .. } = &self.state else { return };
-        if *current != attempt {
+    fn flip(&mut self, now: Instant, number: u32, at: FrozenState, out: &mut Outbox<SourceEffect>) {
+        let State::Freezing { attempt, .. } = &self.state else { return };
+        if attempt.number != number {
             return;
         }
+        let intent = &attempt.intent;
         let flip = Flip {
             migration: self.migration,
             range: intent.range,
@@ -371,8 +366,8 @@ impl Source {
         };
     }
 
-    fn refuse(&mut self, now: Instant, attempt: u32, out: &mut Outbox<SourceEffect>) {
-        if matches!(&self.state, State::Freezing { attempt: current, .. } if *current == attempt) {
+    fn refuse(&mut self, now: Instant, number: u32, out: &mut Outbox<SourceEffect>) {
+        if matches!(&self.state, State::Freezing { attempt, .. } if attempt.number == number) {
             self.give_up(now, out);
         }
     }
@@ -398,7 +393,9 @@ impl Source {
 
     fn withdraw(&mut self, out: &mut Outbox<SourceEffect>) {
         match &self.state {
-            State::Freezing { intent, .. } => out.push(SourceEffect::Thaw { range: intent.range }),
+            State::Freezing { attempt, .. } => {
+                out.push(SourceEffect::Thaw { range: attempt.intent.range });
+            }
             State::Flipping { flip, .. } => out.push(SourceEffect::Thaw { range: flip.range }),
             State::Waiting
             | State::CatchingUp { .. }
@@ -468,8 +465,8 @@ impl Source {
         match &mut self.state {
             State::Leaving { kept, .. } => *kept = ranges::without(kept, &[range]),
             // No flip was sent, and none will be: the range never left this server.
-            State::Freezing { intent, .. } => {
-                out.push(SourceEffect::Thaw { range: intent.range });
+            State::Freezing { attempt, .. } => {
+                out.push(SourceEffect::Thaw { range: attempt.intent.range });
                 self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
             }
             State::Waiting
@@ -489,19 +486,18 @@ impl Source {
         }
         let migration = self.migration;
         match &mut self.state {
-            State::Freezing { intent, attempt, patience, .. } => {
-                out.push(SourceEffect::Thaw { range: intent.range });
-                let again = now + patience.pause();
-                if *attempt == FREEZES_MAX || again >= patience.until {
+            State::Freezing { attempt, .. } => {
+                out.push(SourceEffect::Thaw { range: attempt.intent.range });
+                let again = now + attempt.pause();
+                if attempt.number == FREEZES_MAX || again >= attempt.until {
                     self.give_up(now, out);
                 } else {
-                    let (intent, attempt, patience) = (intent.clone(), *attempt, *patience);
-                    self.state = State::Resting { intent, attempt, until: again, patience };
+                    self.state = State::Resting { attempt: attempt.clone(), until: again };
                 }
             }
-            State::Resting { intent, attempt, patience, .. } => {
-                let (intent, attempt, patience) = (intent.clone(), *attempt + 1, *patience);
-                self.catch_up(now, (intent, attempt), patience, out);
+            State::Resting { attempt, .. } => {
+                let next = attempt.next();
+                self.catch_up(now, next, out);
             }
             State::CatchingUp { .. } | State::GivenUp { .. } => self.give_up(now, out),
             State::Flipping { flip, target, flip_at, ask_at } => {
@@ -525,9 +521,11 @@ impl fmt::Display for Source {
         write!(f, "source of {}: ", self.migration)?;
         match &self.state {
             State::Waiting => f.write_str("waiting"),
-            State::CatchingUp { attempt, .. } => write!(f, "catching up, attempt {attempt}"),
-            State::Freezing { attempt, .. } => write!(f, "freezing, attempt {attempt}"),
-            State::Resting { attempt, .. } => write!(f, "resting after attempt {attempt}"),
+            State::CatchingUp { attempt, .. } => {
+                write!(f, "catching up, attempt {}", attempt.number)
+            }
+            State::Freezing { attempt, .. } => write!(f, "freezing, attempt {}", attempt.number),
+            State::Resting { attempt, .. } => write!(f, "resting after attempt {}", attempt.number),
             State::GivenUp { .. } => f.write_str("given up"),
             State::Flipping { target, .. } => write!(f, "flipping to {target}"),
             State::Leaving { kept, forgetting } => {

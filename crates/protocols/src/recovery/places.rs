@@ -9,8 +9,20 @@ use wire::control::{RecoverySegment, ReplicaPlace};
 use wire::directory::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
-/// A replica of a segment: its backup and its epoch.
-pub(super) type At = (ServerId, ReplicaEpoch);
+/// A segment in the log of a dead server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LogSegment {
+    /// The server of the log.
+    pub(super) log: ServerId,
+    pub(super) segment: SegmentId,
+}
+
+/// The backup and the epoch of a segment's replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReplicaLocation {
+    pub(super) backup: ServerId,
+    pub(super) epoch: ReplicaEpoch,
+}
 
 /// A segment from the coordinator's list.
 #[derive(Debug)]
@@ -38,7 +50,7 @@ pub(super) enum Stage {
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    at: At,
+    at: ReplicaLocation,
     length: u32,
     flaw: Option<Flaw>,
     /// Unanswered reads in a row.
@@ -79,17 +91,18 @@ impl Segment {
         self.settled = named.settled;
         let renewed = named.places.iter().map(|place| {
             let ReplicaPlace { backup, epoch, length } = *place;
-            let known = self.places.iter().find(|known| known.at == (backup, epoch)).copied();
-            let new = Place { at: (backup, epoch), length, flaw: None, silences: 0 };
+            let at = ReplicaLocation { backup, epoch };
+            let known = self.places.iter().find(|known| known.at == at).copied();
+            let new = Place { at, length, flaw: None, silences: 0 };
             Place { length, ..known.unwrap_or(new) }
         });
         self.places = renewed.collect();
     }
 
     /// Chooses the place to read: the first answering one, else the one with fewest silences.
-    pub(super) fn choose(&self, absences: &Absences<'_>) -> Option<At> {
+    pub(super) fn choose(&self, absences: &Absences<'_>) -> Option<ReplicaLocation> {
         let usable = self.living(absences.dead).filter(|place| place.flaw.is_none());
-        let chosen = usable.min_by_key(|place| match absences.silent.contains(&place.at.0) {
+        let chosen = usable.min_by_key(|place| match absences.silent.contains(&place.at.backup) {
             true => (1, place.silences),
             false => (0, 0),
         });
@@ -106,7 +119,7 @@ impl Segment {
     /// Returns the offset in this replica from which other replicas may lack the entries; `None`
     /// if the replica is not known to have such entries. (After a disk failure a replica may have
     /// more bytes than reported; those were never acknowledged.)
-    pub(super) fn unsettled(&self, at: At) -> Option<u32> {
+    pub(super) fn unsettled(&self, at: ReplicaLocation) -> Option<u32> {
         let place = self.places.iter().find(|place| place.at == at);
         place.filter(|place| self.settled < place.length).map(|_| self.settled)
     }
@@ -118,18 +131,18 @@ impl Segment {
     }
 
     fn living(&self, dead: &BTreeSet<ServerId>) -> impl Iterator<Item = &Place> {
-        self.places.iter().filter(move |place| !dead.contains(&place.at.0))
+        self.places.iter().filter(move |place| !dead.contains(&place.at.backup))
     }
 
-    fn place_mut(&mut self, at: At) -> Option<&mut Place> {
+    fn place_mut(&mut self, at: ReplicaLocation) -> Option<&mut Place> {
         self.places.iter_mut().find(|place| place.at == at)
     }
 
-    pub(super) fn note_flaw(&mut self, at: At, flaw: Flaw) {
+    pub(super) fn note_flaw(&mut self, at: ReplicaLocation, flaw: Flaw) {
         self.place_mut(at).into_iter().for_each(|place| place.flaw = Some(flaw));
     }
 
-    pub(super) fn note_silence(&mut self, at: At) {
+    pub(super) fn note_silence(&mut self, at: ReplicaLocation) {
         let Some(place) = self.place_mut(at) else { return };
         place.silences += 1;
         if place.silences >= SILENCES_MAX {
@@ -137,14 +150,14 @@ impl Segment {
         }
     }
 
-    pub(super) fn note_answer(&mut self, at: At) {
+    pub(super) fn note_answer(&mut self, at: ReplicaLocation) {
         self.place_mut(at).into_iter().for_each(|place| place.silences = 0);
     }
 
     /// Returns whether a replica with this end is complete. A replica of an open segment must
     /// have at least its reported length. A replica with a reported length of 0 was found damaged
     /// and may end anywhere.
-    pub(super) fn may_end(&mut self, at: At, end: SegmentContent) -> bool {
+    pub(super) fn may_end(&mut self, at: ReplicaLocation, end: SegmentContent) -> bool {
         match self.content {
             Some(content) => content == end || planted::is(Bug::StaleReplicaUsed),
             None => self.place_mut(at).is_some_and(|place| end.length >= place.length),
@@ -152,8 +165,8 @@ impl Segment {
     }
 
     /// Returns the reason why the segment cannot be read, for operators.
-    pub(super) fn complaint(&self, (log, id): (ServerId, SegmentId)) -> String {
-        let mut text = format!("{id} of log {log} cannot be read");
+    pub(super) fn complaint(&self, id: LogSegment) -> String {
+        let mut text = format!("{} of log {} cannot be read", id.segment, id.log);
         for (nth, place) in self.places.iter().enumerate() {
             let what = match place.flaw {
                 Some(Flaw::Missing) => "cannot read it",
@@ -164,7 +177,7 @@ impl Segment {
             };
             let mark = if nth == 0 { ":" } else { "," };
             // Writing to a `String` cannot fail.
-            let _ = write!(text, "{mark} {} {what}", place.at.0);
+            let _ = write!(text, "{mark} {} {what}", place.at.backup);
         }
         text
     }

@@ -9,14 +9,14 @@
 //! segments that no other backup has, the silent backup is asked for one segment at a time.
 
 use super::events::MasterEffect;
-use super::places::{Absences, At, Flaw, Segment, Stage};
+use super::places::{Absences, Flaw, LogSegment, ReplicaLocation, Segment, Stage};
 use super::timing::{
     AHEAD_MAX, BROKEN_AGAIN, FETCHES_FROM_ONE_MAX, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX,
 };
 use crate::{Outbox, Ticket};
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{HashRange, Instant, SegmentId, ServerId, Version};
+use types::{HashRange, Instant, ServerId, Version};
 use wire::control::{RecoveryPart, RecoverySegment};
 use wire::directory::SegmentContent;
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
@@ -28,11 +28,11 @@ pub(super) struct Segments {
     range: HashRange,
     /// The newest list.
     list: Option<List>,
-    segments: BTreeMap<Id, Segment>,
+    segments: BTreeMap<LogSegment, Segment>,
     unread: usize,
-    queues: BTreeMap<ServerId, BTreeSet<Id>>,
-    fetches: BTreeMap<Id, Fetch>,
-    stranded: BTreeSet<Id>,
+    queues: BTreeMap<ServerId, BTreeSet<LogSegment>>,
+    fetches: BTreeMap<LogSegment, Fetch>,
+    stranded: BTreeSet<LogSegment>,
     replays: BTreeMap<Ticket, Replay>,
     silent: BTreeSet<ServerId>,
     dead: BTreeSet<ServerId>,
@@ -40,9 +40,6 @@ pub(super) struct Segments {
     /// Number of fetches so far, from which each fetch gets its name.
     fetches_begun: u64,
 }
-
-/// The server of the log, and a segment in it.
-type Id = (ServerId, SegmentId);
 
 /// A list of the coordinator, as far as it has been received.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +54,7 @@ struct List {
 #[derive(Debug)]
 struct Fetch {
     name: u64,
-    at: At,
+    at: ReplicaLocation,
     /// The offset from which unsettled bytes are being read; their entries must be replicated.
     unsettled: Option<u32>,
     bulk: Bulk,
@@ -85,9 +82,9 @@ enum Bulk {
 /// A payload that is being replayed.
 #[derive(Clone, Copy, Debug)]
 struct Replay {
-    segment: Id,
+    segment: LogSegment,
     fetch: u64,
-    at: At,
+    at: ReplicaLocation,
 }
 
 impl Segments {
@@ -127,7 +124,7 @@ impl Segments {
 
     /// Processes one segment of a list. Returns `false` if the list has named it before.
     fn name_one(&mut self, list: u64, named: &RecoverySegment) -> bool {
-        let id = (named.log, named.segment);
+        let id = LogSegment { log: named.log, segment: named.segment };
         let is_new = !self.segments.contains_key(&id);
         let segment = self.segments.entry(id).or_insert_with(Segment::new);
         if !is_new && segment.list == list {
@@ -153,7 +150,7 @@ impl Segments {
     }
 
     /// Removes a segment from the queue or set in which it waits.
-    fn take_out(&mut self, id: Id) {
+    fn take_out(&mut self, id: LogSegment) {
         match self.segments[&id].stage {
             Stage::Queued(backup) => {
                 if let Some(queue) = self.queues.get_mut(&backup) {
@@ -170,12 +167,12 @@ impl Segments {
     }
 
     /// Queues a segment at the backup that it is to be read from next.
-    fn queue(&mut self, id: Id) {
+    fn queue(&mut self, id: LogSegment) {
         self.take_out(id);
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let Some(segment) = self.segments.get_mut(&id) else { return };
         match segment.choose(&absences) {
-            Some((backup, _)) => {
+            Some(ReplicaLocation { backup, .. }) => {
                 segment.stage = Stage::Queued(backup);
                 self.queues.entry(backup).or_default().insert(id);
             }
@@ -192,11 +189,11 @@ impl Segments {
     }
 
     /// Marks a place as unusable for a segment, and queues the segment elsewhere if necessary.
-    fn give_up(&mut self, id: Id, at: At, flaw: Flaw) {
+    fn give_up(&mut self, id: LogSegment, at: ReplicaLocation, flaw: Flaw) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         segment.note_flaw(at, flaw);
         let is_fetched = self.fetches.get(&id).is_some_and(|fetch| fetch.at == at);
-        let is_queued = segment.stage == Stage::Queued(at.0);
+        let is_queued = segment.stage == Stage::Queued(at.backup);
         if is_fetched || is_queued {
             self.queue(id);
         }
@@ -212,7 +209,8 @@ impl Segments {
     ) -> bool {
         self.silent.remove(&from);
         let ReplicaId { log, segment, epoch } = reply.replica;
-        let (id, at) = ((log, segment), (from, epoch));
+        let id = LogSegment { log, segment };
+        let at = ReplicaLocation { backup: from, epoch };
         let is_asked = |fetch: &&mut Fetch| {
             let is_next = matches!(fetch.bulk, Bulk::Asked { from, .. } if from == reply.from);
             fetch.at == at && is_next && reply.range == self.range
@@ -249,7 +247,7 @@ impl Segments {
     }
 
     /// Completes a segment or its unsettled part if everything read of it is replayed.
-    fn finish(&mut self, id: Id) {
+    fn finish(&mut self, id: LogSegment) {
         let is_replayed = |fetch: &&mut Fetch| fetch.bulk == Bulk::End && fetch.unreplayed == 0;
         let Some(fetch) = self.fetches.get_mut(&id).filter(is_replayed) else { return };
         if let Some(1..) = fetch.unsettled.take() {
@@ -280,7 +278,7 @@ impl Segments {
     }
 
     pub(super) fn connection_lost(&mut self, now: Instant, backup: ServerId) {
-        for fetch in self.fetches.values_mut().filter(|fetch| fetch.at.0 == backup) {
+        for fetch in self.fetches.values_mut().filter(|fetch| fetch.at.backup == backup) {
             if let Bulk::Asked { again, is_lost, .. } = &mut fetch.bulk {
                 *again = (*again).min(now + BROKEN_AGAIN);
                 *is_lost = true;
@@ -291,8 +289,8 @@ impl Segments {
     pub(super) fn died(&mut self, backup: ServerId) {
         self.dead.insert(backup);
         self.silent.remove(&backup);
-        let held = self.fetches.iter().filter(|(_, fetch)| fetch.at.0 == backup);
-        let held: Vec<Id> = held.map(|(id, _)| *id).collect();
+        let held = self.fetches.iter().filter(|(_, fetch)| fetch.at.backup == backup);
+        let held: Vec<LogSegment> = held.map(|(id, _)| *id).collect();
         held.into_iter().for_each(|id| self.queue(id));
         self.queue_all_of(backup);
     }
@@ -312,13 +310,13 @@ impl Segments {
         }
         // Payloads of abandoned fetches are still waiting for their replay and count too.
         let is_behind = self.replays.len() >= REPLAYS_MAX;
-        for ((log, segment), fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
+        for (id, fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
             if let Bulk::Next(from) = fetch.bulk
                 && fetch.unreplayed < AHEAD_MAX
             {
                 fetch.bulk = Bulk::Asked { from, again: now + READ_AGAIN, is_lost: false };
-                let (backup, epoch) = fetch.at;
-                let replica = ReplicaId { log: *log, segment: *segment, epoch };
+                let ReplicaLocation { backup, epoch } = fetch.at;
+                let replica = ReplicaId { log: id.log, segment: id.segment, epoch };
                 let read = RecoveryRead { replica, range: self.range, from };
                 out.push(MasterEffect::Read { backup, read });
             }
@@ -326,7 +324,7 @@ impl Segments {
     }
 
     /// Handles a read without an answer in time: it is repeated, elsewhere if possible.
-    fn unanswered(&mut self, id: Id) {
+    fn unanswered(&mut self, id: LogSegment) {
         let (Some(fetch), Some(segment)) = (self.fetches.get_mut(&id), self.segments.get_mut(&id))
         else {
             return;
@@ -338,8 +336,8 @@ impl Segments {
             return;
         }
         segment.note_silence(at);
-        if self.silent.insert(at.0) {
-            self.queue_all_of(at.0);
+        if self.silent.insert(at.backup) {
+            self.queue_all_of(at.backup);
         }
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         if self.segments[&id].choose(&absences) != Some(at) {
@@ -348,8 +346,9 @@ impl Segments {
     }
 
     /// Returns the next segment to fetch, from the queue of the backup with the fewest fetches.
-    fn next_queued(&self) -> Option<Id> {
-        let count = |backup| self.fetches.values().filter(|fetch| fetch.at.0 == backup).count();
+    fn next_queued(&self) -> Option<LogSegment> {
+        let count =
+            |backup| self.fetches.values().filter(|fetch| fetch.at.backup == backup).count();
         let queues = self.queues.iter().filter_map(|(&backup, queue)| {
             let (is_silent, count) = (self.silent.contains(&backup), count(backup));
             let first = *queue.first()?;
@@ -359,7 +358,7 @@ impl Segments {
         queues.min().map(|(_, id)| id)
     }
 
-    fn fetch(&mut self, id: Id) {
+    fn fetch(&mut self, id: LogSegment) {
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let at = self.segments[&id].choose(&absences);
         self.take_out(id);

@@ -151,7 +151,7 @@ impl Backup {
                 self.append(now, from, &asked, payload, out);
             }
             BackupEvent::Taken { replica, length, stable } => {
-                self.taken(replica, (length, stable), out);
+                self.taken(replica, length, stable, out);
             }
             BackupEvent::Synced { replica, stable } => self.synced(replica, stable, out),
             BackupEvent::Stopped { replica, length, stable } => {
@@ -297,7 +297,8 @@ impl Backup {
     fn taken(
         &mut self,
         replica: ReplicaId,
-        (length, stable): (u32, u32),
+        length: u32,
+        stable: u32,
         out: &mut Outbox<BackupEffect>,
     ) {
         let is_fenced = self.is_fenced(replica.log);

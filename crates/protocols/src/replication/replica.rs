@@ -127,7 +127,8 @@ impl Replica {
         &mut self,
         now: Instant,
         sent: Instant,
-        (length, stable): (u32, u32),
+        length: u32,
+        stable: u32,
     ) -> Result<(), Incredible> {
         let end = self.flight.map_or(self.has, |flight| flight.to);
         let is_between = length > self.has && length < end;

@@ -340,7 +340,7 @@ impl Replicator {
         let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else { return };
         match answer.result {
             AppendResult::Has { length, stable } => {
-                if replica.answered(now, answer.sent, (length, stable)).is_err() {
+                if replica.answered(now, answer.sent, length, stable).is_err() {
                     return self.lose(now, id, backup, out);
                 }
                 self.lease.confirm(id, backup, answer.sent);
@@ -369,7 +369,7 @@ impl Replicator {
     ) {
         let since = *self.askers.entry(backup).or_insert(now);
         let is_needless = |replica: &ReplicaId| {
-            replica.log == self.settings.log && !self.needs((backup, since), *replica)
+            replica.log == self.settings.log && !self.needs(backup, since, *replica)
         };
         let needless: Vec<ReplicaId> = replicas.into_iter().filter(is_needless).collect();
         if !needless.is_empty() {
@@ -381,7 +381,7 @@ impl Replicator {
     /// The backup may run on the very disk on which the master believes the segment to be, if the
     /// master has not heard of a server's death. All other holders of the segment must therefore
     /// have answered since then; those that have not are asked.
-    fn needs(&mut self, (backup, since): (ServerId, Instant), replica: ReplicaId) -> bool {
+    fn needs(&mut self, backup: ServerId, since: Instant, replica: ReplicaId) -> bool {
         if self.is_needed(backup, replica) {
             return true;
         }

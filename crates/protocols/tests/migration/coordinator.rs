@@ -14,7 +14,8 @@ impl Coordinator {
     pub(crate) fn start(
         &mut self,
         range: HashRange,
-        (source, target): (ServerId, ServerId),
+        source: ServerId,
+        target: ServerId,
         source_epoch: OwnershipEpoch,
         policy: MigrationPolicy,
     ) -> (ServerId, FromCoordinator) {

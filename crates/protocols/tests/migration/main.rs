@@ -104,7 +104,7 @@ impl World {
     fn receive(&mut self, message: Message) {
         match message {
             Message::Peer { from, to, message, batch } => {
-                self.at(to, |server, now, out| server.peer_says(now, from, (message, batch), out));
+                self.at(to, |server, now, out| server.peer_says(now, from, message, batch, out));
             }
             Message::Down { to, message } => {
                 self.at(to, |server, now, out| server.coordinator_says(now, message, out));
@@ -162,7 +162,7 @@ impl World {
         let range = slots(arguments[2]);
         let tablet = self.servers.get_mut(&source).expect("a server").store.tablet(range.first());
         let epoch = tablet.expect("the source owns the range").epoch;
-        let (to, message) = self.coordinator.start(range, (source, target), epoch, policy);
+        let (to, message) = self.coordinator.start(range, source, target, epoch, policy);
         self.send(Message::Down { to, message });
     }
 
@@ -234,16 +234,16 @@ impl goldenscript::Runner for World {
             // A read that looked up the record some time ago, before the record arrived.
             "late-miss" => {
                 let hashes = vec![hash_of(words[1])];
-                let read = (format!("read {}", words[1]), Operation::Read(hashes.clone()), hashes);
+                let (name, read) = (format!("read {}", words[1]), Operation::Read(hashes.clone()));
                 self.at(server_id(words[0]), |server, now, out| {
-                    server.park(now, MigrationId(1), read, out);
+                    server.park(now, MigrationId(1), name, read, hashes, out);
                 });
             }
             name => {
                 let operation = operation(name, &words[1..])?;
                 let name = format!("{name} {}", words[1..].join(" "));
                 let id = server_id(words[0]);
-                self.at(id, |server, now, out| server.execute(now, (name, operation), out));
+                self.at(id, |server, now, out| server.execute(now, name, operation, out));
             }
         }
         let lines: Vec<String> = self.lines.drain(..).map(|line| readable(&line)).collect();

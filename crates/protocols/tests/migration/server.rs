@@ -84,7 +84,8 @@ impl Server {
     pub(crate) fn execute(
         &mut self,
         now: Instant,
-        (name, operation): (String, Operation),
+        name: String,
+        operation: Operation,
         out: &mut Outside,
     ) {
         let id = self.id;
@@ -97,7 +98,7 @@ impl Server {
                 self.held.push((name, operation));
             }
             Outcome::Missing(migration, hashes) => {
-                self.park(now, migration, (name, operation, hashes), out);
+                self.park(now, migration, name, operation, hashes, out);
             }
         }
     }
@@ -107,7 +108,9 @@ impl Server {
         &mut self,
         now: Instant,
         migration: MigrationId,
-        (name, operation, hashes): (String, Operation, Vec<KeyHash>),
+        name: String,
+        operation: Operation,
+        hashes: Vec<KeyHash>,
         out: &mut Outside,
     ) {
         out.lines.push(format!("{} parks {name}", self.id));
@@ -167,7 +170,8 @@ impl Server {
         &mut self,
         now: Instant,
         from: ServerId,
-        (message, batch): (PeerMessage, Batch),
+        message: PeerMessage,
+        batch: Batch,
         out: &mut Outside,
     ) {
         match message {
@@ -438,8 +442,8 @@ impl Server {
     }
 
     fn try_held(&mut self, now: Instant, out: &mut Outside) {
-        for held in std::mem::take(&mut self.held) {
-            self.execute(now, held, out);
+        for (name, operation) in std::mem::take(&mut self.held) {
+            self.execute(now, name, operation, out);
         }
     }
 
@@ -598,7 +602,7 @@ impl Server {
                     parked.into_iter().partition(|(_, _, hashes)| hashes.contains(&hash));
                 self.parked = parked;
                 for (name, operation, _) in woken {
-                    self.execute(now, (name, operation), out);
+                    self.execute(now, name, operation, out);
                 }
             }
         }

@@ -171,7 +171,9 @@ impl Server {
                 BackupEvent::Full { replica }
             }
             Work::Take { replica, .. } | Work::Sync(replica) if self.fails => self.spoil(replica),
-            Work::Take { replica, is_new, range } => self.take(replica, is_new, range),
+            Work::Take { replica, is_new, range: (from, to) } => {
+                self.take(replica, is_new, from, to)
+            }
             Work::Sync(replica) => self.sync(replica),
             Work::Measure(replica) => {
                 let Stored { length, stable, .. } = self.disk[&replica];
@@ -191,7 +193,7 @@ impl Server {
         self.handle(now, event)
     }
 
-    fn take(&mut self, replica: ReplicaId, is_new: bool, (from, to): (u32, u32)) -> BackupEvent {
+    fn take(&mut self, replica: ReplicaId, is_new: bool, from: u32, to: u32) -> BackupEvent {
         let before = self.disk.get(&replica).copied();
         assert_eq!(before.is_none(), is_new, "{replica} is begun once");
         let length = before.map_or(0, |stored| stored.length);
