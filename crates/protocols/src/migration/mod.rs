@@ -26,7 +26,6 @@ mod cuts;
 mod policy;
 mod priority;
 mod progress;
-mod pulling;
 mod ranges;
 mod source;
 mod target;

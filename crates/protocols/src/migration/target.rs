@@ -15,15 +15,19 @@
 //!   serves the range only while neither can have returned it to the source.
 //! - The dependency shrinks only to the remainder of a committed cut.
 
-mod display;
+mod events;
+mod pulling;
+
+pub use events::{Acceptance, Added, TargetEffect, TargetEvent};
 
 use super::cuts::Cuts;
-use super::pulling::Pulling;
 use super::timing::{PREPARED_MAX, TELL_AGAIN, UNACKNOWLEDGED_MAX};
 use crate::{Outbox, Ticket};
-use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::control::{Intent, MigrationProgress, ToCoordinator};
-use wire::peer::{Flip, PeerMessage, Pull, PullReply};
+use pulling::Pulling;
+use std::fmt;
+use types::{Instant, MigrationId, ServerId};
+use wire::peer::{Flip, PeerMessage, PullReply};
 
 /// The target of one migration. The driver creates it at the first message about the migration.
 #[derive(Debug)]
@@ -65,149 +69,6 @@ enum Acknowledged {
     TooLate,
     /// The source or the coordinator knows of the acceptance.
     Yes,
-}
-
-/// An event at a target.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TargetEvent {
-    /// The coordinator announces an intent.
-    Prepare(Box<Intent>),
-    /// The result of [`TargetEffect::Reserve`]: the reason if memory could not be reserved.
-    Reserved(Result<(), String>),
-    /// The coordinator asks whether the target has accepted; if it has not, it must never accept.
-    Decide,
-    /// The coordinator's map assigns the range to this server.
-    Acknowledged,
-    /// The coordinator ends the migration.
-    Finished,
-    /// The source has died after the flip: it sends nothing more.
-    SourceDied,
-    /// The source no longer serves the range.
-    Flip {
-        /// The sender.
-        from: ServerId,
-        /// The flip.
-        flip: Box<Flip>,
-    },
-    /// [`TargetEffect::Accept`] is complete, and every reactor has begun a turn since then.
-    Serving,
-    /// The source sent the records of a piece.
-    PullReply {
-        /// The sender.
-        from: ServerId,
-        /// The header of the reply.
-        reply: PullReply,
-        /// The records; `None` if the piece has none.
-        payload: Option<Ticket>,
-    },
-    /// A [`TargetEffect::Replay`] is complete.
-    Replayed {
-        /// The partition from the effect.
-        partition: u16,
-        /// The ticket from the effect.
-        ticket: Ticket,
-        /// The records that were replayed.
-        added: Added,
-    },
-    /// A [`TargetEffect::Replay`] failed: the payload is damaged, or memory is full.
-    ReplayFailed {
-        /// The partition from the effect.
-        partition: u16,
-        /// The ticket from the effect.
-        ticket: Ticket,
-    },
-    /// A reactor has replayed the answer to a priority pull.
-    PriorityReplayed {
-        /// The records that were replayed.
-        added: Added,
-    },
-    /// A [`TargetEffect::Cut`] is committed.
-    CutCommitted,
-    /// A deadline has passed: [`Target::next_deadline`].
-    Tick,
-}
-
-/// The amount of data that a replay processed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Added {
-    /// Records of the payload.
-    pub records: u64,
-    /// Their bytes in the log.
-    pub bytes: u64,
-}
-
-/// An action that a target asks its driver to take; the driver applies actions in order.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TargetEffect {
-    /// Reserves memory for the records of the range, then reports [`TargetEvent::Reserved`].
-    Reserve {
-        /// Bytes of the range's live records at the source.
-        bytes: u64,
-    },
-    /// Releases the unused part of the reservation.
-    Unreserve,
-    /// Raises the version counter, sets the range's expiry clock, and begins to serve the range
-    /// as an arriving one. Once every reactor has begun a turn since then, report
-    /// [`TargetEvent::Serving`].
-    Accept(Box<Acceptance>),
-    /// Holds every operation on the range, because the source may serve it again.
-    Suspend,
-    /// Serves the range again.
-    Resume,
-    /// Sends a message to a server.
-    Send {
-        /// The receiver.
-        to: ServerId,
-        /// The message.
-        message: PeerMessage,
-    },
-    /// Sends a pull to the source. Independent work: pulls may leave from different reactors.
-    Pull {
-        /// The receiver.
-        to: ServerId,
-        /// The pull.
-        pull: Pull,
-    },
-    /// Replays a payload, then reports [`TargetEvent::Replayed`] or
-    /// [`TargetEvent::ReplayFailed`]. Independent work for any reactor, in any order.
-    Replay {
-        /// The partition of the payload.
-        partition: u16,
-        /// The payload.
-        ticket: Ticket,
-    },
-    /// Drops a payload that is not needed.
-    Discard {
-        /// The payload.
-        ticket: Ticket,
-    },
-    /// Publishes the new progress to operations: all records of the partition below `to` are here.
-    Advance {
-        /// The partition.
-        partition: u16,
-        /// The new progress; `None`: the whole partition.
-        to: Option<KeyHash>,
-    },
-    /// Commits the replayed records by splicing every reactor's side log, then reports
-    /// [`TargetEvent::CutCommitted`].
-    Cut,
-    /// Sends a message to the coordinator.
-    Tell(ToCoordinator),
-    /// Serves the range as an ordinary one, and drops the migration's own state.
-    Finish,
-}
-
-/// The parameters with which the target begins to serve a range.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Acceptance {
-    /// The intent from the coordinator.
-    pub intent: Intent,
-    /// The flip from the source.
-    pub flip: Flip,
-    /// The partitions of the range, ascending.
-    pub partitions: Vec<HashRange>,
-    /// End of service without evidence: see [`Target::unacknowledged_until`].
-    pub until: Instant,
 }
 
 impl Target {
@@ -563,6 +424,23 @@ impl Target {
             | State::Never
             | State::Accepting { .. }
             | State::Done { .. } => {}
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "target of {}: ", self.migration)?;
+        match &self.state {
+            State::Unknown => f.write_str("unknown"),
+            State::Reserving { .. } => f.write_str("reserving"),
+            State::Refused { reason } => write!(f, "refused, {reason}"),
+            State::Prepared { .. } => f.write_str("prepared"),
+            State::Never => f.write_str("never"),
+            State::Accepting { .. } => f.write_str("accepting"),
+            State::Pulling { pulling, .. } => pulling.fmt(f),
+            State::Settling { .. } => f.write_str("settling"),
+            State::Done { .. } => f.write_str("done"),
         }
     }
 }

@@ -30,12 +30,12 @@
 mod backup;
 mod events;
 mod lease;
-mod losses;
 mod manifest;
 mod placement;
 mod quorum;
 mod releases;
 mod replica;
+mod replica_counts;
 mod replicator;
 mod scrub;
 mod segment;

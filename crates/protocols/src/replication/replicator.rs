@@ -15,17 +15,18 @@
 //! **Invariant:** at most one piece is in flight to each replica.
 
 mod holders;
+mod lost_replicas;
 mod own_disk;
 
 pub use holders::Holders;
 
 use super::events::{Piece, ReplicatorEffect, ReplicatorEvent, Settings};
 use super::lease::Lease;
-use super::losses::{end, let_go};
 use super::placement::{Load, Misplaced, Placement};
 use super::quorum::Quorum;
 use super::releases::Releases;
 use super::replica::{Pace, Replica};
+use super::replica_counts::ReplicaCounts;
 use super::segment::{Segment, Stage};
 use super::silence::Silence;
 use super::suspicions::Suspicions;
@@ -40,31 +41,31 @@ use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 /// The master's side of replication, for the segments of one writer.
 #[derive(Debug)]
 pub struct Replicator {
-    pub(super) settings: Settings,
-    pub(super) segments: BTreeMap<SegmentId, Segment>,
+    settings: Settings,
+    segments: BTreeMap<SegmentId, Segment>,
     /// Segments that need work now or may need it soon.
-    pub(super) active: BTreeSet<SegmentId>,
+    active: BTreeSet<SegmentId>,
     /// Segments with fewer replicas than wanted.
     short: BTreeSet<SegmentId>,
     /// Set if a backup may now accept copies that no backup could take before.
-    pub(super) may_copy: bool,
+    may_copy: bool,
     /// Time of the last death, if recent. Meanwhile only copies are made that a reply waits for.
     rests_since: Option<Instant>,
     /// Set while a recovery replay that clients wait for runs on this server.
     is_replaying: bool,
-    pub(super) placement: Placement,
+    placement: Placement,
     /// Number of replicas at each backup, over all segments.
-    pub(super) held: BTreeMap<ServerId, usize>,
-    pub(super) releases: Releases,
-    pub(super) suspicions: Suspicions,
-    pub(super) silence: Silence,
+    replica_counts: ReplicaCounts,
+    releases: Releases,
+    suspicions: Suspicions,
+    silence: Silence,
     /// Next time at which a backup becomes late, as computed after the last event.
-    pub(super) look_at: Option<Instant>,
+    look_at: Option<Instant>,
     /// The read lease; used by the replicator of the manifest only.
     lease: Lease,
     told: Told,
     /// Backups that have asked about replicas, with the time of their first question.
-    pub(super) askers: BTreeMap<ServerId, Instant>,
+    askers: BTreeMap<ServerId, Instant>,
     /// Set once a backup has fenced the log: nothing will be acknowledged any more.
     is_fenced: bool,
     /// Cached result of [`Replicator::reach`].
@@ -99,7 +100,7 @@ impl Replicator {
             rests_since: None,
             is_replaying: false,
             placement: Placement::default(),
-            held: BTreeMap::new(),
+            replica_counts: ReplicaCounts::default(),
             releases: Releases::default(),
             suspicions: Suspicions::default(),
             silence: Silence::default(),
@@ -215,11 +216,11 @@ impl Replicator {
 }
 
 impl Replicator {
-    pub(super) fn is_chain(&self) -> bool {
+    fn is_chain(&self) -> bool {
         self.settings.kind == ReplicaKind::Directory
     }
 
-    pub(super) fn pace(&self) -> Pace {
+    fn pace(&self) -> Pace {
         if self.is_chain() {
             Pace { again: BEAT, is_steady: true }
         } else {
@@ -290,7 +291,7 @@ impl Replicator {
         self.release(id, former.into_iter().map(|backup| (backup, ReplicaEpoch::default())));
     }
 
-    pub(super) fn release(
+    fn release(
         &mut self,
         segment: SegmentId,
         replicas: impl Iterator<Item = (ServerId, ReplicaEpoch)>,
@@ -308,7 +309,7 @@ impl Replicator {
         let of = segment.extent();
         let is_unfinished = |it: &mut Replica| !it.is_original() && !it.is_complete(of);
         let unfinished: Vec<_> = segment.replicas.extract_if(.., is_unfinished).collect();
-        unfinished.iter().for_each(|it| let_go(&mut self.held, it.backup));
+        unfinished.iter().for_each(|it| self.replica_counts.remove(it.backup));
         self.release(id, unfinished.iter().map(|it| (it.backup, it.epoch)));
         self.active.remove(&id);
         self.short.remove(&id);
@@ -320,7 +321,7 @@ impl Replicator {
         let Some(segment) = self.segments.remove(&id) else { return };
         let former = segment.former.iter().map(|backup| (*backup, ReplicaEpoch::default()));
         let replicas = segment.replicas.iter().map(|it| (it.backup, it.epoch));
-        segment.replicas.iter().for_each(|it| let_go(&mut self.held, it.backup));
+        segment.replicas.iter().for_each(|it| self.replica_counts.remove(it.backup));
         self.release(id, former.chain(replicas));
         self.active.remove(&id);
         self.short.remove(&id);
@@ -408,7 +409,7 @@ impl Replicator {
     }
 
     /// Recomputes whether the segment has fewer replicas than wanted.
-    pub(super) fn update_short(&mut self, id: SegmentId) {
+    fn update_short(&mut self, id: SegmentId) {
         let segment = &self.segments[&id];
         let count = segment.count(self.uncounted());
         if count < self.wanted(id) && segment.stage != Stage::Leaving {
@@ -473,7 +474,7 @@ impl Replicator {
         for id in wanting {
             if self.is_for_another_disk(id) {
                 let segment = self.segments.get_mut(&id);
-                segment.into_iter().for_each(|segment| end(id, segment, out));
+                segment.into_iter().for_each(|segment| segment.request_close(id, out));
                 continue;
             }
             while self.segments[&id].replicas.len() < self.planned(id)
@@ -481,7 +482,7 @@ impl Replicator {
             {
                 let segment = self.segments.get_mut(&id);
                 segment.into_iter().for_each(|it| it.add_original(backup, self.settings.promise));
-                *self.held.entry(backup).or_default() += 1;
+                self.replica_counts.add(backup);
             }
             let Some(segment) = self.segments.get_mut(&id) else { continue };
             segment.wants_originals = segment.replicas.is_empty();
@@ -490,12 +491,12 @@ impl Replicator {
             let has_others = self.placement.has_other_than(&segment.former);
             if is_refused && !has_others {
                 segment.note_loss();
-                end(id, segment, out);
+                segment.request_close(id, out);
             }
             // With too few backups for its quorum the segment ends; the next quorum is smaller.
             let lacks = segment.quorum.is_some_and(|it| segment.replicas.len() < it.needed);
             if lacks && !segment.replicas.is_empty() {
-                end(id, segment, out);
+                segment.request_close(id, out);
             }
         }
     }
@@ -503,9 +504,8 @@ impl Replicator {
     /// Chooses a backup that has no replica of the segment. A backup that has refused the segment
     /// is not asked for another original, because a refusal is final.
     fn choose(&mut self, id: SegmentId, what: Wanted) -> Option<ServerId> {
-        let load =
-            |(backup, all): (&ServerId, &usize)| (*backup, Load { unfinished: 0, all: *all });
-        let mut loads: BTreeMap<ServerId, Load> = self.held.iter().map(load).collect();
+        let load = |(backup, all): (ServerId, usize)| (backup, Load { unfinished: 0, all });
+        let mut loads: BTreeMap<ServerId, Load> = self.replica_counts.iter().map(load).collect();
         for segment in self.active.iter().map(|id| &self.segments[id]) {
             let of = segment.extent();
             for replica in segment.replicas.iter().filter(|it| !it.is_complete(of)) {
@@ -559,7 +559,7 @@ impl Replicator {
         if let Some(segment) = self.segments.get_mut(&id) {
             segment.add_copy(backup, self.settings.promise);
         }
-        *self.held.entry(backup).or_default() += 1;
+        self.replica_counts.add(backup);
         self.active.insert(id);
         true
     }
@@ -613,7 +613,7 @@ impl Replicator {
 
     /// Schedules an immediate review of all segments with too few replicas, because a backup may
     /// now take replicas that none could take before.
-    pub(super) fn review_all_at(&mut self, now: Instant) {
+    fn review_all_at(&mut self, now: Instant) {
         for id in &self.short {
             let segment = self.segments.get_mut(id);
             segment.into_iter().for_each(|segment| segment.review_at = Some(now));
@@ -632,7 +632,7 @@ impl Replicator {
             segment.review_at = Some(review_at);
             if !segment.replicas.is_empty() && self.placement.has_other_than(&segment.holders()) {
                 segment.review_at = None;
-                end(id, segment, out);
+                segment.request_close(id, out);
             }
         }
     }

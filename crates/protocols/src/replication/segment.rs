@@ -5,12 +5,13 @@
 //! before the manifest records the close.
 //! **Invariant:** copies never count for the acknowledged length.
 
-use super::events::Promise;
+use super::events::{Promise, ReplicatorEffect};
 use super::placement::Draws;
 use super::quorum::Quorum;
 use super::replica::{Extent, Replica};
+use crate::Outbox;
 use planted::Bug;
-use types::{Instant, ServerId};
+use types::{Instant, SegmentId, ServerId};
 use wire::replica::ReplicaEpoch;
 
 /// The state of one segment at its master.
@@ -104,6 +105,14 @@ impl Segment {
         self.length = length;
         if self.first == 0 {
             self.first = length;
+        }
+    }
+
+    /// Asks the writer to close the segment, if it is open.
+    pub(super) fn request_close(&mut self, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
+        if self.stage == Stage::Open {
+            self.stage = Stage::Ending;
+            out.push(ReplicatorEffect::Close { segment: id });
         }
     }
 

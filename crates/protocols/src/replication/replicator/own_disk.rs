@@ -11,7 +11,6 @@
 //! all of it.
 
 use super::{Replicator, Stage};
-use crate::replication::losses::let_go;
 use types::{SegmentId, ServerId};
 
 impl Replicator {
@@ -37,7 +36,7 @@ impl Replicator {
     /// Re-evaluates the replicas on the own disk after the set of living servers has changed.
     pub(super) fn review_own_replicas(&mut self) {
         let own = self.settings.log;
-        if !self.held.contains_key(&own) {
+        if !self.replica_counts.has_replicas(own) {
             return;
         }
         let is_own = |id: &SegmentId| self.segments[id].replicas.iter().any(|it| it.backup == own);
@@ -63,7 +62,7 @@ impl Replicator {
             return;
         }
         if let Some(replica) = segment.remove(own) {
-            let_go(&mut self.held, own);
+            self.replica_counts.remove(own);
             self.release(id, [(own, replica.epoch)].into_iter());
         }
     }

@@ -1,12 +1,12 @@
 //! Lost replicas: the backup refuses the replica, gives it up, is silent, or dies.
 
-use super::events::ReplicatorEffect;
-use super::replica::Replica;
-use super::replicator::Replicator;
-use super::segment::{Segment, Stage};
-use super::timing::{BEAT, SILENT_LATE_LOOK};
+use super::Replicator;
 use crate::Outbox;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::replication::events::ReplicatorEffect;
+use crate::replication::replica::Replica;
+use crate::replication::segment::{Segment, Stage};
+use crate::replication::timing::{BEAT, SILENT_LATE_LOOK};
+use std::collections::BTreeSet;
 use types::{Instant, SegmentId, ServerId};
 
 /// The way in which a replica was lost.
@@ -25,7 +25,7 @@ impl Replicator {
         self.placement.note_refused(now, backup);
         let Some(segment) = self.segments.get_mut(&id) else { return };
         if segment.remove(backup).is_some() {
-            let_go(&mut self.held, backup);
+            self.replica_counts.remove(backup);
         }
         segment.former.push(backup);
         segment.wants_originals = true;
@@ -52,11 +52,11 @@ impl Replicator {
     ) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         let Some(replica) = segment.remove(backup) else { return };
-        let_go(&mut self.held, backup);
+        self.replica_counts.remove(backup);
         let may_count = replica.is_original() && segment.stage < Stage::Kept;
         if may_count {
             segment.note_loss();
-            end(id, segment, out);
+            segment.request_close(id, out);
         }
         match loss {
             Loss::Died => {}
@@ -130,7 +130,7 @@ impl Replicator {
                 self.note_loss(id, backup, Loss::Failed, out);
             } else if self.is_better_without_the_silent(id) {
                 let segment = self.segments.get_mut(&id);
-                segment.into_iter().for_each(|segment| end(id, segment, out));
+                segment.into_iter().for_each(|segment| segment.request_close(id, out));
             }
         }
     }
@@ -143,23 +143,5 @@ impl Replicator {
         let answering = segment.replicas.iter().filter(answers).count();
         let lacks_quorum = answering < segment.needed();
         lacks_quorum || self.quorum().replicas >= segment.replicas.len()
-    }
-}
-
-/// Decrements the number of replicas at the backup.
-pub(super) fn let_go(held: &mut BTreeMap<ServerId, usize>, backup: ServerId) {
-    if let Some(count) = held.get_mut(&backup) {
-        *count -= 1;
-        if *count == 0 {
-            held.remove(&backup);
-        }
-    }
-}
-
-/// Asks the writer to close the segment, if it is open.
-pub(super) fn end(id: SegmentId, segment: &mut Segment, out: &mut Outbox<ReplicatorEffect>) {
-    if segment.stage == Stage::Open {
-        segment.stage = Stage::Ending;
-        out.push(ReplicatorEffect::Close { segment: id });
     }
 }

@@ -1,12 +1,10 @@
 //! The target's work between flip and last cut: pulls, replays, cuts, and reports.
 
-use super::cuts::Cuts;
-use super::policy;
-use super::progress::Partition;
-use super::ranges;
-use super::target::{Added, TargetEffect};
-use super::text;
-use super::timing::TELL_AGAIN;
+use super::events::{Added, TargetEffect};
+use crate::migration::cuts::Cuts;
+use crate::migration::progress::Partition;
+use crate::migration::timing::TELL_AGAIN;
+use crate::migration::{policy, ranges, text};
 use crate::{Outbox, Ticket};
 use std::fmt;
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, ServerId};
