@@ -1,11 +1,11 @@
 //! The server's expiry clock, shared by its reactors. `protocols::clock` defines how it runs.
 //!
 //! The first reactor steers the clock ten times a second, or whenever the coordinator sends a
-//! reference. In between the clock follows a [`Line`], of which every reactor has a copy. So a
+//! reference. In between the clock follows a [`ClockLine`], of which every reactor has a copy. So a
 //! turn costs one load and no lock; a reactor copies the line again when its number has changed.
 
 use crate::{Engine, Node};
-use protocols::clock::{ExpiryClock, Line};
+use protocols::clock::{ClockLine, ExpiryClock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) struct ServerClock {
 /// One reactor's copy of the line that the clock follows.
 #[derive(Debug)]
 pub(crate) struct ClockReader {
-    line: Line,
+    line: ClockLine,
     /// Number of the change that produced the line.
     number: u64,
     next_lead: Instant,
@@ -37,7 +37,7 @@ pub(crate) struct ClockReader {
 
 impl Default for ClockReader {
     fn default() -> ClockReader {
-        let line = Line::new(Instant(0), UnixMillis(0));
+        let line = ClockLine::new(Instant(0), UnixMillis(0));
         ClockReader { line, number: 0, next_lead: Instant(0) }
     }
 }

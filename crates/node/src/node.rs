@@ -11,7 +11,7 @@ use crate::tablets::{self, MayBegin};
 use crate::work::WorkQueue;
 use arc_swap::ArcSwap;
 use protocols::Ticket;
-use protocols::migration::{Cuts, Source, Target};
+use protocols::migration::{Cuts, MigrationSource, MigrationTarget};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -163,7 +163,7 @@ pub(crate) enum Cut {
 
 /// The source machine of a migration with its driver's state.
 pub(crate) struct SourceSide {
-    pub(crate) machine: Source,
+    pub(crate) machine: MigrationSource,
     pub(crate) intent: Option<Box<Intent>>,
     /// Current attempt to freeze the range.
     pub(crate) freezing: Option<Freezing>,
@@ -173,7 +173,7 @@ pub(crate) struct SourceSide {
 
 /// The target machine of a migration with its driver's state.
 pub(crate) struct TargetSide {
-    pub(crate) machine: Target,
+    pub(crate) machine: MigrationTarget,
     pub(crate) intent: Option<Box<Intent>>,
     pub(crate) reservation: Option<Arc<Reservation>>,
     pub(crate) arrival: Option<Arc<Arrival>>,
@@ -661,7 +661,7 @@ impl Machines {
             make_room(&mut self.sources, is_idle);
         }
         self.sources.entry(id).or_insert_with(|| SourceSide {
-            machine: Source::new(id),
+            machine: MigrationSource::new(id),
             intent: None,
             freezing: None,
             leaving: None,
@@ -675,7 +675,7 @@ impl Machines {
             make_room(&mut self.targets, is_idle);
         }
         self.targets.entry(id).or_insert_with(|| TargetSide {
-            machine: Target::new(id, self.cuts),
+            machine: MigrationTarget::new(id, self.cuts),
             intent: None,
             reservation: None,
             arrival: None,

@@ -5,7 +5,7 @@
 //! only when its copy is equally durable.
 
 use crate::{Engine, Mode};
-use protocols::replication::Holders;
+use protocols::replication::BackupCounts;
 
 /// Number and kind of the copies of everything that a reactor has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Engine {
             return Safety { reach, ..Safety::default() };
         }
         let mode = self.node.persistence();
-        let Holders { taken, stable } =
+        let BackupCounts { taken, stable } =
             self.master.as_ref().map(|master| master.holders()).unwrap_or_default();
         Safety {
             others: taken,

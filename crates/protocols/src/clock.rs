@@ -5,7 +5,7 @@
 //! requested length.
 //!
 //! - A difference from the reference of up to [`FOLLOWED_MAX`] is corrected by running up to a
-//!   twentieth faster or slower: [`Line`].
+//!   twentieth faster or slower: [`ClockLine`].
 //! - A larger difference is a *doubt*, because either clock may be wrong. The clock keeps running
 //!   unchanged and follows the reference only after the difference has been constant for
 //!   [`DOUBT`]: forward in one step, backward by running slower.
@@ -44,7 +44,7 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// The course of an expiry clock until it is led again; every reader of the clock has a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ClockLine {
     /// Start of the line on the monotonic clock.
     from: Instant,
     /// Value of the expiry clock at `from`, in nanoseconds since 1970.
@@ -56,7 +56,7 @@ pub struct Line {
 /// The expiry clock of one server. It follows the monotonic clock and is led by wall clocks.
 #[derive(Clone, Debug)]
 pub struct ExpiryClock {
-    line: Line,
+    line: ClockLine,
     doubt: Option<Doubt>,
     /// Differences between reference and monotonic clock in nanoseconds, newest last.
     references: VecDeque<i64>,
@@ -70,10 +70,10 @@ struct Doubt {
     reference: i64,
 }
 
-impl Line {
+impl ClockLine {
     /// Creates the line of a clock that shows `at` at `from` and needs no correction.
-    pub fn new(from: Instant, at: UnixMillis) -> Line {
-        Line { from, nanos: at.0.saturating_mul(NANOS_PER_MILLI), error: 0 }
+    pub fn new(from: Instant, at: UnixMillis) -> ClockLine {
+        ClockLine { from, nanos: at.0.saturating_mul(NANOS_PER_MILLI), error: 0 }
     }
 
     /// Returns the expiry clock at `now`, which must not be before the start of the line.
@@ -93,11 +93,11 @@ impl Line {
 impl ExpiryClock {
     /// Creates a clock that shows `at` at `now`.
     pub fn new(now: Instant, at: UnixMillis) -> ExpiryClock {
-        ExpiryClock { line: Line::new(now, at), doubt: None, references: VecDeque::new() }
+        ExpiryClock { line: ClockLine::new(now, at), doubt: None, references: VecDeque::new() }
     }
 
     /// Returns the line by which the clock runs until it is next led or raised.
-    pub fn line(&self) -> Line {
+    pub fn line(&self) -> ClockLine {
         self.line
     }
 
@@ -105,7 +105,7 @@ impl ExpiryClock {
     /// expiry by that time.
     pub fn raise(&mut self, now: Instant, at: UnixMillis) {
         if self.line.read(now) < at {
-            self.line = Line::new(now, at);
+            self.line = ClockLine::new(now, at);
         }
     }
 
@@ -152,14 +152,14 @@ impl ExpiryClock {
         if error > 0 {
             self.doubt = None;
             let nanos = self.line.nanos_at(now).saturating_add_signed(error);
-            self.line = Line { from: now, nanos, error: 0 };
+            self.line = ClockLine { from: now, nanos, error: 0 };
         } else {
             self.make_up(now, error);
         }
     }
 
     fn make_up(&mut self, now: Instant, error: i64) {
-        self.line = Line { from: now, nanos: self.line.nanos_at(now), error };
+        self.line = ClockLine { from: now, nanos: self.line.nanos_at(now), error };
     }
 }
 

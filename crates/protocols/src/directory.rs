@@ -165,7 +165,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replication::{Manifest, Quorum};
+    use crate::replication::{ManifestSegments, Quorum};
     use types::limits::{SEGMENT_BYTES, SEGMENT_BYTES_MIN};
 
     fn content(length: u32) -> SegmentContent {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_of_the_chain_is_the_directory_of_its_time() {
+    fn every_prefix_of_the_manifest_log_is_the_manifest_of_its_time() {
         let life = life();
         for count in 1..=life.len() {
             let bodies = life[..count].iter().map(|(body, _)| &body[..]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_goes_on_from_a_snapshot() {
+    fn a_manifest_log_continues_from_a_snapshot() {
         let mut directory = Directory::new();
         directory.open(SegmentId(1));
         directory.open(SegmentId(2));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_followed_by_another_when_it_is_much_longer_than_a_snapshot() {
+    fn a_manifest_segment_is_followed_by_another_when_it_is_much_longer_than_a_snapshot() {
         let mut directory = Directory::new();
         for number in 0..10_000 {
             directory.open(SegmentId(number));
@@ -249,11 +249,11 @@ mod tests {
         (first - living..first).for_each(|number| directory.open(SegmentId(number)));
         (first - living..first).for_each(|number| directory.close(SegmentId(number), content(8)));
         let (noted, next) = (Quorum::of_log(2, 3).segment(1), Quorum::of_log(2, 3).segment(2));
-        let mut manifest: Manifest<()> = Manifest::default();
+        let mut manifest: ManifestSegments<()> = ManifestSegments::default();
         let snapshot = directory.snapshot().len();
         directory.begun(snapshot);
         manifest.begin(noted, snapshot as u32);
-        manifest.note(noted);
+        manifest.recorded(noted);
         for number in first.. {
             let steps: [&dyn Fn(&mut Directory); 3] = [
                 &|directory| directory.open(SegmentId(number)),

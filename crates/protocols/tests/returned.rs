@@ -2,7 +2,7 @@
 //! ranges that return to it, and releases the rest on request.
 
 use protocols::Outbox;
-use protocols::migration::{FrozenState, Source, SourceEffect, SourceEvent};
+use protocols::migration::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
 use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, ServerId, Slot, Tenure, UnixMillis, Version,
 };
@@ -51,7 +51,7 @@ fn keep(remaining: &[HashRange]) -> SourceEvent {
 }
 
 /// Returns the effects of the source at the last event.
-fn effects_of(source: &mut Source, events: Vec<SourceEvent>) -> Vec<SourceEffect> {
+fn effects_of(source: &mut MigrationSource, events: Vec<SourceEvent>) -> Vec<SourceEffect> {
     let mut out = Outbox::new();
     for event in events {
         out.drain().for_each(drop);
@@ -78,7 +78,7 @@ fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
         ("withdrawn", vec![start(), caught_up(), frozen(), answered(false)]),
     ];
     for (name, mut events) in ways {
-        let mut source = Source::new(MIGRATION);
+        let mut source = MigrationSource::new(MIGRATION);
         events.push(SourceEvent::Returned { range: slots(0, 9) });
         effects_of(&mut source, events);
         let effects = effects_of(&mut source, vec![keep(&[])]);
@@ -95,7 +95,7 @@ fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
 
 #[test]
 fn what_has_not_returned_is_forgotten() {
-    let mut source = Source::new(MIGRATION);
+    let mut source = MigrationSource::new(MIGRATION);
     effects_of(
         &mut source,
         vec![start(), caught_up(), frozen(), answered(true), keep(&[slots(4, 9)])],

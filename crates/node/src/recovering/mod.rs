@@ -38,7 +38,7 @@ use super::outgoing::Payload;
 use super::work::Work;
 use extent::Extent;
 use planted::Bug;
-use protocols::recovery::{Master, MasterEvent, NO_ROOM, PartName, Progress};
+use protocols::recovery::{MasterEvent, NO_ROOM, PartName, RecoveryMaster, RecoveryProgress};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -52,7 +52,7 @@ use wire::peer::RecoveryReply;
 
 /// A recovery master with its driver's state.
 pub(super) struct RecoverySide {
-    pub(super) machine: Master,
+    pub(super) machine: RecoveryMaster,
     /// Logs to read, with the tenures of valid entries.
     logs: Vec<RecoveryLog>,
     /// Tenures of new entries, by table.
@@ -117,7 +117,7 @@ pub(super) struct ReplayLog {
 impl RecoverySide {
     fn new(now: Instant, name: PartName, part: &RecoveryPart) -> RecoverySide {
         RecoverySide {
-            machine: Master::new(name),
+            machine: RecoveryMaster::new(name),
             logs: part.logs.clone(),
             tenures: part.tenures.clone(),
             keeps: part.keeps,
@@ -230,7 +230,7 @@ impl Node {
         let machines = self.machines();
         let sides = || machines.recoveries.values();
         let progress = sides().map(|side| side.machine.progress());
-        let progress = progress.fold(Progress::default(), |sum, part| Progress {
+        let progress = progress.fold(RecoveryProgress::default(), |sum, part| RecoveryProgress {
             segments_read: sum.segments_read + part.segments_read,
             segments_total: sum.segments_total + part.segments_total,
         });

@@ -12,7 +12,7 @@ use super::{CHAIN, Mode, Replication, lock};
 use crate::outgoing::{DiskJob, Sending, To};
 use crate::{Engine, Payload, Route};
 use ::backup::{AppendError, ReplicaWriter, Replicas};
-use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
+use protocols::replication::{AppendHeader, Backup, BackupEffect, BackupEvent, ScrubResult};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Engine {
         let Some(replication) = self.replication.clone() else { return };
         let bytes = payload.bytes().len() as u32;
         let Some(to) = append.from.checked_add(bytes) else { return };
-        let asked = Asked {
+        let header = AppendHeader {
             replica: append.replica,
             from: append.from,
             to,
@@ -126,7 +126,7 @@ impl Engine {
             segment_bytes: append.segment_bytes,
             boot: replication.disk.boot(),
         };
-        let event = BackupEvent::Append { from, asked, payload };
+        let event = BackupEvent::Append { from, header, payload };
         self.drive_backup(&replication, now, event, (Some(header), staged));
     }
 
@@ -411,9 +411,9 @@ impl Engine {
             }
             Done::Scrubbed(replica, found) => {
                 match found {
-                    Scrubbed::Whole(length) => replication.disk_counts.note_scrubbed(length),
+                    ScrubResult::Whole(length) => replication.disk_counts.note_scrubbed(length),
                     // The machine reports the fault: the replica may only have become shorter.
-                    Scrubbed::Damaged | Scrubbed::Unknown => {}
+                    ScrubResult::Damaged | ScrubResult::Unknown => {}
                 }
                 vec![BackupEvent::Scrubbed { replica, found }]
             }

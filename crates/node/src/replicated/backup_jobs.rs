@@ -6,7 +6,7 @@
 
 use crate::Payload;
 use ::backup::{Blocks, ReplicaWriter, Replicas};
-use protocols::replication::{BackupEvent, Scrubbed};
+use protocols::replication::{BackupEvent, ScrubResult};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use types::{SegmentId, ServerId, UnixMillis};
@@ -79,7 +79,7 @@ pub(super) enum Done {
     Measured(ReplicaId, Option<(u32, UnixMillis)>),
     /// All pieces of the manifest segment; none if it cannot be read.
     DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
-    Scrubbed(ReplicaId, Scrubbed),
+    Scrubbed(ReplicaId, ScrubResult),
     GivenUp,
 }
 
@@ -245,16 +245,16 @@ fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
 }
 
 /// Rereads a replica of a living master. This process wrote it, so all pieces must be intact.
-fn scrub(disk: &Replicas, replica: ReplicaId) -> Scrubbed {
+fn scrub(disk: &Replicas, replica: ReplicaId) -> ScrubResult {
     match disk.scrub(replica) {
-        Ok(Ok(end)) => Scrubbed::Whole(end.length),
+        Ok(Ok(end)) => ScrubResult::Whole(end.length),
         Ok(Err(error)) => {
             tracing::warn!(%replica, %error, "replica can no longer be read, replacing it");
-            Scrubbed::Damaged
+            ScrubResult::Damaged
         }
         Err(error) => {
             tracing::warn!(%replica, %error, "cannot read a replica now, trying again later");
-            Scrubbed::Unknown
+            ScrubResult::Unknown
         }
     }
 }

@@ -6,7 +6,7 @@
 //! meanwhile. So a change waits for at most one round trip of the change before it.
 //!
 //! Each body goes to every manifest segment that the coordinator may know, and to the next one
-//! from its beginning on ([`Manifest`]). So nothing stops while the coordinator is away.
+//! from its beginning on ([`ManifestSegments`]). So nothing stops while the coordinator is away.
 //!
 //! The registration of a new segment counts when it is acknowledged. A change that lets replicas
 //! go (the segment is sealed, or has left the log) counts when no crash can undo it.
@@ -17,7 +17,8 @@ use crate::Engine;
 use protocols::Outbox;
 use protocols::directory::Directory;
 use protocols::replication::{
-    Manifest, Misplaced, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+    ManifestSegments, Misplaced, Piece, Replicator, ReplicatorEffect, ReplicatorEvent,
+    ReplicatorSettings,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -33,7 +34,7 @@ pub(super) struct Chain {
     replicator: Replicator,
     pieces: Pieces,
     /// The manifest segments in use, and the notifications that wait for their acknowledgment.
-    manifest: Manifest<Notice>,
+    manifest: ManifestSegments<Notice>,
     /// Content of the manifest segments that have replicas.
     bytes: BTreeMap<SegmentId, Vec<u8>>,
     /// Size of a full segment, in bytes.
@@ -60,7 +61,7 @@ struct Notice {
 
 impl Chain {
     pub(super) fn new(plan: Plan, log: ServerId) -> Chain {
-        let settings = Settings {
+        let settings = ReplicatorSettings {
             log,
             kind: ReplicaKind::Directory,
             replicas: usize::from(plan.replicas),
@@ -70,7 +71,7 @@ impl Chain {
             directory: Directory::new(),
             replicator: Replicator::new(settings),
             pieces: Pieces::default(),
-            manifest: Manifest::default(),
+            manifest: ManifestSegments::default(),
             bytes: BTreeMap::new(),
             segment_bytes: 0,
             next: 0,
@@ -232,7 +233,7 @@ impl Engine {
             }
             let Some(event) = events.pop_front() else { break };
             if let ReplicatorEvent::Listed { segment } = event {
-                let earlier = chain.manifest.note(segment);
+                let earlier = chain.manifest.recorded(segment);
                 chain.forget(&earlier);
             }
             let mut effects = Outbox::new();

@@ -10,7 +10,7 @@ use crate::outgoing::{Outgoing, Route, Sending, To};
 use crate::settings::MinReplicas;
 use protocols::Outbox;
 use protocols::replication::{
-    Holders, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+    BackupCounts, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -130,7 +130,7 @@ impl Pieces {
 
 impl Master {
     pub(crate) fn new(plan: Plan, log: ServerId) -> Master {
-        let settings = Settings {
+        let settings = ReplicatorSettings {
             log,
             kind: ReplicaKind::Data,
             replicas: usize::from(plan.replicas),
@@ -157,8 +157,8 @@ impl Master {
     }
 
     /// Returns how many other servers hold all bytes that the replicator knows of.
-    pub(crate) fn holders(&self) -> Holders {
-        self.replicator.holders()
+    pub(crate) fn holders(&self) -> BackupCounts {
+        self.replicator.backup_counts()
     }
 }
 

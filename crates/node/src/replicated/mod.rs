@@ -35,7 +35,7 @@ use backup::BackupSide;
 use chain::Chain;
 use planted::Bug;
 use protocols::replication::timing::LEASE;
-use protocols::replication::{Candidate, Misplaced, Promise, Rack, ReplicatorEvent};
+use protocols::replication::{BackupCandidate, Misplaced, Promise, Rack, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -316,7 +316,7 @@ const FENCED: &str = "the cluster has declared this server dead, and other serve
 
 /// Returns the candidate backups of `me` by a map, and the rack of `me`. The only candidate of
 /// the last server (`is_last`) is its own disk.
-fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<Candidate>) {
+fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<BackupCandidate>) {
     let living = || map.servers.iter().filter(|server| !server.is_dead);
     let racks: BTreeSet<&str> =
         living().map(|it| &*it.rack).filter(|rack| !rack.is_empty()).collect();
@@ -328,7 +328,7 @@ fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<Candi
     };
     let own = living().find(|server| server.id == me).map(rack_of);
     let candidates = living().filter(|server| is_last || server.id != me);
-    let candidates = candidates.map(|server| Candidate {
+    let candidates = candidates.map(|server| BackupCandidate {
         server: server.id,
         rack: rack_of(server),
         is_usable: server.connected || server.id == me,

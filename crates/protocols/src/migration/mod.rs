@@ -1,11 +1,11 @@
 //! Live migration of a range of key hashes from one server to another.
 //!
-//! The coordinator writes an *intent* and prepares the target. The [`Source`] freezes the range
-//! and sends the *flip*. The [`Target`] accepts the flip and serves the range at once, although
-//! it holds no records yet. It pulls the records in the background, partition by partition. The
-//! [`PriorityPulls`] of each reactor fetch the records that operations wait for ahead of the
-//! rest. The source may forget records that the target has replayed and committed. The migration
-//! is over when the source has forgotten everything.
+//! The coordinator writes an *intent* and prepares the target. The [`MigrationSource`] freezes the
+//! range and sends the *flip*. The [`MigrationTarget`] accepts the flip and serves the range at
+//! once, although it holds no records yet. It pulls the records in the background, partition by
+//! partition. The [`PriorityPulls`] of each reactor fetch the records that operations wait for
+//! ahead of the rest. The source may forget records that the target has replayed and committed.
+//! The migration is over when the source has forgotten everything.
 //!
 //! The whole protocol, the conclusions that each message allows, and the duties of the machines'
 //! driver are in `docs/design/migration.md`.
@@ -35,6 +35,6 @@ pub mod timing;
 pub use cuts::Cuts;
 pub use policy::partitions;
 pub use priority::{PriorityEffect, PriorityEvent, PriorityPulls};
-pub use source::{FrozenState, Source, SourceEffect, SourceEvent};
-pub use target::{Acceptance, Added, Target, TargetEffect, TargetEvent};
+pub use source::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
+pub use target::{Acceptance, Added, MigrationTarget, TargetEffect, TargetEvent};
 pub use text::{from_coordinator, peer, to_coordinator};

@@ -34,25 +34,25 @@ pub struct PriorityPulls {
     requests_max: usize,
     hashes_max: usize,
     /// Hashes that operations wait for, by hash first because the bulk passes ranges of hashes.
-    waiting: BTreeMap<(KeyHash, TableId), Stage>,
+    waiting: BTreeMap<(KeyHash, TableId), HashState>,
     /// Hashes to request, in the order in which they were wanted. The queue may contain
-    /// duplicates and hashes that no operation waits for; only those at [`Stage::Queued`] count.
+    /// duplicates and hashes that no operation waits for; only [`HashState::Queued`] ones count.
     queue: VecDeque<(TableId, KeyHash)>,
-    in_flight: BTreeMap<u64, Request>,
+    in_flight: BTreeMap<u64, PriorityRequest>,
     replaying: BTreeMap<Ticket, Vec<(TableId, KeyHash)>>,
     next_request: u64,
 }
 
 /// The state of a waiting hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum HashState {
     Queued,
     Asked(u64),
     Replaying(Ticket),
 }
 
 #[derive(Debug)]
-struct Request {
+struct PriorityRequest {
     hashes: Vec<(TableId, KeyHash)>,
     again: Instant,
 }
@@ -171,7 +171,7 @@ impl PriorityPulls {
             PriorityEvent::Passed { range } => self.pass(range, out),
             PriorityEvent::Tick => {}
         }
-        self.settle(now, out);
+        self.reconcile(now, out);
     }
 
     /// Returns when [`PriorityEvent::Tick`] is due, if no other event comes first.
@@ -189,7 +189,7 @@ impl PriorityPulls {
     fn want(&mut self, table: TableId, hash: KeyHash) {
         if let std::collections::btree_map::Entry::Vacant(place) = self.waiting.entry((hash, table))
         {
-            place.insert(Stage::Queued);
+            place.insert(HashState::Queued);
             if self.requests_max > 0 {
                 self.queue.push_back((table, hash));
             }
@@ -218,8 +218,8 @@ impl PriorityPulls {
         for &(table, hash, answer) in &reply.answers {
             match (answer, payload) {
                 (PriorityAnswer::Records, Some(ticket)) => {
-                    if let Some(stage) = self.waiting.get_mut(&(hash, table)) {
-                        *stage = Stage::Replaying(ticket);
+                    if let Some(state) = self.waiting.get_mut(&(hash, table)) {
+                        *state = HashState::Replaying(ticket);
                         found.push((table, hash));
                     }
                 }
@@ -244,10 +244,10 @@ impl PriorityPulls {
     /// Puts the unanswered hashes of a request at the front of the queue.
     fn ask_for_rest(&mut self, request: u64, rest: Option<&[(TableId, KeyHash)]>) {
         for &(table, hash) in rest.unwrap_or_default().iter().rev() {
-            if let Some(stage @ Stage::Asked(_)) = self.waiting.get_mut(&(hash, table))
-                && *stage == Stage::Asked(request)
+            if let Some(state @ HashState::Asked(_)) = self.waiting.get_mut(&(hash, table))
+                && *state == HashState::Asked(request)
             {
-                *stage = Stage::Queued;
+                *state = HashState::Queued;
                 self.queue.push_front((table, hash));
             }
         }
@@ -255,7 +255,7 @@ impl PriorityPulls {
 
     fn replayed(&mut self, ticket: Ticket, out: &mut Outbox<PriorityEffect>) {
         for (table, hash) in self.replaying.remove(&ticket).unwrap_or_default() {
-            if self.waiting.get(&(hash, table)) == Some(&Stage::Replaying(ticket)) {
+            if self.waiting.get(&(hash, table)) == Some(&HashState::Replaying(ticket)) {
                 self.wake(table, hash, out);
             }
         }
@@ -268,8 +268,8 @@ impl PriorityPulls {
     }
 
     fn queue_again(&mut self, table: TableId, hash: KeyHash) {
-        if let Some(stage) = self.waiting.get_mut(&(hash, table)) {
-            *stage = Stage::Queued;
+        if let Some(state) = self.waiting.get_mut(&(hash, table)) {
+            *state = HashState::Queued;
             self.queue.push_back((table, hash));
         }
     }
@@ -290,14 +290,14 @@ impl PriorityPulls {
         let waiting = &self.waiting;
         self.in_flight.retain(|&number, request| {
             let is_waited_for = |&(table, hash): &(TableId, KeyHash)| {
-                waiting.get(&(hash, table)) == Some(&Stage::Asked(number))
+                waiting.get(&(hash, table)) == Some(&HashState::Asked(number))
             };
             request.hashes.iter().any(is_waited_for)
         });
     }
 
     /// Sends the pulls that are due.
-    fn settle(&mut self, now: Instant, out: &mut Outbox<PriorityEffect>) {
+    fn reconcile(&mut self, now: Instant, out: &mut Outbox<PriorityEffect>) {
         let (migration, epoch, to) = (self.migration, self.epoch, self.source);
         for (&number, request) in &mut self.in_flight {
             if now >= request.again {
@@ -315,7 +315,7 @@ impl PriorityPulls {
             }
             self.next_request += 1;
             let again = now + PULL_AGAIN;
-            self.in_flight.insert(request, Request { hashes: hashes.clone(), again });
+            self.in_flight.insert(request, PriorityRequest { hashes: hashes.clone(), again });
             let pull = PriorityPull { migration, epoch, request, hashes };
             out.push(PriorityEffect::Pull { to, pull });
         }
@@ -326,8 +326,8 @@ impl PriorityPulls {
         let mut hashes = Vec::new();
         while hashes.len() < self.hashes_max {
             let Some((table, hash)) = self.queue.pop_front() else { break };
-            if let Some(stage @ Stage::Queued) = self.waiting.get_mut(&(hash, table)) {
-                *stage = Stage::Asked(request);
+            if let Some(state @ HashState::Queued) = self.waiting.get_mut(&(hash, table)) {
+                *state = HashState::Asked(request);
                 hashes.push((table, hash));
             }
         }

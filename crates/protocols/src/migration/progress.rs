@@ -19,18 +19,18 @@ use types::{HashRange, Instant, KeyHash};
 
 /// One partition of a migrating range at the target.
 #[derive(Debug)]
-pub(super) struct Partition {
+pub(super) struct PulledPartition {
     range: HashRange,
     /// Hash below which everything has been replayed; `None`: the whole partition has been.
     progress: Option<KeyHash>,
     /// Replies above the progress that wait for their own replay or for an earlier one.
-    pieces: VecDeque<Piece>,
-    bulk: Bulk,
+    pieces: VecDeque<PulledPiece>,
+    pull: PullCursor,
 }
 
 /// The state of the pulls of a partition.
 #[derive(Clone, Copy, Debug)]
-enum Bulk {
+enum PullCursor {
     /// The next pull begins at this hash.
     Next(KeyHash),
     /// A pull from this hash is outstanding and is repeated at this time.
@@ -41,18 +41,18 @@ enum Bulk {
 
 /// A received reply.
 #[derive(Debug)]
-struct Piece {
+struct PulledPiece {
     first: KeyHash,
     next: Option<KeyHash>,
     /// The payload to replay; `None`: it has been replayed, or the reply had no payload.
     unreplayed: Option<Ticket>,
 }
 
-impl Partition {
-    pub(super) fn new(range: HashRange) -> Partition {
+impl PulledPartition {
+    pub(super) fn new(range: HashRange) -> PulledPartition {
         let first = range.first();
         let pieces = VecDeque::new();
-        Partition { range, progress: Some(first), pieces, bulk: Bulk::Next(first) }
+        PulledPartition { range, progress: Some(first), pieces, pull: PullCursor::Next(first) }
     }
 
     pub(super) fn range(&self) -> HashRange {
@@ -61,13 +61,13 @@ impl Partition {
 
     /// Returns the cursor of the pull to send now, if any: a new pull while fewer than `ahead`
     /// replies wait for their replay, or the repetition of an unanswered one.
-    pub(super) fn ask(&mut self, now: Instant, ahead: usize) -> Option<KeyHash> {
-        let cursor = match self.bulk {
-            Bulk::Next(cursor) if self.unreplayed() < ahead => cursor,
-            Bulk::Asked(cursor, again) if now >= again => cursor,
-            Bulk::Next(_) | Bulk::Asked(..) | Bulk::End => return None,
+    pub(super) fn next_pull(&mut self, now: Instant, ahead: usize) -> Option<KeyHash> {
+        let cursor = match self.pull {
+            PullCursor::Next(cursor) if self.unreplayed() < ahead => cursor,
+            PullCursor::Asked(cursor, again) if now >= again => cursor,
+            PullCursor::Next(_) | PullCursor::Asked(..) | PullCursor::End => return None,
         };
-        self.bulk = Bulk::Asked(cursor, now + PULL_AGAIN);
+        self.pull = PullCursor::Asked(cursor, now + PULL_AGAIN);
         Some(cursor)
     }
 
@@ -79,13 +79,13 @@ impl Partition {
         next: Option<KeyHash>,
         payload: Option<Ticket>,
     ) -> bool {
-        let Bulk::Asked(asked, _) = self.bulk else { return false };
+        let PullCursor::Asked(asked, _) = self.pull else { return false };
         let is_onward = next.is_none_or(|next| cursor < next && next <= self.range.last());
         if cursor != asked || !is_onward {
             return false;
         }
-        self.pieces.push_back(Piece { first: cursor, next, unreplayed: payload });
-        self.bulk = next.map_or(Bulk::End, Bulk::Next);
+        self.pieces.push_back(PulledPiece { first: cursor, next, unreplayed: payload });
+        self.pull = next.map_or(PullCursor::End, PullCursor::Next);
         true
     }
 
@@ -110,9 +110,9 @@ impl Partition {
 
     /// Schedules another pull of a piece with a failed replay and of all later pieces. The pause
     /// before it lets the cause, such as full memory, pass.
-    pub(super) fn spoil(&mut self, now: Instant, ticket: Ticket) {
+    pub(super) fn pull_again(&mut self, now: Instant, ticket: Ticket) {
         if let Some(place) = self.pieces.iter().position(|piece| piece.unreplayed == Some(ticket)) {
-            self.bulk = Bulk::Asked(self.pieces[place].first, now + PULL_AGAIN);
+            self.pull = PullCursor::Asked(self.pieces[place].first, now + PULL_AGAIN);
             self.pieces.truncate(place);
         }
     }
@@ -128,9 +128,9 @@ impl Partition {
 
     /// Returns when an outstanding pull is repeated.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        match self.bulk {
-            Bulk::Asked(_, again) => Some(again),
-            Bulk::Next(_) | Bulk::End => None,
+        match self.pull {
+            PullCursor::Asked(_, again) => Some(again),
+            PullCursor::Next(_) | PullCursor::End => None,
         }
     }
 
@@ -146,20 +146,25 @@ mod tests {
     const NOW: Instant = Instant(0);
 
     /// Pulls and receives `0-9`, `10-19` ... with tickets 0, 1 ...
-    fn received(pieces: u64) -> Partition {
-        let mut partition = Partition::new(HashRange::new(KeyHash(0), KeyHash(99)));
+    fn received(pieces: u64) -> PulledPartition {
+        let mut partition = PulledPartition::new(HashRange::new(KeyHash(0), KeyHash(99)));
         for piece in 0..pieces {
-            let cursor = partition.ask(NOW, 9).unwrap();
+            let cursor = partition.next_pull(NOW, 9).unwrap();
             assert!(receive(&mut partition, cursor.0, Some(cursor.0 + 10), piece));
         }
         partition
     }
 
-    fn receive(partition: &mut Partition, cursor: u64, next: Option<u64>, ticket: u64) -> bool {
+    fn receive(
+        partition: &mut PulledPartition,
+        cursor: u64,
+        next: Option<u64>,
+        ticket: u64,
+    ) -> bool {
         partition.receive(KeyHash(cursor), next.map(KeyHash), Some(Ticket(ticket)))
     }
 
-    fn replay(partition: &mut Partition, ticket: u64) -> bool {
+    fn replay(partition: &mut PulledPartition, ticket: u64) -> bool {
         partition.replayed(Ticket(ticket));
         partition.advance()
     }
@@ -178,23 +183,23 @@ mod tests {
     #[test]
     fn a_partition_is_not_pulled_further_than_it_may_run_ahead() {
         let mut partition = received(2);
-        assert_eq!(partition.ask(NOW, 2), None);
+        assert_eq!(partition.next_pull(NOW, 2), None);
         replay(&mut partition, 1);
-        assert_eq!(partition.ask(NOW, 2), Some(KeyHash(20)), "a replayed piece makes room");
-        assert_eq!(partition.ask(NOW, 2), None, "one pull is outstanding");
-        assert_eq!(partition.ask(NOW + PULL_AGAIN, 2), Some(KeyHash(20)), "it is repeated");
+        assert_eq!(partition.next_pull(NOW, 2), Some(KeyHash(20)), "a replayed piece makes room");
+        assert_eq!(partition.next_pull(NOW, 2), None, "one pull is outstanding");
+        assert_eq!(partition.next_pull(NOW + PULL_AGAIN, 2), Some(KeyHash(20)), "it is repeated");
     }
 
     #[test]
     fn replies_that_do_not_fit_are_dropped() {
         let mut partition = received(1);
         assert!(!receive(&mut partition, 10, None, 7), "an unrequested reply");
-        assert_eq!(partition.ask(NOW, 9), Some(KeyHash(10)));
+        assert_eq!(partition.next_pull(NOW, 9), Some(KeyHash(10)));
         assert!(!receive(&mut partition, 0, Some(10), 7), "a repetition");
         assert!(!receive(&mut partition, 10, Some(10), 7), "no step");
         assert!(!receive(&mut partition, 10, Some(100), 7), "too far");
         assert!(receive(&mut partition, 10, None, 7));
-        assert_eq!(partition.ask(NOW, 9), None, "the end has been received");
+        assert_eq!(partition.next_pull(NOW, 9), None, "the end has been received");
         assert!(replay(&mut partition, 0));
         assert!(replay(&mut partition, 7));
         assert_eq!(partition.progress(), None);
@@ -203,7 +208,7 @@ mod tests {
     #[test]
     fn a_piece_without_records_waits_for_those_before_but_for_no_replay() {
         let mut partition = received(1);
-        partition.ask(NOW, 9);
+        partition.next_pull(NOW, 9);
         assert!(partition.receive(KeyHash(10), None, None));
         assert!(!partition.advance());
         assert!(replay(&mut partition, 0));
@@ -214,10 +219,10 @@ mod tests {
     fn a_spoiled_piece_is_pulled_again_with_all_behind_it() {
         let mut partition = received(3);
         assert!(replay(&mut partition, 0));
-        partition.spoil(NOW, Ticket(1));
+        partition.pull_again(NOW, Ticket(1));
         assert!(!replay(&mut partition, 2), "it was abandoned");
-        assert_eq!(partition.ask(NOW, 9), None, "not at once");
-        assert_eq!(partition.ask(NOW + PULL_AGAIN, 9), Some(KeyHash(10)));
+        assert_eq!(partition.next_pull(NOW, 9), None, "not at once");
+        assert_eq!(partition.next_pull(NOW + PULL_AGAIN, 9), Some(KeyHash(10)));
         assert!(receive(&mut partition, 10, None, 3));
         assert!(replay(&mut partition, 3));
         assert_eq!(partition.progress(), None);

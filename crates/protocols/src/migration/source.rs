@@ -2,7 +2,7 @@
 //! forgets the range.
 //!
 //! The source answers pulls without keeping state about them, so pulls do not pass through this
-//! machine; [`Source::keeps`] decides whether the source may still answer for a hash. The
+//! machine; [`MigrationSource::keeps`] decides whether the source may still answer for a hash. The
 //! critical part is the flip: from the first flip until its outcome is known, the source neither
 //! serves the range nor redirects its clients.
 //!
@@ -35,13 +35,13 @@ use wire::peer::{Flip, PeerMessage};
 
 /// The source of one migration. The driver creates it at the first message about the migration.
 #[derive(Debug)]
-pub struct Source {
+pub struct MigrationSource {
     migration: MigrationId,
-    state: State,
+    state: SourceState,
 }
 
 #[derive(Debug)]
-enum State {
+enum SourceState {
     /// The coordinator has not asked for the flip yet; the range is served.
     Waiting,
     /// The range is served, and the writes so far are being acknowledged.
@@ -97,10 +97,10 @@ impl FreezeAttempt {
     }
 }
 
-impl Source {
+impl MigrationSource {
     /// Creates the source of a migration of which only the id is known.
-    pub fn new(migration: MigrationId) -> Source {
-        Source { migration, state: State::Waiting }
+    pub fn new(migration: MigrationId) -> MigrationSource {
+        MigrationSource { migration, state: SourceState::Waiting }
     }
 
     /// Processes one event and appends the resulting effects to `out`.
@@ -124,18 +124,21 @@ impl Source {
             SourceEvent::Forgotten { range } => self.forgotten(range, out),
             SourceEvent::Tick => {}
         }
-        self.settle(now, out);
+        self.reconcile(now, out);
     }
 
     /// Returns when [`SourceEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::CatchingUp { attempt, .. } => Some(attempt.until),
-            State::Freezing { attempt, since } => Some(*since + attempt.freeze_max),
-            State::Resting { until, .. } => Some(*until),
-            State::GivenUp { ask_at } => Some(*ask_at),
-            State::Flipping { flip_at, ask_at, .. } => Some(*flip_at.min(ask_at)),
-            State::Waiting | State::Leaving { .. } | State::Released | State::Withdrawn => None,
+            SourceState::CatchingUp { attempt, .. } => Some(attempt.until),
+            SourceState::Freezing { attempt, since } => Some(*since + attempt.freeze_max),
+            SourceState::Resting { until, .. } => Some(*until),
+            SourceState::GivenUp { ask_at } => Some(*ask_at),
+            SourceState::Flipping { flip_at, ask_at, .. } => Some(*flip_at.min(ask_at)),
+            SourceState::Waiting
+            | SourceState::Leaving { .. }
+            | SourceState::Released
+            | SourceState::Withdrawn => None,
         }
     }
 
@@ -143,64 +146,64 @@ impl Source {
     /// has forgotten the hash or is about to, and the answer is *gone*.
     pub fn keeps(&self, hash: KeyHash) -> bool {
         match &self.state {
-            State::Leaving { kept, .. } => kept.iter().any(|range| range.contains(hash)),
+            SourceState::Leaving { kept, .. } => kept.iter().any(|range| range.contains(hash)),
             // An answer to a pull proves to the target that the source knows of the acceptance. A
             // pull that arrives before the answer to the flip is itself that answer: see
-            // [`Source::expects_answer`].
-            State::Flipping { .. }
-            | State::Waiting
-            | State::CatchingUp { .. }
-            | State::Freezing { .. }
-            | State::Resting { .. }
-            | State::GivenUp { .. }
-            | State::Released
-            | State::Withdrawn => false,
+            // [`MigrationSource::expects_answer`].
+            SourceState::Flipping { .. }
+            | SourceState::Waiting
+            | SourceState::CatchingUp { .. }
+            | SourceState::Freezing { .. }
+            | SourceState::Resting { .. }
+            | SourceState::GivenUp { .. }
+            | SourceState::Released
+            | SourceState::Withdrawn => false,
         }
     }
 
     /// Returns whether the outcome of the flip is open. A pull from the target then first counts
     /// as the answer to the flip ([`SourceEvent::FlipAnswered`]).
     pub fn expects_answer(&self) -> bool {
-        matches!(self.state, State::Flipping { .. })
+        matches!(self.state, SourceState::Flipping { .. })
     }
 
     /// Returns whether the migration has ended here. The driver keeps the machine as a record.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Released | State::Withdrawn)
+        matches!(self.state, SourceState::Released | SourceState::Withdrawn)
     }
 }
 
-impl Source {
+impl MigrationSource {
     /// Returns the target, the only server that may answer a flip.
     fn target(&self) -> Option<ServerId> {
         match &self.state {
-            State::Flipping { target, .. } => Some(*target),
-            State::Waiting
-            | State::CatchingUp { .. }
-            | State::Freezing { .. }
-            | State::Resting { .. }
-            | State::GivenUp { .. }
-            | State::Leaving { .. }
-            | State::Released
-            | State::Withdrawn => None,
+            SourceState::Flipping { target, .. } => Some(*target),
+            SourceState::Waiting
+            | SourceState::CatchingUp { .. }
+            | SourceState::Freezing { .. }
+            | SourceState::Resting { .. }
+            | SourceState::GivenUp { .. }
+            | SourceState::Leaving { .. }
+            | SourceState::Released
+            | SourceState::Withdrawn => None,
         }
     }
 
     fn start(&mut self, now: Instant, intent: Box<Intent>, out: &mut Outbox<SourceEffect>) {
         match &self.state {
-            State::Waiting => self.catch_up(now, FreezeAttempt::first(now, intent), out),
+            SourceState::Waiting => self.catch_up(now, FreezeAttempt::first(now, intent), out),
             // The coordinator has not heard of the withdrawal.
-            State::Withdrawn => self.report_withdrawn(out),
-            State::Leaving { .. } => {
+            SourceState::Withdrawn => self.report_withdrawn(out),
+            SourceState::Leaving { .. } => {
                 out.push(SourceEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
             }
             // The source asks by itself if necessary, or the message is late.
-            State::CatchingUp { .. }
-            | State::Freezing { .. }
-            | State::Resting { .. }
-            | State::GivenUp { .. }
-            | State::Flipping { .. }
-            | State::Released => {}
+            SourceState::CatchingUp { .. }
+            | SourceState::Freezing { .. }
+            | SourceState::Resting { .. }
+            | SourceState::GivenUp { .. }
+            | SourceState::Flipping { .. }
+            | SourceState::Released => {}
         }
     }
 
@@ -211,11 +214,11 @@ impl Source {
 
     fn catch_up(&mut self, now: Instant, attempt: FreezeAttempt, out: &mut Outbox<SourceEffect>) {
         out.push(SourceEffect::CatchUp { attempt: attempt.number });
-        self.state = State::CatchingUp { attempt, since: now };
+        self.state = SourceState::CatchingUp { attempt, since: now };
     }
 
     fn caught_up(&mut self, now: Instant, number: u32, out: &mut Outbox<SourceEffect>) {
-        let State::CatchingUp { attempt, since } = &self.state else { return };
+        let SourceState::CatchingUp { attempt, since } = &self.state else { return };
         if attempt.number != number {
             return;
         }
@@ -223,11 +226,11 @@ impl Source {
         attempt.record_acknowledgment(now.since(*since));
         let (range, epoch) = (attempt.intent.range, attempt.intent.source_epoch);
         out.push(SourceEffect::Freeze { range, epoch, attempt: number });
-        self.state = State::Freezing { attempt, since: now };
+        self.state = SourceState::Freezing { attempt, since: now };
     }
 
     fn flip(&mut self, now: Instant, number: u32, at: FrozenState, out: &mut Outbox<SourceEffect>) {
-        let State::Freezing { attempt, .. } = &self.state else { return };
+        let SourceState::Freezing { attempt, .. } = &self.state else { return };
         if attempt.number != number {
             return;
         }
@@ -243,7 +246,7 @@ impl Source {
         };
         let target = intent.target;
         out.push(SourceEffect::Send { to: target, message: PeerMessage::Flip(flip.clone()) });
-        self.state = State::Flipping {
+        self.state = SourceState::Flipping {
             flip: Box::new(flip),
             target,
             flip_at: now + FLIP_AGAIN,
@@ -252,7 +255,8 @@ impl Source {
     }
 
     fn refuse(&mut self, now: Instant, number: u32, out: &mut Outbox<SourceEffect>) {
-        if matches!(&self.state, State::Freezing { attempt, .. } if attempt.number == number) {
+        if matches!(&self.state, SourceState::Freezing { attempt, .. } if attempt.number == number)
+        {
             self.give_up(now, out);
         }
     }
@@ -260,7 +264,7 @@ impl Source {
     /// Gives up freezing. No flip was sent, so the coordinator can end the intent at the target.
     fn give_up(&mut self, now: Instant, out: &mut Outbox<SourceEffect>) {
         out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
-        self.state = State::GivenUp { ask_at: now + TELL_AGAIN };
+        self.state = SourceState::GivenUp { ask_at: now + TELL_AGAIN };
     }
 
     fn end_flip(&mut self, accepted: bool, out: &mut Outbox<SourceEffect>) {
@@ -269,34 +273,36 @@ impl Source {
 
     fn leave(&mut self, out: &mut Outbox<SourceEffect>) {
         // Only a flip in flight can be accepted; a later acceptance is a repetition.
-        let State::Flipping { flip, target, .. } = &self.state else { return };
+        let SourceState::Flipping { flip, target, .. } = &self.state else { return };
         let (range, to, epoch) = (flip.range, *target, flip.target_epoch);
         out.push(SourceEffect::Leave { range, to, epoch });
         out.push(SourceEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
-        self.state = State::Leaving { kept: vec![range], forgetting: Vec::new() };
+        self.state = SourceState::Leaving { kept: vec![range], forgetting: Vec::new() };
     }
 
     fn withdraw(&mut self, out: &mut Outbox<SourceEffect>) {
         match &self.state {
-            State::Freezing { attempt, .. } => {
+            SourceState::Freezing { attempt, .. } => {
                 out.push(SourceEffect::Thaw { range: attempt.intent.range });
             }
-            State::Flipping { flip, .. } => out.push(SourceEffect::Thaw { range: flip.range }),
-            State::Waiting
-            | State::CatchingUp { .. }
-            | State::Resting { .. }
-            | State::GivenUp { .. } => {}
+            SourceState::Flipping { flip, .. } => {
+                out.push(SourceEffect::Thaw { range: flip.range })
+            }
+            SourceState::Waiting
+            | SourceState::CatchingUp { .. }
+            | SourceState::Resting { .. }
+            | SourceState::GivenUp { .. } => {}
             // The target never changes its answer, so this outcome does not apply to this state.
-            State::Leaving { .. } | State::Released | State::Withdrawn => return,
+            SourceState::Leaving { .. } | SourceState::Released | SourceState::Withdrawn => return,
         }
-        self.state = State::Withdrawn;
+        self.state = SourceState::Withdrawn;
     }
 
     fn forget(&mut self, remaining: &[HashRange], out: &mut Outbox<SourceEffect>) {
         // The target has replayed records, hence it has accepted; this message overtook the answer.
         self.leave(out);
         match &mut self.state {
-            State::Leaving { kept, forgetting } => {
+            SourceState::Leaving { kept, forgetting } => {
                 for range in ranges::without(kept, remaining) {
                     out.push(SourceEffect::Forget { range });
                     forgetting.push(range);
@@ -305,27 +311,27 @@ impl Source {
                 self.release_if_empty(out);
             }
             // The first report was lost.
-            State::Released => {
+            SourceState::Released => {
                 out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
             }
             // The target died and counts as having accepted. The ranges that it did not have
             // returned to this source, which never sent a flip.
-            State::Waiting | State::Withdrawn if remaining.is_empty() => {
+            SourceState::Waiting | SourceState::Withdrawn if remaining.is_empty() => {
                 out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
-                self.state = State::Released;
+                self.state = SourceState::Released;
             }
-            State::Waiting
-            | State::CatchingUp { .. }
-            | State::Freezing { .. }
-            | State::Resting { .. }
-            | State::GivenUp { .. }
-            | State::Flipping { .. }
-            | State::Withdrawn => {}
+            SourceState::Waiting
+            | SourceState::CatchingUp { .. }
+            | SourceState::Freezing { .. }
+            | SourceState::Resting { .. }
+            | SourceState::GivenUp { .. }
+            | SourceState::Flipping { .. }
+            | SourceState::Withdrawn => {}
         }
     }
 
     fn forgotten(&mut self, range: HashRange, out: &mut Outbox<SourceEffect>) {
-        let State::Leaving { forgetting, .. } = &mut self.state else {
+        let SourceState::Leaving { forgetting, .. } = &mut self.state else {
             unreachable!("{} deleted {range} without a request: {:?}", self.migration, self.state);
         };
         let place = forgetting.iter().position(|&asked| asked == range);
@@ -334,13 +340,13 @@ impl Source {
     }
 
     fn release_if_empty(&mut self, out: &mut Outbox<SourceEffect>) {
-        if let State::Leaving { kept, forgetting } = &self.state
+        if let SourceState::Leaving { kept, forgetting } = &self.state
             && kept.is_empty()
             && forgetting.is_empty()
         {
             out.push(SourceEffect::Release);
             out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
-            self.state = State::Released;
+            self.state = SourceState::Released;
         }
     }
 
@@ -348,44 +354,44 @@ impl Source {
         // The target counts as having accepted.
         self.leave(out);
         match &mut self.state {
-            State::Leaving { kept, .. } => *kept = ranges::without(kept, &[range]),
+            SourceState::Leaving { kept, .. } => *kept = ranges::without(kept, &[range]),
             // No flip was sent, and none will be: the range never left this server.
-            State::Freezing { attempt, .. } => {
+            SourceState::Freezing { attempt, .. } => {
                 out.push(SourceEffect::Thaw { range: attempt.intent.range });
-                self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
+                self.state = SourceState::Leaving { kept: Vec::new(), forgetting: Vec::new() };
             }
-            State::Waiting
-            | State::CatchingUp { .. }
-            | State::Resting { .. }
-            | State::GivenUp { .. } => {
-                self.state = State::Leaving { kept: Vec::new(), forgetting: Vec::new() };
+            SourceState::Waiting
+            | SourceState::CatchingUp { .. }
+            | SourceState::Resting { .. }
+            | SourceState::GivenUp { .. } => {
+                self.state = SourceState::Leaving { kept: Vec::new(), forgetting: Vec::new() };
             }
-            State::Flipping { .. } | State::Released | State::Withdrawn => {}
+            SourceState::Flipping { .. } | SourceState::Released | SourceState::Withdrawn => {}
         }
     }
 
     /// Takes the steps that are due.
-    fn settle(&mut self, now: Instant, out: &mut Outbox<SourceEffect>) {
+    fn reconcile(&mut self, now: Instant, out: &mut Outbox<SourceEffect>) {
         if self.next_deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
         let migration = self.migration;
         match &mut self.state {
-            State::Freezing { attempt, .. } => {
+            SourceState::Freezing { attempt, .. } => {
                 out.push(SourceEffect::Thaw { range: attempt.intent.range });
                 let again = now + attempt.pause();
                 if attempt.number == FREEZES_MAX || again >= attempt.until {
                     self.give_up(now, out);
                 } else {
-                    self.state = State::Resting { attempt: attempt.clone(), until: again };
+                    self.state = SourceState::Resting { attempt: attempt.clone(), until: again };
                 }
             }
-            State::Resting { attempt, .. } => {
+            SourceState::Resting { attempt, .. } => {
                 let next = attempt.next();
                 self.catch_up(now, next, out);
             }
-            State::CatchingUp { .. } | State::GivenUp { .. } => self.give_up(now, out),
-            State::Flipping { flip, target, flip_at, ask_at } => {
+            SourceState::CatchingUp { .. } | SourceState::GivenUp { .. } => self.give_up(now, out),
+            SourceState::Flipping { flip, target, flip_at, ask_at } => {
                 if now >= *flip_at {
                     let message = PeerMessage::Flip(Flip::clone(flip));
                     out.push(SourceEffect::Send { to: *target, message });
@@ -396,32 +402,39 @@ impl Source {
                     *ask_at = now + TELL_AGAIN;
                 }
             }
-            State::Waiting | State::Leaving { .. } | State::Released | State::Withdrawn => {}
+            SourceState::Waiting
+            | SourceState::Leaving { .. }
+            | SourceState::Released
+            | SourceState::Withdrawn => {}
         }
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for MigrationSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "source of {}: ", self.migration)?;
         match &self.state {
-            State::Waiting => f.write_str("waiting"),
-            State::CatchingUp { attempt, .. } => {
+            SourceState::Waiting => f.write_str("waiting"),
+            SourceState::CatchingUp { attempt, .. } => {
                 write!(f, "catching up, attempt {}", attempt.number)
             }
-            State::Freezing { attempt, .. } => write!(f, "freezing, attempt {}", attempt.number),
-            State::Resting { attempt, .. } => write!(f, "resting after attempt {}", attempt.number),
-            State::GivenUp { .. } => f.write_str("given up"),
-            State::Flipping { target, .. } => write!(f, "flipping to {target}"),
-            State::Leaving { kept, forgetting } => {
+            SourceState::Freezing { attempt, .. } => {
+                write!(f, "freezing, attempt {}", attempt.number)
+            }
+            SourceState::Resting { attempt, .. } => {
+                write!(f, "resting after attempt {}", attempt.number)
+            }
+            SourceState::GivenUp { .. } => f.write_str("given up"),
+            SourceState::Flipping { target, .. } => write!(f, "flipping to {target}"),
+            SourceState::Leaving { kept, forgetting } => {
                 write!(f, "leaving, keeps {}", text::list(kept))?;
                 if forgetting.is_empty() {
                     return Ok(());
                 }
                 write!(f, ", forgets {}", text::list(forgetting))
             }
-            State::Released => f.write_str("released"),
-            State::Withdrawn => f.write_str("withdrawn"),
+            SourceState::Released => f.write_str("released"),
+            SourceState::Withdrawn => f.write_str("withdrawn"),
         }
     }
 }

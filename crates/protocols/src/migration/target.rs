@@ -31,14 +31,14 @@ use wire::peer::{Flip, PeerMessage, PullReply};
 
 /// The target of one migration. The driver creates it at the first message about the migration.
 #[derive(Debug)]
-pub struct Target {
+pub struct MigrationTarget {
     migration: MigrationId,
     cuts: Cuts,
-    state: State,
+    state: TargetState,
 }
 
 #[derive(Debug)]
-enum State {
+enum TargetState {
     /// The coordinator has not sent the intent yet.
     Unknown,
     /// The intent is known, and memory is being reserved.
@@ -54,7 +54,7 @@ enum State {
     /// The range is served; records are missing or not committed.
     Pulling { source: ServerId, pulling: Box<Pulling>, known: Acknowledged },
     /// Nothing depends on the source; the coordinator must still end the migration.
-    Settling { source: ServerId, progress: MigrationProgress, tell_at: Instant },
+    Committed { source: ServerId, progress: MigrationProgress, report_at: Instant },
     /// The migration is over.
     Done { source: ServerId },
 }
@@ -71,10 +71,10 @@ enum Acknowledged {
     Yes,
 }
 
-impl Target {
+impl MigrationTarget {
     /// Creates the target of a migration of which only the id is known.
-    pub fn new(migration: MigrationId, cuts: Cuts) -> Target {
-        Target { migration, cuts, state: State::Unknown }
+    pub fn new(migration: MigrationId, cuts: Cuts) -> MigrationTarget {
+        MigrationTarget { migration, cuts, state: TargetState::Unknown }
     }
 
     /// Processes one event and appends the resulting effects to `out`.
@@ -93,43 +93,43 @@ impl Target {
                 self.pull_reply(from, &reply, payload, out);
             }
             TargetEvent::Replayed { partition, ticket, added } => {
-                if let State::Pulling { pulling, .. } = &mut self.state {
+                if let TargetState::Pulling { pulling, .. } = &mut self.state {
                     pulling.replayed(now, partition, ticket, added, out);
                 }
             }
             TargetEvent::ReplayFailed { partition, ticket } => {
                 out.push(TargetEffect::Discard { ticket });
-                if let State::Pulling { pulling, .. } = &mut self.state {
+                if let TargetState::Pulling { pulling, .. } = &mut self.state {
                     pulling.replay_failed(now, partition, ticket);
                 }
             }
             TargetEvent::PriorityReplayed { added } => {
                 self.acknowledge(out);
-                if let State::Pulling { pulling, .. } = &mut self.state {
+                if let TargetState::Pulling { pulling, .. } = &mut self.state {
                     pulling.priority_replayed(now, added);
                 }
             }
             TargetEvent::CutCommitted => self.cut_committed(now, out),
             TargetEvent::Tick => {}
         }
-        self.settle(now, out);
+        self.reconcile(now, out);
     }
 
     /// Returns when [`TargetEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let overdue = self.unacknowledged_until();
         match &self.state {
-            State::Pulling { pulling, .. } => {
+            TargetState::Pulling { pulling, .. } => {
                 overdue.into_iter().chain([pulling.next_deadline()]).min()
             }
-            State::Accepting { .. } => overdue,
-            State::Settling { tell_at, .. } => Some(*tell_at),
-            State::Prepared { until, .. } => Some(*until),
-            State::Unknown
-            | State::Reserving { .. }
-            | State::Refused { .. }
-            | State::Never
-            | State::Done { .. } => None,
+            TargetState::Accepting { .. } => overdue,
+            TargetState::Committed { report_at, .. } => Some(*report_at),
+            TargetState::Prepared { until, .. } => Some(*until),
+            TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Never
+            | TargetState::Done { .. } => None,
         }
     }
 
@@ -137,17 +137,17 @@ impl Target {
     /// coordinator knows of the acceptance. `None`: there is evidence, or the range is not served.
     pub fn unacknowledged_until(&self) -> Option<Instant> {
         match self.state {
-            State::Accepting { known: Acknowledged::Not { until }, .. }
-            | State::Pulling { known: Acknowledged::Not { until }, .. } => Some(until),
-            State::Accepting { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
-            | State::Pulling { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
-            | State::Unknown
-            | State::Reserving { .. }
-            | State::Refused { .. }
-            | State::Prepared { .. }
-            | State::Never
-            | State::Settling { .. }
-            | State::Done { .. } => None,
+            TargetState::Accepting { known: Acknowledged::Not { until }, .. }
+            | TargetState::Pulling { known: Acknowledged::Not { until }, .. } => Some(until),
+            TargetState::Accepting { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
+            | TargetState::Pulling { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
+            | TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Prepared { .. }
+            | TargetState::Never
+            | TargetState::Committed { .. }
+            | TargetState::Done { .. } => None,
         }
     }
 
@@ -155,40 +155,43 @@ impl Target {
     pub fn is_unacknowledged(&self) -> bool {
         let too_late = matches!(
             self.state,
-            State::Accepting { known: Acknowledged::TooLate, .. }
-                | State::Pulling { known: Acknowledged::TooLate, .. }
+            TargetState::Accepting { known: Acknowledged::TooLate, .. }
+                | TargetState::Pulling { known: Acknowledged::TooLate, .. }
         );
         too_late || self.unacknowledged_until().is_some()
     }
 
     /// Returns whether the target has not accepted yet and still may.
     pub fn may_accept(&self) -> bool {
-        matches!(self.state, State::Prepared { .. })
+        matches!(self.state, TargetState::Prepared { .. })
     }
 
     /// Returns whether the migration has ended here. The driver keeps the machine as a record.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Refused { .. } | State::Never | State::Done { .. })
+        matches!(
+            self.state,
+            TargetState::Refused { .. } | TargetState::Never | TargetState::Done { .. }
+        )
     }
 }
 
-impl Target {
+impl MigrationTarget {
     fn prepare(&mut self, intent: Box<Intent>, out: &mut Outbox<TargetEffect>) {
         let refused = match &self.state {
-            State::Unknown => {
+            TargetState::Unknown => {
                 out.push(TargetEffect::Reserve { bytes: intent.bytes });
-                self.state = State::Reserving { intent };
+                self.state = TargetState::Reserving { intent };
                 return;
             }
-            State::Prepared { .. } => None,
-            State::Refused { reason } => Some(reason.clone()),
-            State::Never => Some("the migration was withdrawn".to_owned()),
+            TargetState::Prepared { .. } => None,
+            TargetState::Refused { reason } => Some(reason.clone()),
+            TargetState::Never => Some("the migration was withdrawn".to_owned()),
             // The answer follows soon, or was sent long ago.
-            State::Reserving { .. }
-            | State::Accepting { .. }
-            | State::Pulling { .. }
-            | State::Settling { .. }
-            | State::Done { .. } => return,
+            TargetState::Reserving { .. }
+            | TargetState::Accepting { .. }
+            | TargetState::Pulling { .. }
+            | TargetState::Committed { .. }
+            | TargetState::Done { .. } => return,
         };
         out.push(self.prepared(refused));
     }
@@ -203,7 +206,7 @@ impl Target {
         result: Result<(), String>,
         out: &mut Outbox<TargetEffect>,
     ) {
-        let State::Reserving { intent } = &self.state else {
+        let TargetState::Reserving { intent } = &self.state else {
             // The intent was withdrawn while memory was being reserved.
             if result.is_ok() {
                 out.push(TargetEffect::Unreserve);
@@ -212,54 +215,56 @@ impl Target {
         };
         out.push(self.prepared(result.clone().err()));
         self.state = match result {
-            Ok(()) => State::Prepared { intent: intent.clone(), until: now + PREPARED_MAX },
-            Err(reason) => State::Refused { reason },
+            Ok(()) => TargetState::Prepared { intent: intent.clone(), until: now + PREPARED_MAX },
+            Err(reason) => TargetState::Refused { reason },
         };
     }
 
     fn decide(&mut self, out: &mut Outbox<TargetEffect>) {
         let accepted = match &self.state {
-            State::Unknown
-            | State::Reserving { .. }
-            | State::Refused { .. }
-            | State::Prepared { .. } => {
+            TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Prepared { .. } => {
                 self.withdraw(out);
                 false
             }
-            State::Never => false,
-            State::Accepting { .. }
-            | State::Pulling { .. }
-            | State::Settling { .. }
-            | State::Done { .. } => true,
+            TargetState::Never => false,
+            TargetState::Accepting { .. }
+            | TargetState::Pulling { .. }
+            | TargetState::Committed { .. }
+            | TargetState::Done { .. } => true,
         };
         let migration = self.migration;
         out.push(TargetEffect::Tell(ToCoordinator::Decided { migration, accepted }));
     }
 
     fn expire(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
-        if matches!(&self.state, State::Prepared { until, .. } if now >= *until) {
+        if matches!(&self.state, TargetState::Prepared { until, .. } if now >= *until) {
             self.withdraw(out);
         }
     }
 
     fn withdraw(&mut self, out: &mut Outbox<TargetEffect>) {
-        if matches!(self.state, State::Prepared { .. }) {
+        if matches!(self.state, TargetState::Prepared { .. }) {
             out.push(TargetEffect::Unreserve);
         }
-        self.state = State::Never;
+        self.state = TargetState::Never;
     }
 
     fn finish(&mut self, out: &mut Outbox<TargetEffect>) {
         match &self.state {
-            State::Settling { source, .. } => {
+            TargetState::Committed { source, .. } => {
                 out.push(TargetEffect::Finish);
-                self.state = State::Done { source: *source };
+                self.state = TargetState::Done { source: *source };
             }
             // The intent ended without a flip.
-            State::Unknown | State::Reserving { .. } | State::Prepared { .. } => self.withdraw(out),
+            TargetState::Unknown | TargetState::Reserving { .. } | TargetState::Prepared { .. } => {
+                self.withdraw(out)
+            }
             // The coordinator sends this only after the last cut; an earlier one is invalid.
-            State::Accepting { .. } | State::Pulling { .. } => {}
-            State::Refused { .. } | State::Never | State::Done { .. } => {}
+            TargetState::Accepting { .. } | TargetState::Pulling { .. } => {}
+            TargetState::Refused { .. } | TargetState::Never | TargetState::Done { .. } => {}
         }
     }
 
@@ -268,28 +273,28 @@ impl Target {
         // A dead source never gets the range back.
         self.acknowledge(out);
         match &self.state {
-            State::Accepting { intent, .. } => {
+            TargetState::Accepting { intent, .. } => {
                 let source = intent.source;
                 out.push(TargetEffect::Finish);
-                self.state = State::Done { source };
+                self.state = TargetState::Done { source };
             }
-            State::Pulling { source, .. } | State::Settling { source, .. } => {
+            TargetState::Pulling { source, .. } | TargetState::Committed { source, .. } => {
                 let source = *source;
                 out.push(TargetEffect::Finish);
-                self.state = State::Done { source };
+                self.state = TargetState::Done { source };
             }
-            State::Unknown
-            | State::Reserving { .. }
-            | State::Prepared { .. }
-            | State::Refused { .. }
-            | State::Never
-            | State::Done { .. } => {}
+            TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Prepared { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Never
+            | TargetState::Done { .. } => {}
         }
     }
 
     fn flip(&mut self, from: ServerId, flip: Flip, out: &mut Outbox<TargetEffect>) {
         match &self.state {
-            State::Prepared { intent, until } => {
+            TargetState::Prepared { intent, until } => {
                 if !fits(intent, from, &flip) {
                     return;
                 }
@@ -301,21 +306,21 @@ impl Target {
                     Acceptance { intent: Intent::clone(&intent), flip, partitions, until };
                 out.push(TargetEffect::Accept(Box::new(acceptance)));
                 let known = Acknowledged::Not { until };
-                self.state = State::Accepting { intent, records_total, known };
+                self.state = TargetState::Accepting { intent, records_total, known };
             }
-            State::Never => out.push(self.answer(from, false)),
-            State::Pulling { source, .. }
-            | State::Settling { source, .. }
-            | State::Done { source } => {
+            TargetState::Never => out.push(self.answer(from, false)),
+            TargetState::Pulling { source, .. }
+            | TargetState::Committed { source, .. }
+            | TargetState::Done { source } => {
                 if *source == from {
                     out.push(self.answer(from, true));
                 }
             }
             // The decision is open, or the answer follows as soon as the range is served.
-            State::Unknown
-            | State::Reserving { .. }
-            | State::Refused { .. }
-            | State::Accepting { .. } => {}
+            TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Accepting { .. } => {}
         }
     }
 
@@ -325,17 +330,18 @@ impl Target {
     }
 
     fn begin(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
-        let State::Accepting { intent, records_total, known } = &self.state else { return };
+        let TargetState::Accepting { intent, records_total, known } = &self.state else { return };
         let (source, known) = (intent.source, *known);
         let pulling = Box::new(Pulling::new(now, intent, *records_total, self.cuts));
         out.push(self.answer(source, true));
         out.push(TargetEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
-        self.state = State::Pulling { source, pulling, known };
+        self.state = TargetState::Pulling { source, pulling, known };
     }
 
     /// Records evidence that the source or the coordinator knows of the acceptance.
     fn acknowledge(&mut self, out: &mut Outbox<TargetEffect>) {
-        let (State::Accepting { known, .. } | State::Pulling { known, .. }) = &mut self.state
+        let (TargetState::Accepting { known, .. } | TargetState::Pulling { known, .. }) =
+            &mut self.state
         else {
             return;
         };
@@ -346,7 +352,8 @@ impl Target {
 
     /// Stops serving the range when the time without evidence is over.
     fn suspend(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
-        let (State::Accepting { known, .. } | State::Pulling { known, .. }) = &mut self.state
+        let (TargetState::Accepting { known, .. } | TargetState::Pulling { known, .. }) =
+            &mut self.state
         else {
             return;
         };
@@ -365,22 +372,22 @@ impl Target {
         out: &mut Outbox<TargetEffect>,
     ) {
         // A source answers no pull before it knows of the acceptance.
-        if matches!(&self.state, State::Pulling { source, .. } if *source == from) {
+        if matches!(&self.state, TargetState::Pulling { source, .. } if *source == from) {
             self.acknowledge(out);
         }
         let taken = match &mut self.state {
-            State::Pulling { source, pulling, .. } if *source == from => {
+            TargetState::Pulling { source, pulling, .. } if *source == from => {
                 pulling.receive(reply, payload, out)
             }
-            State::Pulling { .. }
-            | State::Unknown
-            | State::Reserving { .. }
-            | State::Refused { .. }
-            | State::Prepared { .. }
-            | State::Never
-            | State::Accepting { .. }
-            | State::Settling { .. }
-            | State::Done { .. } => false,
+            TargetState::Pulling { .. }
+            | TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Prepared { .. }
+            | TargetState::Never
+            | TargetState::Accepting { .. }
+            | TargetState::Committed { .. }
+            | TargetState::Done { .. } => false,
         };
         if let (false, Some(ticket)) = (taken, payload) {
             out.push(TargetEffect::Discard { ticket });
@@ -390,23 +397,23 @@ impl Target {
     fn cut_committed(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         // Every partition has been answered, which proves that the source knows of the acceptance.
         self.acknowledge(out);
-        let State::Pulling { source, pulling, .. } = &mut self.state else {
+        let TargetState::Pulling { source, pulling, .. } = &mut self.state else {
             unreachable!("{}: a cut was committed that was not requested", self.migration);
         };
         pulling.cut_committed(now);
         if pulling.is_committed() {
-            let (source, progress) = (*source, pulling.report());
-            self.state = State::Settling { source, progress, tell_at: now };
+            let (source, progress) = (*source, pulling.progress());
+            self.state = TargetState::Committed { source, progress, report_at: now };
         }
-        self.settle(now, out);
+        self.reconcile(now, out);
     }
 
     /// Takes the steps that are due.
-    fn settle(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
+    fn reconcile(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         self.suspend(now, out);
         match &mut self.state {
-            State::Pulling { pulling, .. } => pulling.settle(now, out),
-            State::Settling { progress, tell_at, .. } if now >= *tell_at => {
+            TargetState::Pulling { pulling, .. } => pulling.reconcile(now, out),
+            TargetState::Committed { progress, report_at, .. } if now >= *report_at => {
                 let migration = self.migration;
                 out.push(TargetEffect::Tell(ToCoordinator::Progress {
                     migration,
@@ -414,33 +421,33 @@ impl Target {
                 }));
                 let remaining = Vec::new();
                 out.push(TargetEffect::Tell(ToCoordinator::Shrink { migration, remaining }));
-                *tell_at = now + TELL_AGAIN;
+                *report_at = now + TELL_AGAIN;
             }
-            State::Settling { .. }
-            | State::Unknown
-            | State::Reserving { .. }
-            | State::Refused { .. }
-            | State::Prepared { .. }
-            | State::Never
-            | State::Accepting { .. }
-            | State::Done { .. } => {}
+            TargetState::Committed { .. }
+            | TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Prepared { .. }
+            | TargetState::Never
+            | TargetState::Accepting { .. }
+            | TargetState::Done { .. } => {}
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for MigrationTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "target of {}: ", self.migration)?;
         match &self.state {
-            State::Unknown => f.write_str("unknown"),
-            State::Reserving { .. } => f.write_str("reserving"),
-            State::Refused { reason } => write!(f, "refused, {reason}"),
-            State::Prepared { .. } => f.write_str("prepared"),
-            State::Never => f.write_str("never"),
-            State::Accepting { .. } => f.write_str("accepting"),
-            State::Pulling { pulling, .. } => pulling.fmt(f),
-            State::Settling { .. } => f.write_str("settling"),
-            State::Done { .. } => f.write_str("done"),
+            TargetState::Unknown => f.write_str("unknown"),
+            TargetState::Reserving { .. } => f.write_str("reserving"),
+            TargetState::Refused { reason } => write!(f, "refused, {reason}"),
+            TargetState::Prepared { .. } => f.write_str("prepared"),
+            TargetState::Never => f.write_str("never"),
+            TargetState::Accepting { .. } => f.write_str("accepting"),
+            TargetState::Pulling { pulling, .. } => pulling.fmt(f),
+            TargetState::Committed { .. } => f.write_str("committed"),
+            TargetState::Done { .. } => f.write_str("done"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Events and effects of a [`Master`](super::Master).
+//! Events and effects of a [`RecoveryMaster`](super::RecoveryMaster).
 
 use crate::Ticket;
 use crate::migration::to_coordinator;
@@ -91,7 +91,7 @@ pub enum MasterEvent {
         /// Set if this server owns the part under its epoch; else another server does or did.
         is_ours: bool,
     },
-    /// A deadline has passed: [`Master::next_deadline`](super::Master::next_deadline).
+    /// A deadline has passed: [`next_deadline`](super::RecoveryMaster::next_deadline).
     Tick,
 }
 

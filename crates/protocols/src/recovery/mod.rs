@@ -2,8 +2,8 @@
 //!
 //! The coordinator proves that the log is complete and divides the server's ranges into recovery
 //! partitions (*parts*). It hands each part to a recovery master, with a list of all segments and
-//! their replicas (`docs/design/replication.md`, rules 10 to 13). This module is the [`Master`]
-//! of one part.
+//! their replicas (`docs/design/replication.md`, rules 10 to 13). This module is the
+//! [`RecoveryMaster`] of one part.
 //!
 //! Entries are replayed by version, so neither their order nor repetitions matter. A segment that
 //! one backup cannot deliver to its end is read again from the beginning at another backup; no
@@ -27,4 +27,4 @@ mod segments;
 pub mod timing;
 
 pub use events::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
-pub use master::{Master, Progress};
+pub use master::{RecoveryMaster, RecoveryProgress};

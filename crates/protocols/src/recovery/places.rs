@@ -26,18 +26,18 @@ pub(super) struct ReplicaLocation {
 
 /// A segment from the coordinator's list.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(super) struct ListedSegment {
     /// The number of the newest list that names the segment.
     pub(super) list: u64,
-    pub(super) stage: Stage,
+    pub(super) stage: ReadStage,
     content: Option<SegmentContent>,
-    places: Vec<Place>,
+    places: Vec<KnownPlace>,
     settled: u32,
 }
 
 /// The progress of reading a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ReadStage {
     /// The segment waits in the queue of this backup.
     Queued(ServerId),
     /// The segment is being read.
@@ -49,7 +49,7 @@ pub(super) enum Stage {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct KnownPlace {
     at: ReplicaLocation,
     length: u32,
     flaw: Option<Flaw>,
@@ -78,10 +78,16 @@ pub(super) struct Absences<'a> {
     pub(super) silent: &'a BTreeSet<ServerId>,
 }
 
-impl Segment {
+impl ListedSegment {
     /// Creates a segment without known places.
-    pub(super) fn new() -> Segment {
-        Segment { list: 0, stage: Stage::Stranded, content: None, places: Vec::new(), settled: 0 }
+    pub(super) fn new() -> ListedSegment {
+        ListedSegment {
+            list: 0,
+            stage: ReadStage::Stranded,
+            content: None,
+            places: Vec::new(),
+            settled: 0,
+        }
     }
 
     /// Takes over the data of a newer list. Knowledge about known places is kept.
@@ -93,8 +99,8 @@ impl Segment {
             let ReplicaPlace { backup, epoch, length } = *place;
             let at = ReplicaLocation { backup, epoch };
             let known = self.places.iter().find(|known| known.at == at).copied();
-            let new = Place { at, length, flaw: None, silences: 0 };
-            Place { length, ..known.unwrap_or(new) }
+            let new = KnownPlace { at, length, flaw: None, silences: 0 };
+            KnownPlace { length, ..known.unwrap_or(new) }
         });
         self.places = renewed.collect();
     }
@@ -130,19 +136,19 @@ impl Segment {
         self.content.map(|content| content.length).or(longest).unwrap_or(0)
     }
 
-    fn living(&self, dead: &BTreeSet<ServerId>) -> impl Iterator<Item = &Place> {
+    fn living(&self, dead: &BTreeSet<ServerId>) -> impl Iterator<Item = &KnownPlace> {
         self.places.iter().filter(move |place| !dead.contains(&place.at.backup))
     }
 
-    fn place_mut(&mut self, at: ReplicaLocation) -> Option<&mut Place> {
+    fn place_mut(&mut self, at: ReplicaLocation) -> Option<&mut KnownPlace> {
         self.places.iter_mut().find(|place| place.at == at)
     }
 
-    pub(super) fn note_flaw(&mut self, at: ReplicaLocation, flaw: Flaw) {
+    pub(super) fn record_flaw(&mut self, at: ReplicaLocation, flaw: Flaw) {
         self.place_mut(at).into_iter().for_each(|place| place.flaw = Some(flaw));
     }
 
-    pub(super) fn note_silence(&mut self, at: ReplicaLocation) {
+    pub(super) fn record_silence(&mut self, at: ReplicaLocation) {
         let Some(place) = self.place_mut(at) else { return };
         place.silences += 1;
         if place.silences >= SILENCES_MAX {
@@ -150,7 +156,7 @@ impl Segment {
         }
     }
 
-    pub(super) fn note_answer(&mut self, at: ReplicaLocation) {
+    pub(super) fn record_answer(&mut self, at: ReplicaLocation) {
         self.place_mut(at).into_iter().for_each(|place| place.silences = 0);
     }
 

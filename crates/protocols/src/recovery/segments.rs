@@ -9,7 +9,7 @@
 //! segments that no other backup has, the silent backup is asked for one segment at a time.
 
 use super::events::MasterEffect;
-use super::places::{Absences, Flaw, LogSegment, ReplicaLocation, Segment, Stage};
+use super::places::{Absences, Flaw, ListedSegment, LogSegment, ReadStage, ReplicaLocation};
 use super::timing::{
     AHEAD_MAX, BROKEN_AGAIN, FETCHES_FROM_ONE_MAX, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX,
 };
@@ -24,16 +24,16 @@ use wire::replica::ReplicaId;
 
 /// The segments that one part is recovered from, with their state of reading.
 #[derive(Debug)]
-pub(super) struct Segments {
+pub(super) struct SegmentReader {
     range: HashRange,
     /// The newest list.
-    list: Option<List>,
-    segments: BTreeMap<LogSegment, Segment>,
+    list: Option<SegmentList>,
+    segments: BTreeMap<LogSegment, ListedSegment>,
     unread: usize,
     queues: BTreeMap<ServerId, BTreeSet<LogSegment>>,
     fetches: BTreeMap<LogSegment, Fetch>,
     stranded: BTreeSet<LogSegment>,
-    replays: BTreeMap<Ticket, Replay>,
+    replays: BTreeMap<Ticket, RunningReplay>,
     silent: BTreeSet<ServerId>,
     dead: BTreeSet<ServerId>,
     version: Version,
@@ -43,7 +43,7 @@ pub(super) struct Segments {
 
 /// A list of the coordinator, as far as it has been received.
 #[derive(Clone, Copy, Debug)]
-struct List {
+struct SegmentList {
     number: u64,
     total: u32,
     named: u32,
@@ -57,14 +57,14 @@ struct Fetch {
     at: ReplicaLocation,
     /// The offset from which unsettled bytes are being read; their entries must be replicated.
     unsettled: Option<u32>,
-    bulk: Bulk,
+    bulk: ReadCursor,
     /// Replies that wait for their replay.
     unreplayed: usize,
 }
 
 /// The state of the consecutive reads of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bulk {
+enum ReadCursor {
     /// The next read begins at this offset and has not been sent.
     Next(u32),
     /// The read has been sent.
@@ -81,15 +81,15 @@ enum Bulk {
 
 /// A payload that is being replayed.
 #[derive(Clone, Copy, Debug)]
-struct Replay {
+struct RunningReplay {
     segment: LogSegment,
     fetch: u64,
     at: ReplicaLocation,
 }
 
-impl Segments {
-    pub(super) fn new(range: HashRange) -> Segments {
-        Segments {
+impl SegmentReader {
+    pub(super) fn new(range: HashRange) -> SegmentReader {
+        SegmentReader {
             range,
             list: None,
             segments: BTreeMap::new(),
@@ -107,52 +107,53 @@ impl Segments {
 
     /// Processes some segments of a list. Until a newer list is complete, reading of the older
     /// list's segments continues.
-    pub(super) fn name(&mut self, part: &RecoveryPart) {
-        let new = List { number: part.list, total: part.segments_total, named: 0 };
+    pub(super) fn add_list(&mut self, part: &RecoveryPart) {
+        let new = SegmentList { number: part.list, total: part.segments_total, named: 0 };
         let mut list = self.list.filter(|list| list.number >= part.list).unwrap_or(new);
         if list.number > part.list {
             return;
         }
         for named in &part.segments {
-            list.named += u32::from(self.name_one(list.number, named));
+            list.named += u32::from(self.add_segment(list.number, named));
         }
         self.list = Some(list);
         if list.named == list.total {
-            self.forget_unnamed(list.number);
+            self.remove_unlisted(list.number);
         }
     }
 
     /// Processes one segment of a list. Returns `false` if the list has named it before.
-    fn name_one(&mut self, list: u64, named: &RecoverySegment) -> bool {
+    fn add_segment(&mut self, list: u64, named: &RecoverySegment) -> bool {
         let id = LogSegment { log: named.log, segment: named.segment };
         let is_new = !self.segments.contains_key(&id);
-        let segment = self.segments.entry(id).or_insert_with(Segment::new);
+        let segment = self.segments.entry(id).or_insert_with(ListedSegment::new);
         if !is_new && segment.list == list {
             return false;
         }
         self.unread += usize::from(is_new);
         segment.update(list, named);
         match segment.stage {
-            Stage::Queued(_) | Stage::Stranded => self.queue(id),
-            Stage::Fetched | Stage::Read => {}
+            ReadStage::Queued(_) | ReadStage::Stranded => self.queue(id),
+            ReadStage::Fetched | ReadStage::Read => {}
         }
         true
     }
 
     /// Removes the segments that a newer, complete list no longer names.
-    fn forget_unnamed(&mut self, list: u64) {
-        let old = self.segments.iter().filter(|(_, it)| it.list < list && it.stage != Stage::Read);
+    fn remove_unlisted(&mut self, list: u64) {
+        let old =
+            self.segments.iter().filter(|(_, it)| it.list < list && it.stage != ReadStage::Read);
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.take_out(id);
+            self.dequeue(id);
             self.segments.remove(&id);
             self.unread -= 1;
         }
     }
 
     /// Removes a segment from the queue or set in which it waits.
-    fn take_out(&mut self, id: LogSegment) {
+    fn dequeue(&mut self, id: LogSegment) {
         match self.segments[&id].stage {
-            Stage::Queued(backup) => {
+            ReadStage::Queued(backup) => {
                 if let Some(queue) = self.queues.get_mut(&backup) {
                     queue.remove(&id);
                     if queue.is_empty() {
@@ -160,24 +161,24 @@ impl Segments {
                     }
                 }
             }
-            Stage::Fetched => drop(self.fetches.remove(&id)),
-            Stage::Stranded => drop(self.stranded.remove(&id)),
-            Stage::Read => {}
+            ReadStage::Fetched => drop(self.fetches.remove(&id)),
+            ReadStage::Stranded => drop(self.stranded.remove(&id)),
+            ReadStage::Read => {}
         }
     }
 
     /// Queues a segment at the backup that it is to be read from next.
     fn queue(&mut self, id: LogSegment) {
-        self.take_out(id);
+        self.dequeue(id);
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let Some(segment) = self.segments.get_mut(&id) else { return };
         match segment.choose(&absences) {
             Some(ReplicaLocation { backup, .. }) => {
-                segment.stage = Stage::Queued(backup);
+                segment.stage = ReadStage::Queued(backup);
                 self.queues.entry(backup).or_default().insert(id);
             }
             None => {
-                segment.stage = Stage::Stranded;
+                segment.stage = ReadStage::Stranded;
                 self.stranded.insert(id);
             }
         }
@@ -191,9 +192,9 @@ impl Segments {
     /// Marks a place as unusable for a segment, and queues the segment elsewhere if necessary.
     fn give_up(&mut self, id: LogSegment, at: ReplicaLocation, flaw: Flaw) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
-        segment.note_flaw(at, flaw);
+        segment.record_flaw(at, flaw);
         let is_fetched = self.fetches.get(&id).is_some_and(|fetch| fetch.at == at);
-        let is_queued = segment.stage == Stage::Queued(at.backup);
+        let is_queued = segment.stage == ReadStage::Queued(at.backup);
         if is_fetched || is_queued {
             self.queue(id);
         }
@@ -212,19 +213,20 @@ impl Segments {
         let id = LogSegment { log, segment };
         let at = ReplicaLocation { backup: from, epoch };
         let is_asked = |fetch: &&mut Fetch| {
-            let is_next = matches!(fetch.bulk, Bulk::Asked { from, .. } if from == reply.from);
+            let is_next =
+                matches!(fetch.bulk, ReadCursor::Asked { from, .. } if from == reply.from);
             fetch.at == at && is_next && reply.range == self.range
         };
         let Some(fetch) = self.fetches.get_mut(&id).filter(is_asked) else { return false };
         let Some(segment) = self.segments.get_mut(&id) else { return false };
-        segment.note_answer(at);
+        segment.record_answer(at);
         fetch.bulk = match reply.next {
-            RecoveryNext::From(next) if next > reply.from => Bulk::Next(next),
+            RecoveryNext::From(next) if next > reply.from => ReadCursor::Next(next),
             RecoveryNext::End { length, crc, version }
                 if segment.may_end(at, SegmentContent { length, crc }) =>
             {
                 self.version = self.version.max(version);
-                Bulk::End
+                ReadCursor::End
             }
             RecoveryNext::From(_) | RecoveryNext::End { .. } => {
                 self.give_up(id, at, Flaw::Differs);
@@ -237,7 +239,7 @@ impl Segments {
         };
         if let Some(ticket) = payload {
             fetch.unreplayed += 1;
-            let replay = Replay { segment: id, fetch: fetch.name, at };
+            let replay = RunningReplay { segment: id, fetch: fetch.name, at };
             self.replays.insert(ticket, replay);
             let is_settled = fetch.unsettled.is_none() || planted::is(Bug::UnsettledShown);
             out.push(MasterEffect::Replay { ticket, is_settled });
@@ -248,20 +250,21 @@ impl Segments {
 
     /// Completes a segment or its unsettled part if everything read of it is replayed.
     fn finish(&mut self, id: LogSegment) {
-        let is_replayed = |fetch: &&mut Fetch| fetch.bulk == Bulk::End && fetch.unreplayed == 0;
+        let is_replayed =
+            |fetch: &&mut Fetch| fetch.bulk == ReadCursor::End && fetch.unreplayed == 0;
         let Some(fetch) = self.fetches.get_mut(&id).filter(is_replayed) else { return };
         if let Some(1..) = fetch.unsettled.take() {
-            fetch.bulk = Bulk::Next(0);
+            fetch.bulk = ReadCursor::Next(0);
             return;
         }
-        self.take_out(id);
+        self.dequeue(id);
         let segment = self.segments.get_mut(&id);
-        segment.into_iter().for_each(|segment| segment.stage = Stage::Read);
+        segment.into_iter().for_each(|segment| segment.stage = ReadStage::Read);
         self.unread -= 1;
     }
 
     pub(super) fn replayed(&mut self, ticket: Ticket) {
-        let Some(Replay { segment, fetch: name, .. }) = self.replays.remove(&ticket) else {
+        let Some(RunningReplay { segment, fetch: name, .. }) = self.replays.remove(&ticket) else {
             return;
         };
         // The payload may belong to an earlier fetch of the segment.
@@ -273,13 +276,13 @@ impl Segments {
 
     /// Handles a payload that does not decode.
     pub(super) fn damaged(&mut self, ticket: Ticket) {
-        let Some(Replay { segment, at, .. }) = self.replays.remove(&ticket) else { return };
+        let Some(RunningReplay { segment, at, .. }) = self.replays.remove(&ticket) else { return };
         self.give_up(segment, at, Flaw::Damaged);
     }
 
     pub(super) fn connection_lost(&mut self, now: Instant, backup: ServerId) {
         for fetch in self.fetches.values_mut().filter(|fetch| fetch.at.backup == backup) {
-            if let Bulk::Asked { again, is_lost, .. } = &mut fetch.bulk {
+            if let ReadCursor::Asked { again, is_lost, .. } = &mut fetch.bulk {
                 *again = (*again).min(now + BROKEN_AGAIN);
                 *is_lost = true;
             }
@@ -296,9 +299,9 @@ impl Segments {
     }
 
     /// Handles overdue reads, starts fetches and sends the reads that are due.
-    pub(super) fn settle(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
+    pub(super) fn reconcile(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
         let is_due =
-            |fetch: &Fetch| matches!(fetch.bulk, Bulk::Asked { again, .. } if again <= now);
+            |fetch: &Fetch| matches!(fetch.bulk, ReadCursor::Asked { again, .. } if again <= now);
         let due = self.fetches.iter().filter(|(_, fetch)| is_due(fetch));
         for id in due.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.unanswered(id);
@@ -311,10 +314,10 @@ impl Segments {
         // Payloads of abandoned fetches are still waiting for their replay and count too.
         let is_behind = self.replays.len() >= REPLAYS_MAX;
         for (id, fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
-            if let Bulk::Next(from) = fetch.bulk
+            if let ReadCursor::Next(from) = fetch.bulk
                 && fetch.unreplayed < AHEAD_MAX
             {
-                fetch.bulk = Bulk::Asked { from, again: now + READ_AGAIN, is_lost: false };
+                fetch.bulk = ReadCursor::Asked { from, again: now + READ_AGAIN, is_lost: false };
                 let ReplicaLocation { backup, epoch } = fetch.at;
                 let replica = ReplicaId { log: id.log, segment: id.segment, epoch };
                 let read = RecoveryRead { replica, range: self.range, from };
@@ -329,13 +332,13 @@ impl Segments {
         else {
             return;
         };
-        let Bulk::Asked { from, is_lost, .. } = fetch.bulk else { return };
+        let ReadCursor::Asked { from, is_lost, .. } = fetch.bulk else { return };
         let at = fetch.at;
-        fetch.bulk = Bulk::Next(from);
+        fetch.bulk = ReadCursor::Next(from);
         if is_lost {
             return;
         }
-        segment.note_silence(at);
+        segment.record_silence(at);
         if self.silent.insert(at.backup) {
             self.queue_all_of(at.backup);
         }
@@ -361,13 +364,13 @@ impl Segments {
     fn fetch(&mut self, id: LogSegment) {
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let at = self.segments[&id].choose(&absences);
-        self.take_out(id);
+        self.dequeue(id);
         // The set of silent backups may have changed since the segment was queued.
         let (Some(at), Some(segment)) = (at, self.segments.get_mut(&id)) else { return };
-        segment.stage = Stage::Fetched;
+        segment.stage = ReadStage::Fetched;
         self.fetches_begun += 1;
         let (name, unsettled) = (self.fetches_begun, segment.unsettled(at));
-        let bulk = Bulk::Next(unsettled.unwrap_or(0));
+        let bulk = ReadCursor::Next(unsettled.unwrap_or(0));
         let fetch = Fetch { name, at, unsettled, bulk, unreplayed: 0 };
         self.fetches.insert(id, fetch);
     }
@@ -384,7 +387,7 @@ impl Segments {
         let mut stranded = self.stranded.iter().map(|id| (*id, &self.segments[id]));
         // A segment of an older list may still be named again, with other places.
         let is_hopeless =
-            |segment: &Segment| segment.list == list && segment.is_used_up(&self.dead);
+            |segment: &ListedSegment| segment.list == list && segment.is_used_up(&self.dead);
         let hopeless = stranded.find(|(_, segment)| is_hopeless(segment));
         hopeless.map(|(id, segment)| segment.complaint(id))
     }
@@ -412,8 +415,8 @@ impl Segments {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let asked = self.fetches.values().filter_map(|fetch| match fetch.bulk {
-            Bulk::Asked { again, .. } => Some(again),
-            Bulk::Next(_) | Bulk::End => None,
+            ReadCursor::Asked { again, .. } => Some(again),
+            ReadCursor::Next(_) | ReadCursor::End => None,
         });
         asked.min()
     }

@@ -21,7 +21,7 @@
 mod events;
 mod reading;
 
-pub use events::{Asked, BackupEffect, BackupEvent, Scrubbed};
+pub use events::{AppendHeader, BackupEffect, BackupEvent, ScrubResult};
 
 use super::scrub::Scrub;
 use super::timing::UNHEARD_MAX;
@@ -40,21 +40,21 @@ pub struct Backup {
     unreported: BTreeSet<ServerId>,
     /// Logs that are recovered and not freed yet.
     recovered: BTreeSet<ServerId>,
-    held: BTreeMap<ReplicaId, Held>,
+    replicas: BTreeMap<ReplicaId, BackupReplica>,
     /// Replicas that were found at the start and are not measured yet.
     unmeasured: BTreeSet<ReplicaId>,
     /// Number of replicas that the disk is measuring.
     measuring: usize,
     scrub: Scrub,
     /// The latest expiry clock of each log's master, from its appends or from pieces on the disk.
-    clocks: BTreeMap<ServerId, ToldClock>,
+    clocks: BTreeMap<ServerId, MasterClock>,
     /// Times at which each replica is checked for news from its master; one entry per replica.
-    looks: BTreeSet<(Instant, ReplicaId)>,
+    checks: BTreeSet<(Instant, ReplicaId)>,
 }
 
 /// The expiry clock of another server.
 #[derive(Clone, Copy, Debug, Default)]
-struct ToldClock {
+struct MasterClock {
     shown: UnixMillis,
     /// Time at which the clock value arrived. `None`: the clock does not advance, because the log
     /// is fenced, or because the value was read from the disk and the time of its writing is
@@ -62,7 +62,7 @@ struct ToldClock {
     heard: Option<Instant>,
 }
 
-impl ToldClock {
+impl MasterClock {
     /// Advances the clock to `now` and stops it there.
     fn stop(&mut self, now: Instant) {
         let passed = self.heard.take().map_or(0, |heard| now.since(heard).as_millis());
@@ -73,32 +73,32 @@ impl ToldClock {
 
 /// The state of one replica at its backup.
 #[derive(Debug)]
-struct Held {
-    state: State,
+struct BackupReplica {
+    state: ReplicaState,
     /// Set if an earlier process made the replica.
     is_found: bool,
     /// Time of the last message about the replica, from or to its master.
     heard: Instant,
     /// Send time of the newest append that was, or will be, acknowledged (by the master's clock).
     sent: Instant,
-    /// The replica's entry in `looks`.
-    look_at: Instant,
+    /// The replica's entry in `checks`.
+    check_at: Instant,
     /// The replica's entry in the scrub schedule.
     scrub_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReplicaState {
     /// An earlier process wrote the replica; its length is not known yet.
     Found,
     /// As `Found`, and the disk is reading the replica.
-    Measuring { then: Then },
+    Measuring { then: DiskFollowUp },
     /// The disk is creating the replica with its first piece.
-    Begun { then: Then },
+    Creating { then: DiskFollowUp },
     /// The replica exists.
-    Kept { length: u32, stable: u32 },
+    Written { length: u32, stable: u32 },
     /// The replica exists, and the disk is writing a piece.
-    Taking { length: u32, stable: u32, then: Then },
+    Writing { length: u32, stable: u32, then: DiskFollowUp },
     /// The replica exists and takes no more pieces.
     Stopped { length: u32, stable: u32 },
     /// The disk had no room to create the replica.
@@ -111,7 +111,7 @@ enum State {
 
 /// The step that follows when the disk has finished a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum DiskFollowUp {
     Answer,
     /// Answers the master and syncs the replica, because its segment is closed.
     AnswerAndSync,
@@ -120,7 +120,7 @@ enum Then {
 }
 
 /// Maximum number of known replicas: those of 8 TiB, far more than a disk has files.
-const HELD_MAX: usize = 1 << 20;
+const BACKUP_REPLICAS_MAX: usize = 1 << 20;
 
 impl Backup {
     /// Creates a backup without replicas.
@@ -137,28 +137,28 @@ impl Backup {
     pub fn handle(&mut self, now: Instant, event: BackupEvent, out: &mut Outbox<BackupEffect>) {
         match event {
             BackupEvent::Found { replica } => {
-                self.hold(now, replica, State::Found, Instant::default());
-                self.held.get_mut(&replica).into_iter().for_each(|held| held.is_found = true);
+                self.insert(now, replica, ReplicaState::Found, Instant::default());
+                self.replicas.get_mut(&replica).into_iter().for_each(|held| held.is_found = true);
                 self.unmeasured.insert(replica);
                 return;
             }
             BackupEvent::Measured { replica, length, stable, clock } => {
-                self.note_clock(replica.log, clock, None);
-                self.measured(replica, Some(State::Kept { length, stable }), out);
+                self.record_clock(replica.log, clock, None);
+                self.measured(replica, Some(ReplicaState::Written { length, stable }), out);
             }
             BackupEvent::Unreadable { replica } => self.measured(replica, None, out),
-            BackupEvent::Append { from, asked, payload } => {
-                self.append(now, from, &asked, payload, out);
+            BackupEvent::Append { from, header, payload } => {
+                self.append(now, from, &header, payload, out);
             }
             BackupEvent::Taken { replica, length, stable } => {
                 self.taken(replica, length, stable, out);
             }
             BackupEvent::Synced { replica, stable } => self.synced(replica, stable, out),
             BackupEvent::Stopped { replica, length, stable } => {
-                self.spoiled(replica, State::Stopped { length, stable }, out);
+                self.spoiled(replica, ReplicaState::Stopped { length, stable }, out);
             }
-            BackupEvent::Full { replica } => self.spoiled(replica, State::Full, out),
-            BackupEvent::Failed { replica } => self.spoiled(replica, State::Failed, out),
+            BackupEvent::Full { replica } => self.spoiled(replica, ReplicaState::Full, out),
+            BackupEvent::Failed { replica } => self.spoiled(replica, ReplicaState::Failed, out),
             BackupEvent::Scrubbed { replica, found } => self.scrubbed(now, replica, found, out),
             BackupEvent::Freed { replica } => self.freed(replica, out),
             BackupEvent::Release { log, replicas } => self.release(log, &replicas, out),
@@ -175,33 +175,35 @@ impl Backup {
         }
         self.measure(out);
         self.report(out);
-        self.note_freed(out);
+        self.report_freed(out);
     }
 
     /// Returns when [`BackupEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let can_measure = self.measuring == 0 && !self.unmeasured.is_empty();
-        let look = self.looks.first().map(|(at, _)| *at);
-        let next = [look, self.scrub.next_deadline()].into_iter().flatten().min();
+        let check = self.checks.first().map(|(at, _)| *at);
+        let next = [check, self.scrub.next_deadline()].into_iter().flatten().min();
         if can_measure { Some(Instant::default()) } else { next }
     }
 
     /// Returns whether the backup knows this replica.
     pub fn knows(&self, replica: ReplicaId) -> bool {
-        self.held.contains_key(&replica)
+        self.replicas.contains_key(&replica)
     }
 
     /// Returns the number of replicas and the sum of their lengths in bytes. Replicas that are
     /// not measured yet count with length 0.
     pub fn totals(&self) -> (usize, u64) {
-        let bytes = |held: &Held| match held.state {
-            State::Found | State::Measuring { .. } | State::Begun { .. } => Some(0),
-            State::Kept { length, .. }
-            | State::Taking { length, .. }
-            | State::Stopped { length, .. } => Some(u64::from(length)),
-            State::Full | State::Failed | State::Freeing => None,
+        let bytes = |held: &BackupReplica| match held.state {
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Creating { .. } => Some(0),
+            ReplicaState::Written { length, .. }
+            | ReplicaState::Writing { length, .. }
+            | ReplicaState::Stopped { length, .. } => Some(u64::from(length)),
+            ReplicaState::Full | ReplicaState::Failed | ReplicaState::Freeing => None,
         };
-        let held = self.held.values().filter_map(bytes);
+        let held = self.replicas.values().filter_map(bytes);
         held.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
     }
 
@@ -224,34 +226,34 @@ impl Backup {
 
     /// Returns the length of a replica in bytes, if it is known.
     pub fn length(&self, replica: ReplicaId) -> Option<u32> {
-        self.held.get(&replica)?.extent().map(|(length, _)| length)
+        self.replicas.get(&replica)?.extent().map(|(length, _)| length)
     }
 }
 
 impl Backup {
-    fn of_log(&self, log: ServerId) -> impl Iterator<Item = (&ReplicaId, &Held)> {
-        self.held.range(first_of(log)..).take_while(move |(id, _)| id.log == log)
+    fn of_log(&self, log: ServerId) -> impl Iterator<Item = (&ReplicaId, &BackupReplica)> {
+        self.replicas.range(first_of(log)..).take_while(move |(id, _)| id.log == log)
     }
 
-    fn hold(&mut self, now: Instant, replica: ReplicaId, state: State, sent: Instant) {
-        let look_at = now + UNHEARD_MAX;
+    fn insert(&mut self, now: Instant, replica: ReplicaId, state: ReplicaState, sent: Instant) {
+        let check_at = now + UNHEARD_MAX;
         let scrub_at = self.scrub.plan(now, replica);
-        let held = Held { state, is_found: false, heard: now, sent, look_at, scrub_at };
-        let before = self.held.insert(replica, held);
+        let held = BackupReplica { state, is_found: false, heard: now, sent, check_at, scrub_at };
+        let before = self.replicas.insert(replica, held);
         assert!(before.is_none(), "{replica} is there twice");
-        self.looks.insert((look_at, replica));
+        self.checks.insert((check_at, replica));
     }
 
-    fn note_clock(&mut self, log: ServerId, shown: UnixMillis, heard: Option<Instant>) {
+    fn record_clock(&mut self, log: ServerId, shown: UnixMillis, heard: Option<Instant>) {
         let latest = self.clocks.entry(log).or_default();
         if shown >= latest.shown {
-            *latest = ToldClock { shown, heard };
+            *latest = MasterClock { shown, heard };
         }
     }
 
     fn drop(&mut self, replica: ReplicaId) {
-        if let Some(held) = self.held.remove(&replica) {
-            self.looks.remove(&(held.look_at, replica));
+        if let Some(held) = self.replicas.remove(&replica) {
+            self.checks.remove(&(held.check_at, replica));
             self.scrub.forget(held.scrub_at, replica);
         }
     }
@@ -260,35 +262,35 @@ impl Backup {
         &mut self,
         now: Instant,
         from: ServerId,
-        asked: &Asked,
+        header: &AppendHeader,
         payload: Option<Ticket>,
         out: &mut Outbox<BackupEffect>,
     ) {
-        let Asked { replica, sent, .. } = *asked;
+        let AppendHeader { replica, sent, .. } = *header;
         if from != replica.log {
             return;
         }
         if self.is_fenced(from) {
             return refuse(replica, sent, AppendRefusal::Fenced, out);
         }
-        self.note_clock(from, asked.clock, Some(now));
-        let has_room = self.held.len() < HELD_MAX;
-        match self.held.get_mut(&replica) {
+        self.record_clock(from, header.clock, Some(now));
+        let has_room = self.replicas.len() < BACKUP_REPLICAS_MAX;
+        match self.replicas.get_mut(&replica) {
             Some(held) if held.is_found => refuse(replica, sent, AppendRefusal::Failed, out),
             Some(held) => {
                 held.heard = now;
                 held.sent = held.sent.max(sent);
-                held.append(asked, payload, out);
+                held.append(header, payload, out);
             }
-            None if asked.from > 0 => {
+            None if header.from > 0 => {
                 // The replica that the master believes to be here has been lost.
-                self.hold(now, replica, State::Failed, sent);
+                self.insert(now, replica, ReplicaState::Failed, sent);
                 refuse(replica, sent, AppendRefusal::Failed, out);
             }
             None if !has_room => refuse(replica, sent, AppendRefusal::Full, out),
             None => {
-                let state = State::Begun { then: Then::after(asked) };
-                self.hold(now, replica, state, sent);
+                let state = ReplicaState::Creating { then: DiskFollowUp::after(header) };
+                self.insert(now, replica, state, sent);
                 out.push(BackupEffect::Take { replica, is_new: true, payload });
             }
         }
@@ -302,26 +304,26 @@ impl Backup {
         out: &mut Outbox<BackupEffect>,
     ) {
         let is_fenced = self.is_fenced(replica.log);
-        let Some(held) = self.held.get_mut(&replica) else { return };
+        let Some(held) = self.replicas.get_mut(&replica) else { return };
         let then = match held.state {
-            State::Begun { then } | State::Taking { then, .. } => then,
-            State::Found
-            | State::Measuring { .. }
-            | State::Kept { .. }
-            | State::Stopped { .. }
-            | State::Full
-            | State::Failed
-            | State::Freeing => return,
+            ReplicaState::Creating { then } | ReplicaState::Writing { then, .. } => then,
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Written { .. }
+            | ReplicaState::Stopped { .. }
+            | ReplicaState::Full
+            | ReplicaState::Failed
+            | ReplicaState::Freeing => return,
         };
-        held.state = State::Kept { length, stable };
+        held.state = ReplicaState::Written { length, stable };
         match then {
-            Then::Free => {
-                held.state = State::Freeing;
+            DiskFollowUp::Free => {
+                held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
-            Then::Answer | Then::AnswerAndSync if is_fenced => {}
-            Then::Answer => held.answer(replica, out),
-            Then::AnswerAndSync => {
+            DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync if is_fenced => {}
+            DiskFollowUp::Answer => held.answer(replica, out),
+            DiskFollowUp::AnswerAndSync => {
                 held.answer(replica, out);
                 if stable < length {
                     out.push(BackupEffect::Sync { replica });
@@ -332,49 +334,52 @@ impl Backup {
 
     fn synced(&mut self, replica: ReplicaId, now_stable: u32, out: &mut Outbox<BackupEffect>) {
         let is_fenced = self.is_fenced(replica.log);
-        let Some(held) = self.held.get_mut(&replica) else { return };
+        let Some(held) = self.replicas.get_mut(&replica) else { return };
         match &mut held.state {
-            State::Kept { stable, .. } if *stable < now_stable => {
+            ReplicaState::Written { stable, .. } if *stable < now_stable => {
                 *stable = now_stable;
                 if !is_fenced {
                     held.answer(replica, out);
                 }
             }
-            State::Taking { stable, .. } => *stable = now_stable.max(*stable),
-            State::Found
-            | State::Measuring { .. }
-            | State::Kept { .. }
-            | State::Begun { .. }
-            | State::Stopped { .. }
-            | State::Full
-            | State::Failed
-            | State::Freeing => {}
+            ReplicaState::Writing { stable, .. } => *stable = now_stable.max(*stable),
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Written { .. }
+            | ReplicaState::Creating { .. }
+            | ReplicaState::Stopped { .. }
+            | ReplicaState::Full
+            | ReplicaState::Failed
+            | ReplicaState::Freeing => {}
         }
     }
 
-    fn spoiled(&mut self, replica: ReplicaId, state: State, out: &mut Outbox<BackupEffect>) {
+    fn spoiled(&mut self, replica: ReplicaId, state: ReplicaState, out: &mut Outbox<BackupEffect>) {
         let is_fenced = self.is_fenced(replica.log);
-        let Some(held) = self.held.get_mut(&replica) else { return };
+        let Some(held) = self.replicas.get_mut(&replica) else { return };
         match held.state {
-            State::Found
-            | State::Measuring { .. }
-            | State::Stopped { .. }
-            | State::Full
-            | State::Failed
-            | State::Freeing => return,
-            State::Begun { then: Then::Free } if state == State::Full => {
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Stopped { .. }
+            | ReplicaState::Full
+            | ReplicaState::Failed
+            | ReplicaState::Freeing => return,
+            ReplicaState::Creating { then: DiskFollowUp::Free } if state == ReplicaState::Full => {
                 return self.freed(replica, out);
             }
-            State::Begun { then: Then::Free } | State::Taking { then: Then::Free, .. } => {
-                held.state = State::Freeing;
+            ReplicaState::Creating { then: DiskFollowUp::Free }
+            | ReplicaState::Writing { then: DiskFollowUp::Free, .. } => {
+                held.state = ReplicaState::Freeing;
                 return out.push(BackupEffect::Free { replica });
             }
-            State::Begun { .. } => held.state = state,
+            ReplicaState::Creating { .. } => held.state = state,
             // Some bytes of the replica exist, so this is a loss, not a mere refusal.
-            State::Kept { .. } | State::Taking { .. } if state == State::Full => {
-                held.state = State::Failed;
+            ReplicaState::Written { .. } | ReplicaState::Writing { .. }
+                if state == ReplicaState::Full =>
+            {
+                held.state = ReplicaState::Failed;
             }
-            State::Kept { .. } | State::Taking { .. } => held.state = state,
+            ReplicaState::Written { .. } | ReplicaState::Writing { .. } => held.state = state,
         }
         if !is_fenced {
             held.answer(replica, out);
@@ -394,7 +399,7 @@ impl Backup {
         }
         let mut gone = Vec::new();
         for replica in replicas.iter().filter(|replica| replica.log == log) {
-            if self.let_go(*replica, out) {
+            if self.mark_unneeded(*replica, out) {
                 gone.push(*replica);
             }
         }
@@ -408,31 +413,33 @@ impl Backup {
         self.recovered.insert(log);
         let replicas: Vec<ReplicaId> = self.of_log(log).map(|(id, _)| *id).collect();
         for replica in replicas {
-            self.let_go(replica, out);
+            self.mark_unneeded(replica, out);
         }
     }
 
     /// Marks a replica as no longer needed. Returns whether nothing of it is left.
-    fn let_go(&mut self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) -> bool {
-        let Some(held) = self.held.get_mut(&replica) else { return true };
+    fn mark_unneeded(&mut self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) -> bool {
+        let Some(held) = self.replicas.get_mut(&replica) else { return true };
         match &mut held.state {
-            State::Begun { then } | State::Taking { then, .. } | State::Measuring { then } => {
-                *then = Then::Free;
+            ReplicaState::Creating { then }
+            | ReplicaState::Writing { then, .. }
+            | ReplicaState::Measuring { then } => {
+                *then = DiskFollowUp::Free;
             }
-            State::Found => {
+            ReplicaState::Found => {
                 self.unmeasured.remove(&replica);
-                held.state = State::Freeing;
+                held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
-            State::Kept { .. } | State::Stopped { .. } | State::Failed => {
-                held.state = State::Freeing;
+            ReplicaState::Written { .. } | ReplicaState::Stopped { .. } | ReplicaState::Failed => {
+                held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
-            State::Full => {
+            ReplicaState::Full => {
                 self.drop(replica);
                 return true;
             }
-            State::Freeing => {}
+            ReplicaState::Freeing => {}
         }
         false
     }
@@ -440,10 +447,10 @@ impl Backup {
     /// Asks about replicas without recent messages. The answer is a release, or none.
     fn ask(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
         let mut unheard: BTreeMap<ServerId, Vec<ReplicaId>> = BTreeMap::new();
-        while let Some((at, replica)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
-            self.looks.remove(&(at, replica));
+        while let Some((at, replica)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
+            self.checks.remove(&(at, replica));
             let is_fenced = self.fenced.contains(&replica.log);
-            let Some(held) = self.held.get_mut(&replica) else { continue };
+            let Some(held) = self.replicas.get_mut(&replica) else { continue };
             if held.heard + UNHEARD_MAX <= now {
                 held.heard = now;
                 // The coordinator reports when a fenced log is no longer needed.
@@ -452,8 +459,8 @@ impl Backup {
                     held.complain(replica, out);
                 }
             }
-            held.look_at = held.heard + UNHEARD_MAX;
-            self.looks.insert((held.look_at, replica));
+            held.check_at = held.heard + UNHEARD_MAX;
+            self.checks.insert((held.check_at, replica));
         }
         for (log, replicas) in unheard {
             for some in replicas.chunks(REPLICAS_MAX) {
@@ -466,7 +473,7 @@ impl Backup {
         if self.unreported.is_empty() {
             return;
         }
-        let still = |log: &ServerId| !self.of_log(*log).any(|(_, held)| held.is_with_the_disk());
+        let still = |log: &ServerId| !self.of_log(*log).any(|(_, held)| held.is_disk_busy());
         let ready: Vec<ServerId> = self.unreported.iter().copied().filter(still).collect();
         for log in ready {
             self.unreported.remove(&log);
@@ -474,7 +481,7 @@ impl Backup {
         }
     }
 
-    fn note_freed(&mut self, out: &mut Outbox<BackupEffect>) {
+    fn report_freed(&mut self, out: &mut Outbox<BackupEffect>) {
         let is_freed = |log: &ServerId| self.of_log(*log).next().is_none();
         let freed: Vec<ServerId> = self.recovered.iter().copied().filter(is_freed).collect();
         for log in freed {
@@ -485,54 +492,66 @@ impl Backup {
     }
 }
 
-impl Then {
-    fn after(asked: &Asked) -> Then {
-        if asked.is_last { Then::AnswerAndSync } else { Then::Answer }
+impl DiskFollowUp {
+    fn after(header: &AppendHeader) -> DiskFollowUp {
+        if header.is_last { DiskFollowUp::AnswerAndSync } else { DiskFollowUp::Answer }
     }
 }
 
-impl Held {
+impl BackupReplica {
     /// Processes an append for a known replica.
-    fn append(&mut self, asked: &Asked, payload: Option<Ticket>, out: &mut Outbox<BackupEffect>) {
-        let replica = asked.replica;
+    fn append(
+        &mut self,
+        header: &AppendHeader,
+        payload: Option<Ticket>,
+        out: &mut Outbox<BackupEffect>,
+    ) {
+        let replica = header.replica;
         match &mut self.state {
             // The answer follows when the disk has finished; the master repeats missing bytes.
-            State::Begun { then } | State::Taking { then, .. } => {
-                if *then == Then::Answer {
-                    *then = Then::after(asked);
+            ReplicaState::Creating { then } | ReplicaState::Writing { then, .. } => {
+                if *then == DiskFollowUp::Answer {
+                    *then = DiskFollowUp::after(header);
                 }
             }
-            State::Kept { length, .. } if asked.from > *length => {
-                self.state = State::Failed;
+            ReplicaState::Written { length, .. } if header.from > *length => {
+                self.state = ReplicaState::Failed;
                 self.answer(replica, out);
             }
-            State::Kept { length, stable } if asked.from == *length && asked.to > asked.from => {
+            ReplicaState::Written { length, stable }
+                if header.from == *length && header.to > header.from =>
+            {
                 let (length, stable) = (*length, *stable);
-                self.state = State::Taking { length, stable, then: Then::after(asked) };
+                self.state =
+                    ReplicaState::Writing { length, stable, then: DiskFollowUp::after(header) };
                 out.push(BackupEffect::Take { replica, is_new: false, payload });
             }
-            State::Kept { length, stable } => {
-                if asked.is_last && stable < length {
+            ReplicaState::Written { length, stable } => {
+                if header.is_last && stable < length {
                     out.push(BackupEffect::Sync { replica });
                 }
                 self.answer(replica, out);
             }
-            State::Stopped { .. } | State::Full | State::Failed => self.answer(replica, out),
+            ReplicaState::Stopped { .. } | ReplicaState::Full | ReplicaState::Failed => {
+                self.answer(replica, out)
+            }
             // Found replicas are handled in `Backup::append`.
-            State::Found | State::Measuring { .. } | State::Freeing => {}
+            ReplicaState::Found | ReplicaState::Measuring { .. } | ReplicaState::Freeing => {}
         }
     }
 
     fn answer(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
         let result = match self.state {
-            State::Kept { length, stable } => AppendResult::Has { length, stable },
-            State::Full => AppendResult::Refused(AppendRefusal::Full),
-            State::Stopped { .. } | State::Failed => AppendResult::Refused(AppendRefusal::Failed),
-            State::Found
-            | State::Measuring { .. }
-            | State::Begun { .. }
-            | State::Taking { .. }
-            | State::Freeing => return,
+            ReplicaState::Written { length, stable } => AppendResult::Has { length, stable },
+            ReplicaState::Full => AppendResult::Refused(AppendRefusal::Full),
+            ReplicaState::Stopped { .. } | ReplicaState::Failed => {
+                AppendResult::Refused(AppendRefusal::Failed)
+            }
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Creating { .. }
+            | ReplicaState::Writing { .. }
+            | ReplicaState::Freeing => return,
         };
         out.push(BackupEffect::Answer(Appended { replica, sent: self.sent, result }));
     }
@@ -541,44 +560,45 @@ impl Held {
     fn complain(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
         let result = AppendResult::Refused(AppendRefusal::Failed);
         match self.state {
-            State::Stopped { .. } | State::Failed => {
+            ReplicaState::Stopped { .. } | ReplicaState::Failed => {
                 out.push(BackupEffect::Complain(Appended { replica, sent: self.sent, result }));
             }
-            State::Found
-            | State::Measuring { .. }
-            | State::Begun { .. }
-            | State::Kept { .. }
-            | State::Taking { .. }
-            | State::Full
-            | State::Freeing => {}
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Creating { .. }
+            | ReplicaState::Written { .. }
+            | ReplicaState::Writing { .. }
+            | ReplicaState::Full
+            | ReplicaState::Freeing => {}
         }
     }
 
     /// Returns the length of the replica and its synced length, in bytes.
     fn extent(&self) -> Option<(u32, u32)> {
         match self.state {
-            State::Kept { length, stable }
-            | State::Taking { length, stable, .. }
-            | State::Stopped { length, stable } => Some((length, stable)),
-            State::Found
-            | State::Measuring { .. }
-            | State::Begun { .. }
-            | State::Full
-            | State::Failed
-            | State::Freeing => None,
+            ReplicaState::Written { length, stable }
+            | ReplicaState::Writing { length, stable, .. }
+            | ReplicaState::Stopped { length, stable } => Some((length, stable)),
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Creating { .. }
+            | ReplicaState::Full
+            | ReplicaState::Failed
+            | ReplicaState::Freeing => None,
         }
     }
 
-    fn is_with_the_disk(&self) -> bool {
+    fn is_disk_busy(&self) -> bool {
         match self.state {
-            State::Found | State::Measuring { .. } | State::Begun { .. } | State::Taking { .. } => {
-                true
-            }
-            State::Kept { .. }
-            | State::Stopped { .. }
-            | State::Full
-            | State::Failed
-            | State::Freeing => false,
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Creating { .. }
+            | ReplicaState::Writing { .. } => true,
+            ReplicaState::Written { .. }
+            | ReplicaState::Stopped { .. }
+            | ReplicaState::Full
+            | ReplicaState::Failed
+            | ReplicaState::Freeing => false,
         }
     }
 }

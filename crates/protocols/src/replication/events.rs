@@ -1,6 +1,6 @@
 //! Events, effects and settings of a [`Replicator`](super::Replicator).
 
-use super::placement::{Candidate, Misplaced, Rack};
+use super::placement::{BackupCandidate, Misplaced, Rack};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::Appended;
 use wire::replica::{ReplicaId, ReplicaKind};
@@ -16,7 +16,7 @@ pub enum Promise {
 
 /// The settings of one replicator.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ReplicatorSettings {
     /// The master; its id also identifies the log.
     pub log: ServerId,
     /// The kind of log: data, or the segment manifest.
@@ -36,7 +36,7 @@ pub enum ReplicatorEvent {
         own: Rack,
         /// The candidates for replicas, without the master. If no other server lives and the
         /// master is to keep its log on its own disk, the list contains the master alone.
-        servers: Vec<Candidate>,
+        servers: Vec<BackupCandidate>,
     },
     /// The writer began a new segment. A manifest segment begins with a snapshot.
     Opened {

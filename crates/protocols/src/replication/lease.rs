@@ -19,7 +19,7 @@ use types::{Instant, SegmentId, ServerId};
 pub(super) struct Lease {
     segments: BTreeMap<SegmentId, Required>,
     /// Set once the coordinator has recorded one of the manifest segments.
-    is_noted: bool,
+    is_recorded: bool,
 }
 
 #[derive(Debug)]
@@ -52,8 +52,8 @@ impl Lease {
     }
 
     /// Records that the coordinator knows this segment and will never name an earlier one again.
-    pub(super) fn note(&mut self, segment: SegmentId) {
-        self.is_noted = true;
+    pub(super) fn recorded(&mut self, segment: SegmentId) {
+        self.is_recorded = true;
         self.segments = self.segments.split_off(&segment);
     }
 
@@ -67,7 +67,7 @@ impl Lease {
     /// Returns the end of the lease; `None` if there is no lease.
     pub(super) fn until(&self) -> Option<Instant> {
         let oldest = self.segments.values().map(Required::confirmed).min();
-        oldest.flatten().filter(|_| self.is_noted).map(|sent| sent + LEASE)
+        oldest.flatten().filter(|_| self.is_recorded).map(|sent| sent + LEASE)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
         let backups = [2, 3, 4].map(|it| (ServerId(it), Some(Instant(1))));
         lease.require(SEGMENT, 2, backups.into_iter());
         assert_eq!(lease.until(), None, "the coordinator does not know it");
-        lease.note(SEGMENT);
+        lease.recorded(SEGMENT);
         assert_eq!(lease.until(), Some(Instant(1) + LEASE));
         lease.confirm(SEGMENT, ServerId(2), Instant(9));
         assert_eq!(lease.until(), Some(Instant(1) + LEASE), "one is not enough");
@@ -97,13 +97,13 @@ mod tests {
     fn a_segment_that_is_announced_counts_as_the_noted_one_does() {
         let mut lease = Lease::default();
         lease.require(SEGMENT, 1, [(ServerId(2), Some(Instant(5)))].into_iter());
-        lease.note(SEGMENT);
+        lease.recorded(SEGMENT);
         let next = SegmentId(2);
         lease.require(next, 2, [(ServerId(2), Some(Instant(9)))].into_iter());
         assert_eq!(lease.until(), None, "fewer backups than are needed");
         lease.require(next, 1, [(ServerId(3), Some(Instant(3)))].into_iter());
         assert_eq!(lease.until(), Some(Instant(3) + LEASE));
-        lease.note(next);
+        lease.recorded(next);
         lease.confirm(next, ServerId(3), Instant(8));
         assert_eq!(lease.until(), Some(Instant(8) + LEASE));
     }

@@ -7,8 +7,8 @@
 //!
 //! A replica is an *original* (epoch 0) if its backup was one of the R from the segment's
 //! beginning. It is a *copy* (a higher epoch) if it was made of a closed segment to replace a
-//! lost original. The log directory is the segment manifest; its own segments, the manifest log,
-//! are called the *chain* in the code.
+//! lost original. The log directory is the segment manifest; its own segments form the manifest
+//! log.
 //!
 //! Invariants:
 //! - While the manifest lists a segment as open, every original that ever existed has all
@@ -30,7 +30,7 @@
 mod backup;
 mod events;
 mod lease;
-mod manifest;
+mod manifest_segments;
 mod placement;
 mod quorum;
 mod releases;
@@ -44,10 +44,10 @@ mod suspicions;
 mod text;
 pub mod timing;
 
-pub use backup::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
-pub use events::{Piece, Promise, ReplicatorEffect, ReplicatorEvent, Settings};
-pub use manifest::Manifest;
-pub use placement::{Candidate, Misplaced, Rack};
+pub use backup::{AppendHeader, Backup, BackupEffect, BackupEvent, ScrubResult};
+pub use events::{Piece, Promise, ReplicatorEffect, ReplicatorEvent, ReplicatorSettings};
+pub use manifest_segments::ManifestSegments;
+pub use placement::{BackupCandidate, Misplaced, Rack};
 pub use quorum::{DIRECTORY, Quorum, fences, is_on_own_disk};
-pub use replicator::{Holders, Replicator};
+pub use replicator::{BackupCounts, Replicator};
 pub use text::appended;

@@ -19,7 +19,7 @@ pub struct Rack(pub u32);
 
 /// A living server that may hold replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct BackupCandidate {
     /// The server.
     pub server: ServerId,
     /// Its rack.
@@ -31,7 +31,7 @@ pub struct Candidate {
 /// Number of replicas of one log at one backup. Unfinished replicas compare first, because they
 /// are still being written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Load {
+pub(super) struct BackupLoad {
     pub(super) unfinished: usize,
     pub(super) all: usize,
 }
@@ -47,7 +47,7 @@ pub struct Misplaced {
 
 /// The state of a backup that has refused or given up a replica.
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
+struct RefusalPause {
     /// Length of the current pause, during which the backup is not asked.
     pause: Duration,
     /// End of that pause.
@@ -61,11 +61,11 @@ struct Refusal {
 pub(super) struct Placement {
     /// The master's own rack.
     own: Rack,
-    candidates: BTreeMap<ServerId, Candidate>,
+    candidates: BTreeMap<ServerId, BackupCandidate>,
     /// Servers that were declared dead. Ids are never reused, so this is permanent.
     dead: BTreeSet<ServerId>,
     /// Backups that have refused a replica.
-    refused: BTreeMap<ServerId, Refusal>,
+    refused: BTreeMap<ServerId, RefusalPause>,
     /// Backups that do not answer.
     silent: BTreeSet<ServerId>,
     misplaced: Misplaced,
@@ -74,7 +74,7 @@ pub(super) struct Placement {
 impl Placement {
     /// Replaces the set of living servers. Returns whether a backup may be asked now that could
     /// not be asked before.
-    pub(super) fn set(&mut self, own: Rack, candidates: Vec<Candidate>) -> bool {
+    pub(super) fn set(&mut self, own: Rack, candidates: Vec<BackupCandidate>) -> bool {
         self.own = own;
         let living = candidates.into_iter().filter(|it| !self.dead.contains(&it.server));
         let living: BTreeMap<_, _> = living.map(|it| (it.server, it)).collect();
@@ -83,7 +83,7 @@ impl Placement {
         self.candidates.values().any(|it| it.is_usable && !could_be_asked(&it.server))
     }
 
-    pub(super) fn note_dead(&mut self, server: ServerId) {
+    pub(super) fn record_death(&mut self, server: ServerId) {
         self.dead.insert(server);
         self.candidates.remove(&server);
         self.refused.remove(&server);
@@ -130,14 +130,14 @@ impl Placement {
         has_refused || self.silent.contains(&server)
     }
 
-    pub(super) fn note_refused(&mut self, now: Instant, server: ServerId) {
+    pub(super) fn record_refusal(&mut self, now: Instant, server: ServerId) {
         let pause = match self.refused.get(&server) {
             // Refusals of appends that were in flight arrive one after the other and count once.
             Some(refusal) if !refusal.is_over => return,
             Some(refusal) => (refusal.pause * 2).min(SHORT_MAX),
             None => REFUSED_PAUSE,
         };
-        self.refused.insert(server, Refusal { pause, until: now + pause, is_over: false });
+        self.refused.insert(server, RefusalPause { pause, until: now + pause, is_over: false });
     }
 
     /// Ends the pauses that are over. Returns whether a backup may be asked again because of that.
@@ -161,7 +161,7 @@ impl Placement {
         self.misplaced
     }
 
-    fn eligible(&self, holders: &[ServerId]) -> impl Iterator<Item = &Candidate> {
+    fn eligible(&self, holders: &[ServerId]) -> impl Iterator<Item = &BackupCandidate> {
         self.candidates
             .values()
             .filter(|it| it.is_usable && !self.is_out(it.server) && !holders.contains(&it.server))
@@ -171,17 +171,17 @@ impl Placement {
     pub(super) fn choose(
         &mut self,
         holders: &[ServerId],
-        loads: &BTreeMap<ServerId, Load>,
+        loads: &BTreeMap<ServerId, BackupLoad>,
         draws: &mut Draws,
     ) -> Option<ServerId> {
         let rack_of = |id: &ServerId| self.candidates.get(id).map(|it| it.rack);
         let racks: BTreeSet<Rack> = holders.iter().filter_map(rack_of).collect();
-        let faults = |it: &Candidate| (it.rack == self.own, racks.contains(&it.rack));
+        let faults = |it: &BackupCandidate| (it.rack == self.own, racks.contains(&it.rack));
         let least = self.eligible(holders).map(faults).min()?;
-        let mut eligible: Vec<&Candidate> =
+        let mut eligible: Vec<&BackupCandidate> =
             self.eligible(holders).filter(|it| faults(it) == least).collect();
-        let load = |it: &&Candidate| loads.get(&it.server).copied().unwrap_or_default();
-        let mut drawn: Vec<&Candidate> = Vec::new();
+        let load = |it: &&BackupCandidate| loads.get(&it.server).copied().unwrap_or_default();
+        let mut drawn: Vec<&BackupCandidate> = Vec::new();
         while drawn.len() < DRAWS && !eligible.is_empty() {
             drawn.push(eligible.swap_remove(draws.below(eligible.len())));
         }
@@ -213,8 +213,8 @@ mod tests {
     /// A rack without candidates, except where a test places one there.
     const MASTERS: Rack = Rack(99);
 
-    fn candidate(server: u32, rack: u32) -> Candidate {
-        Candidate { server: ServerId(server), rack: Rack(rack), is_usable: true }
+    fn candidate(server: u32, rack: u32) -> BackupCandidate {
+        BackupCandidate { server: ServerId(server), rack: Rack(rack), is_usable: true }
     }
 
     fn placement(racks: &[u32]) -> Placement {
@@ -227,7 +227,7 @@ mod tests {
     fn place(
         placement: &mut Placement,
         count: usize,
-        loads: &BTreeMap<ServerId, Load>,
+        loads: &BTreeMap<ServerId, BackupLoad>,
         draws: &mut Draws,
     ) -> Vec<ServerId> {
         let mut holders = Vec::new();
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn the_least_loaded_of_those_drawn_gets_the_replica() {
         let mut placement = placement(&[1, 2, 3]);
-        let load = |unfinished, all| Load { unfinished, all };
+        let load = |unfinished, all| BackupLoad { unfinished, all };
         let loads =
             [(ServerId(1), load(2, 2)), (ServerId(2), load(1, 9)), (ServerId(3), load(2, 2))];
         let loads = loads.into();
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn finished_replicas_stay_close_together() {
         let mut placement = placement(&[0; 20]);
-        let mut loads: BTreeMap<ServerId, Load> = BTreeMap::new();
+        let mut loads: BTreeMap<ServerId, BackupLoad> = BTreeMap::new();
         let mut draws = Draws(3);
         for _ in 0..2_000 {
             let chosen = placement.choose(&[], &loads, &mut draws).unwrap();
@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn who_refused_is_not_asked_for_a_while_and_who_died_never() {
         let mut placement = placement(&[0; 3]);
-        placement.note_refused(Instant(5), ServerId(1));
-        placement.note_dead(ServerId(2));
+        placement.record_refusal(Instant(5), ServerId(1));
+        placement.record_death(ServerId(2));
         let only = |placement: &mut Placement| place(placement, 3, &BTreeMap::new(), &mut Draws(0));
         assert_eq!(only(&mut placement), [ServerId(3)]);
         assert!(!placement.forgive(Instant(5)));

@@ -11,11 +11,11 @@ use wire::replica::ReplicaId;
 /// The replicas to be freed, until their backups have confirmed that.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
-    backups: BTreeMap<ServerId, Waiting>,
+    backups: BTreeMap<ServerId, PendingReleases>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingReleases {
     replicas: BTreeSet<ReplicaId>,
     /// Time at which the request is repeated; `None`: no request is in flight.
     ask_at: Option<Instant>,
@@ -37,7 +37,7 @@ impl Releases {
         }
     }
 
-    pub(super) fn note_dead(&mut self, backup: ServerId) {
+    pub(super) fn record_death(&mut self, backup: ServerId) {
         self.backups.remove(&backup);
     }
 
@@ -49,7 +49,7 @@ impl Releases {
 
     /// Returns the messages that are to be sent now.
     pub(super) fn send(&mut self, now: Instant) -> Vec<(ServerId, Vec<ReplicaId>)> {
-        let is_due = |waiting: &Waiting| waiting.ask_at.is_none_or(|at| at <= now);
+        let is_due = |waiting: &PendingReleases| waiting.ask_at.is_none_or(|at| at <= now);
         let due = self.backups.iter_mut().filter(|(_, waiting)| is_due(waiting));
         let messages = due.map(|(backup, waiting)| {
             waiting.ask_at = Some(now + AGAIN);

@@ -23,7 +23,7 @@ pub(super) struct Replica {
     stable: u32,
     /// Set once the backup has answered.
     is_open: bool,
-    flight: Option<Flight>,
+    flight: Option<PieceInFlight>,
     /// Time at which the backup is asked if it has not answered; `None` before the first piece.
     ask_at: Option<Instant>,
     /// Set if a question is sent although the replica is complete.
@@ -42,7 +42,7 @@ pub(super) struct Replica {
 
 /// A piece in flight, from the end of the replica up to `to`.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct PieceInFlight {
     to: u32,
     sent: Instant,
     is_lost: bool,
@@ -50,22 +50,22 @@ struct Flight {
 
 /// The length of the segment so far, and whether it is final.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
+pub(super) struct SegmentExtent {
     pub(super) length: u32,
     pub(super) is_closed: bool,
 }
 
 /// The schedule on which a replica is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    pub(super) again: Duration,
+pub(super) struct PollPolicy {
+    pub(super) interval: Duration,
     /// Set if the replica is asked even when all its bytes are confirmed.
     pub(super) is_steady: bool,
 }
 
 /// The next message to a replica: bytes `from..to` of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct NextPiece {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) stable: u32,
@@ -74,7 +74,7 @@ pub(super) struct Next {
 
 /// An error: the answer of the backup contradicts what was sent or acknowledged.
 #[derive(Debug)]
-pub(super) struct Incredible;
+pub(super) struct ContradictoryAnswer;
 
 impl Replica {
     pub(super) fn new(backup: ServerId, epoch: ReplicaEpoch, promise: Promise) -> Replica {
@@ -117,7 +117,7 @@ impl Replica {
     }
 
     /// Returns whether the replica has, synced, all bytes of a closed segment.
-    pub(super) fn is_complete(&self, of: Extent) -> bool {
+    pub(super) fn is_complete(&self, of: SegmentExtent) -> bool {
         of.is_closed && self.is_open && self.has == of.length && self.stable == of.length
     }
 
@@ -129,11 +129,11 @@ impl Replica {
         sent: Instant,
         length: u32,
         stable: u32,
-    ) -> Result<(), Incredible> {
+    ) -> Result<(), ContradictoryAnswer> {
         let end = self.flight.map_or(self.has, |flight| flight.to);
         let is_between = length > self.has && length < end;
         if length > end || is_between || stable > length || sent > now {
-            return Err(Incredible);
+            return Err(ContradictoryAnswer);
         }
         if let Some(flight) = &mut self.flight {
             if length == flight.to {
@@ -164,8 +164,8 @@ impl Replica {
 
     /// Returns the time since which the replica is late. A replica that is asked steadily is late
     /// while it has not answered, any other one while it makes no progress.
-    pub(super) fn late_since(&self, pace: Pace) -> Option<Instant> {
-        if pace.is_steady { self.unanswered } else { self.lagging }
+    pub(super) fn late_since(&self, policy: PollPolicy) -> Option<Instant> {
+        if policy.is_steady { self.unanswered } else { self.lagging }
     }
 
     /// Moves the start of any lateness to `since`: the master read no input before.
@@ -187,30 +187,35 @@ impl Replica {
     }
 
     /// Returns the message to send now, if any.
-    pub(super) fn send(&mut self, now: Instant, of: Extent, pace: Pace) -> Option<Next> {
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        of: SegmentExtent,
+        policy: PollPolicy,
+    ) -> Option<NextPiece> {
         let to = match self.flight {
             Some(flight) if flight.is_lost => Some(flight.to),
             Some(_) => None,
             None => self.next_end(of),
         };
-        let is_due = self.ask_at.is_some_and(|at| at <= now) && self.wants_answer(pace);
+        let is_due = self.ask_at.is_some_and(|at| at <= now) && self.wants_answer(policy);
         let to = to.or(is_due.then_some(self.has))?;
         if to > self.has {
-            self.flight = Some(Flight { to, sent: now, is_lost: false });
+            self.flight = Some(PieceInFlight { to, sent: now, is_lost: false });
         }
         let is_last = of.is_closed && to == of.length;
         self.knows_last |= is_last;
-        self.ask_at = Some(now + pace.again);
+        self.ask_at = Some(now + policy.interval);
         self.unanswered.get_or_insert(now);
         if to > self.has || !self.is_open {
             self.lagging.get_or_insert(now);
         }
-        Some(Next { from: self.has, to, stable: self.stable, is_last })
+        Some(NextPiece { from: self.has, to, stable: self.stable, is_last })
     }
 
     /// Returns the end of the next piece, if there is a reason to send one. A copy begins without
     /// bytes, because many backups refuse.
-    fn next_end(&self, of: Extent) -> Option<u32> {
+    fn next_end(&self, of: SegmentExtent) -> Option<u32> {
         let is_told = self.knows_last || !of.is_closed;
         if !self.is_open {
             let end = if self.is_original() { of.length } else { 0 };
@@ -224,9 +229,9 @@ impl Replica {
         }
     }
 
-    fn wants_answer(&self, pace: Pace) -> bool {
+    fn wants_answer(&self, policy: PollPolicy) -> bool {
         let is_unfinished = !self.is_open || self.flight.is_some() || self.stable < self.has;
-        pace.is_steady || self.is_asked || is_unfinished
+        policy.is_steady || self.is_asked || is_unfinished
     }
 
     /// Returns whether the backup has left a message unanswered for [`SUSPECT_AFTER`].
@@ -235,7 +240,7 @@ impl Replica {
     }
 
     /// Returns the time at which [`Replica::send`] has a question to ask.
-    pub(super) fn next_deadline(&self, pace: Pace) -> Option<Instant> {
-        self.ask_at.filter(|_| self.wants_answer(pace))
+    pub(super) fn next_deadline(&self, policy: PollPolicy) -> Option<Instant> {
+        self.ask_at.filter(|_| self.wants_answer(policy))
     }
 }

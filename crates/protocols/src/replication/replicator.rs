@@ -1,7 +1,7 @@
 //! The master's side of replication. It replicates each segment to R backups and reports which
 //! bytes are acknowledged.
 //!
-//! Every reactor has a replicator for the segments that it writes. One more, the *chain*,
+//! Every reactor has a replicator for the segments that it writes. One more
 //! replicates the segments of the manifest log. The two kinds differ in two points. A data segment
 //! counts once the manifest lists it; a manifest segment counts once the coordinator knows it. A
 //! data segment that has lost a replica is copied; the manifest continues in another segment.
@@ -14,21 +14,21 @@
 //! closed.
 //! **Invariant:** at most one piece is in flight to each replica.
 
-mod holders;
+mod backup_counts;
 mod lost_replicas;
 mod own_disk;
 
-pub use holders::Holders;
+pub use backup_counts::BackupCounts;
 
-use super::events::{Piece, ReplicatorEffect, ReplicatorEvent, Settings};
+use super::events::{Piece, ReplicatorEffect, ReplicatorEvent, ReplicatorSettings};
 use super::lease::Lease;
-use super::placement::{Load, Misplaced, Placement};
+use super::placement::{BackupLoad, Misplaced, Placement};
 use super::quorum::Quorum;
 use super::releases::Releases;
-use super::replica::{Pace, Replica};
+use super::replica::{PollPolicy, Replica};
 use super::replica_counts::ReplicaCounts;
-use super::segment::{Segment, Stage};
-use super::silence::Silence;
+use super::segment::{ReplicatedSegment, SegmentStage};
+use super::silence::SilenceDetector;
 use super::suspicions::Suspicions;
 use super::timing::{AGAIN, BEAT, COPIES_MAX, COPIES_REST, COPIES_REST_MAX, SHORT_MAX};
 use crate::Outbox;
@@ -41,8 +41,8 @@ use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 /// The master's side of replication, for the segments of one writer.
 #[derive(Debug)]
 pub struct Replicator {
-    settings: Settings,
-    segments: BTreeMap<SegmentId, Segment>,
+    settings: ReplicatorSettings,
+    segments: BTreeMap<SegmentId, ReplicatedSegment>,
     /// Segments that need work now or may need it soon.
     active: BTreeSet<SegmentId>,
     /// Segments with fewer replicas than wanted.
@@ -58,12 +58,12 @@ pub struct Replicator {
     replica_counts: ReplicaCounts,
     releases: Releases,
     suspicions: Suspicions,
-    silence: Silence,
+    silence: SilenceDetector,
     /// Next time at which a backup becomes late, as computed after the last event.
-    look_at: Option<Instant>,
+    late_check_at: Option<Instant>,
     /// The read lease; used by the replicator of the manifest only.
     lease: Lease,
-    told: Told,
+    reported: ReportedValues,
     /// Backups that have asked about replicas, with the time of their first question.
     askers: BTreeMap<ServerId, Instant>,
     /// Set once a backup has fenced the log: nothing will be acknowledged any more.
@@ -74,7 +74,7 @@ pub struct Replicator {
 
 /// The values that the driver was told last.
 #[derive(Debug, Default)]
-struct Told {
+struct ReportedValues {
     lease: Option<Instant>,
     short: usize,
     misplaced: Misplaced,
@@ -82,14 +82,14 @@ struct Told {
 
 /// The kind of replica that a backup is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum ReplicaRole {
     Original,
     Copy,
 }
 
 impl Replicator {
     /// Creates a replicator without segments.
-    pub fn new(settings: Settings) -> Replicator {
+    pub fn new(settings: ReplicatorSettings) -> Replicator {
         assert!(settings.replicas > 0, "a log without replicas needs no replicator");
         Replicator {
             settings,
@@ -103,10 +103,10 @@ impl Replicator {
             replica_counts: ReplicaCounts::default(),
             releases: Releases::default(),
             suspicions: Suspicions::default(),
-            silence: Silence::default(),
-            look_at: None,
+            silence: SilenceDetector::default(),
+            late_check_at: None,
             lease: Lease::default(),
-            told: Told::default(),
+            reported: ReportedValues::default(),
             askers: BTreeMap::new(),
             is_fenced: false,
             reach: 0,
@@ -123,7 +123,7 @@ impl Replicator {
         if self.is_fenced {
             return;
         }
-        self.note_pause(now);
+        self.forgive_own_pause(now);
         match event {
             ReplicatorEvent::Candidates { own, servers } => {
                 self.may_copy = true;
@@ -137,17 +137,21 @@ impl Replicator {
                 }
             }
             ReplicatorEvent::Opened { segment, length, random } => {
-                let quorum = Quorum::of_segment(segment).filter(|_| self.is_chain());
-                self.open(segment, Segment::new(length, random, quorum));
+                let quorum = Quorum::of_segment(segment).filter(|_| self.is_manifest_log());
+                self.open(segment, ReplicatedSegment::new(length, random, quorum));
             }
-            ReplicatorEvent::Appended { segment, length } => self.open_one(segment).append(length),
-            ReplicatorEvent::Closed { segment } => self.open_one(segment).stage = Stage::Closed,
-            ReplicatorEvent::Listed { segment } => self.listed(segment),
-            ReplicatorEvent::CloseListed { segment } => self.close_listed(segment),
-            ReplicatorEvent::Leaving { segment } => self.leave(segment),
-            ReplicatorEvent::Dropped { segment } => self.forget(segment),
+            ReplicatorEvent::Appended { segment, length } => {
+                self.open_segment(segment).append(length)
+            }
+            ReplicatorEvent::Closed { segment } => {
+                self.open_segment(segment).stage = SegmentStage::Closed
+            }
+            ReplicatorEvent::Listed { segment } => self.registered(segment),
+            ReplicatorEvent::CloseListed { segment } => self.sealed(segment),
+            ReplicatorEvent::Leaving { segment } => self.evict(segment),
+            ReplicatorEvent::Dropped { segment } => self.remove_segment(segment),
             ReplicatorEvent::Answered { backup, answer } => self.answered(now, backup, answer, out),
-            ReplicatorEvent::Heard { backup } => self.silence.note_heard(backup),
+            ReplicatorEvent::Heard { backup } => self.silence.record_answer(backup),
             ReplicatorEvent::Released { backup, replicas } => {
                 self.releases.released(backup, &replicas);
             }
@@ -162,7 +166,7 @@ impl Replicator {
             ReplicatorEvent::Replaying { is_on } => self.is_replaying = is_on,
             ReplicatorEvent::Tick => {}
         }
-        self.settle(now, out);
+        self.reconcile(now, out);
     }
 
     /// Returns when [`ReplicatorEvent::Tick`] is due, if no other event comes first.
@@ -171,16 +175,16 @@ impl Replicator {
             return None;
         }
         let active = self.active.iter().map(|id| &self.segments[id]);
-        let pace = self.pace();
+        let policy = self.poll_policy();
         let segments = active.flat_map(|segment| {
-            let replicas = segment.replicas.iter().filter_map(|it| it.next_deadline(pace));
+            let replicas = segment.replicas.iter().filter_map(|it| it.next_deadline(policy));
             replicas.chain(segment.announce_at).chain(segment.review_at)
         });
         let forgiven = self.placement.next_deadline().filter(|_| !self.short.is_empty());
         let rested = self.rests_until().filter(|_| !self.short.is_empty());
-        let others = self.releases.next_deadline().into_iter().chain(self.look_at);
+        let others = self.releases.next_deadline().into_iter().chain(self.late_check_at);
         let others = others.chain(self.silence.next_deadline());
-        segments.chain(forgiven).chain(rested).chain(others).chain(self.told.lease).min()
+        segments.chain(forgiven).chain(rested).chain(others).chain(self.reported.lease).min()
     }
 
     /// Returns the value of the last [`ReplicatorEvent::Replaying`].
@@ -193,13 +197,14 @@ impl Replicator {
     /// or has too few replicas elsewhere.
     pub fn is_needed(&self, backup: ServerId, replica: ReplicaId) -> bool {
         let Some(segment) = self.segments.get(&replica.segment) else { return false };
-        let is_spare = segment.stage >= Stage::Kept && !self.short.contains(&replica.segment);
+        let is_spare =
+            segment.stage >= SegmentStage::Sealed && !self.short.contains(&replica.segment);
         !is_spare || segment.needs(backup, replica.epoch)
     }
 
     /// Returns the last segment that is registered.
     pub fn last_listed(&self) -> Option<SegmentId> {
-        let mut listed = self.segments.iter().rev().filter(|(_, segment)| segment.is_listed);
+        let mut listed = self.segments.iter().rev().filter(|(_, segment)| segment.is_registered);
         listed.next().map(|(id, _)| *id)
     }
 
@@ -216,15 +221,15 @@ impl Replicator {
 }
 
 impl Replicator {
-    fn is_chain(&self) -> bool {
+    fn is_manifest_log(&self) -> bool {
         self.settings.kind == ReplicaKind::Directory
     }
 
-    fn pace(&self) -> Pace {
-        if self.is_chain() {
-            Pace { again: BEAT, is_steady: true }
+    fn poll_policy(&self) -> PollPolicy {
+        if self.is_manifest_log() {
+            PollPolicy { interval: BEAT, is_steady: true }
         } else {
-            Pace { again: AGAIN, is_steady: false }
+            PollPolicy { interval: AGAIN, is_steady: false }
         }
     }
 
@@ -254,37 +259,41 @@ impl Replicator {
         ReplicaId { log: self.settings.log, segment, epoch }
     }
 
-    fn open(&mut self, id: SegmentId, segment: Segment) {
+    fn open(&mut self, id: SegmentId, segment: ReplicatedSegment) {
         let before = self.segments.insert(id, segment);
         assert!(before.is_none(), "{id} is opened twice");
         self.active.insert(id);
     }
 
     /// Returns a segment that its writer has not closed yet.
-    fn open_one(&mut self, id: SegmentId) -> &mut Segment {
+    fn open_segment(&mut self, id: SegmentId) -> &mut ReplicatedSegment {
         let segment = self.segments.get_mut(&id).filter(|segment| !segment.is_closed());
         segment.unwrap_or_else(|| panic!("{id} is written, but is not open"))
     }
 
-    fn listed(&mut self, id: SegmentId) {
+    fn registered(&mut self, id: SegmentId) {
         // A late answer of the coordinator may refer to a segment that has been superseded.
         let Some(segment) = self.segments.get_mut(&id) else { return };
-        segment.is_listed = true;
+        segment.is_registered = true;
         segment.announce_at = None;
-        if self.is_chain() {
+        if self.is_manifest_log() {
             let later = self.segments.split_off(&id);
             let earlier: Vec<SegmentId> = self.segments.keys().copied().collect();
             self.segments.extend(later);
-            earlier.into_iter().for_each(|earlier| self.forget(earlier));
-            self.lease.note(id);
+            earlier.into_iter().for_each(|earlier| self.remove_segment(earlier));
+            self.lease.recorded(id);
         }
     }
 
-    fn close_listed(&mut self, id: SegmentId) {
+    fn sealed(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
-        assert!(segment.stage >= Stage::Whole, "{id} is sealed, but {:?}", segment.stage);
-        if segment.stage == Stage::Whole {
-            segment.stage = Stage::Kept;
+        assert!(
+            segment.stage >= SegmentStage::Replicated,
+            "{id} is sealed, but {:?}",
+            segment.stage
+        );
+        if segment.stage == SegmentStage::Replicated {
+            segment.stage = SegmentStage::Sealed;
             self.active.insert(id);
         }
         let former = std::mem::take(&mut segment.former);
@@ -302,10 +311,10 @@ impl Replicator {
         }
     }
 
-    fn leave(&mut self, id: SegmentId) {
+    fn evict(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         assert!(segment.is_closed(), "{id} is removed while it is written");
-        segment.stage = Stage::Leaving;
+        segment.stage = SegmentStage::Evicted;
         let of = segment.extent();
         let is_unfinished = |it: &mut Replica| !it.is_original() && !it.is_complete(of);
         let unfinished: Vec<_> = segment.replicas.extract_if(.., is_unfinished).collect();
@@ -317,7 +326,7 @@ impl Replicator {
     }
 
     /// Removes a segment that no recovery will need again, and releases its replicas.
-    fn forget(&mut self, id: SegmentId) {
+    fn remove_segment(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.remove(&id) else { return };
         let former = segment.former.iter().map(|backup| (*backup, ReplicaEpoch::default()));
         let replicas = segment.replicas.iter().map(|it| (it.backup, it.epoch));
@@ -336,13 +345,13 @@ impl Replicator {
         out: &mut Outbox<ReplicatorEffect>,
     ) {
         let ReplicaId { log, segment: id, epoch } = answer.replica;
-        self.silence.note_heard(backup);
+        self.silence.record_answer(backup);
         let segment = self.segments.get_mut(&id).filter(|_| log == self.settings.log);
         let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else { return };
         match answer.result {
             AppendResult::Has { length, stable } => {
                 if replica.answered(now, answer.sent, length, stable).is_err() {
-                    return self.lose(now, id, backup, out);
+                    return self.replica_failed(now, id, backup, out);
                 }
                 self.lease.confirm(id, backup, answer.sent);
             }
@@ -352,7 +361,7 @@ impl Replicator {
                 self.refused(now, id, backup);
             }
             AppendResult::Refused(AppendRefusal::Full | AppendRefusal::Failed) => {
-                self.lose(now, id, backup, out);
+                self.replica_failed(now, id, backup, out);
             }
             AppendResult::Refused(AppendRefusal::Fenced) => {
                 self.is_fenced = true;
@@ -370,7 +379,7 @@ impl Replicator {
     ) {
         let since = *self.askers.entry(backup).or_insert(now);
         let is_needless = |replica: &ReplicaId| {
-            replica.log == self.settings.log && !self.needs(backup, since, *replica)
+            replica.log == self.settings.log && !self.must_keep(backup, since, *replica)
         };
         let needless: Vec<ReplicaId> = replicas.into_iter().filter(is_needless).collect();
         if !needless.is_empty() {
@@ -382,7 +391,7 @@ impl Replicator {
     /// The backup may run on the very disk on which the master believes the segment to be, if the
     /// master has not heard of a server's death. All other holders of the segment must therefore
     /// have answered since then; those that have not are asked.
-    fn needs(&mut self, backup: ServerId, since: Instant, replica: ReplicaId) -> bool {
+    fn must_keep(&mut self, backup: ServerId, since: Instant, replica: ReplicaId) -> bool {
         if self.is_needed(backup, replica) {
             return true;
         }
@@ -412,7 +421,7 @@ impl Replicator {
     fn update_short(&mut self, id: SegmentId) {
         let segment = &self.segments[&id];
         let count = segment.count(self.uncounted());
-        if count < self.wanted(id) && segment.stage != Stage::Leaving {
+        if count < self.wanted(id) && segment.stage != SegmentStage::Evicted {
             self.short.insert(id);
         } else {
             self.short.remove(&id);
@@ -422,7 +431,7 @@ impl Replicator {
 
 /// Steps that run after every event, whatever it was.
 impl Replicator {
-    fn settle(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
+    fn reconcile(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
         if self.is_fenced {
             return;
         }
@@ -432,37 +441,38 @@ impl Replicator {
         if self.rests_until().is_some_and(|until| until <= now) {
             self.rests_since = None;
         }
-        self.replace_the_silent(now, out);
+        self.replace_silent_backups(now, out);
         self.place_originals(out);
         self.start_copies();
         let active: Vec<SegmentId> = self.active.iter().copied().collect();
         for id in active {
-            self.settle_segment(now, id, out);
+            self.reconcile_segment(now, id, out);
         }
-        self.look_at = self.next_late(now);
+        self.late_check_at = self.next_late(now);
         for backup in self.silence.probes(now) {
             out.push(ReplicatorEffect::Probe { backup });
         }
         for (backup, replicas) in self.releases.send(now) {
             out.push(ReplicatorEffect::Release { backup, replicas });
         }
-        if self.is_chain() {
+        if self.is_manifest_log() {
             self.announce(now, out);
         }
-        if self.told.short != self.short.len() {
-            self.told.short = self.short.len();
-            out.push(ReplicatorEffect::UnderReplicated { segments: self.told.short });
+        if self.reported.short != self.short.len() {
+            self.reported.short = self.short.len();
+            out.push(ReplicatorEffect::UnderReplicated { segments: self.reported.short });
         }
         self.reach = self.find_reach();
-        if self.told.misplaced != self.placement.misplaced() {
-            self.told.misplaced = self.placement.misplaced();
-            out.push(ReplicatorEffect::Misplaced(self.told.misplaced));
+        if self.reported.misplaced != self.placement.misplaced() {
+            self.reported.misplaced = self.placement.misplaced();
+            out.push(ReplicatorEffect::Misplaced(self.reported.misplaced));
         }
     }
 
     fn find_reach(&self) -> usize {
         let active = self.active.iter().map(|id| &self.segments[id]);
-        let is_placed = |it: &&Segment| it.stage == Stage::Open && !it.replicas.is_empty();
+        let is_placed =
+            |it: &&ReplicatedSegment| it.stage == SegmentStage::Open && !it.replicas.is_empty();
         let master = self.settings.log;
         let placed = active.filter(is_placed).map(|it| it.placed(Some(master)).count());
         placed.min().unwrap_or_else(|| self.placement.answering(master).min(self.settings.replicas))
@@ -478,7 +488,7 @@ impl Replicator {
                 continue;
             }
             while self.segments[&id].replicas.len() < self.planned(id)
-                && let Some(backup) = self.choose(id, Wanted::Original)
+                && let Some(backup) = self.choose(id, ReplicaRole::Original)
             {
                 let segment = self.segments.get_mut(&id);
                 segment.into_iter().for_each(|it| it.add_original(backup, self.settings.promise));
@@ -490,7 +500,7 @@ impl Replicator {
             let is_refused = segment.wants_originals && !segment.former.is_empty();
             let has_others = self.placement.has_other_than(&segment.former);
             if is_refused && !has_others {
-                segment.note_loss();
+                segment.record_loss();
                 segment.request_close(id, out);
             }
             // With too few backups for its quorum the segment ends; the next quorum is smaller.
@@ -503,9 +513,10 @@ impl Replicator {
 
     /// Chooses a backup that has no replica of the segment. A backup that has refused the segment
     /// is not asked for another original, because a refusal is final.
-    fn choose(&mut self, id: SegmentId, what: Wanted) -> Option<ServerId> {
-        let load = |(backup, all): (ServerId, usize)| (backup, Load { unfinished: 0, all });
-        let mut loads: BTreeMap<ServerId, Load> = self.replica_counts.iter().map(load).collect();
+    fn choose(&mut self, id: SegmentId, what: ReplicaRole) -> Option<ServerId> {
+        let load = |(backup, all): (ServerId, usize)| (backup, BackupLoad { unfinished: 0, all });
+        let mut loads: BTreeMap<ServerId, BackupLoad> =
+            self.replica_counts.iter().map(load).collect();
         for segment in self.active.iter().map(|id| &self.segments[id]) {
             let of = segment.extent();
             for replica in segment.replicas.iter().filter(|it| !it.is_complete(of)) {
@@ -515,8 +526,8 @@ impl Replicator {
         let segment = self.segments.get_mut(&id)?;
         let mut others = segment.holders();
         match what {
-            Wanted::Original => others.extend(&segment.former),
-            Wanted::Copy => {}
+            ReplicaRole::Original => others.extend(&segment.former),
+            ReplicaRole::Copy => {}
         }
         self.placement.choose(&others, &loads, &mut segment.draws)
     }
@@ -531,7 +542,7 @@ impl Replicator {
     fn start_copies(&mut self) {
         let is_copied = |id: &&SegmentId| self.segments[id].is_copied();
         let mut count = self.active.iter().filter(is_copied).count();
-        if self.is_chain() || count >= COPIES_MAX {
+        if self.is_manifest_log() || count >= COPIES_MAX {
             return;
         }
         let lacking = |id: &SegmentId| self.short.contains(id) && self.segments[id].is_closed();
@@ -555,7 +566,7 @@ impl Replicator {
         if is_placed || segment.is_copied() || segment.wants_originals {
             return false;
         }
-        let Some(backup) = self.choose(id, Wanted::Copy) else { return false };
+        let Some(backup) = self.choose(id, ReplicaRole::Copy) else { return false };
         if let Some(segment) = self.segments.get_mut(&id) {
             segment.add_copy(backup, self.settings.promise);
         }
@@ -564,16 +575,21 @@ impl Replicator {
         true
     }
 
-    fn settle_segment(&mut self, now: Instant, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
-        let (pace, is_chain) = (self.pace(), self.is_chain());
+    fn reconcile_segment(
+        &mut self,
+        now: Instant,
+        id: SegmentId,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
+        let (policy, is_manifest_log) = (self.poll_policy(), self.is_manifest_log());
         let (log, promise) = (self.settings.log, self.settings.promise);
         let Some(segment) = self.segments.get_mut(&id) else { return };
-        if !is_chain && !segment.is_named && segment.is_begun() {
-            segment.is_named = true;
+        if !is_manifest_log && !segment.is_registration_requested && segment.is_begun() {
+            segment.is_registration_requested = true;
             out.push(ReplicatorEffect::Name { segment: id });
         }
-        if !is_chain && planted::is(Bug::DataBeforeOpen) {
-            segment.is_listed = true;
+        if !is_manifest_log && planted::is(Bug::DataBeforeOpen) {
+            segment.is_registered = true;
         }
         let before = segment.reached();
         let reached = segment.reach(promise);
@@ -590,7 +606,7 @@ impl Replicator {
             if !is_own && replica.is_suspect(now) && self.suspicions.is_news(now, replica.backup) {
                 out.push(ReplicatorEffect::Suspect { backup: replica.backup });
             }
-            if let Some(next) = replica.send(now, of, pace) {
+            if let Some(next) = replica.send(now, of, policy) {
                 let Replica { backup, epoch, .. } = *replica;
                 let id = ReplicaId { log, segment: id, epoch };
                 let piece = Piece {
@@ -604,7 +620,7 @@ impl Replicator {
                 out.push(ReplicatorEffect::Send { backup, piece });
             }
         }
-        if !is_chain {
+        if !is_manifest_log {
             self.finish(id, out);
         }
         self.update_short(id);
@@ -626,7 +642,7 @@ impl Replicator {
         let latest = now + SHORT_MAX;
         let review_at = self.placement.next_deadline().map_or(latest, |at| at.min(latest));
         let Some(segment) = self.segments.get_mut(&id) else { return };
-        if segment.stage > Stage::Open || !self.short.contains(&id) {
+        if segment.stage > SegmentStage::Open || !self.short.contains(&id) {
             segment.review_at = None;
         } else if *segment.review_at.get_or_insert(review_at) <= now {
             segment.review_at = Some(review_at);
@@ -645,15 +661,15 @@ impl Replicator {
         };
         let could_have_more = segment.placed(uncounted).count() < self.settings.replicas
             && self.placement.has_other_than(&segment.holders());
-        if segment.stage == Stage::Closed && !could_have_more {
-            segment.stage = Stage::Whole;
-            if !segment.is_named {
-                segment.is_named = true;
+        if segment.stage == SegmentStage::Closed && !could_have_more {
+            segment.stage = SegmentStage::Replicated;
+            if !segment.is_registration_requested {
+                segment.is_registration_requested = true;
                 out.push(ReplicatorEffect::Name { segment: id });
             }
             out.push(ReplicatorEffect::Whole { segment: id });
         }
-        if segment.stage >= Stage::Kept {
+        if segment.stage >= SegmentStage::Sealed {
             self.active.remove(&id);
             self.may_copy = true;
             self.release_own(id);
@@ -670,7 +686,7 @@ impl Replicator {
             // The coordinator may know an announced segment even if the segment has lost replicas
             // since. The replicator therefore announces it until the coordinator has recorded it
             // or a later one. It also counts towards the limit of living manifest segments.
-            let may_be_known = segment.announce_at.is_some() && !segment.is_listed;
+            let may_be_known = segment.announce_at.is_some() && !segment.is_registered;
             if !may_be_known && !segment.can_be_announced(promise) {
                 segment.announce_at = None;
             } else if is_due {
@@ -683,8 +699,8 @@ impl Replicator {
             }
         }
         let until = self.lease.until().filter(|until| *until > now);
-        if self.told.lease != until {
-            self.told.lease = until;
+        if self.reported.lease != until {
+            self.reported.lease = until;
             out.push(ReplicatorEffect::Lease { until });
         }
         for segment in ready {

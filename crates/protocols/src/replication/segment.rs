@@ -8,7 +8,7 @@
 use super::events::{Promise, ReplicatorEffect};
 use super::placement::Draws;
 use super::quorum::Quorum;
-use super::replica::{Extent, Replica};
+use super::replica::{Replica, SegmentExtent};
 use crate::Outbox;
 use planted::Bug;
 use types::{Instant, SegmentId, ServerId};
@@ -16,15 +16,15 @@ use wire::replica::ReplicaEpoch;
 
 /// The state of one segment at its master.
 #[derive(Debug)]
-pub(super) struct Segment {
-    pub(super) stage: Stage,
+pub(super) struct ReplicatedSegment {
+    pub(super) stage: SegmentStage,
     length: u32,
     /// Length after the first append (of a manifest segment: of the snapshot).
     first: u32,
     /// Set once the driver was asked to register the segment in the manifest.
-    pub(super) is_named: bool,
+    pub(super) is_registration_requested: bool,
     /// Set once the manifest (for a manifest segment: the coordinator) has registered it.
-    pub(super) is_listed: bool,
+    pub(super) is_registered: bool,
     /// Set after the loss of an original: no acknowledgments until the manifest has the close.
     has_loss: bool,
     /// Set while the segment needs its first backups, or a replacement for one that refused.
@@ -48,18 +48,18 @@ pub(super) struct Segment {
 
 /// A stage in the life of a segment at its master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum SegmentStage {
     Open,
     /// The driver was asked to close the segment.
-    Ending,
+    Closing,
     /// The writer appends nothing more.
     Closed,
     /// All backups have the whole segment, and the driver was told to record the close.
-    Whole,
+    Replicated,
     /// The close is acknowledged in the manifest: the segment is sealed.
-    Kept,
+    Sealed,
     /// The segment's memory is being reused, so nothing more can be sent.
-    Leaving,
+    Evicted,
 }
 
 /// The acknowledged and synced lengths of a segment, in bytes.
@@ -69,14 +69,14 @@ pub(super) struct Reached {
     pub(super) stable: u32,
 }
 
-impl Segment {
-    pub(super) fn new(length: u32, random: u64, quorum: Option<Quorum>) -> Segment {
-        Segment {
-            stage: Stage::Open,
+impl ReplicatedSegment {
+    pub(super) fn new(length: u32, random: u64, quorum: Option<Quorum>) -> ReplicatedSegment {
+        ReplicatedSegment {
+            stage: SegmentStage::Open,
             length,
             first: length,
-            is_named: false,
-            is_listed: false,
+            is_registration_requested: false,
+            is_registered: false,
             has_loss: false,
             wants_originals: true,
             replicas: Vec::new(),
@@ -91,12 +91,12 @@ impl Segment {
         }
     }
 
-    pub(super) fn extent(&self) -> Extent {
-        Extent { length: self.length, is_closed: self.is_closed() }
+    pub(super) fn extent(&self) -> SegmentExtent {
+        SegmentExtent { length: self.length, is_closed: self.is_closed() }
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.stage >= Stage::Closed
+        self.stage >= SegmentStage::Closed
     }
 
     pub(super) fn append(&mut self, length: u32) {
@@ -110,8 +110,8 @@ impl Segment {
 
     /// Asks the writer to close the segment, if it is open.
     pub(super) fn request_close(&mut self, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
-        if self.stage == Stage::Open {
-            self.stage = Stage::Ending;
+        if self.stage == SegmentStage::Open {
+            self.stage = SegmentStage::Closing;
             out.push(ReplicatorEffect::Close { segment: id });
         }
     }
@@ -155,7 +155,7 @@ impl Segment {
     }
 
     /// Records the loss of an original.
-    pub(super) fn note_loss(&mut self) {
+    pub(super) fn record_loss(&mut self) {
         self.has_loss = true;
         self.wants_originals = false;
     }
@@ -202,7 +202,7 @@ impl Segment {
     /// snapshot. After a loss another segment takes its place.
     pub(super) fn can_be_announced(&self, promise: Promise) -> bool {
         let reached = self.common(promise);
-        !self.is_listed && !self.has_loss && self.first > 0 && reached >= self.first
+        !self.is_registered && !self.has_loss && self.first > 0 && reached >= self.first
     }
 
     /// Returns the length that all originals have; for a manifest segment, the length that its
@@ -222,9 +222,9 @@ impl Segment {
     /// Updates the acknowledged and synced lengths and returns them. A manifest segment advances
     /// even after a loss and before the coordinator knows it; the driver decides what that implies.
     pub(super) fn reach(&mut self, promise: Promise) -> Reached {
-        if self.stage == Stage::Kept {
+        if self.stage == SegmentStage::Sealed {
             (self.acknowledged, self.stable) = (self.length, self.length);
-        } else if self.quorum.is_some() || self.is_listed && !self.has_loss {
+        } else if self.quorum.is_some() || self.is_registered && !self.has_loss {
             let common = match planted::is(Bug::AcknowledgedBeforeReplicas) {
                 true => self.length,
                 false => self.common(promise),

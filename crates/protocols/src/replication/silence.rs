@@ -22,7 +22,7 @@ use types::{Instant, ServerId};
 
 /// The backups that were replaced as silent, and the current limit.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct SilenceDetector {
     /// Time without progress after which a backup is replaced.
     limit: Duration,
     /// Time at which the limit halves, unless another backup is replaced before.
@@ -31,12 +31,12 @@ pub(super) struct Silence {
     several_since: Option<Instant>,
     /// Time at which several backups will have been late for [`SILENT_SEVERAL`].
     several_at: Option<Instant>,
-    backups: BTreeMap<ServerId, Replaced>,
+    backups: BTreeMap<ServerId, ReplacedBackup>,
 }
 
 /// The state of a backup that was replaced.
 #[derive(Clone, Copy, Debug)]
-struct Replaced {
+struct ReplacedBackup {
     /// Length of the current pause.
     pause: Duration,
     until: Instant,
@@ -48,9 +48,9 @@ struct Replaced {
     probe_at: Instant,
 }
 
-impl Default for Silence {
-    fn default() -> Silence {
-        Silence {
+impl Default for SilenceDetector {
+    fn default() -> SilenceDetector {
+        SilenceDetector {
             limit: SILENT_AFTER,
             calm_at: None,
             several_since: None,
@@ -60,7 +60,7 @@ impl Default for Silence {
     }
 }
 
-impl Silence {
+impl SilenceDetector {
     /// Returns the time without progress after which a backup is replaced.
     pub(super) fn limit(&self) -> Duration {
         self.limit
@@ -73,7 +73,7 @@ impl Silence {
 
     /// Returns the backup that is to be replaced now, if any. `others` counts the usable backups
     /// that are neither late nor silent.
-    pub(super) fn judge(
+    pub(super) fn backup_to_replace(
         &mut self,
         now: Instant,
         late: &BTreeSet<ServerId>,
@@ -93,26 +93,35 @@ impl Silence {
         self.calm_at = Some(now + SILENT_CALM);
         let pause = self.backups.get(&backup).map_or(SILENT_PAUSE, |it| it.pause * 2);
         let pause = pause.min(SILENT_PAUSE_MAX);
-        let replaced =
-            Replaced { pause, until: now + pause, is_heard: false, is_back: false, probe_at: now };
+        let replaced = ReplacedBackup {
+            pause,
+            until: now + pause,
+            is_heard: false,
+            is_back: false,
+            probe_at: now,
+        };
         self.backups.insert(backup, replaced);
         Some(backup)
     }
 
     /// Records that the backup has answered a message.
-    pub(super) fn note_heard(&mut self, backup: ServerId) {
+    pub(super) fn record_answer(&mut self, backup: ServerId) {
         if let Some(replaced) = self.backups.get_mut(&backup) {
             replaced.is_heard = true;
         }
     }
 
-    pub(super) fn note_dead(&mut self, backup: ServerId) {
+    pub(super) fn record_death(&mut self, backup: ServerId) {
         self.backups.remove(&backup);
     }
 
     /// Advances to `now` and returns the backups that may be used again. A backup that answers
     /// skips the rest of its pause if no `others` are usable: without it every write would wait.
-    pub(super) fn pass(&mut self, now: Instant, others: impl FnOnce() -> usize) -> Vec<ServerId> {
+    pub(super) fn readmit(
+        &mut self,
+        now: Instant,
+        others: impl FnOnce() -> usize,
+    ) -> Vec<ServerId> {
         if self.calm_at.is_some_and(|at| at <= now) {
             self.limit = (self.limit / 2).max(SILENT_AFTER);
             self.calm_at = (self.limit > SILENT_AFTER).then_some(now + SILENT_CALM);
@@ -120,12 +129,12 @@ impl Silence {
                 self.backups.retain(|_, it| !it.is_back);
             }
         }
-        let may_come_back = |it: &Replaced| !it.is_back && it.is_heard;
+        let may_come_back = |it: &ReplacedBackup| !it.is_back && it.is_heard;
         if !self.backups.values().any(may_come_back) {
             return Vec::new();
         }
         let has_others = others() > 0;
-        let is_back = |it: &Replaced| may_come_back(it) && (it.until <= now || !has_others);
+        let is_back = |it: &ReplacedBackup| may_come_back(it) && (it.until <= now || !has_others);
         let back = self.backups.iter_mut().filter(|(_, it)| is_back(it));
         let back = back.map(|(backup, replaced)| {
             replaced.is_back = true;
@@ -136,7 +145,7 @@ impl Silence {
 
     /// Returns the backups that are to be asked now for a sign of life.
     pub(super) fn probes(&mut self, now: Instant) -> Vec<ServerId> {
-        let is_due = |it: &Replaced| !it.is_back && !it.is_heard && it.probe_at <= now;
+        let is_due = |it: &ReplacedBackup| !it.is_back && !it.is_heard && it.probe_at <= now;
         let due = self.backups.iter_mut().filter(|(_, it)| is_due(it));
         let probes = due.map(|(backup, replaced)| {
             replaced.probe_at = now + SILENT_PROBE;
@@ -166,82 +175,82 @@ mod tests {
 
     #[test]
     fn one_late_backup_is_replaced_at_once_and_the_limit_doubles() {
-        let mut silence = Silence::default();
+        let mut silence = SilenceDetector::default();
         assert_eq!(silence.limit(), SILENT_AFTER);
-        assert_eq!(silence.judge(at(0), &BTreeSet::new(), || 3), None);
-        assert_eq!(silence.judge(at(0), &BTreeSet::from([A]), || 2), Some(A));
+        assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::new(), || 3), None);
+        assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2), Some(A));
         assert!(silence.is_silent(A) && !silence.is_silent(B));
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
         for _ in 0..10 {
-            silence.judge(at(0), &BTreeSet::from([A]), || 2);
+            silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
         }
         assert_eq!(silence.limit(), SILENT_AFTER_MAX);
     }
 
     #[test]
     fn a_master_that_hears_nobody_replaces_nobody() {
-        let mut silence = Silence::default();
+        let mut silence = SilenceDetector::default();
         let both = BTreeSet::from([A, B]);
-        assert_eq!(silence.judge(at(0), &both, || 0), None);
-        assert_eq!(silence.judge(at(10_000), &both, || 0), None, "however long");
+        assert_eq!(silence.backup_to_replace(at(0), &both, || 0), None);
+        assert_eq!(silence.backup_to_replace(at(10_000), &both, || 0), None, "however long");
         assert_eq!(silence.next_deadline(), None, "nothing is waited for");
     }
 
     #[test]
     fn several_late_backups_are_waited_for_and_replaced_one_by_one() {
-        let mut silence = Silence::default();
+        let mut silence = SilenceDetector::default();
         let both = BTreeSet::from([A, B]);
-        assert_eq!(silence.judge(at(0), &both, || 1), None);
+        assert_eq!(silence.backup_to_replace(at(0), &both, || 1), None);
         assert_eq!(silence.next_deadline(), Some(at(0) + SILENT_SEVERAL));
-        assert_eq!(silence.judge(at(249), &both, || 1), None);
-        assert_eq!(silence.judge(at(250), &both, || 1), Some(A));
-        assert_eq!(silence.judge(at(250), &BTreeSet::from([B]), || 1), Some(B));
+        assert_eq!(silence.backup_to_replace(at(249), &both, || 1), None);
+        assert_eq!(silence.backup_to_replace(at(250), &both, || 1), Some(A));
+        assert_eq!(silence.backup_to_replace(at(250), &BTreeSet::from([B]), || 1), Some(B));
         // Both backups answered in between: the waiting time begins again.
-        assert_eq!(silence.judge(at(400), &BTreeSet::new(), || 1), None);
-        assert_eq!(silence.judge(at(500), &both, || 1), None);
+        assert_eq!(silence.backup_to_replace(at(400), &BTreeSet::new(), || 1), None);
+        assert_eq!(silence.backup_to_replace(at(500), &both, || 1), None);
     }
 
     #[test]
     fn a_silent_backup_is_asked_and_comes_back_after_a_pause_that_doubles() {
-        let mut silence = Silence::default();
-        silence.judge(at(0), &BTreeSet::from([A]), || 2);
+        let mut silence = SilenceDetector::default();
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
         assert_eq!(silence.probes(at(0)), [A]);
         assert_eq!(silence.probes(at(1)), []);
-        assert_eq!(silence.pass(at(5_000), || 2), [], "no message has arrived");
+        assert_eq!(silence.readmit(at(5_000), || 2), [], "no message has arrived");
         assert_eq!(silence.probes(at(5_000)), [A]);
-        silence.note_heard(A);
-        assert_eq!(silence.pass(at(5_000), || 2), [A]);
+        silence.record_answer(A);
+        assert_eq!(silence.readmit(at(5_000), || 2), [A]);
         assert!(!silence.is_silent(A));
-        silence.judge(at(6_000), &BTreeSet::from([A]), || 2);
-        silence.note_heard(A);
-        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE, || 2), []);
+        silence.backup_to_replace(at(6_000), &BTreeSet::from([A]), || 2);
+        silence.record_answer(A);
+        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE, || 2), []);
         assert_eq!(silence.next_deadline(), Some(at(6_000) + SILENT_PAUSE * 2));
-        assert_eq!(silence.pass(at(6_000) + SILENT_PAUSE * 2, || 2), [A]);
+        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE * 2, || 2), [A]);
     }
 
     #[test]
     fn a_silent_backup_that_answers_is_used_at_once_if_there_is_no_other() {
-        let mut silence = Silence::default();
-        silence.judge(at(0), &BTreeSet::from([A]), || 1);
-        assert_eq!(silence.pass(at(10), || 0), [], "no message has arrived");
-        silence.note_heard(A);
-        assert_eq!(silence.pass(at(20), || 1), [], "B can be used");
-        assert_eq!(silence.pass(at(20), || 0), [A], "B has refused");
+        let mut silence = SilenceDetector::default();
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 1);
+        assert_eq!(silence.readmit(at(10), || 0), [], "no message has arrived");
+        silence.record_answer(A);
+        assert_eq!(silence.readmit(at(20), || 1), [], "B can be used");
+        assert_eq!(silence.readmit(at(20), || 0), [A], "B has refused");
         assert!(!silence.is_silent(A));
     }
 
     #[test]
     fn the_limit_halves_after_a_quiet_minute() {
-        let mut silence = Silence::default();
-        silence.judge(at(0), &BTreeSet::from([A]), || 2);
-        silence.judge(at(0), &BTreeSet::from([B]), || 2);
-        silence.note_heard(A);
-        silence.note_heard(B);
-        assert_eq!(silence.pass(at(59_999), || 2), [A, B]);
+        let mut silence = SilenceDetector::default();
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
+        silence.backup_to_replace(at(0), &BTreeSet::from([B]), || 2);
+        silence.record_answer(A);
+        silence.record_answer(B);
+        assert_eq!(silence.readmit(at(59_999), || 2), [A, B]);
         assert_eq!(silence.limit(), SILENT_AFTER * 4);
-        silence.pass(at(60_000), || 2);
+        silence.readmit(at(60_000), || 2);
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
-        silence.pass(at(120_000), || 2);
+        silence.readmit(at(120_000), || 2);
         assert_eq!((silence.limit(), silence.next_deadline()), (SILENT_AFTER, None));
     }
 }

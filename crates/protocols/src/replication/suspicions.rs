@@ -21,7 +21,7 @@ impl Suspicions {
         is_news
     }
 
-    pub(super) fn note_dead(&mut self, backup: ServerId) {
+    pub(super) fn record_death(&mut self, backup: ServerId) {
         self.again.remove(&backup);
     }
 }

@@ -8,9 +8,9 @@ use wire::peer::{AppendRefusal, AppendResult, Appended};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
 /// A replica within its log: `seg5` for an original, `seg5 copy 1` for a copy.
-struct Short(ReplicaId);
+struct ShortReplica(ReplicaId);
 
-impl fmt::Display for Short {
+impl fmt::Display for ShortReplica {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             ReplicaId { segment, epoch: ReplicaEpoch(0), .. } => write!(f, "{segment}"),
@@ -19,12 +19,12 @@ impl fmt::Display for Short {
     }
 }
 
-struct List<'l>(&'l [ReplicaId]);
+struct ReplicaList<'l>(&'l [ReplicaId]);
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for ReplicaList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, replica) in self.0.iter().enumerate() {
-            write!(f, "{}{}", if place == 0 { "" } else { ", " }, Short(*replica))?;
+            write!(f, "{}{}", if place == 0 { "" } else { ", " }, ShortReplica(*replica))?;
         }
         Ok(())
     }
@@ -32,7 +32,7 @@ impl fmt::Display for List<'_> {
 
 impl fmt::Display for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Short(self.replica))?;
+        write!(f, "{}", ShortReplica(self.replica))?;
         if self.from == self.to {
             write!(f, " at {}?", self.from)?;
         } else {
@@ -62,7 +62,7 @@ impl fmt::Display for ReplicatorEffect {
                 write!(f, "misplaced: {with_master} with the master, {together} together")
             }
             ReplicatorEffect::Release { backup, replicas } => {
-                write!(f, "release at {backup}: {}", List(replicas))
+                write!(f, "release at {backup}: {}", ReplicaList(replicas))
             }
             ReplicatorEffect::Probe { backup } => write!(f, "probe {backup}"),
             ReplicatorEffect::Silent { backup } => write!(f, "{backup} is silent"),
@@ -84,7 +84,7 @@ struct AppendedText(Appended);
 
 impl fmt::Display for AppendedText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", Short(self.0.replica))?;
+        write!(f, "{} ", ShortReplica(self.0.replica))?;
         match self.0.result {
             AppendResult::Has { length, stable } if length == stable => write!(f, "has {length}"),
             AppendResult::Has { length, stable } => write!(f, "has {length}, stable {stable}"),
@@ -108,9 +108,11 @@ impl fmt::Display for BackupEffect {
             BackupEffect::Free { replica } => write!(f, "free {replica}"),
             BackupEffect::Answer(answer) => write!(f, "answer {}", appended(answer)),
             BackupEffect::Released { log, replicas } => {
-                write!(f, "released of {log}: {}", List(replicas))
+                write!(f, "released of {log}: {}", ReplicaList(replicas))
             }
-            BackupEffect::Ask { log, replicas } => write!(f, "ask {log}: {}?", List(replicas)),
+            BackupEffect::Ask { log, replicas } => {
+                write!(f, "ask {log}: {}?", ReplicaList(replicas))
+            }
             BackupEffect::Report { log } => write!(f, "report log {log}"),
             BackupEffect::LogFreed { log } => write!(f, "log {log} is freed"),
         }

@@ -4,8 +4,8 @@
 use super::network::{Batch, Message};
 use super::store::{Arrival, Operation, Outcome, Store, Tablet, TabletState};
 use protocols::migration::{
-    Acceptance, Added, Cuts, FrozenState, PriorityEffect, PriorityEvent, PriorityPulls, Source,
-    SourceEffect, SourceEvent, Target, TargetEffect, TargetEvent,
+    Acceptance, Added, Cuts, FrozenState, MigrationSource, MigrationTarget, PriorityEffect,
+    PriorityEvent, PriorityPulls, SourceEffect, SourceEvent, TargetEffect, TargetEvent,
 };
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,8 +51,8 @@ pub(crate) struct Server {
     pub(crate) is_full: bool,
     /// Maximum number of hashes in one answer to a priority pull.
     pub(crate) answers_max: usize,
-    sources: BTreeMap<MigrationId, Source>,
-    targets: BTreeMap<MigrationId, Target>,
+    sources: BTreeMap<MigrationId, MigrationSource>,
+    targets: BTreeMap<MigrationId, MigrationTarget>,
     priority: BTreeMap<MigrationId, PriorityPulls>,
     intents: BTreeMap<MigrationId, Intent>,
     payloads: BTreeMap<Ticket, Batch>,
@@ -235,7 +235,7 @@ impl Server {
         migration: MigrationId,
         out: &mut Outside,
     ) {
-        if self.sources.get(&migration).is_some_and(Source::expects_answer) {
+        if self.sources.get(&migration).is_some_and(MigrationSource::expects_answer) {
             let event = SourceEvent::FlipAnswered { from, accepted: true };
             self.source(now, migration, event, out);
         }
@@ -350,8 +350,8 @@ impl Server {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let sources = self.sources.values().filter_map(Source::next_deadline);
-        let targets = self.targets.values().filter_map(Target::next_deadline);
+        let sources = self.sources.values().filter_map(MigrationSource::next_deadline);
+        let targets = self.targets.values().filter_map(MigrationTarget::next_deadline);
         let priority = self.priority.values().filter_map(PriorityPulls::next_deadline);
         sources.chain(targets).chain(priority).min()
     }
@@ -391,7 +391,8 @@ impl Server {
         event: SourceEvent,
         out: &mut Outside,
     ) {
-        let machine = self.sources.entry(migration).or_insert_with(|| Source::new(migration));
+        let machine =
+            self.sources.entry(migration).or_insert_with(|| MigrationSource::new(migration));
         let mut effects = Outbox::new();
         machine.handle(now, event, &mut effects);
         for effect in effects.drain() {
@@ -459,7 +460,8 @@ impl Server {
         event: TargetEvent,
         out: &mut Outside,
     ) {
-        let machine = self.targets.entry(migration).or_insert_with(|| Target::new(migration, CUTS));
+        let machine =
+            self.targets.entry(migration).or_insert_with(|| MigrationTarget::new(migration, CUTS));
         let mut effects = Outbox::new();
         machine.handle(now, event, &mut effects);
         for effect in effects.drain() {

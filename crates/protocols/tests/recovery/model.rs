@@ -5,7 +5,7 @@
 use super::backups::{Backups, Entries, Replica, part};
 use fastrand::Rng;
 use protocols::recovery::timing::{FETCHES_MAX, REPLAYS_MAX};
-use protocols::recovery::{Master, MasterEffect, MasterEvent, PartName, ReplayFailure};
+use protocols::recovery::{MasterEffect, MasterEvent, PartName, RecoveryMaster, ReplayFailure};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -84,7 +84,7 @@ struct World {
     now: Instant,
     events: BTreeMap<(Instant, u64), Happening>,
     count: u64,
-    master: Master,
+    master: RecoveryMaster,
     backups: Backups,
     log: BTreeMap<SegmentId, Known>,
     dead: BTreeSet<ServerId>,
@@ -120,7 +120,7 @@ impl World {
             now: Instant(0),
             events: BTreeMap::new(),
             count: 0,
-            master: Master::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
+            master: RecoveryMaster::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
             backups: Backups::default(),
             log: BTreeMap::new(),
             dead: BTreeSet::new(),

@@ -9,7 +9,7 @@
 
 use super::backups::{Backups, Entries, Replica, part};
 use goldenscript::{Argument, Command, Context};
-use protocols::recovery::{Master, MasterEffect, MasterEvent, PartName, ReplayFailure};
+use protocols::recovery::{MasterEffect, MasterEvent, PartName, RecoveryMaster, ReplayFailure};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
@@ -41,7 +41,7 @@ enum Message {
 
 struct World {
     now: Instant,
-    master: Master,
+    master: RecoveryMaster,
     backups: Backups,
     in_transit: VecDeque<(ServerId, Message)>,
     held: Vec<(ServerId, Message)>,
@@ -63,7 +63,7 @@ impl World {
     fn new() -> World {
         World {
             now: Instant(0),
-            master: Master::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
+            master: RecoveryMaster::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
             backups: Backups::default(),
             in_transit: VecDeque::new(),
             held: Vec::new(),

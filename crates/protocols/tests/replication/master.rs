@@ -5,7 +5,7 @@ use super::scripts::append;
 use super::server::Envelope;
 use protocols::Outbox;
 use protocols::replication::{
-    Manifest, Promise, Replicator, ReplicatorEffect, ReplicatorEvent, Settings,
+    ManifestSegments, Promise, Replicator, ReplicatorEffect, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use types::{Instant, SegmentId, ServerId};
@@ -52,7 +52,7 @@ pub(crate) struct Master {
     /// Segments with reused memory, each with the manifest segment at the time of the decision.
     pub(crate) leaving: BTreeMap<SegmentId, Option<SegmentId>>,
     /// The living manifest segments, and the data replicator's events that wait for them.
-    pub(crate) manifest: Manifest<ReplicatorEvent>,
+    pub(crate) manifest: ManifestSegments<ReplicatorEvent>,
     pub(crate) head: Option<SegmentId>,
     next_segment: u64,
     /// Set if the manifest segment has lost a replica.
@@ -71,17 +71,21 @@ pub(crate) struct Master {
 
 impl Master {
     pub(crate) fn new(replicas: usize, promise: Promise, sin: Option<Sin>) -> Master {
-        let settings = Settings { log: MASTER, kind: ReplicaKind::Data, replicas, promise };
+        let settings =
+            ReplicatorSettings { log: MASTER, kind: ReplicaKind::Data, replicas, promise };
         Master {
             data: Replicator::new(settings),
-            chain_keeper: Replicator::new(Settings { kind: ReplicaKind::Directory, ..settings }),
+            chain_keeper: Replicator::new(ReplicatorSettings {
+                kind: ReplicaKind::Directory,
+                ..settings
+            }),
             chain: Chain::default(),
             lengths: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             closed: BTreeSet::new(),
             kept: BTreeSet::new(),
             leaving: BTreeMap::new(),
-            manifest: Manifest::default(),
+            manifest: ManifestSegments::default(),
             head: None,
             next_segment: 1,
             wants_chain: true,
@@ -110,7 +114,7 @@ impl Master {
     /// Handles that the coordinator has stored the id of this manifest segment.
     pub(crate) fn chain_listed(&mut self, now: Instant, segment: SegmentId) {
         self.todo.push_back((ReplicaKind::Directory, ReplicatorEvent::Listed { segment }));
-        self.manifest.note(segment);
+        self.manifest.recorded(segment);
         self.tell_counted();
         self.run(now);
     }
@@ -186,7 +190,7 @@ impl Master {
                     self.announced.push(segment);
                 }
                 if self.sin == Some(Sin::CoordinatorIsTooLate) {
-                    self.manifest.note(segment);
+                    self.manifest.recorded(segment);
                     self.tell_counted();
                     let event = ReplicatorEvent::Listed { segment };
                     self.todo.push_back((ReplicaKind::Directory, event));

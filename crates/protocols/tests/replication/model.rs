@@ -10,7 +10,9 @@ use super::chain::{CHAIN, Directory};
 use super::master::{MASTER, Master, Sin};
 use super::server::{Envelope, Outside, Server, Work};
 use fastrand::Rng;
-use protocols::replication::{BackupEvent, Candidate, Promise, Rack, ReplicatorEvent, fences};
+use protocols::replication::{
+    BackupCandidate, BackupEvent, Promise, Rack, ReplicatorEvent, fences,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -360,7 +362,7 @@ impl World {
         let is_last = known().all(|server| server.id == MASTER);
         self.has_been_last |= is_last;
         let known = known().filter(|server| is_last || server.id != MASTER);
-        let candidates = known.map(|server| Candidate {
+        let candidates = known.map(|server| BackupCandidate {
             server: server.id,
             rack: Rack(server.id.0 % 3),
             is_usable: server.is_alive && !self.unusable.contains(&server.id),

@@ -11,8 +11,8 @@ use super::server::{Envelope, Outside, Server, Work};
 use goldenscript::{Argument, Command, Context};
 use protocols::Outbox;
 use protocols::replication::{
-    BackupEvent, Candidate, Holders, Piece, Promise, Quorum, Rack, Replicator, ReplicatorEffect,
-    ReplicatorEvent, Settings, appended,
+    BackupCandidate, BackupCounts, BackupEvent, Piece, Promise, Quorum, Rack, Replicator,
+    ReplicatorEffect, ReplicatorEvent, ReplicatorSettings, appended,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -63,8 +63,8 @@ struct World {
     lines: Vec<String>,
 }
 
-fn settings(replicas: usize) -> Settings {
-    Settings { log: MASTER, kind: ReplicaKind::Data, replicas, promise: Promise::Taken }
+fn settings(replicas: usize) -> ReplicatorSettings {
+    ReplicatorSettings { log: MASTER, kind: ReplicaKind::Data, replicas, promise: Promise::Taken }
 }
 
 impl World {
@@ -91,7 +91,7 @@ impl World {
         let is_stable = options.get("promise") == Some(&"stable");
         let is_chain = options.get("kind") == Some(&"chain");
         self.shows_beats = is_chain;
-        self.master = Replicator::new(Settings {
+        self.master = Replicator::new(ReplicatorSettings {
             promise: if is_stable { Promise::Stable } else { Promise::Taken },
             kind: if is_chain { ReplicaKind::Directory } else { ReplicaKind::Data },
             ..settings(options.get("replicas").map_or(2, |it| it.parse().expect("replicas")))
@@ -117,7 +117,7 @@ impl World {
         let is_last = !self.servers.values().any(|server| others(&server));
         let living = self.servers.values().filter(|it| is_last || others(it));
         let rack = |id: ServerId| self.racks.get((id.0 as usize).checked_sub(2)?).copied();
-        let candidates = living.map(|server| Candidate {
+        let candidates = living.map(|server| BackupCandidate {
             server: server.id,
             rack: Rack(rack(server.id).unwrap_or(server.id.0 | 1 << 31)),
             is_usable: true,
@@ -363,7 +363,7 @@ impl goldenscript::Runner for World {
                 self.lines.push(format!("a write gets {reach} backups"));
             }
             "holders" => {
-                let Holders { taken, stable } = self.master.holders();
+                let BackupCounts { taken, stable } = self.master.backup_counts();
                 self.lines.push(format!("all is on {taken} backups, stable on {stable}"));
             }
             name => self.command_of_server(name, server_id(words[0]))?,

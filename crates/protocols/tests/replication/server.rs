@@ -1,6 +1,6 @@
 //! A server that holds replicas for other servers: the real machine, with a map as its disk.
 
-use protocols::replication::{Asked, Backup, BackupEffect, BackupEvent, Scrubbed};
+use protocols::replication::{AppendHeader, Backup, BackupEffect, BackupEvent, ScrubResult};
 use protocols::{Outbox, Ticket};
 use std::collections::BTreeMap;
 use types::{Instant, ServerId, UnixMillis};
@@ -93,7 +93,7 @@ impl Server {
                 self.tickets += 1;
                 let payload = Some(Ticket(self.tickets)).filter(|_| envelope.bytes > 0);
                 payload.map(|ticket| self.payloads.insert(ticket, (append.from, to)));
-                let asked = Asked {
+                let header = AppendHeader {
                     replica: append.replica,
                     from: append.from,
                     to,
@@ -101,7 +101,7 @@ impl Server {
                     sent: append.sent,
                     clock: append.clock,
                 };
-                BackupEvent::Append { from, asked, payload }
+                BackupEvent::Append { from, header, payload }
             }
             PeerMessage::Release { replicas } => {
                 BackupEvent::Release { log: from, replicas: replicas.clone() }
@@ -182,7 +182,7 @@ impl Server {
             }
             Work::Scrub(replica) => {
                 let stored = self.disk.get(&replica).filter(|stored| !stored.is_spoiled);
-                let found = stored.map_or(Scrubbed::Damaged, |it| Scrubbed::Whole(it.length));
+                let found = stored.map_or(ScrubResult::Damaged, |it| ScrubResult::Whole(it.length));
                 BackupEvent::Scrubbed { replica, found }
             }
             Work::Free(replica) => {

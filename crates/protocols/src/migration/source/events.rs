@@ -1,4 +1,4 @@
-//! Events and effects of a [`Source`](super::Source).
+//! Events and effects of a [`MigrationSource`](super::MigrationSource).
 
 use crate::migration::text;
 use std::fmt;
@@ -56,7 +56,7 @@ pub enum SourceEvent {
         /// The range from the effect.
         range: HashRange,
     },
-    /// A deadline has passed: [`Source::next_deadline`](super::Source::next_deadline).
+    /// A deadline has passed: [`next_deadline`](super::MigrationSource::next_deadline).
     Tick,
 }
 

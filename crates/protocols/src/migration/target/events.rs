@@ -1,4 +1,4 @@
-//! Events and effects of a [`Target`](super::Target).
+//! Events and effects of a [`MigrationTarget`](super::MigrationTarget).
 
 use crate::Ticket;
 use crate::migration::text;
@@ -63,7 +63,7 @@ pub enum TargetEvent {
     },
     /// A [`TargetEffect::Cut`] is committed.
     CutCommitted,
-    /// A deadline has passed: [`Target::next_deadline`](super::Target::next_deadline).
+    /// A deadline has passed: [`next_deadline`](super::MigrationTarget::next_deadline).
     Tick,
 }
 
@@ -147,7 +147,7 @@ pub struct Acceptance {
     /// The partitions of the range, ascending.
     pub partitions: Vec<HashRange>,
     /// End of service without evidence: see
-    /// [`Target::unacknowledged_until`](super::Target::unacknowledged_until).
+    /// [`unacknowledged_until`](super::MigrationTarget::unacknowledged_until).
     pub until: Instant,
 }
 

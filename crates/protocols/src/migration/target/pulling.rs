@@ -2,7 +2,7 @@
 
 use super::events::{Added, TargetEffect};
 use crate::migration::cuts::Cuts;
-use crate::migration::progress::Partition;
+use crate::migration::progress::PulledPartition;
 use crate::migration::timing::TELL_AGAIN;
 use crate::migration::{policy, ranges, text};
 use crate::{Outbox, Ticket};
@@ -20,18 +20,18 @@ pub(super) struct Pulling {
     pull_bytes: u32,
     pulls_ahead: usize,
     since: Instant,
-    partitions: Vec<Partition>,
+    partitions: Vec<PulledPartition>,
     cuts: Cuts,
-    cut: Cut,
+    cut: CutState,
     /// The ranges that depend on the source since the last committed cut; `None` before the first.
     committed: Option<Vec<HashRange>>,
     progress: MigrationProgress,
-    tell_at: Instant,
+    report_at: Instant,
 }
 
 /// The state of the current cut.
 #[derive(Debug)]
-enum Cut {
+enum CutState {
     /// No cut is running. `bytes` were replayed since `since`; `moved`: some progress has advanced.
     Idle { since: Instant, bytes: u64, moved: bool },
     /// A cut is being committed, after which `remaining` depends on the source.
@@ -48,12 +48,12 @@ impl Pulling {
             pull_bytes: policy::pull_bytes(&intent.policy),
             pulls_ahead: policy::pulls_ahead(&intent.policy),
             since: now,
-            partitions: ranges.into_iter().map(Partition::new).collect(),
+            partitions: ranges.into_iter().map(PulledPartition::new).collect(),
             cuts,
-            cut: Cut::Idle { since: now, bytes: 0, moved: false },
+            cut: CutState::Idle { since: now, bytes: 0, moved: false },
             committed: None,
             progress: MigrationProgress { records_total, ..MigrationProgress::default() },
-            tell_at: now + TELL_AGAIN,
+            report_at: now + TELL_AGAIN,
         }
     }
 
@@ -94,12 +94,12 @@ impl Pulling {
         let partition = &mut self.partitions[usize::from(place)];
         if partition.advance() {
             out.push(TargetEffect::Advance { partition: place, to: partition.progress() });
-            self.cut.note_moved();
+            self.cut.record_advance();
         }
     }
 
     pub(super) fn replay_failed(&mut self, now: Instant, place: u16, ticket: Ticket) {
-        self.partitions[usize::from(place)].spoil(now, ticket);
+        self.partitions[usize::from(place)].pull_again(now, ticket);
     }
 
     pub(super) fn priority_replayed(&mut self, now: Instant, added: Added) {
@@ -111,12 +111,12 @@ impl Pulling {
         self.progress.records += added.records;
         self.progress.bytes += added.bytes;
         self.progress.elapsed_ns = now.since(self.since).as_nanos() as u64;
-        self.cut.note_bytes(added.bytes);
+        self.cut.add_bytes(added.bytes);
     }
 
     pub(super) fn cut_committed(&mut self, now: Instant) {
         self.committed = Some(self.cut.commit(now));
-        self.tell_at = now;
+        self.report_at = now;
     }
 
     /// Returns whether nothing depends on the source any more.
@@ -124,19 +124,19 @@ impl Pulling {
         self.committed.as_ref().is_some_and(Vec::is_empty)
     }
 
-    pub(super) fn report(&self) -> MigrationProgress {
+    pub(super) fn progress(&self) -> MigrationProgress {
         self.progress
     }
 
     pub(super) fn next_deadline(&self) -> Instant {
-        let pulls = self.partitions.iter().filter_map(Partition::next_deadline);
-        pulls.chain(self.cut.next_deadline(self.cuts)).fold(self.tell_at, Instant::min)
+        let pulls = self.partitions.iter().filter_map(PulledPartition::next_deadline);
+        pulls.chain(self.cut.next_deadline(self.cuts)).fold(self.report_at, Instant::min)
     }
 
     /// Sends pulls, cuts and reports that are due.
-    pub(super) fn settle(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
+    pub(super) fn reconcile(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         for (place, partition) in self.partitions.iter_mut().enumerate() {
-            if let Some(cursor) = partition.ask(now, self.pulls_ahead) {
+            if let Some(cursor) = partition.next_pull(now, self.pulls_ahead) {
                 let pull = Pull {
                     migration: self.migration,
                     epoch: self.epoch,
@@ -149,16 +149,16 @@ impl Pulling {
             }
         }
         if self.cut.is_due(now, self.cuts, self.is_complete()) {
-            self.cut = Cut::running(self.remaining());
+            self.cut = CutState::running(self.remaining());
             out.push(TargetEffect::Cut);
         }
-        if now >= self.tell_at {
-            self.tell(out);
-            self.tell_at = now + TELL_AGAIN;
+        if now >= self.report_at {
+            self.report(out);
+            self.report_at = now + TELL_AGAIN;
         }
     }
 
-    fn tell(&self, out: &mut Outbox<TargetEffect>) {
+    fn report(&self, out: &mut Outbox<TargetEffect>) {
         let (migration, progress) = (self.migration, self.progress);
         out.push(TargetEffect::Tell(ToCoordinator::Progress { migration, progress }));
         out.push(TargetEffect::Tell(match self.committed.clone() {
@@ -172,52 +172,52 @@ impl Pulling {
     }
 
     fn remaining(&self) -> Vec<HashRange> {
-        ranges::merged(self.partitions.iter().filter_map(Partition::remaining))
+        ranges::merged(self.partitions.iter().filter_map(PulledPartition::remaining))
     }
 }
 
-impl Cut {
-    fn running(remaining: Vec<HashRange>) -> Cut {
-        Cut::Running { remaining, bytes: 0, moved: false }
+impl CutState {
+    fn running(remaining: Vec<HashRange>) -> CutState {
+        CutState::Running { remaining, bytes: 0, moved: false }
     }
 
-    fn note_bytes(&mut self, added: u64) {
+    fn add_bytes(&mut self, added: u64) {
         match self {
-            Cut::Idle { bytes, .. } | Cut::Running { bytes, .. } => *bytes += added,
+            CutState::Idle { bytes, .. } | CutState::Running { bytes, .. } => *bytes += added,
         }
     }
 
-    fn note_moved(&mut self) {
+    fn record_advance(&mut self) {
         match self {
-            Cut::Idle { moved, .. } | Cut::Running { moved, .. } => *moved = true,
+            CutState::Idle { moved, .. } | CutState::Running { moved, .. } => *moved = true,
         }
     }
 
     /// Returns whether a new cut would shrink the dependency by enough, or end it.
     fn is_due(&self, now: Instant, cuts: Cuts, is_complete: bool) -> bool {
         match self {
-            Cut::Idle { since, bytes, moved } => {
+            CutState::Idle { since, bytes, moved } => {
                 let is_worth_it = *bytes >= cuts.bytes || now >= *since + cuts.after;
                 is_complete || (*moved && is_worth_it)
             }
-            Cut::Running { .. } => false,
+            CutState::Running { .. } => false,
         }
     }
 
     fn next_deadline(&self, cuts: Cuts) -> Option<Instant> {
         match self {
-            Cut::Idle { since, moved: true, .. } => Some(*since + cuts.after),
-            Cut::Idle { .. } | Cut::Running { .. } => None,
+            CutState::Idle { since, moved: true, .. } => Some(*since + cuts.after),
+            CutState::Idle { .. } | CutState::Running { .. } => None,
         }
     }
 
     /// Ends the running cut and returns the ranges that still depend on the source.
     fn commit(&mut self, now: Instant) -> Vec<HashRange> {
-        let Cut::Running { remaining, bytes, moved } = self else {
+        let CutState::Running { remaining, bytes, moved } = self else {
             unreachable!("a cut was committed that was not requested");
         };
         let (remaining, bytes, moved) = (std::mem::take(remaining), *bytes, *moved);
-        *self = Cut::Idle { since: now, bytes, moved };
+        *self = CutState::Idle { since: now, bytes, moved };
         remaining
     }
 }

@@ -11,7 +11,7 @@ use wire::replica::ReplicaId;
 
 /// The result of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scrubbed {
+pub enum ScrubResult {
     /// The number of bytes of the segment that are intact.
     Whole(u32),
     /// The disk cannot read the replica, or its content differs from what was written.
@@ -22,7 +22,7 @@ pub enum Scrubbed {
 
 /// The header of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct AppendHeader {
     /// The replica.
     pub replica: ReplicaId,
     /// Offset in the segment at which the bytes begin.
@@ -68,7 +68,7 @@ pub enum BackupEvent {
         /// The sender.
         from: ServerId,
         /// The header of the append.
-        asked: Asked,
+        header: AppendHeader,
         /// The bytes, if the append has any.
         payload: Option<Ticket>,
     },
@@ -113,7 +113,7 @@ pub enum BackupEvent {
         /// The replica.
         replica: ReplicaId,
         /// The result.
-        found: Scrubbed,
+        found: ScrubResult,
     },
     /// The driver has completed a [`BackupEffect::Free`].
     Freed {

@@ -1,7 +1,7 @@
 //! Reads that a backup starts itself. It measures replicas of an earlier process, and it scrubs
 //! its own replicas to verify that they still exist.
 
-use super::{Backup, BackupEffect, Scrubbed, State, Then, first_of};
+use super::{Backup, BackupEffect, DiskFollowUp, ReplicaState, ScrubResult, first_of};
 use crate::Outbox;
 use crate::replication::timing::{READ_AT_LEISURE, READ_IN_HASTE};
 use types::{Instant, ServerId};
@@ -22,8 +22,8 @@ impl Backup {
             let awaited = self.unreported.iter().find_map(of_log);
             let Some(replica) = awaited.or(self.unmeasured.first()).copied() else { return };
             self.unmeasured.remove(&replica);
-            if let Some(held) = self.held.get_mut(&replica) {
-                held.state = State::Measuring { then: Then::Answer };
+            if let Some(held) = self.replicas.get_mut(&replica) {
+                held.state = ReplicaState::Measuring { then: DiskFollowUp::Answer };
                 self.measuring += 1;
                 out.push(BackupEffect::Measure { replica });
             }
@@ -34,19 +34,19 @@ impl Backup {
     pub(super) fn measured(
         &mut self,
         replica: ReplicaId,
-        state: Option<State>,
+        state: Option<ReplicaState>,
         out: &mut Outbox<BackupEffect>,
     ) {
-        let Some(held) = self.held.get_mut(&replica) else { return };
-        let State::Measuring { then } = held.state else { return };
+        let Some(held) = self.replicas.get_mut(&replica) else { return };
+        let ReplicaState::Measuring { then } = held.state else { return };
         self.measuring -= 1;
         match (then, state) {
-            (Then::Free, _) => {
-                held.state = State::Freeing;
+            (DiskFollowUp::Free, _) => {
+                held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
-            (Then::Answer | Then::AnswerAndSync, Some(state)) => held.state = state,
-            (Then::Answer | Then::AnswerAndSync, None) => self.drop(replica),
+            (DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync, Some(state)) => held.state = state,
+            (DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync, None) => self.drop(replica),
         }
     }
 
@@ -56,9 +56,9 @@ impl Backup {
     pub(super) fn scrub(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
         while let Some(replica) = self.scrub.take(now) {
             let is_fenced = self.is_fenced(replica.log);
-            let Some(held) = self.held.get_mut(&replica) else { continue };
+            let Some(held) = self.replicas.get_mut(&replica) else { continue };
             match held.state {
-                State::Kept { length, .. } if !held.is_found && !is_fenced => {
+                ReplicaState::Written { length, .. } if !held.is_found && !is_fenced => {
                     self.scrub.begin(now, replica, length);
                     return out.push(BackupEffect::Scrub { replica });
                 }
@@ -71,28 +71,28 @@ impl Backup {
         &mut self,
         now: Instant,
         replica: ReplicaId,
-        found: Scrubbed,
+        found: ScrubResult,
         out: &mut Outbox<BackupEffect>,
     ) {
         let Some(wanted) = self.scrub.end(replica) else { return };
         let is_fenced = self.is_fenced(replica.log);
-        let Some(held) = self.held.get_mut(&replica) else { return };
+        let Some(held) = self.replicas.get_mut(&replica) else { return };
         let is_bad = match found {
-            Scrubbed::Whole(length) => length < wanted,
-            Scrubbed::Damaged => true,
-            Scrubbed::Unknown => {
+            ScrubResult::Whole(length) => length < wanted,
+            ScrubResult::Damaged => true,
+            ScrubResult::Unknown => {
                 held.scrub_at = self.scrub.plan_again(now, replica);
                 return;
             }
         };
         match held.state {
-            State::Kept { .. } if is_bad && !is_fenced => {
-                held.state = State::Failed;
+            ReplicaState::Written { .. } if is_bad && !is_fenced => {
+                held.state = ReplicaState::Failed;
                 out.push(BackupEffect::GiveUp { replica });
                 held.complain(replica, out);
             }
             // The disk is writing to the replica at the moment; another read follows.
-            State::Taking { .. } if is_bad => {
+            ReplicaState::Writing { .. } if is_bad => {
                 held.scrub_at = self.scrub.plan_again(now, replica);
             }
             _ => held.scrub_at = self.scrub.plan(now, replica),

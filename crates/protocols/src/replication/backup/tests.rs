@@ -8,8 +8,9 @@ fn what_can_take_nothing_more_is_kept_until_it_is_released() {
     let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
     let (mut backup, mut out) = (Backup::new(), Outbox::new());
     let append = |from, to| {
-        let asked = Asked { replica, from, to, is_last: false, sent: at, clock: UnixMillis(0) };
-        BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) }
+        let header =
+            AppendHeader { replica, from, to, is_last: false, sent: at, clock: UnixMillis(0) };
+        BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
     };
     backup.handle(at, append(0, 80), &mut out);
     backup.handle(at, BackupEvent::Taken { replica, length: 80, stable: 64 }, &mut out);
@@ -39,9 +40,9 @@ fn what_was_found_takes_nothing_and_stays_whole() {
     );
     // A master that has not heard of the earlier process's death sends an append to its address.
     for from in [0, 80, 96] {
-        let asked =
-            Asked { replica, from, to: 120, is_last: false, sent: at, clock: UnixMillis(0) };
-        let append = BackupEvent::Append { from: log, asked, payload: Some(Ticket(1)) };
+        let header =
+            AppendHeader { replica, from, to: 120, is_last: false, sent: at, clock: UnixMillis(0) };
+        let append = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
         backup.handle(at, append, &mut out);
         let result = AppendResult::Refused(AppendRefusal::Failed);
         let refusal = BackupEffect::Answer(Appended { replica, sent: at, result });
@@ -146,7 +147,7 @@ fn scrubbing() -> (Backup, [ReplicaId; 2]) {
         epoch: ReplicaEpoch(0),
     });
     for replica in ids {
-        let asked = Asked {
+        let header = AppendHeader {
             replica,
             from: 0,
             to: LENGTH,
@@ -154,7 +155,7 @@ fn scrubbing() -> (Backup, [ReplicaId; 2]) {
             sent: Instant(5),
             clock: UnixMillis(0),
         };
-        let append = BackupEvent::Append { from: ServerId(1), asked, payload: Some(Ticket(1)) };
+        let append = BackupEvent::Append { from: ServerId(1), header, payload: Some(Ticket(1)) };
         let mut out = Outbox::new();
         backup.handle(Instant(0), append, &mut out);
         let taken = BackupEvent::Taken { replica, length: LENGTH, stable: LENGTH };
@@ -179,7 +180,7 @@ fn each_replica_is_read_again_once_per_interval_and_slowly() {
     for round in 1..4 {
         assert_eq!(effects(&mut backup, now, BackupEvent::Tick), scrub(ids[0]), "round {round}");
         assert_eq!(effects(&mut backup, now, BackupEvent::Tick), [], "one at a time");
-        let whole = |replica| BackupEvent::Scrubbed { replica, found: Scrubbed::Whole(LENGTH) };
+        let whole = |replica| BackupEvent::Scrubbed { replica, found: ScrubResult::Whole(LENGTH) };
         assert_eq!(effects(&mut backup, now, whole(ids[0])), []);
         // One MiB at 16 MiB per second.
         let second = now + std::time::Duration::from_millis(63);
@@ -192,7 +193,7 @@ fn each_replica_is_read_again_once_per_interval_and_slowly() {
 
 #[test]
 fn a_replica_that_the_disk_has_lost_is_given_up_and_its_master_told_until_it_releases_it() {
-    for found in [Scrubbed::Damaged, Scrubbed::Whole(LENGTH - 1)] {
+    for found in [ScrubResult::Damaged, ScrubResult::Whole(LENGTH - 1)] {
         let (mut backup, [replica, _]) = scrubbing();
         let now = Instant(0) + HOUR;
         effects(&mut backup, now, BackupEvent::Tick);
@@ -213,7 +214,7 @@ fn what_could_not_be_tried_is_tried_again_and_what_is_fenced_or_gone_is_left_alo
     let (mut backup, [replica, other]) = scrubbing();
     let now = Instant(0) + HOUR;
     effects(&mut backup, now, BackupEvent::Tick);
-    let unknown = BackupEvent::Scrubbed { replica, found: Scrubbed::Unknown };
+    let unknown = BackupEvent::Scrubbed { replica, found: ScrubResult::Unknown };
     assert_eq!(effects(&mut backup, now, unknown), []);
     assert_eq!(backup.kept(ServerId(1)).count(), 2);
     let release = BackupEvent::Release { log: ServerId(1), replicas: vec![other] };
@@ -224,7 +225,7 @@ fn what_could_not_be_tried_is_tried_again_and_what_is_fenced_or_gone_is_left_alo
     assert_eq!(again, [BackupEffect::Scrub { replica }]);
     // No living master could make the replica again, so the backup keeps it.
     effects(&mut backup, minute, BackupEvent::Fence { log: ServerId(1) });
-    let damaged = BackupEvent::Scrubbed { replica, found: Scrubbed::Damaged };
+    let damaged = BackupEvent::Scrubbed { replica, found: ScrubResult::Damaged };
     assert_eq!(effects(&mut backup, minute, damaged), []);
     assert_eq!(backup.kept(ServerId(1)).count(), 1);
     assert_eq!(effects(&mut backup, minute + HOUR, BackupEvent::Tick), []);
@@ -240,7 +241,7 @@ fn the_clock_of_a_master_goes_on_until_its_log_is_fenced() {
         backup.clock(log).0
     };
     let told = |clock: u64| {
-        let asked = Asked {
+        let header = AppendHeader {
             replica,
             from: 0,
             to: 0,
@@ -248,7 +249,7 @@ fn the_clock_of_a_master_goes_on_until_its_log_is_fenced() {
             sent: begin,
             clock: UnixMillis(clock),
         };
-        BackupEvent::Append { from: log, asked, payload: None }
+        BackupEvent::Append { from: log, header, payload: None }
     };
     assert_eq!(handle(begin, told(5_000)), 5_000);
     assert_eq!(handle(begin + second, told(4_000)), 5_000, "a late append");

@@ -4,14 +4,14 @@ use super::Replicator;
 use crate::Outbox;
 use crate::replication::events::ReplicatorEffect;
 use crate::replication::replica::Replica;
-use crate::replication::segment::{Segment, Stage};
+use crate::replication::segment::{ReplicatedSegment, SegmentStage};
 use crate::replication::timing::{BEAT, SILENT_LATE_LOOK};
 use std::collections::BTreeSet;
 use types::{Instant, SegmentId, ServerId};
 
 /// The way in which a replica was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loss {
+enum LossCause {
     /// The backup's server died.
     Died,
     /// The backup takes no more bytes for the replica.
@@ -22,7 +22,7 @@ impl Replicator {
     /// Handles a refusal. The backup holds nothing of the segment and remembers the refusal, so
     /// another backup takes its place as if the first had never been asked.
     pub(super) fn refused(&mut self, now: Instant, id: SegmentId, backup: ServerId) {
-        self.placement.note_refused(now, backup);
+        self.placement.record_refusal(now, backup);
         let Some(segment) = self.segments.get_mut(&id) else { return };
         if segment.remove(backup).is_some() {
             self.replica_counts.remove(backup);
@@ -32,36 +32,36 @@ impl Replicator {
     }
 
     /// Handles a backup that takes no more bytes for its replica of the segment.
-    pub(super) fn lose(
+    pub(super) fn replica_failed(
         &mut self,
         now: Instant,
         id: SegmentId,
         backup: ServerId,
         out: &mut Outbox<ReplicatorEffect>,
     ) {
-        self.placement.note_refused(now, backup);
-        self.note_loss(id, backup, Loss::Failed, out);
+        self.placement.record_refusal(now, backup);
+        self.record_loss(id, backup, LossCause::Failed, out);
     }
 
-    fn note_loss(
+    fn record_loss(
         &mut self,
         id: SegmentId,
         backup: ServerId,
-        loss: Loss,
+        loss: LossCause,
         out: &mut Outbox<ReplicatorEffect>,
     ) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         let Some(replica) = segment.remove(backup) else { return };
         self.replica_counts.remove(backup);
-        let may_count = replica.is_original() && segment.stage < Stage::Kept;
+        let may_count = replica.is_original() && segment.stage < SegmentStage::Sealed;
         if may_count {
-            segment.note_loss();
+            segment.record_loss();
             segment.request_close(id, out);
         }
         match loss {
-            Loss::Died => {}
-            Loss::Failed if may_count => segment.former.push(backup),
-            Loss::Failed => self.release(id, [(backup, replica.epoch)].into_iter()),
+            LossCause::Died => {}
+            LossCause::Failed if may_count => segment.former.push(backup),
+            LossCause::Failed => self.release(id, [(backup, replica.epoch)].into_iter()),
         }
         self.update_short(id);
         self.may_copy = true;
@@ -69,14 +69,15 @@ impl Replicator {
 
     pub(super) fn died(&mut self, backup: ServerId, out: &mut Outbox<ReplicatorEffect>) {
         self.askers.remove(&backup);
-        self.placement.note_dead(backup);
-        self.releases.note_dead(backup);
-        self.suspicions.note_dead(backup);
-        self.silence.note_dead(backup);
-        let holds = |segment: &Segment| segment.replicas.iter().any(|it| it.backup == backup);
+        self.placement.record_death(backup);
+        self.releases.record_death(backup);
+        self.suspicions.record_death(backup);
+        self.silence.record_death(backup);
+        let holds =
+            |segment: &ReplicatedSegment| segment.replicas.iter().any(|it| it.backup == backup);
         let held: Vec<SegmentId> =
             self.segments.iter().filter(|(_, segment)| holds(segment)).map(|(id, _)| *id).collect();
-        held.into_iter().for_each(|id| self.note_loss(id, backup, Loss::Died, out));
+        held.into_iter().for_each(|id| self.record_loss(id, backup, LossCause::Died, out));
         self.segments.values_mut().for_each(|it| it.former.retain(|former| *former != backup));
     }
 }
@@ -85,8 +86,8 @@ impl Replicator {
 impl Replicator {
     /// Grants every backup one more beat if this master was suspended until now: it has not read
     /// the answers that arrived meanwhile.
-    pub(super) fn note_pause(&mut self, now: Instant) {
-        if self.look_at.is_none_or(|at| now.since(at) <= SILENT_LATE_LOOK) {
+    pub(super) fn forgive_own_pause(&mut self, now: Instant) {
+        if self.late_check_at.is_none_or(|at| now.since(at) <= SILENT_LATE_LOOK) {
             return;
         }
         let since = now + BEAT - self.silence.limit();
@@ -98,9 +99,9 @@ impl Replicator {
 
     /// Returns, for each replica that the log waits for, the time at which it becomes late.
     fn late(&self) -> impl Iterator<Item = (ServerId, Instant)> {
-        let (pace, limit) = (self.pace(), self.silence.limit());
+        let (policy, limit) = (self.poll_policy(), self.silence.limit());
         let replicas = self.active.iter().flat_map(|id| &self.segments[id].replicas);
-        let late = move |it: &Replica| Some((it.backup, it.late_since(pace)? + limit));
+        let late = move |it: &Replica| Some((it.backup, it.late_since(policy)? + limit));
         replicas.filter_map(late).filter(|(backup, _)| !self.silence.is_silent(*backup))
     }
 
@@ -110,9 +111,13 @@ impl Replicator {
     }
 
     /// Replaces a backup that does not answer, and readmits backups that answer again.
-    pub(super) fn replace_the_silent(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
+    pub(super) fn replace_silent_backups(
+        &mut self,
+        now: Instant,
+        out: &mut Outbox<ReplicatorEffect>,
+    ) {
         let others = || self.placement.others_than(&BTreeSet::new());
-        for backup in self.silence.pass(now, others) {
+        for backup in self.silence.readmit(now, others) {
             self.placement.set_silent(backup, false);
             self.may_copy = true;
             self.review_all_at(now);
@@ -120,15 +125,15 @@ impl Replicator {
         let late = self.late().filter(|(_, at)| *at <= now);
         let late: BTreeSet<ServerId> = late.map(|(backup, _)| backup).collect();
         let others = || self.placement.others_than(&late);
-        let Some(backup) = self.silence.judge(now, &late, others) else { return };
+        let Some(backup) = self.silence.backup_to_replace(now, &late, others) else { return };
         out.push(ReplicatorEffect::Silent { backup });
         self.placement.set_silent(backup, true);
         let hangs = |id: &SegmentId| self.segments[id].hangs_on(backup);
         let hanging: Vec<SegmentId> = self.active.iter().copied().filter(hangs).collect();
         for id in hanging {
-            if !self.is_chain() {
-                self.note_loss(id, backup, Loss::Failed, out);
-            } else if self.is_better_without_the_silent(id) {
+            if !self.is_manifest_log() {
+                self.record_loss(id, backup, LossCause::Failed, out);
+            } else if self.is_better_restarted(id) {
                 let segment = self.segments.get_mut(&id);
                 segment.into_iter().for_each(|segment| segment.request_close(id, out));
             }
@@ -137,7 +142,7 @@ impl Replicator {
 
     /// Returns whether a new manifest segment on answering backups would be better than this one:
     /// too few of this one's backups answer, or as many others answer as this one has replicas.
-    fn is_better_without_the_silent(&self, id: SegmentId) -> bool {
+    fn is_better_restarted(&self, id: SegmentId) -> bool {
         let segment = &self.segments[&id];
         let answers = |it: &&Replica| !self.silence.is_silent(it.backup);
         let answering = segment.replicas.iter().filter(answers).count();

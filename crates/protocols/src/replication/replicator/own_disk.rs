@@ -1,16 +1,15 @@
 //! Replication to the master's own disk, for a master that is the last living server.
 //!
 //! Such a master is a backup of its own log, with the same messages and rules, and never together
-//! with other backups: the [`Candidate`](super::super::Candidate)s are either other servers or
-//! the master alone. No other server can take over its ranges: a recovery needs the manifest
-//! segment that the coordinator has recorded, and its only replica is on this disk. See
-//! `docs/design/solo.md`.
+//! with other backups: the candidates for replicas are either other servers or the master alone.
+//! No other server can take over its ranges: a recovery needs the manifest segment that the
+//! coordinator has recorded, and its only replica is on this disk. See `docs/design/solo.md`.
 //!
 //! **Invariant:** a replica on the own disk counts as one of the wanted replicas only while no
 //! other server lives. It is released when its segment is sealed and enough other servers have
 //! all of it.
 
-use super::{Replicator, Stage};
+use super::{Replicator, SegmentStage};
 use types::{SegmentId, ServerId};
 
 impl Replicator {
@@ -50,7 +49,7 @@ impl Replicator {
     /// Releases the replica of a segment on the own disk if it is no longer needed.
     pub(super) fn release_own(&mut self, id: SegmentId) {
         let own = self.settings.log;
-        if self.is_chain() || self.keeps_own_log() {
+        if self.is_manifest_log() || self.keeps_own_log() {
             return;
         }
         let enough = self.placement.living(own).clamp(1, self.settings.replicas);
@@ -58,7 +57,7 @@ impl Replicator {
         let of = segment.extent();
         let elsewhere = segment.placed(Some(own)).filter(|it| it.is_complete(of)).count();
         // While the manifest lists the segment as open, only originals count.
-        if segment.stage != Stage::Kept || elsewhere < enough {
+        if segment.stage != SegmentStage::Sealed || elsewhere < enough {
             return;
         }
         if let Some(replica) = segment.remove(own) {

@@ -22,15 +22,15 @@ const LIVING_MAX: usize = 4;
 /// The living segments of a manifest log, and the notifications that wait until all of them have
 /// the corresponding record.
 #[derive(Debug)]
-pub struct Manifest<T> {
-    living: BTreeMap<SegmentId, Living>,
+pub struct ManifestSegments<T> {
+    living: BTreeMap<SegmentId, LivingSegment>,
     /// The last segment that the coordinator has recorded.
-    noted: Option<SegmentId>,
-    waiting: VecDeque<Waiting<T>>,
+    recorded: Option<SegmentId>,
+    waiting: VecDeque<PendingNotification<T>>,
 }
 
 #[derive(Debug, Default)]
-struct Living {
+struct LivingSegment {
     length: u32,
     /// Acknowledged length in bytes; `stable` is the synced length.
     acknowledged: u32,
@@ -41,20 +41,20 @@ struct Living {
 
 /// A waiting notification, with the length that each living segment must reach.
 #[derive(Debug)]
-struct Waiting<T> {
+struct PendingNotification<T> {
     at: BTreeMap<SegmentId, u32>,
     /// Set if the record must be synced, not only acknowledged.
     must_be_stable: bool,
-    notice: T,
+    notification: T,
 }
 
-impl<T> Default for Manifest<T> {
-    fn default() -> Manifest<T> {
-        Manifest { living: BTreeMap::new(), noted: None, waiting: VecDeque::new() }
+impl<T> Default for ManifestSegments<T> {
+    fn default() -> ManifestSegments<T> {
+        ManifestSegments { living: BTreeMap::new(), recorded: None, waiting: VecDeque::new() }
     }
 }
 
-impl<T> Manifest<T> {
+impl<T> ManifestSegments<T> {
     /// Returns the segment that was begun last.
     pub fn newest(&self) -> Option<SegmentId> {
         self.living.last_key_value().map(|(segment, _)| *segment)
@@ -68,18 +68,18 @@ impl<T> Manifest<T> {
     /// Returns whether the coordinator has not yet recorded the newest segment. Until then no
     /// further segment need begin because of length.
     pub fn has_successor(&self) -> bool {
-        self.newest() != self.noted
+        self.newest() != self.recorded
     }
 
     /// Returns whether another segment may begin.
     pub fn may_begin(&self) -> bool {
-        let is_kept = |(_, it): &(&SegmentId, &Living)| it.is_announced;
+        let is_kept = |(_, it): &(&SegmentId, &LivingSegment)| it.is_announced;
         self.living.iter().filter(is_kept).count() < LIVING_MAX
     }
 
     /// Returns whether the recorded segment has no unacknowledged bytes.
     pub fn is_idle(&self) -> bool {
-        let counts = self.noted.or(self.newest()).and_then(|segment| self.living.get(&segment));
+        let counts = self.recorded.or(self.newest()).and_then(|segment| self.living.get(&segment));
         counts.is_none_or(|it| it.acknowledged >= it.length)
     }
 
@@ -91,11 +91,12 @@ impl<T> Manifest<T> {
     /// Begins a segment with a snapshot of `length` bytes, which also covers the waiting records.
     /// Returns the segments given up in its favor: those that the coordinator was never told of.
     pub fn begin(&mut self, segment: SegmentId, length: u32) -> Vec<SegmentId> {
-        let noted = self.noted;
-        let is_unknown = |id: &SegmentId, it: &Living| !it.is_announced && Some(*id) != noted;
+        let recorded = self.recorded;
+        let is_unknown =
+            |id: &SegmentId, it: &LivingSegment| !it.is_announced && Some(*id) != recorded;
         let given_up = self.living.extract_if(.., |id, it| is_unknown(id, it));
         let given_up: Vec<SegmentId> = given_up.map(|(id, _)| id).collect();
-        self.living.insert(segment, Living { length, ..Living::default() });
+        self.living.insert(segment, LivingSegment { length, ..LivingSegment::default() });
         for waiting in &mut self.waiting {
             waiting.at.insert(segment, length);
         }
@@ -104,7 +105,7 @@ impl<T> Manifest<T> {
 
     /// Adds `bytes` to the length of every living segment. Returns the new lengths.
     pub fn append(&mut self, bytes: u32) -> Vec<(SegmentId, u32)> {
-        let grow = |(segment, living): (&SegmentId, &mut Living)| {
+        let grow = |(segment, living): (&SegmentId, &mut LivingSegment)| {
             living.length += bytes;
             (*segment, living.length)
         };
@@ -112,17 +113,17 @@ impl<T> Manifest<T> {
     }
 
     /// Queues a notification that counts once everything written so far does.
-    pub fn wait(&mut self, notice: T, must_be_stable: bool) {
+    pub fn wait(&mut self, notification: T, must_be_stable: bool) {
         let at = self.living.iter().map(|(segment, it)| (*segment, it.length)).collect();
-        self.waiting.push_back(Waiting { at, must_be_stable, notice });
+        self.waiting.push_back(PendingNotification { at, must_be_stable, notification });
     }
 
     /// Queues a notification with a record that only the newest segment has room for. It counts
     /// when that segment is the only living one.
-    pub fn wait_for_newest(&mut self, notice: T, must_be_stable: bool) {
+    pub fn wait_for_newest(&mut self, notification: T, must_be_stable: bool) {
         let newest = self.living.iter().next_back();
         let at = newest.map(|(segment, it)| (*segment, it.length)).into_iter().collect();
-        self.waiting.push_back(Waiting { at, must_be_stable, notice });
+        self.waiting.push_back(PendingNotification { at, must_be_stable, notification });
     }
 
     /// Marks the segment as announced. Returns `false` if it was given up: the coordinator must
@@ -136,12 +137,12 @@ impl<T> Manifest<T> {
     }
 
     /// Records that the coordinator knows the segment. Returns the segments that are obsolete now.
-    pub fn note(&mut self, segment: SegmentId) -> Vec<SegmentId> {
+    pub fn recorded(&mut self, segment: SegmentId) -> Vec<SegmentId> {
         // A late answer may refer to a segment that has been superseded.
         if !self.living.contains_key(&segment) {
             return Vec::new();
         }
-        self.noted = Some(segment);
+        self.recorded = Some(segment);
         let later = self.living.split_off(&segment);
         let earlier = std::mem::replace(&mut self.living, later);
         earlier.into_keys().collect()
@@ -164,11 +165,11 @@ impl<T> Manifest<T> {
 
     /// Removes and returns the notifications that count by now.
     pub fn take_ready(&mut self) -> Vec<T> {
-        if self.noted.is_none() {
+        if self.recorded.is_none() {
             return Vec::new();
         }
         let living = &self.living;
-        let counts = |waiting: &Waiting<T>| {
+        let counts = |waiting: &PendingNotification<T>| {
             living.iter().all(|(segment, it)| {
                 let reached = if waiting.must_be_stable { it.stable } else { it.acknowledged };
                 waiting.at.get(segment).is_some_and(|at| *at <= reached)
@@ -179,7 +180,7 @@ impl<T> Manifest<T> {
         let (ready, waiting) =
             std::mem::take(&mut self.waiting).into_iter().partition::<VecDeque<_>, _>(counts);
         self.waiting = waiting;
-        ready.into_iter().map(|waiting| waiting.notice).collect()
+        ready.into_iter().map(|waiting| waiting.notification).collect()
     }
 }
 
@@ -192,23 +193,23 @@ mod tests {
     const C: SegmentId = SegmentId(3);
 
     /// A manifest with the recorded and fully acknowledged segment A.
-    fn noted() -> Manifest<u32> {
-        let mut manifest = Manifest::default();
+    fn noted() -> ManifestSegments<u32> {
+        let mut manifest = ManifestSegments::default();
         assert_eq!(manifest.begin(A, 10), []);
         manifest.acknowledged(A, 10);
         assert!(manifest.announced(A));
-        assert_eq!(manifest.note(A), []);
+        assert_eq!(manifest.recorded(A), []);
         manifest
     }
 
     #[test]
     fn nothing_counts_before_a_segment_is_noted() {
-        let mut manifest = Manifest::default();
+        let mut manifest = ManifestSegments::default();
         manifest.begin(A, 10);
         manifest.wait(1, false);
         manifest.acknowledged(A, 10);
         assert_eq!(manifest.take_ready(), []);
-        manifest.note(A);
+        manifest.recorded(A);
         assert_eq!(manifest.take_ready(), [1]);
     }
 
@@ -226,7 +227,7 @@ mod tests {
         manifest.acknowledged(B, 20);
         assert_eq!(manifest.take_ready(), [1], "the snapshot says it");
         assert!(manifest.announced(B));
-        assert_eq!(manifest.note(B), [A]);
+        assert_eq!(manifest.recorded(B), [A]);
         assert_eq!(manifest.take_ready(), []);
         manifest.acknowledged(B, 25);
         assert_eq!(manifest.take_ready(), [2]);
@@ -255,8 +256,8 @@ mod tests {
         assert_eq!(manifest.begin(C, 30), []);
         assert_eq!(manifest.living().collect::<Vec<_>>(), [A, B, C]);
         assert!(manifest.announced(C));
-        assert_eq!(manifest.note(SegmentId(9)), [], "of an earlier time");
-        assert_eq!(manifest.note(C), [A, B]);
+        assert_eq!(manifest.recorded(SegmentId(9)), [], "of an earlier time");
+        assert_eq!(manifest.recorded(C), [A, B]);
         assert!(manifest.may_begin());
         for more in 4..7 {
             manifest.begin(SegmentId(more), 40);
@@ -284,7 +285,7 @@ mod tests {
         manifest.wait_for_newest(1, false);
         manifest.acknowledged(B, 20);
         assert_eq!(manifest.take_ready(), [], "the coordinator may still know the first one");
-        manifest.note(B);
+        manifest.recorded(B);
         assert_eq!(manifest.take_ready(), [1]);
     }
 
