@@ -105,7 +105,7 @@ impl ExpiryClock {
     /// expiry by that time.
     pub fn raise(&mut self, now: Instant, at: UnixMillis) {
         if self.line.read(now) < at {
-            self.line = ClockLine::new(now, at);
+            self.set(now, ClockLine::new(now, at));
         }
     }
 
@@ -120,6 +120,7 @@ impl ExpiryClock {
             self.references.pop_front();
         }
         self.references.push_back(difference(reference, now));
+        assert!(self.references.len() <= REFERENCES, "{} references", self.references.len());
         if let Some(&latest) = self.references.iter().max() {
             self.follow(now, latest);
         }
@@ -152,14 +153,23 @@ impl ExpiryClock {
         if error > 0 {
             self.doubt = None;
             let nanos = self.line.nanos_at(now).saturating_add_signed(error);
-            self.line = ClockLine { from: now, nanos, error: 0 };
+            self.set(now, ClockLine { from: now, nanos, error: 0 });
         } else {
             self.make_up(now, error);
         }
     }
 
     fn make_up(&mut self, now: Instant, error: i64) {
-        self.line = ClockLine { from: now, nanos: self.line.nanos_at(now), error };
+        self.set(now, ClockLine { from: now, nanos: self.line.nanos_at(now), error });
+    }
+
+    fn set(&mut self, now: Instant, line: ClockLine) {
+        assert!(
+            self.line.nanos_at(now) <= line.nanos_at(now),
+            "the clock goes back from {:?} to {line:?}",
+            self.line
+        );
+        self.line = line;
     }
 }
 
@@ -215,6 +225,13 @@ mod tests {
             }
             has_stepped
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "the clock goes back")]
+    fn the_clock_does_not_go_back() {
+        let mut clock = ExpiryClock::new(Instant(0), START);
+        clock.set(Instant(0), ClockLine::new(Instant(0), UnixMillis(START.0 - 1)));
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl Directory {
 
     /// Records that the body returned by [`Directory::body`] has been written.
     pub fn written(&mut self, bytes: usize) {
+        assert!(!self.pending.is_empty(), "a piece without entries was written");
         self.pending.clear();
         self.bytes += bytes;
     }
@@ -157,6 +158,7 @@ impl Directory {
 
     /// Records that a manifest segment was begun with a snapshot of `bytes` bytes.
     pub fn begun(&mut self, bytes: usize) {
+        assert!(bytes > 0, "a manifest segment begins with a snapshot");
         self.pending.clear();
         self.bytes = bytes;
     }
@@ -199,6 +201,20 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "OutOfOrder")]
+    fn a_segment_is_registered_once() {
+        let mut directory = Directory::new();
+        directory.open(SegmentId(1));
+        directory.open(SegmentId(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "a piece without entries was written")]
+    fn a_piece_has_entries() {
+        Directory::new().written(8);
+    }
+
+    #[test]
     fn every_prefix_of_the_manifest_log_is_the_manifest_of_its_time() {
         let life = life();
         for count in 1..=life.len() {
@@ -235,6 +251,7 @@ mod tests {
         assert!(snapshot.len() <= 10_000 * RECORD_BYTES);
         directory.begun(snapshot.len());
         assert!(!directory.wants_segment());
+        directory.open(SegmentId(10_000));
         directory.written(SNAPSHOTS_PER_SEGMENT * 10_000 * RECORD_BYTES);
         assert!(directory.wants_segment());
     }

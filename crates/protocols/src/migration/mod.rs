@@ -38,3 +38,24 @@ pub use priority::{PriorityEffect, PriorityEvent, PriorityPulls};
 pub use source::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
 pub use target::{Acceptance, Added, MigrationTarget, TargetEffect, TargetEvent};
 pub use text::{from_coordinator, peer, to_coordinator};
+
+#[cfg(test)]
+mod tests {
+    use types::{HashRange, MigrationId, OwnershipEpoch, ServerId, Tenure};
+    use wire::control::{Intent, MigrationPolicy};
+
+    /// Returns the intent to migrate all hashes from server 1 to server 2.
+    pub(super) fn intent() -> Intent {
+        Intent {
+            migration: MigrationId(1),
+            range: HashRange::ALL,
+            source: ServerId(1),
+            target: ServerId(2),
+            source_epoch: OwnershipEpoch(1),
+            target_epoch: OwnershipEpoch(2),
+            target_tenures: vec![Tenure(1)],
+            bytes: 0,
+            policy: MigrationPolicy::default(),
+        }
+    }
+}

@@ -11,6 +11,9 @@ use wire::peer::{PRIORITY_HASHES_MAX, PULL_BYTES_MAX};
 const PULL_BYTES_MIN: u32 = 1 << 10;
 const PULLS_AHEAD_MAX: u16 = 64;
 
+const _: () = assert!(PULL_BYTES_MIN <= PULL_BYTES_MAX);
+const _: () = assert!(PARTITIONS_MAX <= u16::MAX as usize, "a pull names its partition");
+
 /// Returns the partitions of a range.
 pub fn partitions(policy: &MigrationPolicy, range: HashRange) -> Vec<HashRange> {
     range.divide(usize::from(policy.partitions).clamp(1, PARTITIONS_MAX))

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use types::{HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, TableId};
 use wire::control::Intent;
-use wire::peer::{PriorityAnswer, PriorityPull, PriorityReply};
+use wire::peer::{PRIORITY_HASHES_MAX, PriorityAnswer, PriorityPull, PriorityReply};
 
 /// The priority pulls of one reactor and migration.
 #[derive(Debug)]
@@ -172,6 +172,7 @@ impl PriorityPulls {
             PriorityEvent::Tick => {}
         }
         self.reconcile(now, out);
+        self.check();
     }
 
     /// Returns when [`PriorityEvent::Tick`] is due, if no other event comes first.
@@ -186,6 +187,24 @@ impl PriorityPulls {
 }
 
 impl PriorityPulls {
+    /// Checks the invariants of the waiting hashes.
+    fn check(&self) {
+        assert!(
+            self.in_flight.len() <= self.requests_max,
+            "{} requests are in flight",
+            self.in_flight.len()
+        );
+        debug_assert!(
+            self.waiting.values().all(|state| match state {
+                HashState::Queued => true,
+                HashState::Asked(request) => self.in_flight.contains_key(request),
+                HashState::Replaying(ticket) => self.replaying.contains_key(ticket),
+            }),
+            "a hash waits for an answer that cannot come: {:?}",
+            self.waiting
+        );
+    }
+
     fn want(&mut self, table: TableId, hash: KeyHash) {
         if let std::collections::btree_map::Entry::Vacant(place) = self.waiting.entry((hash, table))
         {
@@ -236,7 +255,8 @@ impl PriorityPulls {
         if found.is_empty() {
             return false;
         }
-        self.replaying.insert(ticket, found);
+        let before = self.replaying.insert(ticket, found);
+        assert!(before.is_none(), "payload {ticket} is replayed twice");
         out.push(PriorityEffect::Replay { ticket });
         true
     }
@@ -315,7 +335,9 @@ impl PriorityPulls {
             }
             self.next_request += 1;
             let again = now + PULL_AGAIN;
-            self.in_flight.insert(request, PriorityRequest { hashes: hashes.clone(), again });
+            let sent = PriorityRequest { hashes: hashes.clone(), again };
+            let before = self.in_flight.insert(request, sent);
+            assert!(before.is_none(), "request {request} is sent twice");
             let pull = PriorityPull { migration, epoch, request, hashes };
             out.push(PriorityEffect::Pull { to, pull });
         }
@@ -331,6 +353,7 @@ impl PriorityPulls {
                 hashes.push((table, hash));
             }
         }
+        assert!(hashes.len() <= PRIORITY_HASHES_MAX, "{} hashes in a request", hashes.len());
         hashes
     }
 }
@@ -371,5 +394,22 @@ impl fmt::Display for PriorityEffect {
             PriorityEffect::NoteAbsent { table, hash } => write!(f, "note absent {table}/{hash}"),
             PriorityEffect::Wake { table, hash } => write!(f, "wake {table}/{hash}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "2 requests are in flight")]
+    fn no_more_requests_are_in_flight_than_the_policy_allows() {
+        let mut pulls = PriorityPulls::new(&crate::migration::tests::intent());
+        for number in [7, 8] {
+            let hashes = vec![(TableId(0), KeyHash(number))];
+            let again = Instant(1);
+            pulls.in_flight.insert(number, PriorityRequest { hashes, again });
+        }
+        pulls.handle(Instant(0), PriorityEvent::Tick, &mut Outbox::new());
     }
 }

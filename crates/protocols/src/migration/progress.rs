@@ -67,6 +67,7 @@ impl PulledPartition {
             PullCursor::Asked(cursor, again) if now >= again => cursor,
             PullCursor::Next(_) | PullCursor::Asked(..) | PullCursor::End => return None,
         };
+        assert!(self.range.contains(cursor), "a pull begins in its partition: {cursor}");
         self.pull = PullCursor::Asked(cursor, now + PULL_AGAIN);
         Some(cursor)
     }
@@ -80,10 +81,11 @@ impl PulledPartition {
         payload: Option<Ticket>,
     ) -> bool {
         let PullCursor::Asked(asked, _) = self.pull else { return false };
-        let is_onward = next.is_none_or(|next| cursor < next && next <= self.range.last());
-        if cursor != asked || !is_onward {
+        let is_step = next.is_none_or(|next| cursor < next && next <= self.range.last());
+        if cursor != asked || !is_step {
             return false;
         }
+        assert_eq!(self.received(), Some(cursor), "a pull follows the pieces received");
         self.pieces.push_back(PulledPiece { first: cursor, next, unreplayed: payload });
         self.pull = next.map_or(PullCursor::End, PullCursor::Next);
         true
@@ -99,12 +101,13 @@ impl PulledPartition {
 
     /// Advances the progress as far as possible. Returns whether it moved.
     pub(super) fn advance(&mut self) -> bool {
-        let mut moved = false;
+        let (before, mut moved) = (self.progress, false);
         while let Some(piece) = self.pieces.pop_front_if(|piece| piece.unreplayed.is_none()) {
             assert_eq!(Some(piece.first), self.progress, "pieces follow each other without a gap");
             self.progress = piece.next;
             moved = true;
         }
+        assert!(is_onward(before, self.progress), "{before:?} goes back to {:?}", self.progress);
         moved
     }
 
@@ -114,6 +117,10 @@ impl PulledPartition {
         if let Some(place) = self.pieces.iter().position(|piece| piece.unreplayed == Some(ticket)) {
             self.pull = PullCursor::Asked(self.pieces[place].first, now + PULL_AGAIN);
             self.pieces.truncate(place);
+            assert!(
+                is_onward(self.progress, self.received()),
+                "a piece below the progress is pulled again"
+            );
         }
     }
 
@@ -134,9 +141,20 @@ impl PulledPartition {
         }
     }
 
-    fn unreplayed(&self) -> usize {
+    /// Returns the number of pieces that wait for their replay.
+    pub(super) fn unreplayed(&self) -> usize {
         self.pieces.iter().filter(|piece| piece.unreplayed.is_some()).count()
     }
+
+    /// Returns the end of the pieces received; `None`: the end of the partition.
+    fn received(&self) -> Option<KeyHash> {
+        self.pieces.back().map_or(self.progress, |piece| piece.next)
+    }
+}
+
+/// Returns whether the cursor `next` is not before `cursor`; `None` is the end of the partition.
+fn is_onward(cursor: Option<KeyHash>, next: Option<KeyHash>) -> bool {
+    next.is_none() || cursor.is_some_and(|cursor| next.is_some_and(|next| cursor <= next))
 }
 
 #[cfg(test)]
@@ -167,6 +185,14 @@ mod tests {
     fn replay(partition: &mut PulledPartition, ticket: u64) -> bool {
         partition.replayed(Ticket(ticket));
         partition.advance()
+    }
+
+    #[test]
+    #[should_panic(expected = "pieces follow each other without a gap")]
+    fn progress_does_not_pass_a_gap() {
+        let mut partition = received(2);
+        partition.pieces.pop_front();
+        replay(&mut partition, 1);
     }
 
     #[test]

@@ -81,6 +81,7 @@ impl FreezeAttempt {
 
     /// Returns the attempt that follows this one.
     fn next(&self) -> FreezeAttempt {
+        assert!(self.number < FREEZES_MAX, "no attempt follows attempt {FREEZES_MAX}");
         FreezeAttempt { number: self.number + 1, ..self.clone() }
     }
 
@@ -89,6 +90,11 @@ impl FreezeAttempt {
     fn record_acknowledgment(&mut self, took: Duration) {
         let wanted = (FREEZE_MAX + 2 * took).min(FREEZE_LONGEST);
         self.freeze_max = self.freeze_max.max(wanted);
+        assert!(
+            (FREEZE_MAX..=FREEZE_LONGEST).contains(&self.freeze_max),
+            "an attempt holds the range for a bounded time: {:?}",
+            self.freeze_max
+        );
     }
 
     /// Returns the pause after an attempt: the range is frozen for at most a fifth of the time.
@@ -105,6 +111,7 @@ impl MigrationSource {
 
     /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: SourceEvent, out: &mut Outbox<SourceEffect>) {
+        let (was_over, has_flipped) = (self.is_over(), self.has_flipped());
         match event {
             SourceEvent::Start(intent) => self.start(now, intent, out),
             SourceEvent::CaughtUp { attempt } => self.caught_up(now, attempt, out),
@@ -125,6 +132,9 @@ impl MigrationSource {
             SourceEvent::Tick => {}
         }
         self.reconcile(now, out);
+        assert!(!was_over || self.is_over(), "an ended migration begins again: {self}");
+        assert!(!has_flipped || self.has_flipped(), "the target serves the range: {self}");
+        self.check();
     }
 
     /// Returns when [`SourceEvent::Tick`] is due, if no other event comes first.
@@ -174,6 +184,36 @@ impl MigrationSource {
 }
 
 impl MigrationSource {
+    /// Returns whether the target is known to serve the range.
+    fn has_flipped(&self) -> bool {
+        matches!(self.state, SourceState::Leaving { .. } | SourceState::Released)
+    }
+
+    /// Checks the invariants of the state.
+    fn check(&self) {
+        match &self.state {
+            SourceState::CatchingUp { attempt, .. }
+            | SourceState::Freezing { attempt, .. }
+            | SourceState::Resting { attempt, .. } => {
+                assert!((1..=FREEZES_MAX).contains(&attempt.number), "{self}");
+            }
+            SourceState::Flipping { flip, .. } => {
+                assert_eq!(flip.migration, self.migration, "a flip is of its source's migration");
+            }
+            SourceState::Leaving { kept, forgetting } => {
+                assert!(ranges::are_disjoint(kept), "a hash is kept twice: {self}");
+                assert!(
+                    forgetting.iter().all(|gone| kept.iter().all(|kept| !kept.overlaps(*gone))),
+                    "a hash is kept and forgotten: {self}"
+                );
+            }
+            SourceState::Waiting
+            | SourceState::GivenUp { .. }
+            | SourceState::Released
+            | SourceState::Withdrawn => {}
+        }
+    }
+
     /// Returns the target, the only server that may answer a flip.
     fn target(&self) -> Option<ServerId> {
         match &self.state {
@@ -263,6 +303,7 @@ impl MigrationSource {
 
     /// Gives up freezing. No flip was sent, so the coordinator can end the intent at the target.
     fn give_up(&mut self, now: Instant, out: &mut Outbox<SourceEffect>) {
+        assert!(!self.expects_answer() && !self.has_flipped(), "a flip was sent: {self}");
         out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
         self.state = SourceState::GivenUp { ask_at: now + TELL_AGAIN };
     }
@@ -296,6 +337,7 @@ impl MigrationSource {
             SourceState::Leaving { .. } | SourceState::Released | SourceState::Withdrawn => return,
         }
         self.state = SourceState::Withdrawn;
+        assert!(!self.expects_answer(), "a withdrawn migration expects no answer: {self}");
     }
 
     fn forget(&mut self, remaining: &[HashRange], out: &mut Outbox<SourceEffect>) {
@@ -303,11 +345,12 @@ impl MigrationSource {
         self.leave(out);
         match &mut self.state {
             SourceState::Leaving { kept, forgetting } => {
-                for range in ranges::without(kept, remaining) {
+                let unneeded = ranges::without(kept, remaining);
+                *kept = ranges::without(kept, &unneeded);
+                for range in unneeded {
                     out.push(SourceEffect::Forget { range });
                     forgetting.push(range);
                 }
-                *kept = ranges::intersection(kept, remaining);
                 self.release_if_empty(out);
             }
             // The first report was lost.
@@ -436,5 +479,37 @@ impl fmt::Display for MigrationSource {
             SourceState::Released => f.write_str("released"),
             SourceState::Withdrawn => f.write_str("withdrawn"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{OwnershipEpoch, UnixMillis, Version};
+    use wire::peer::RecordCounts;
+
+    #[test]
+    #[should_panic(expected = "a hash is kept and forgotten")]
+    fn a_hash_is_not_kept_and_forgotten() {
+        let range = HashRange::ALL;
+        let state = SourceState::Leaving { kept: vec![range], forgetting: vec![range] };
+        MigrationSource { migration: MigrationId(1), state }.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "a flip is of its source's migration")]
+    fn a_flip_is_of_its_migration() {
+        let flip = Flip {
+            migration: MigrationId(2),
+            range: HashRange::ALL,
+            source_epoch: OwnershipEpoch(1),
+            target_epoch: OwnershipEpoch(2),
+            version_floor: Version(0),
+            expiry_clock: UnixMillis(0),
+            records: RecordCounts::default(),
+        };
+        let (target, at) = (ServerId(2), Instant(0));
+        let state = SourceState::Flipping { flip: Box::new(flip), target, flip_at: at, ask_at: at };
+        MigrationSource { migration: MigrationId(1), state }.check();
     }
 }

@@ -79,6 +79,7 @@ impl MigrationTarget {
 
     /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: TargetEvent, out: &mut Outbox<TargetEffect>) {
+        let (had_accepted, was_over) = (self.has_accepted(), self.is_over());
         self.expire(now, out);
         match event {
             TargetEvent::Prepare(intent) => self.prepare(intent, out),
@@ -113,6 +114,16 @@ impl MigrationTarget {
             TargetEvent::Tick => {}
         }
         self.reconcile(now, out);
+        assert!(!had_accepted || self.has_accepted(), "an accepted flip is withdrawn: {self}");
+        assert!(!was_over || self.is_over(), "an ended migration begins again: {self}");
+        assert!(
+            !was_over || had_accepted == self.has_accepted(),
+            "a flip is accepted after never: {self}"
+        );
+        assert!(
+            self.unacknowledged_until().is_none_or(|until| now < until),
+            "the range is served without evidence for too long: {self}"
+        );
     }
 
     /// Returns when [`TargetEvent::Tick`] is due, if no other event comes first.
@@ -176,6 +187,21 @@ impl MigrationTarget {
 }
 
 impl MigrationTarget {
+    /// Returns whether the target has accepted the flip.
+    fn has_accepted(&self) -> bool {
+        match self.state {
+            TargetState::Accepting { .. }
+            | TargetState::Pulling { .. }
+            | TargetState::Committed { .. }
+            | TargetState::Done { .. } => true,
+            TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Prepared { .. }
+            | TargetState::Never => false,
+        }
+    }
+
     fn prepare(&mut self, intent: Box<Intent>, out: &mut Outbox<TargetEffect>) {
         let refused = match &self.state {
             TargetState::Unknown => {
@@ -235,6 +261,7 @@ impl MigrationTarget {
             | TargetState::Committed { .. }
             | TargetState::Done { .. } => true,
         };
+        assert_eq!(accepted, self.has_accepted(), "the decision is the state's: {self}");
         let migration = self.migration;
         out.push(TargetEffect::Tell(ToCoordinator::Decided { migration, accepted }));
     }
@@ -242,10 +269,12 @@ impl MigrationTarget {
     fn expire(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         if matches!(&self.state, TargetState::Prepared { until, .. } if now >= *until) {
             self.withdraw(out);
+            assert!(!self.may_accept(), "an expired promise is withdrawn: {self}");
         }
     }
 
     fn withdraw(&mut self, out: &mut Outbox<TargetEffect>) {
+        assert!(!self.has_accepted(), "an accepted flip cannot be withdrawn: {self}");
         if matches!(self.state, TargetState::Prepared { .. }) {
             out.push(TargetEffect::Unreserve);
         }
@@ -307,6 +336,7 @@ impl MigrationTarget {
                 out.push(TargetEffect::Accept(Box::new(acceptance)));
                 let known = Acknowledged::Not { until };
                 self.state = TargetState::Accepting { intent, records_total, known };
+                assert!(self.is_unacknowledged(), "the acceptance is not acknowledged yet: {self}");
             }
             TargetState::Never => out.push(self.answer(from, false)),
             TargetState::Pulling { source, .. }
@@ -397,10 +427,11 @@ impl MigrationTarget {
     fn cut_committed(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         // Every partition has been answered, which proves that the source knows of the acceptance.
         self.acknowledge(out);
-        let TargetState::Pulling { source, pulling, .. } = &mut self.state else {
+        let TargetState::Pulling { source, pulling, known } = &mut self.state else {
             unreachable!("{}: a cut was committed that was not requested", self.migration);
         };
         pulling.cut_committed(now);
+        assert_eq!(*known, Acknowledged::Yes, "a cut follows pulls, which the source answered");
         if pulling.is_committed() {
             let (source, progress) = (*source, pulling.progress());
             self.state = TargetState::Committed { source, progress, report_at: now };
@@ -458,4 +489,18 @@ fn fits(intent: &Intent, from: ServerId, flip: &Flip) -> bool {
         && flip.range == intent.range
         && flip.source_epoch == intent.source_epoch
         && flip.target_epoch == intent.target_epoch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "an accepted flip cannot be withdrawn")]
+    fn an_accepted_flip_is_binding() {
+        let state = TargetState::Done { source: ServerId(1) };
+        let mut target =
+            MigrationTarget { migration: MigrationId(1), cuts: Cuts::default(), state };
+        target.withdraw(&mut Outbox::new());
+    }
 }

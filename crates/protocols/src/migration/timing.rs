@@ -47,6 +47,9 @@ pub const TELL_AGAIN: Duration = Duration::from_millis(100);
 pub const PULL_AGAIN: Duration = Duration::from_millis(250);
 
 const _: () = assert!(FLIP_AGAIN.as_nanos() < FLIP_UNANSWERED.as_nanos());
+const _: () = assert!(FLIP_UNANSWERED.as_nanos() < TELL_AGAIN.as_nanos());
+const _: () = assert!(FREEZE_MAX.as_nanos() <= FREEZE_LONGEST.as_nanos());
+const _: () = assert!(FREEZES_MAX > 0);
 const _: () = assert!(
     (FREEZE_MAX.as_nanos() + FREEZE_AGAIN.as_nanos()) * FREEZES_MAX as u128
         <= PREPARED_MAX.as_nanos() / 4

@@ -108,6 +108,7 @@ impl RecoveryMaster {
 
     /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: MasterEvent, out: &mut Outbox<MasterEffect>) {
+        let (was_over, had_replayed) = (self.is_over(), self.has_replayed());
         match event {
             MasterEvent::Part(part) => self.part(&part, out),
             MasterEvent::Begun(result) => self.begun(now, result),
@@ -133,6 +134,12 @@ impl RecoveryMaster {
             MasterEvent::Tick => {}
         }
         self.reconcile(now, out);
+        assert!(!was_over || self.is_over(), "a part that is over begins again: {self}");
+        assert!(
+            !had_replayed || !matches!(self.state, MasterState::Reading),
+            "a part is read after its replay: {self}"
+        );
+        self.check();
     }
 
     /// Returns when [`MasterEvent::Tick`] is due, if no other event comes first.
@@ -151,6 +158,35 @@ impl RecoveryMaster {
 }
 
 impl RecoveryMaster {
+    fn has_replayed(&self) -> bool {
+        matches!(self.state, MasterState::Replayed(_) | MasterState::Finished)
+    }
+
+    /// Checks the invariants of the state.
+    fn check(&self) {
+        self.segments.check();
+        match &self.state {
+            MasterState::Replayed(part) => {
+                assert!(self.segments.is_read(), "a segment of the part is not replayed: {self}");
+                assert!(
+                    !part.is_ours || part.is_safe || self.is_simple,
+                    "a part of two logs is served before it is replicated: {self}"
+                );
+                assert!(!part.is_ours || !part.is_kept, "a finished part is not over: {self}");
+            }
+            MasterState::Finished => {
+                assert!(self.segments.is_read(), "a segment of the part is not replayed: {self}");
+            }
+            MasterState::Ending { replays, .. } => {
+                assert!(!replays.is_empty(), "a part without replays is not discarded: {self}");
+            }
+            MasterState::Unknown
+            | MasterState::Beginning
+            | MasterState::Reading
+            | MasterState::Ended { .. } => {}
+        }
+    }
+
     fn part(&mut self, part: &RecoveryPart, out: &mut Outbox<MasterEffect>) {
         if PartName::of(part) != Some(self.name) {
             return;
@@ -362,5 +398,20 @@ impl fmt::Display for RecoveryMaster {
                 f.write_str("not ours")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{HashRange, OwnershipEpoch};
+
+    #[test]
+    #[should_panic(expected = "a segment of the part is not replayed")]
+    fn a_part_is_replayed_when_each_of_its_segments_is() {
+        let (dead, range, epoch) = (ServerId(1), HashRange::ALL, OwnershipEpoch(1));
+        let mut master = RecoveryMaster::new(PartName { dead, range, epoch });
+        master.state = MasterState::Finished;
+        master.handle(Instant(0), MasterEvent::Tick, &mut Outbox::new());
     }
 }

@@ -92,6 +92,7 @@ impl ListedSegment {
 
     /// Takes over the data of a newer list. Knowledge about known places is kept.
     pub(super) fn update(&mut self, list: u64, named: &RecoverySegment) {
+        assert!(self.list <= list, "list {list} is older than list {}", self.list);
         self.list = list;
         self.content = named.content;
         self.settled = named.settled;
@@ -112,6 +113,10 @@ impl ListedSegment {
             true => (1, place.silences),
             false => (0, 0),
         });
+        assert!(
+            chosen.is_none_or(|place| place.silences < SILENCES_MAX),
+            "a place that never answers is chosen: {chosen:?}"
+        );
         chosen.map(|place| place.at)
     }
 
@@ -186,5 +191,25 @@ impl ListedSegment {
             let _ = write!(text, "{mark} {} {what}", place.at.backup);
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "list 1 is older than list 2")]
+    fn an_older_list_changes_nothing() {
+        let named = RecoverySegment {
+            log: ServerId(1),
+            segment: SegmentId(1),
+            content: None,
+            places: Vec::new(),
+            settled: 0,
+        };
+        let mut segment = ListedSegment::new();
+        segment.update(2, &named);
+        segment.update(1, &named);
     }
 }

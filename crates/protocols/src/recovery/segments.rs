@@ -105,6 +105,23 @@ impl SegmentReader {
         }
     }
 
+    /// Checks that every unread segment waits in exactly one place.
+    pub(super) fn check(&self) {
+        let queued: usize = self.queues.values().map(BTreeSet::len).sum();
+        assert_eq!(
+            queued + self.fetches.len() + self.stranded.len(),
+            self.unread,
+            "an unread segment is neither queued, fetched nor stranded"
+        );
+        debug_assert_eq!(
+            self.segments.values().filter(|it| it.stage != ReadStage::Read).count(),
+            self.unread,
+            "the number of unread segments is wrong"
+        );
+        assert!(self.queues.values().all(|queue| !queue.is_empty()), "a queue is empty");
+        assert!(self.dead.is_disjoint(&self.silent), "a dead backup is silent");
+    }
+
     /// Processes some segments of a list. Until a newer list is complete, reading of the older
     /// list's segments continues.
     pub(super) fn add_list(&mut self, part: &RecoveryPart) {
@@ -116,6 +133,11 @@ impl SegmentReader {
         for named in &part.segments {
             list.named += u32::from(self.add_segment(list.number, named));
         }
+        assert!(
+            self.list.is_none_or(|before| before.number <= list.number),
+            "list {} is older than the last one",
+            list.number
+        );
         self.list = Some(list);
         if list.named == list.total {
             self.remove_unlisted(list.number);
@@ -218,6 +240,7 @@ impl SegmentReader {
             fetch.at == at && is_next && reply.range == self.range
         };
         let Some(fetch) = self.fetches.get_mut(&id).filter(is_asked) else { return false };
+        assert!(!self.dead.contains(&from), "{from} is dead and a segment is read from it");
         let Some(segment) = self.segments.get_mut(&id) else { return false };
         segment.record_answer(at);
         fetch.bulk = match reply.next {
@@ -240,7 +263,8 @@ impl SegmentReader {
         if let Some(ticket) = payload {
             fetch.unreplayed += 1;
             let replay = RunningReplay { segment: id, fetch: fetch.name, at };
-            self.replays.insert(ticket, replay);
+            let before = self.replays.insert(ticket, replay);
+            assert!(before.is_none(), "payload {ticket} is replayed twice");
             let is_settled = fetch.unsettled.is_none() || planted::is(Bug::UnsettledShown);
             out.push(MasterEffect::Replay { ticket, is_settled });
         }
@@ -269,6 +293,7 @@ impl SegmentReader {
         };
         // The payload may belong to an earlier fetch of the segment.
         if let Some(fetch) = self.fetches.get_mut(&segment).filter(|fetch| fetch.name == name) {
+            assert!(fetch.unreplayed > 0, "payload {ticket} is not of this fetch");
             fetch.unreplayed -= 1;
             self.finish(segment);
         }
@@ -311,6 +336,12 @@ impl SegmentReader {
         {
             self.fetch(id);
         }
+        assert!(self.fetches.len() <= FETCHES_MAX, "{} segments are read", self.fetches.len());
+        assert!(
+            self.replays.len() <= REPLAYS_MAX + FETCHES_MAX,
+            "{} payloads wait for their replay",
+            self.replays.len()
+        );
         // Payloads of abandoned fetches are still waiting for their replay and count too.
         let is_behind = self.replays.len() >= REPLAYS_MAX;
         for (id, fetch) in self.fetches.iter_mut().filter(|_| !is_behind) {
@@ -364,6 +395,7 @@ impl SegmentReader {
     fn fetch(&mut self, id: LogSegment) {
         let absences = Absences { dead: &self.dead, silent: &self.silent };
         let at = self.segments[&id].choose(&absences);
+        assert!(at.is_some(), "{} is queued, but no place has it", id.segment);
         self.dequeue(id);
         // The set of silent backups may have changed since the segment was queued.
         let (Some(at), Some(segment)) = (at, self.segments.get_mut(&id)) else { return };
@@ -372,7 +404,8 @@ impl SegmentReader {
         let (name, unsettled) = (self.fetches_begun, segment.unsettled(at));
         let bulk = ReadCursor::Next(unsettled.unwrap_or(0));
         let fetch = Fetch { name, at, unsettled, bulk, unreplayed: 0 };
-        self.fetches.insert(id, fetch);
+        let before = self.fetches.insert(id, fetch);
+        assert!(before.is_none(), "{} is read twice", id.segment);
     }
 
     /// Returns whether every segment of a complete list is replayed and no replay is running.
@@ -419,5 +452,18 @@ impl SegmentReader {
             ReadCursor::Next(_) | ReadCursor::End => None,
         });
         asked.min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "an unread segment is neither queued, fetched nor stranded")]
+    fn an_unread_segment_waits_somewhere() {
+        let mut reader = SegmentReader::new(HashRange::ALL);
+        reader.unread = 1;
+        reader.check();
     }
 }

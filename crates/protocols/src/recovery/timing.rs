@@ -32,3 +32,6 @@ pub const SILENCES_MAX: u32 = 8;
 pub const TELL_AGAIN: Duration = Duration::from_millis(100);
 
 const _: () = assert!(BROKEN_AGAIN.as_nanos() < READ_AGAIN.as_nanos());
+const _: () = assert!(TELL_AGAIN.as_nanos() < READ_AGAIN.as_nanos());
+const _: () = assert!(0 < FETCHES_FROM_ONE_MAX && FETCHES_FROM_ONE_MAX <= FETCHES_MAX);
+const _: () = assert!(AHEAD_MAX > 0 && SILENCES_MAX > 0);

@@ -24,7 +24,7 @@ mod reading;
 pub use events::{AppendHeader, BackupEffect, BackupEvent, ScrubResult};
 
 use super::scrub::Scrub;
-use super::timing::UNHEARD_MAX;
+use super::timing::{READ_IN_HASTE, UNHEARD_MAX};
 use crate::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -68,6 +68,7 @@ impl MasterClock {
         let passed = self.heard.take().map_or(0, |heard| now.since(heard).as_millis());
         let passed = u64::try_from(passed).unwrap_or(u64::MAX);
         self.shown = UnixMillis(self.shown.0.saturating_add(passed));
+        assert!(self.heard.is_none(), "the clock of a fenced log stands still");
     }
 }
 
@@ -160,7 +161,14 @@ impl Backup {
             BackupEvent::Full { replica } => self.spoiled(replica, ReplicaState::Full, out),
             BackupEvent::Failed { replica } => self.spoiled(replica, ReplicaState::Failed, out),
             BackupEvent::Scrubbed { replica, found } => self.scrubbed(now, replica, found, out),
-            BackupEvent::Freed { replica } => self.freed(replica, out),
+            BackupEvent::Freed { replica } => {
+                let state = self.replicas.get(&replica).map(|held| held.state);
+                assert!(
+                    state.is_none_or(|state| state == ReplicaState::Freeing),
+                    "{replica} is freed without a request: {state:?}"
+                );
+                self.freed(replica, out);
+            }
             BackupEvent::Release { log, replicas } => self.release(log, &replicas, out),
             BackupEvent::Fence { log } => {
                 self.clocks.entry(log).or_default().stop(now);
@@ -176,6 +184,7 @@ impl Backup {
         self.measure(out);
         self.report(out);
         self.report_freed(out);
+        self.check();
     }
 
     /// Returns when [`BackupEvent::Tick`] is due, if no other event comes first.
@@ -231,6 +240,23 @@ impl Backup {
 }
 
 impl Backup {
+    /// Checks the invariants that relate the replicas to the schedules and counts.
+    fn check(&self) {
+        assert_eq!(self.checks.len(), self.replicas.len(), "each replica is checked for news");
+        assert!(self.measuring <= READ_IN_HASTE, "{} replicas are measured", self.measuring);
+        assert!(
+            self.unmeasured.len() + self.measuring <= self.replicas.len(),
+            "a replica that is gone is to be measured"
+        );
+        assert!(self.unreported.is_subset(&self.fenced), "only fenced logs are reported");
+        assert!(self.recovered.is_subset(&self.fenced), "a recovered log is fenced");
+        debug_assert_eq!(
+            self.replicas.values().filter(|it| it.is_being_measured()).count(),
+            self.measuring,
+            "the disk measures other replicas: {self:?}"
+        );
+    }
+
     fn of_log(&self, log: ServerId) -> impl Iterator<Item = (&ReplicaId, &BackupReplica)> {
         self.replicas.range(first_of(log)..).take_while(move |(id, _)| id.log == log)
     }
@@ -315,6 +341,10 @@ impl Backup {
             | ReplicaState::Failed
             | ReplicaState::Freeing => return,
         };
+        assert!(stable <= length, "{replica} has {length} bytes, and {stable} are synced");
+        if let ReplicaState::Writing { length: before, .. } = held.state {
+            assert!(before <= length, "{replica} has shrunk from {before} to {length}");
+        }
         held.state = ReplicaState::Written { length, stable };
         match then {
             DiskFollowUp::Free => {
@@ -336,7 +366,8 @@ impl Backup {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.replicas.get_mut(&replica) else { return };
         match &mut held.state {
-            ReplicaState::Written { stable, .. } if *stable < now_stable => {
+            ReplicaState::Written { length, stable } if *stable < now_stable => {
+                assert!(now_stable <= *length, "{replica} has {length} bytes, not {now_stable}");
                 *stable = now_stable;
                 if !is_fenced {
                     held.answer(replica, out);
@@ -355,6 +386,13 @@ impl Backup {
     }
 
     fn spoiled(&mut self, replica: ReplicaId, state: ReplicaState, out: &mut Outbox<BackupEffect>) {
+        assert!(
+            matches!(
+                state,
+                ReplicaState::Stopped { .. } | ReplicaState::Full | ReplicaState::Failed
+            ),
+            "{replica} takes more bytes: {state:?}"
+        );
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.replicas.get_mut(&replica) else { return };
         match held.state {
@@ -586,6 +624,10 @@ impl BackupReplica {
             | ReplicaState::Failed
             | ReplicaState::Freeing => None,
         }
+    }
+
+    fn is_being_measured(&self) -> bool {
+        matches!(self.state, ReplicaState::Measuring { .. })
     }
 
     fn is_disk_busy(&self) -> bool {

@@ -18,8 +18,8 @@ use types::{Instant, SegmentId, ServerId};
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     segments: BTreeMap<SegmentId, Required>,
-    /// Set once the coordinator has recorded one of the manifest segments.
-    is_recorded: bool,
+    /// The manifest segment that the coordinator has recorded; `None`: none yet.
+    recorded: Option<SegmentId>,
 }
 
 #[derive(Debug)]
@@ -47,13 +47,16 @@ impl Lease {
         needed: usize,
         backups: impl Iterator<Item = (ServerId, Option<Instant>)>,
     ) {
+        assert!(needed > 0, "a lease needs the answer of a backup");
+        assert!(self.recorded <= Some(segment), "{segment} is older than {:?}", self.recorded);
         let backups = backups.collect();
-        self.segments.insert(segment, Required { needed: needed.max(1), backups });
+        self.segments.insert(segment, Required { needed, backups });
     }
 
     /// Records that the coordinator knows this segment and will never name an earlier one again.
     pub(super) fn recorded(&mut self, segment: SegmentId) {
-        self.is_recorded = true;
+        assert!(self.recorded <= Some(segment), "{segment} is older than {:?}", self.recorded);
+        self.recorded = Some(segment);
         self.segments = self.segments.split_off(&segment);
     }
 
@@ -67,7 +70,7 @@ impl Lease {
     /// Returns the end of the lease; `None` if there is no lease.
     pub(super) fn until(&self) -> Option<Instant> {
         let oldest = self.segments.values().map(Required::confirmed).min();
-        oldest.flatten().filter(|_| self.is_recorded).map(|sent| sent + LEASE)
+        oldest.flatten().filter(|_| self.recorded.is_some()).map(|sent| sent + LEASE)
     }
 }
 
@@ -76,6 +79,14 @@ mod tests {
     use super::*;
 
     const SEGMENT: SegmentId = SegmentId(1);
+
+    #[test]
+    #[should_panic(expected = "is older than")]
+    fn the_coordinator_does_not_go_back_to_an_earlier_segment() {
+        let mut lease = Lease::default();
+        lease.recorded(SegmentId(2));
+        lease.recorded(SEGMENT);
+    }
 
     #[test]
     fn two_of_three_backups_renew_the_lease() {

@@ -91,6 +91,10 @@ impl<T> ManifestSegments<T> {
     /// Begins a segment with a snapshot of `length` bytes, which also covers the waiting records.
     /// Returns the segments given up in its favor: those that the coordinator was never told of.
     pub fn begin(&mut self, segment: SegmentId, length: u32) -> Vec<SegmentId> {
+        assert!(
+            self.newest().is_none_or(|newest| newest < segment),
+            "{segment} is not newer than the last manifest segment"
+        );
         let recorded = self.recorded;
         let is_unknown =
             |id: &SegmentId, it: &LivingSegment| !it.is_announced && Some(*id) != recorded;
@@ -100,6 +104,7 @@ impl<T> ManifestSegments<T> {
         for waiting in &mut self.waiting {
             waiting.at.insert(segment, length);
         }
+        assert_eq!(self.newest(), Some(segment), "the newest segment was begun last");
         given_up
     }
 
@@ -142,6 +147,7 @@ impl<T> ManifestSegments<T> {
         if !self.living.contains_key(&segment) {
             return Vec::new();
         }
+        assert!(self.recorded <= Some(segment), "{segment} is older than {:?}", self.recorded);
         self.recorded = Some(segment);
         let later = self.living.split_off(&segment);
         let earlier = std::mem::replace(&mut self.living, later);
@@ -151,6 +157,7 @@ impl<T> ManifestSegments<T> {
     /// Raises the acknowledged length of a segment: its quorum has these bytes.
     pub fn acknowledged(&mut self, segment: SegmentId, length: u32) {
         if let Some(living) = self.living.get_mut(&segment) {
+            assert!(length <= living.length, "{segment} has {} bytes", living.length);
             living.acknowledged = living.acknowledged.max(length);
         }
     }
@@ -160,6 +167,7 @@ impl<T> ManifestSegments<T> {
         self.acknowledged(segment, length);
         if let Some(living) = self.living.get_mut(&segment) {
             living.stable = living.stable.max(length);
+            assert!(living.stable <= living.acknowledged, "{segment}: {living:?}");
         }
     }
 
@@ -200,6 +208,18 @@ mod tests {
         assert!(manifest.announced(A));
         assert_eq!(manifest.recorded(A), []);
         manifest
+    }
+
+    #[test]
+    #[should_panic(expected = "is not newer than the last manifest segment")]
+    fn a_segment_begins_once() {
+        noted().begin(A, 10);
+    }
+
+    #[test]
+    #[should_panic(expected = "has 10 bytes")]
+    fn no_more_is_acknowledged_than_was_appended() {
+        noted().acknowledged(A, 11);
     }
 
     #[test]

@@ -88,6 +88,7 @@ impl Placement {
         self.candidates.remove(&server);
         self.refused.remove(&server);
         self.silent.remove(&server);
+        assert!(!self.contains(server), "{server} is dead and may hold replicas");
     }
 
     pub(super) fn set_silent(&mut self, server: ServerId, is_silent: bool) {
@@ -137,6 +138,7 @@ impl Placement {
             Some(refusal) => (refusal.pause * 2).min(SHORT_MAX),
             None => REFUSED_PAUSE,
         };
+        assert!((REFUSED_PAUSE..=SHORT_MAX).contains(&pause), "{server} pauses {pause:?}");
         self.refused.insert(server, RefusalPause { pause, until: now + pause, is_over: false });
     }
 
@@ -186,6 +188,10 @@ impl Placement {
             drawn.push(eligible.swap_remove(draws.below(eligible.len())));
         }
         let chosen = drawn.into_iter().min_by_key(load).map(|it| it.server);
+        assert!(
+            chosen.is_some_and(|it| !holders.contains(&it) && !self.dead.contains(&it)),
+            "{chosen:?} cannot take a replica beside {holders:?}"
+        );
         self.misplaced.with_master += usize::from(least.0);
         self.misplaced.together += usize::from(least.1);
         chosen
@@ -198,6 +204,7 @@ pub(super) struct Draws(pub(super) u64);
 
 impl Draws {
     fn below(&mut self, limit: usize) -> usize {
+        assert!(limit > 0, "nothing can be drawn from nothing");
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -235,6 +242,14 @@ mod tests {
             holders.extend(placement.choose(&holders, loads, draws));
         }
         holders
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot take a replica beside")]
+    fn a_dead_server_takes_no_replica() {
+        let mut placement = placement(&[1]);
+        placement.dead.insert(ServerId(1));
+        placement.choose(&[], &BTreeMap::new(), &mut Draws(1));
     }
 
     #[test]

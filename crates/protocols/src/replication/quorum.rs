@@ -23,6 +23,9 @@ const OWN_DISK: u64 = 1 << (2 * COUNT_BITS - 1);
 /// Maximum number of replicas that an id can encode.
 const REPLICAS_MAX: usize = (1 << (COUNT_BITS - 1)) - 1;
 
+/// Number of manifest segments that ids can tell apart.
+const PLACES_MAX: u64 = TELLS_QUORUM >> (2 * COUNT_BITS);
+
 /// The replication quorum of a manifest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
@@ -46,7 +49,12 @@ impl Quorum {
         let replicas = if others >= wide { wide } else { narrow }.min(REPLICAS_MAX);
         let is_odd = replicas % 2 == 1 && replicas >= 3;
         let needed = if is_odd { replicas.div_ceil(2) } else { replicas };
-        Quorum { replicas, needed, is_own: false }
+        let quorum = Quorum { replicas, needed, is_own: false };
+        assert!(
+            needed + quorum.fences() > replicas,
+            "a recovery may miss acknowledged bytes: {quorum:?}"
+        );
+        quorum
     }
 
     /// The quorum of a master that has only its own disk, because no other server lives.
@@ -65,13 +73,17 @@ impl Quorum {
 
     /// Returns the id of the `place`th manifest segment that the master begins, with this quorum.
     pub fn segment(self, place: u64) -> SegmentId {
+        assert!(place < PLACES_MAX, "{place} manifest segments have begun");
         let counts = (self.replicas << COUNT_BITS | self.needed) as u64;
         let own = if self.is_own { OWN_DISK } else { 0 };
-        SegmentId(DIRECTORY | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts | own)
+        let id = SegmentId(DIRECTORY | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts | own);
+        assert_eq!(Quorum::of_segment(id), Some(self), "the id of a segment tells its quorum");
+        id
     }
 
     /// Returns the number of replicas that a recovery must fence.
     pub fn fences(self) -> usize {
+        assert!((1..=self.replicas).contains(&self.needed), "{self:?} is no quorum");
         self.replicas - self.needed + 1
     }
 }
@@ -89,6 +101,12 @@ pub fn is_on_own_disk(segment: SegmentId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "is no quorum")]
+    fn not_more_replicas_are_needed_than_there_are() {
+        Quorum { replicas: 2, needed: 3, is_own: false }.fences();
+    }
 
     #[test]
     fn one_backup_may_be_silent_where_there_are_three() {

@@ -52,6 +52,7 @@ impl Releases {
         let is_due = |waiting: &PendingReleases| waiting.ask_at.is_none_or(|at| at <= now);
         let due = self.backups.iter_mut().filter(|(_, waiting)| is_due(waiting));
         let messages = due.map(|(backup, waiting)| {
+            assert!(!waiting.replicas.is_empty(), "nothing is to be released at {backup}");
             waiting.ask_at = Some(now + AGAIN);
             (*backup, waiting.replicas.iter().take(REPLICAS_MAX).copied().collect())
         });

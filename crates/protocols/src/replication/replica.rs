@@ -146,6 +146,11 @@ impl Replica {
         self.has = self.has.max(length);
         self.stable = self.stable.max(stable);
         self.is_open = true;
+        assert!(self.stable <= self.has, "{} of {} bytes are synced", self.stable, self.has);
+        assert!(
+            self.flight.is_none_or(|flight| flight.to > self.has),
+            "the piece in flight has arrived: {self:?}"
+        );
         let sent_to = self.flight.map_or(self.has, |flight| flight.to);
         if self.counted() >= sent_to {
             self.lagging = None;
@@ -193,6 +198,8 @@ impl Replica {
         of: SegmentExtent,
         policy: PollPolicy,
     ) -> Option<NextPiece> {
+        assert!(self.has <= of.length, "{} has {} bytes of {of:?}", self.backup, self.has);
+        assert!(of.is_closed || !self.knows_last, "{} knows the end of {of:?}", self.backup);
         let to = match self.flight {
             Some(flight) if flight.is_lost => Some(flight.to),
             Some(_) => None,
@@ -200,7 +207,13 @@ impl Replica {
         };
         let is_due = self.ask_at.is_some_and(|at| at <= now) && self.wants_answer(policy);
         let to = to.or(is_due.then_some(self.has))?;
+        assert!((self.has..=of.length).contains(&to), "a piece ends at {to} of {of:?}");
         if to > self.has {
+            assert!(
+                self.flight.is_none_or(|flight| flight.is_lost && flight.to == to),
+                "two pieces are in flight to {}: {self:?}",
+                self.backup
+            );
             self.flight = Some(PieceInFlight { to, sent: now, is_lost: false });
         }
         let is_last = of.is_closed && to == of.length;
@@ -242,5 +255,19 @@ impl Replica {
     /// Returns the time at which [`Replica::send`] has a question to ask.
     pub(super) fn next_deadline(&self, policy: PollPolicy) -> Option<Instant> {
         self.ask_at.filter(|_| self.wants_answer(policy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "has 9 bytes of")]
+    fn a_segment_is_not_shorter_than_its_replica() {
+        let mut replica = Replica::new(ServerId(2), ReplicaEpoch(0), Promise::Taken);
+        replica.has = 9;
+        let of = SegmentExtent { length: 8, is_closed: false };
+        replica.send(Instant(0), of, PollPolicy { interval: BROKEN_AGAIN, is_steady: false });
     }
 }

@@ -1,6 +1,7 @@
 //! The number of replicas of one writer at each backup.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use types::ServerId;
 
 /// The number of replicas at each backup, over all segments of one writer.
@@ -18,12 +19,18 @@ impl ReplicaCounts {
 
     /// Removes one of the backup's replicas.
     pub(super) fn remove(&mut self, backup: ServerId) {
-        if let Some(count) = self.backups.get_mut(&backup) {
-            *count -= 1;
-            if *count == 0 {
-                self.backups.remove(&backup);
+        assert!(self.has_replicas(backup), "{backup} loses a replica that it does not have");
+        if let Entry::Occupied(mut entry) = self.backups.entry(backup) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
             }
         }
+    }
+
+    /// Returns the number of replicas at all backups together.
+    pub(super) fn total(&self) -> usize {
+        self.backups.values().sum()
     }
 
     pub(super) fn has_replicas(&self, backup: ServerId) -> bool {
@@ -33,5 +40,19 @@ impl ReplicaCounts {
     /// Returns the backups with replicas, each with the number of its replicas.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ServerId, usize)> {
         self.backups.iter().map(|(backup, count)| (*backup, *count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "s2 loses a replica that it does not have")]
+    fn a_backup_loses_only_replicas_that_it_has() {
+        let mut counts = ReplicaCounts::default();
+        counts.add(ServerId(2));
+        counts.remove(ServerId(2));
+        counts.remove(ServerId(2));
     }
 }

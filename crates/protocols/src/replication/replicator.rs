@@ -144,7 +144,7 @@ impl Replicator {
                 self.open_segment(segment).append(length)
             }
             ReplicatorEvent::Closed { segment } => {
-                self.open_segment(segment).stage = SegmentStage::Closed
+                self.open_segment(segment).enter(SegmentStage::Closed);
             }
             ReplicatorEvent::Listed { segment } => self.registered(segment),
             ReplicatorEvent::CloseListed { segment } => self.sealed(segment),
@@ -167,6 +167,7 @@ impl Replicator {
             ReplicatorEvent::Tick => {}
         }
         self.reconcile(now, out);
+        self.check();
     }
 
     /// Returns when [`ReplicatorEvent::Tick`] is due, if no other event comes first.
@@ -221,6 +222,29 @@ impl Replicator {
 }
 
 impl Replicator {
+    /// Checks the invariants that relate the segments to the values derived from them.
+    fn check(&self) {
+        if self.is_fenced {
+            return;
+        }
+        assert_eq!(self.reported.short, self.short.len(), "the driver knows other numbers");
+        assert!(self.active.len() <= self.segments.len(), "an active segment does not exist");
+        assert!(self.short.len() <= self.segments.len(), "a removed segment lacks replicas");
+        debug_assert!(
+            self.active.union(&self.short).all(|id| self.segments.contains_key(id)),
+            "a removed segment is active or lacks replicas: {self:?}"
+        );
+        debug_assert_eq!(
+            self.replica_counts.total(),
+            self.segments.values().map(|segment| segment.replicas.len()).sum::<usize>(),
+            "a replica is counted twice or not at all: {self:?}"
+        );
+        debug_assert!(
+            self.is_manifest_log() || self.lease.until().is_none(),
+            "only the manifest log has a lease"
+        );
+    }
+
     fn is_manifest_log(&self) -> bool {
         self.settings.kind == ReplicaKind::Directory
     }
@@ -263,6 +287,7 @@ impl Replicator {
         let before = self.segments.insert(id, segment);
         assert!(before.is_none(), "{id} is opened twice");
         self.active.insert(id);
+        assert!(!self.short.contains(&id), "{id} lacked replicas before it was opened");
     }
 
     /// Returns a segment that its writer has not closed yet.
@@ -293,7 +318,7 @@ impl Replicator {
             segment.stage
         );
         if segment.stage == SegmentStage::Replicated {
-            segment.stage = SegmentStage::Sealed;
+            segment.enter(SegmentStage::Sealed);
             self.active.insert(id);
         }
         let former = std::mem::take(&mut segment.former);
@@ -314,7 +339,7 @@ impl Replicator {
     fn evict(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         assert!(segment.is_closed(), "{id} is removed while it is written");
-        segment.stage = SegmentStage::Evicted;
+        segment.enter(SegmentStage::Evicted);
         let of = segment.extent();
         let is_unfinished = |it: &mut Replica| !it.is_original() && !it.is_complete(of);
         let unfinished: Vec<_> = segment.replicas.extract_if(.., is_unfinished).collect();
@@ -566,6 +591,7 @@ impl Replicator {
         if is_placed || segment.is_copied() || segment.wants_originals {
             return false;
         }
+        assert!(segment.stage < SegmentStage::Evicted, "{id} has left memory");
         let Some(backup) = self.choose(id, ReplicaRole::Copy) else { return false };
         if let Some(segment) = self.segments.get_mut(&id) {
             segment.add_copy(backup, self.settings.promise);
@@ -593,6 +619,10 @@ impl Replicator {
         }
         let before = segment.reached();
         let reached = segment.reach(promise);
+        assert!(
+            before.acknowledged <= reached.acknowledged && before.stable <= reached.stable,
+            "acknowledged bytes of {id} are lost: {before:?}, now {reached:?}"
+        );
         if reached.acknowledged > before.acknowledged {
             let length = reached.acknowledged;
             out.push(ReplicatorEffect::Acknowledged { segment: id, length });
@@ -662,7 +692,7 @@ impl Replicator {
         let could_have_more = segment.placed(uncounted).count() < self.settings.replicas
             && self.placement.has_other_than(&segment.holders());
         if segment.stage == SegmentStage::Closed && !could_have_more {
-            segment.stage = SegmentStage::Replicated;
+            segment.enter(SegmentStage::Replicated);
             if !segment.is_registration_requested {
                 segment.is_registration_requested = true;
                 out.push(ReplicatorEffect::Name { segment: id });
@@ -679,6 +709,7 @@ impl Replicator {
     /// Reports the end of the lease first, and then announces manifest segments to the
     /// coordinator: from the announcement on the lease depends on the announced segment too.
     fn announce(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
+        assert!(self.is_manifest_log(), "the coordinator knows segments of the manifest log only");
         let promise = self.settings.promise;
         let mut ready = Vec::new();
         for (id, segment) in &mut self.segments {
@@ -706,5 +737,42 @@ impl Replicator {
         for segment in ready {
             out.push(ReplicatorEffect::Announce { segment });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::events::Promise;
+    use super::*;
+
+    const SEGMENT: SegmentId = SegmentId(1);
+    const OPENED: ReplicatorEvent =
+        ReplicatorEvent::Opened { segment: SEGMENT, length: 8, random: 0 };
+
+    fn handle(events: impl IntoIterator<Item = ReplicatorEvent>) {
+        let (kind, promise) = (ReplicaKind::Data, Promise::Taken);
+        let settings = ReplicatorSettings { log: ServerId(1), kind, replicas: 2, promise };
+        let mut replicator = Replicator::new(settings);
+        for event in events {
+            replicator.handle(Instant(0), event, &mut Outbox::new());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "seg1 is opened twice")]
+    fn a_segment_is_opened_once() {
+        handle([OPENED, OPENED]);
+    }
+
+    #[test]
+    #[should_panic(expected = "seg1 is sealed, but Open")]
+    fn only_a_replicated_segment_is_sealed() {
+        handle([OPENED, ReplicatorEvent::CloseListed { segment: SEGMENT }]);
+    }
+
+    #[test]
+    #[should_panic(expected = "seg1 is removed while it is written")]
+    fn an_open_segment_stays_in_memory() {
+        handle([OPENED, ReplicatorEvent::Leaving { segment: SEGMENT }]);
     }
 }

@@ -58,6 +58,7 @@ impl Scrub {
     /// Takes the next replica that is due.
     pub(super) fn take(&mut self, now: Instant) -> Option<ReplicaId> {
         self.next_deadline().filter(|at| *at <= now)?;
+        assert!(self.interval.is_some(), "a replica is due although nothing is scrubbed");
         self.due.pop_first().map(|(_, replica)| replica)
     }
 

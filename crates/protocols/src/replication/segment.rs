@@ -108,21 +108,36 @@ impl ReplicatedSegment {
         }
     }
 
+    /// Moves the segment on to a later stage.
+    pub(super) fn enter(&mut self, stage: SegmentStage) {
+        assert!(self.stage <= stage, "a segment goes back from {:?} to {stage:?}", self.stage);
+        self.stage = stage;
+    }
+
     /// Asks the writer to close the segment, if it is open.
     pub(super) fn request_close(&mut self, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
         if self.stage == SegmentStage::Open {
-            self.stage = SegmentStage::Closing;
+            self.enter(SegmentStage::Closing);
             out.push(ReplicatorEffect::Close { segment: id });
         }
     }
 
     pub(super) fn add_original(&mut self, backup: ServerId, promise: Promise) {
+        assert!(!self.former.contains(&backup), "{backup} has refused the segment");
+        self.assert_no_replica(backup);
         self.replicas.push(Replica::new(backup, ReplicaEpoch::default(), promise));
     }
 
     pub(super) fn add_copy(&mut self, backup: ServerId, promise: Promise) {
+        assert!(self.is_closed(), "only a closed segment is copied, not an open one");
+        self.assert_no_replica(backup);
         self.epochs += 1;
         self.replicas.push(Replica::new(backup, ReplicaEpoch(self.epochs), promise));
+    }
+
+    fn assert_no_replica(&self, backup: ServerId) {
+        let has_none = self.replicas.iter().all(|replica| replica.backup != backup);
+        assert!(has_none, "{backup} has a replica of the segment already");
     }
 
     pub(super) fn remove(&mut self, backup: ServerId) -> Option<Replica> {
@@ -232,10 +247,54 @@ impl ReplicatedSegment {
             self.acknowledged = self.acknowledged.max(common);
             self.stable = self.stable.max(self.common(Promise::Stable));
         }
+        assert!(
+            self.stable <= self.acknowledged && self.acknowledged <= self.length,
+            "{} bytes are synced, {} acknowledged and {} appended",
+            self.stable,
+            self.acknowledged,
+            self.length
+        );
         self.reached()
     }
 
     pub(super) fn reached(&self) -> Reached {
         Reached { acknowledged: self.acknowledged, stable: self.stable }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKUP: ServerId = ServerId(2);
+
+    #[test]
+    #[should_panic(expected = "s2 has a replica of the segment already")]
+    fn a_server_has_one_replica_of_a_segment() {
+        let mut segment = ReplicatedSegment::new(0, 0, None);
+        segment.add_original(BACKUP, Promise::Taken);
+        segment.add_original(BACKUP, Promise::Taken);
+    }
+
+    #[test]
+    #[should_panic(expected = "s2 has refused the segment")]
+    fn a_refusal_is_final() {
+        let mut segment = ReplicatedSegment::new(0, 0, None);
+        segment.former.push(BACKUP);
+        segment.add_original(BACKUP, Promise::Taken);
+    }
+
+    #[test]
+    #[should_panic(expected = "only a closed segment is copied")]
+    fn an_open_segment_is_not_copied() {
+        ReplicatedSegment::new(0, 0, None).add_copy(BACKUP, Promise::Taken);
+    }
+
+    #[test]
+    #[should_panic(expected = "a segment goes back from Closed to Closing")]
+    fn a_closed_segment_stays_closed() {
+        let mut segment = ReplicatedSegment::new(0, 0, None);
+        segment.enter(SegmentStage::Closed);
+        segment.enter(SegmentStage::Closing);
     }
 }

@@ -91,8 +91,10 @@ impl SilenceDetector {
         let backup = late.first().copied().filter(|_| others() > 0)?;
         self.limit = (self.limit * 2).min(SILENT_AFTER_MAX);
         self.calm_at = Some(now + SILENT_CALM);
+        self.check();
         let pause = self.backups.get(&backup).map_or(SILENT_PAUSE, |it| it.pause * 2);
         let pause = pause.min(SILENT_PAUSE_MAX);
+        assert!((SILENT_PAUSE..=SILENT_PAUSE_MAX).contains(&pause), "{backup} pauses {pause:?}");
         let replaced = ReplacedBackup {
             pause,
             until: now + pause,
@@ -102,6 +104,20 @@ impl SilenceDetector {
         };
         self.backups.insert(backup, replaced);
         Some(backup)
+    }
+
+    /// Checks that the limit is within its bounds, and that it falls again if it was raised.
+    fn check(&self) {
+        assert!((SILENT_AFTER..=SILENT_AFTER_MAX).contains(&self.limit), "{:?}", self.limit);
+        assert_eq!(
+            self.limit > SILENT_AFTER,
+            self.calm_at.is_some(),
+            "a raised limit falls, and no other does"
+        );
+        assert!(
+            self.several_at.is_none() || self.several_since.is_some(),
+            "no time without several late backups ends"
+        );
     }
 
     /// Records that the backup has answered a message.
@@ -128,6 +144,7 @@ impl SilenceDetector {
             if self.calm_at.is_none() {
                 self.backups.retain(|_, it| !it.is_back);
             }
+            self.check();
         }
         let may_come_back = |it: &ReplacedBackup| !it.is_back && it.is_heard;
         if !self.backups.values().any(may_come_back) {
@@ -171,6 +188,13 @@ mod tests {
 
     fn at(millis: u64) -> Instant {
         Instant(0) + Duration::from_millis(millis)
+    }
+
+    #[test]
+    #[should_panic(expected = "a raised limit falls")]
+    fn a_raised_limit_falls() {
+        let limit = SILENT_AFTER * 2;
+        SilenceDetector { limit, ..SilenceDetector::default() }.check();
     }
 
     #[test]

@@ -41,6 +41,11 @@ enum CutState {
 impl Pulling {
     pub(super) fn new(now: Instant, intent: &Intent, records_total: u64, cuts: Cuts) -> Pulling {
         let ranges = policy::partitions(&intent.policy, intent.range);
+        assert_eq!(
+            ranges::merged(ranges.iter().copied()),
+            [intent.range],
+            "the partitions are the range"
+        );
         Pulling {
             migration: intent.migration,
             source: intent.source,
@@ -85,6 +90,7 @@ impl Pulling {
         added: Added,
         out: &mut Outbox<TargetEffect>,
     ) {
+        assert!(usize::from(place) < self.partitions.len(), "partition {place} was not pulled");
         self.count(now, added);
         self.partitions[usize::from(place)].replayed(ticket);
         self.advance(place, out);
@@ -112,11 +118,24 @@ impl Pulling {
         self.progress.bytes += added.bytes;
         self.progress.elapsed_ns = now.since(self.since).as_nanos() as u64;
         self.cut.add_bytes(added.bytes);
+        assert!(
+            self.progress.priority_records <= self.progress.records,
+            "records that arrived early are counted once: {:?}",
+            self.progress
+        );
     }
 
     pub(super) fn cut_committed(&mut self, now: Instant) {
-        self.committed = Some(self.cut.commit(now));
+        let remaining = self.cut.commit(now);
+        if let Some(before) = &self.committed {
+            assert!(
+                remaining.iter().all(|range| before.iter().any(|it| it.covers(*range))),
+                "the dependency on the source grows from {before:?} to {remaining:?}"
+            );
+        }
+        self.committed = Some(remaining);
         self.report_at = now;
+        assert!(!self.is_committed() || self.is_complete(), "a committed range is complete");
     }
 
     /// Returns whether nothing depends on the source any more.
@@ -152,6 +171,11 @@ impl Pulling {
             self.cut = CutState::running(self.remaining());
             out.push(TargetEffect::Cut);
         }
+        debug_assert!(
+            self.partitions.iter().all(|it| it.unreplayed() <= self.pulls_ahead),
+            "more than {} replies of a partition wait for their replay",
+            self.pulls_ahead
+        );
         if now >= self.report_at {
             self.report(out);
             self.report_at = now + TELL_AGAIN;
@@ -228,5 +252,31 @@ impl fmt::Display for Pulling {
             return f.write_str("committing");
         }
         write!(f, "pulling, misses {}", text::list(&self.remaining()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::KeyHash;
+
+    #[test]
+    #[should_panic(expected = "the dependency on the source grows")]
+    fn the_dependency_on_the_source_does_not_grow() {
+        let intent = crate::migration::tests::intent();
+        let mut pulling = Pulling::new(Instant(0), &intent, 0, Cuts::default());
+        let low = HashRange::new(KeyHash(0), KeyHash(9));
+        for remaining in [low, HashRange::ALL] {
+            pulling.cut = CutState::running(vec![remaining]);
+            pulling.cut_committed(Instant(0));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "partition 9 was not pulled")]
+    fn only_pulled_partitions_are_replayed() {
+        let intent = crate::migration::tests::intent();
+        let mut pulling = Pulling::new(Instant(0), &intent, 0, Cuts::default());
+        pulling.replayed(Instant(0), 9, Ticket(1), Added::default(), &mut Outbox::new());
     }
 }

@@ -23,6 +23,7 @@ impl Backup {
             let Some(replica) = awaited.or(self.unmeasured.first()).copied() else { return };
             self.unmeasured.remove(&replica);
             if let Some(held) = self.replicas.get_mut(&replica) {
+                assert_eq!(held.state, ReplicaState::Found, "{replica} is measured once");
                 held.state = ReplicaState::Measuring { then: DiskFollowUp::Answer };
                 self.measuring += 1;
                 out.push(BackupEffect::Measure { replica });
@@ -39,6 +40,7 @@ impl Backup {
     ) {
         let Some(held) = self.replicas.get_mut(&replica) else { return };
         let ReplicaState::Measuring { then } = held.state else { return };
+        assert!(self.measuring > 0, "{replica} was not measured");
         self.measuring -= 1;
         match (then, state) {
             (DiskFollowUp::Free, _) => {

@@ -256,3 +256,23 @@ fn the_clock_of_a_master_goes_on_until_its_log_is_fenced() {
     assert_eq!(handle(begin + 3 * second, BackupEvent::Fence { log }), 8_000);
     assert_eq!(handle(begin + 9 * second, BackupEvent::Fence { log }), 8_000, "once");
 }
+
+#[test]
+#[should_panic(expected = "is freed without a request")]
+fn a_replica_is_freed_only_on_request() {
+    let (mut backup, [replica, _]) = scrubbing();
+    effects(&mut backup, Instant(0), BackupEvent::Freed { replica });
+}
+
+#[test]
+#[should_panic(expected = "and 9 are synced")]
+fn only_written_bytes_are_synced() {
+    let log = ServerId(1);
+    let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
+    let clock = UnixMillis(0);
+    let header = AppendHeader { replica, from: 0, to: 8, is_last: false, sent: Instant(0), clock };
+    let mut backup = Backup::new();
+    let append = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
+    effects(&mut backup, Instant(0), append);
+    effects(&mut backup, Instant(0), BackupEvent::Taken { replica, length: 8, stable: 9 });
+}

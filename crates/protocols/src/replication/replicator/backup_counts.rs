@@ -18,15 +18,10 @@ impl BackupCounts {
     /// after a crash, so its count is 0.
     fn of(segment: &ReplicatedSegment, master: ServerId) -> BackupCounts {
         let SegmentExtent { length, .. } = segment.extent();
-        let is_registration_requested =
-            segment.is_registered || segment.stage >= SegmentStage::Sealed;
+        let is_registered = segment.is_registered || segment.stage >= SegmentStage::Sealed;
         let count = |has: fn(&Replica) -> u32| {
             let holds = segment.placed(Some(master)).filter(|replica| has(replica) >= length);
-            if is_registration_requested {
-                holds.filter(|replica| replica.is_open()).count()
-            } else {
-                0
-            }
+            if is_registered { holds.filter(|replica| replica.is_open()).count() } else { 0 }
         };
         BackupCounts {
             taken: count(|replica| replica.has()),
