@@ -78,9 +78,9 @@ pub(crate) fn run(
     let folder = Folder::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
     let (coordinator, known) = coordinator(&configuration, folder.own(), &credentials)?;
     let (events, received) = channel();
-    let who = introduction(&configuration, (&host, ports), &folder, known);
+    let request = join_request(&configuration, &host, ports, &folder, known);
     let (link, identity, number) =
-        join(&coordinator, &credentials, (who, folder.remembered()), (&events, &received))?;
+        join(&coordinator, &credentials, request, events.clone(), &received)?;
     folder.check_cluster(identity.cluster)?;
     let saver = folder.start_saver(identity, number)?;
     let settings = Settings {
@@ -93,7 +93,7 @@ pub(crate) fn run(
         cuts: node::Cuts::default(),
     };
     let seed = HashSeed::new(number);
-    let (store, keeping) = store(&configuration, config.reactors, folder, (identity, seed))?;
+    let (store, keeping) = store(&configuration, config.reactors, folder, identity, seed)?;
     let node = Node::keeping(settings, identity, store.clone(), keeping, link.connected());
     let operators = Arc::new(Operators::new(config.reactors));
     operators.configure(&node, configuration.clone());
@@ -133,14 +133,22 @@ pub(crate) fn run(
     }
 }
 
+/// Message with which a server joins its cluster.
+struct JoinRequest {
+    join: Join,
+    /// State on the server's disk, for a coordinator that has lost its file.
+    remembered: Option<(ClusterMap, Holdings)>,
+}
+
 /// Returns the server's join message. The coordinator may already know the server as `known`.
-fn introduction(
+fn join_request(
     configuration: &Configuration,
-    (host, ports): (&str, [u16; 2]),
+    host: &str,
+    ports: [u16; 2],
     folder: &Folder,
     known: Option<Number>,
-) -> Join {
-    Join {
+) -> JoinRequest {
+    let join = Join {
         host: host.to_owned(),
         client_port: ports[0],
         bus_port: ports[1],
@@ -150,7 +158,8 @@ fn introduction(
         disk: folder.cluster(),
         former: folder.saved().map(|saved| (saved.cluster, saved.server)),
         mark: folder.saved().and_then(|saved| saved.mark),
-    }
+    };
+    JoinRequest { join, remembered: folder.remembered() }
 }
 
 /// Returns the keys that this server proves and accepts. A stand-alone server draws a key of its
@@ -207,7 +216,8 @@ fn store(
     configuration: &Configuration,
     reactors: u16,
     folder: Folder,
-    (identity, seed): (Identity, HashSeed),
+    identity: Identity,
+    seed: HashSeed,
 ) -> anyhow::Result<(Arc<Store>, Keeping)> {
     let store = Store::new(StoreConfig {
         memory_bytes: configuration.maxmemory.0,
@@ -459,10 +469,11 @@ type Joined = (Arc<ControlLink>, Identity, u64);
 fn join(
     coordinator: &str,
     credentials: &Credentials,
-    (join, remembered): (Join, Option<(ClusterMap, Holdings)>),
-    (events, received): (&Sender<Event>, &Receiver<Event>),
+    request: JoinRequest,
+    events: Sender<Event>,
+    received: &Receiver<Event>,
 ) -> anyhow::Result<Joined> {
-    let events = events.clone();
+    let JoinRequest { join, remembered } = request;
     // After the server has stopped receiving, messages of the coordinator are dropped.
     let (address, proof) = (coordinator.to_owned(), credentials.clone());
     let link = ControlLink::start(address, proof, join, remembered, move |message| {

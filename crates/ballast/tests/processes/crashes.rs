@@ -39,24 +39,23 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Injects these faults into a cluster under load.
-fn play((plan, mut seats): (Plan<'_>, Seats), means: Means<'_>, faults: &[Fault]) -> Seats {
+fn play(plan: Plan<'_>, mut seats: Seats, means: Means<'_>, faults: &[Fault]) -> Seats {
     let seed = seed();
     println!("BALLAST_TEST_SEED={seed}");
     seats.spread();
     let addresses = seats.addresses();
-    let (seats, finished) = under_load(&addresses, (seed, PATIENCE), |crowd| {
-        Nemesis::new((plan, seats), means, crowd, seed).strike_all(faults)
+    let (seats, finished) = under_load(&addresses, seed, PATIENCE, |crowd| {
+        Nemesis::new(plan, seats, means, crowd, seed).strike_all(faults)
     });
     finished.check(&addresses);
     seats
 }
 
-/// Starts a cluster that needs nothing but processes.
-fn start(plan: Plan<'_>) -> (Plan<'_>, Seats) {
-    (plan, Seats::start(plan, |_| ()))
+/// Does the same to a new cluster that needs nothing but processes.
+fn play_with_processes(plan: Plan<'_>, faults: &[Fault]) -> Seats {
+    let means = Means { disks: &[], network: None };
+    play(plan, Seats::start(plan, |_| ()), means, faults)
 }
-
-const PROCESSES: Means<'_> = Means { disks: &[], network: None };
 
 const fn plan(servers: usize, replicas: usize, durability: &str) -> Plan<'_> {
     Plan { servers, replicas, durability, network: None }
@@ -65,21 +64,21 @@ const fn plan(servers: usize, replicas: usize, durability: &str) -> Plan<'_> {
 #[test]
 fn nothing_is_lost_while_one_server_after_the_other_is_killed_and_started_again() {
     let _alone = alone();
-    play(start(plan(3, 2, "memory")), PROCESSES, &[Fault::Kill; 3]);
-    play(start(plan(3, 1, "memory")), PROCESSES, &[Fault::Kill; 3]);
+    play_with_processes(plan(3, 2, "memory"), &[Fault::Kill; 3]);
+    play_with_processes(plan(3, 1, "memory"), &[Fault::Kill; 3]);
 }
 
 #[test]
 fn everything_is_back_after_all_were_killed_at_once() {
     let _alone = alone();
     let faults = [Fault::KillAll, Fault::KillEverybody];
-    play(start(plan(3, 1, "disk")), PROCESSES, &faults);
+    play_with_processes(plan(3, 1, "disk"), &faults);
 }
 
 #[test]
 fn a_server_that_was_stopped_for_too_long_begins_anew_and_says_nothing_stale() {
     let _alone = alone();
-    let mut seats = play(start(plan(3, 1, "memory")), PROCESSES, &[Fault::Stop]);
+    let mut seats = play_with_processes(plan(3, 1, "memory"), &[Fault::Stop]);
     let key = "somewhere";
     let owner = owner_of(&seats, key);
     let victim =
@@ -114,7 +113,7 @@ fn a_backup_whose_disk_is_full_keeps_nobody_waiting_for_long() {
     });
     if !disks.is_empty() {
         let means = Means { disks: &disks, network: None };
-        play((plan, seats), means, &[Fault::FillDisk, Fault::FillDisk]);
+        play(plan, seats, means, &[Fault::FillDisk, Fault::FillDisk]);
     }
 }
 
@@ -196,7 +195,7 @@ fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connect
         let mut random = fastrand::Rng::with_seed(seed);
         let some: Vec<Fault> =
             (0..FAULTS_AT_A_TIME).filter_map(|_| random.choice(&faults).copied()).collect();
-        seats = round((plan, seats), means, &some, (seed, has_moves));
+        seats = round(plan, seats, means, &some, seed, has_moves);
         if clock::now() > end {
             break;
         }
@@ -205,18 +204,20 @@ fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connect
 
 /// Injects some faults, then judges and discards the clients' history.
 fn round(
-    (plan, seats): (Plan<'_>, Seats),
+    plan: Plan<'_>,
+    seats: Seats,
     means: Means<'_>,
     faults: &[Fault],
-    (seed, has_moves): (u64, bool),
+    seed: u64,
+    has_moves: bool,
 ) -> Seats {
     let addresses = seats.addresses();
     let stop = AtomicBool::new(!has_moves);
-    let (seats, finished) = under_load(&addresses, (seed, PATIENCE), |crowd| {
+    let (seats, finished) = under_load(&addresses, seed, PATIENCE, |crowd| {
         std::thread::scope(|scope| {
             let moves = scope.spawn(|| keep_asking(&addresses, seed, &stop));
             let stop = StopAtTheEnd(&stop);
-            let seats = Nemesis::new((plan, seats), means, crowd, seed).strike_all(faults);
+            let seats = Nemesis::new(plan, seats, means, crowd, seed).strike_all(faults);
             drop(stop);
             println!("{} migrations were granted", moves.join().expect("asking goes on"));
             until_all_end(&addresses);

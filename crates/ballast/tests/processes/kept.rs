@@ -73,9 +73,8 @@ impl Twin {
 }
 
 /// Kills a server repeatedly, and checks the recovered records.
-fn survives(durability: &str, (keys, value_bytes, changes): (usize, usize, usize), memory: &str) {
+fn survives(durability: &str, mut twin: Twin, changes: usize, memory: &str) {
     let folder = folder();
-    let mut twin = Twin::new(keys as u64, keys, value_bytes);
     for round in 0..4 {
         let server = start(folder.path(), durability, memory);
         let mut client = loaded(&server);
@@ -89,13 +88,13 @@ fn survives(durability: &str, (keys, value_bytes, changes): (usize, usize, usize
 #[test]
 fn what_was_acknowledged_is_there_after_the_process_was_killed() {
     for durability in ["memory", "interval", "disk"] {
-        survives(durability, (500, 200, 3_000), "64mb");
+        survives(durability, Twin::new(500, 500, 200), 3_000, "64mb");
     }
 }
 
 #[test]
 fn a_log_that_was_cleaned_many_times_comes_back_whole() {
-    survives("interval", (3_000, 16_000, 12_000), "96mb");
+    survives("interval", Twin::new(3_000, 3_000, 16_000), 12_000, "96mb");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn clients_see_nothing_but_redirects_while_ranges_move_back_and_forth() {
     let cluster = Cluster::of(&[&arguments("1"), &arguments("2"), &arguments("3")]);
     let addresses = cluster.addresses();
     let stop_moves = AtomicBool::new(false);
-    let (ended, finished) = under_load(&addresses, (seed, Duration::ZERO), |_| {
+    let (ended, finished) = under_load(&addresses, seed, Duration::ZERO, |_| {
         std::thread::scope(|scope| {
             let moves = scope.spawn(|| Mover::new(&cluster, seed).keep_moving(&stop_moves));
             watch_memory(&cluster);

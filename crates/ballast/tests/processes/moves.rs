@@ -68,9 +68,9 @@ impl Mover {
         for _ in 0..self.random.usize(1..=3) {
             let (first, last, source) = self.some_range();
             let target = (source + self.random.usize(1..self.servers.len())) % self.servers.len();
-            self.ask_to_move(first, last, (source, target));
+            self.ask_to_move(first, last, source, target);
             if self.random.u8(..3) == 0 {
-                self.ask_to_move(first, last, (target, source));
+                self.ask_to_move(first, last, target, source);
             }
         }
         if self.random.u8(..8) == 0 {
@@ -87,7 +87,7 @@ impl Mover {
         (first, first + self.random.usize(..same), owner)
     }
 
-    fn ask_to_move(&mut self, first: usize, last: usize, (source, target): (usize, usize)) {
+    fn ask_to_move(&mut self, first: usize, last: usize, source: usize, target: usize) {
         let slot = |piece: usize| piece * usize::from(SLOTS_OF_A_PIECE);
         let slots = (slot(first).to_string(), (slot(last + 1) - 1).to_string());
         let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slots.0, &slots.1, "NODE"];

@@ -88,7 +88,8 @@ pub(crate) struct Nemesis<'c> {
 
 impl<'c> Nemesis<'c> {
     pub(crate) fn new(
-        (plan, seats): (Plan<'_>, Seats),
+        plan: Plan<'_>,
+        seats: Seats,
         means: Means<'c>,
         crowd: &'c Crowd,
         seed: u64,

@@ -82,7 +82,7 @@ fn check(address: SocketAddr, records: &[Expected], after: &str) {
 }
 
 /// Moves slots, and waits for the end of the migration.
-fn move_slots((source, target): (SocketAddr, SocketAddr), slots: (u16, u16)) {
+fn move_slots(source: SocketAddr, target: SocketAddr, slots: (u16, u16)) {
     let name = Client::connect(target).ask(&["CLUSTER", "MYID"]).text();
     let (first, last) = (slots.0.to_string(), slots.1.to_string());
     let words = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &name];
@@ -156,7 +156,7 @@ fn long_values_of_one_slot_are_moved_recovered_and_read_back() {
     let (source, target) = (seats.servers[0].address, seats.servers[1].address);
     write(source, &records);
     let slot = slot_of(b"t").0;
-    move_slots((source, target), (slot, slot));
+    move_slots(source, target, (slot, slot));
     check(target, &records, "the move");
     seats.servers[1].kill();
     seats.until_served();
@@ -180,7 +180,7 @@ fn a_move_of_all_slots_in_all_databases_is_one_flip() {
         databases.flat_map(|database| tags.iter().map(move |tag| record(database, tag))).collect();
     let addresses = cluster.addresses();
     write(addresses[0], &records);
-    move_slots((addresses[0], addresses[1]), (0, SLOT_COUNT - 1));
+    move_slots(addresses[0], addresses[1], (0, SLOT_COUNT - 1));
     let few: Vec<Expected> = records.into_iter().step_by(37).collect();
     check(addresses[1], &few, "the move");
 }
@@ -205,7 +205,7 @@ fn values_of_all_lengths_in_all_databases_and_slots_survive_moves_recoveries_and
     records.sort_by_key(|record| record.database);
     let (source, target) = (seats.servers[0].address, seats.servers[1].address);
     write(source, &records);
-    move_slots((source, target), (0, SLOT_COUNT - 1));
+    move_slots(source, target, (0, SLOT_COUNT - 1));
     check(target, &records, "a move of all");
     seats.servers[1].kill();
     seats.until_served();

@@ -114,16 +114,17 @@ fn assert_each_key_once(addresses: &[SocketAddr], found: &BTreeSet<String>) {
 /// and reads every register at the end.
 pub(crate) fn under_load<T>(
     addresses: &[SocketAddr],
-    (seed, patience): (u64, Duration),
+    seed: u64,
+    patience: Duration,
     happens: impl FnOnce(&Crowd) -> T,
 ) -> (T, Finished) {
     let crowd = Crowd::new(patience);
-    let mut surveyor = Worker::new((CLIENTS, seed), addresses, &crowd);
+    let mut surveyor = Worker::new(CLIENTS, seed, addresses, &crowd);
     surveyor.write_everything();
     let (result, mut workers) = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let mut worker = Worker::new((number, seed), addresses, &crowd);
+                let mut worker = Worker::new(number, seed, addresses, &crowd);
                 scope.spawn(move || {
                     while !worker.crowd.stop.load(Ordering::Relaxed) && worker.refusals.is_empty() {
                         worker.some_operations();
@@ -227,7 +228,7 @@ enum Next {
 }
 
 impl<'c> Worker<'c> {
-    fn new((number, seed): (usize, u64), addresses: &[SocketAddr], crowd: &'c Crowd) -> Worker<'c> {
+    fn new(number: usize, seed: u64, addresses: &[SocketAddr], crowd: &'c Crowd) -> Worker<'c> {
         Worker {
             number,
             random: fastrand::Rng::with_seed(seed * CLIENTS_MAX + number as u64),
