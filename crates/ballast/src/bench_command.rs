@@ -14,9 +14,8 @@ use bench::progress::Bars;
 use bench::recorder::Phase;
 use bench::records::Records;
 use bench::report::{grouped, seconds};
-use bench::routes::Slots;
 use bench::run::{Dataset, Plan, Wiring, run as run_load};
-use bench::scenario::Progress;
+use bench::series::RunSeries;
 use bench::timeline::Timeline;
 use bench::workload::{Mix, Workload};
 use clap::{Args, Subcommand, ValueEnum};
@@ -232,30 +231,25 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     ensure!(arguments.threads <= arguments.records, "--threads must not exceed --records");
     let routes = Control::connect(arguments.server)?.routes()?;
     let mut bars = Bars::new();
-    let mut pass = |workload, dataset| {
-        let of = u64::from(arguments.records);
-        let plan = plan(arguments, workload, Pace::Closed { clients: 512 }, None);
-        run_load(&plan, dataset, &routes, |done| {
-            bars.show(match workload {
-                Workload::Load => Progress::Loading { done, of },
-                Workload::Verify | Workload::Adopt | Workload::Mixed(..) => {
-                    Progress::Verifying { done, of }
-                }
-            });
-        })
-    };
+    let tick = Duration::from_micros(arguments.tick);
+    let wiring = Wiring { connections: arguments.connections, tick };
+    let (patience, seed) = (seconds(arguments.patience), arguments.seed);
+    let series = RunSeries { routes: &routes, wiring, patience, seed };
+    let mut progress = |progress| bars.show(progress);
     let first = if arguments.keep { Workload::Adopt } else { Workload::Load };
-    let (dataset, filled) = pass(first, Dataset::new(records, arguments.threads))?;
+    let dataset = Dataset::new(records, arguments.threads);
+    let (dataset, filled) = series.pass(first, dataset, &mut progress)?;
     tell(if arguments.keep { "reused" } else { "loaded" }, &filled);
     let distribution = if arguments.uniform { Distribution::Uniform } else { Distribution::Zipf };
     let mixed = Workload::Mixed(arguments.workload.mix(), distribution);
-    let duration = Some(seconds(arguments.seconds));
-    let plan = plan(arguments, mixed, pace(arguments)?, duration);
+    let warm_up = seconds(arguments.warm_up);
+    let duration = Some(warm_up + seconds(arguments.seconds));
+    let plan = Plan { duration, warm_up, ..series.plan(mixed, pace(arguments)?) };
     let (dataset, timeline) = run_load(&plan, dataset, &routes, |_| ())?;
     tell(arguments.workload.mix().name(), &timeline);
     let mut is_clean = filled.findings.is_clean() && timeline.findings.is_clean();
     if arguments.verify {
-        let (_, verified) = pass(Workload::Verify, dataset)?;
+        let (_, verified) = series.verify(dataset, &mut progress)?;
         tell("read back", &verified);
         is_clean &= verified.findings.is_clean();
     }
@@ -265,21 +259,6 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     }
     ensure!(is_clean, "the run found lost writes, stale reads or refused requests");
     Ok(())
-}
-
-fn plan(
-    arguments: &LoadArguments,
-    workload: Workload,
-    pace: Pace,
-    duration: Option<Duration>,
-) -> Plan {
-    let warm_up = duration.map_or(Duration::ZERO, |_| seconds(arguments.warm_up));
-    let duration = duration.map(|duration| warm_up + duration);
-    let tick = Duration::from_micros(arguments.tick);
-    let wiring = Wiring { connections: arguments.connections, tick };
-    let patience = seconds(arguments.patience);
-    let watched = Slots::default();
-    Plan { workload, pace, duration, warm_up, wiring, patience, watched, seed: arguments.seed }
 }
 
 fn pace(arguments: &LoadArguments) -> anyhow::Result<Pace> {

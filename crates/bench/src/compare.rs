@@ -10,7 +10,7 @@ use crate::figures::{Contender, Group};
 use crate::peers::{Cluster, Setup, System};
 use crate::recorder::Phase;
 use crate::report::{Report, median};
-use crate::scenario::Progress;
+use crate::series::Progress;
 use crate::timeline::PhaseSummary;
 use anyhow::{Context, Result};
 use std::fmt::Write;

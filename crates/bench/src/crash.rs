@@ -5,19 +5,16 @@
 //! and a prober that requests one record of every slot until each slot has answered. Load alone
 //! is not enough: it uses some slots only once per second, or not at all if it is low.
 
-use crate::bulk::{Bulk, used_until_resting};
 use crate::clock;
 use crate::control::Control;
 use crate::migrate::{Move, Payload};
 use crate::peers::Cluster;
-use crate::processes;
 use crate::recorder::{Findings, Phase};
 use crate::records::{Record, Records};
 use crate::routes::{Routes, Slots};
-use crate::run::{Dataset, Plan, Running, Wiring, start};
-use crate::scenario::{Load, Progress, WARM_UP};
+use crate::run::{Dataset, Wiring};
+use crate::series::{Load, Loaded, Progress, RunSeries, used_until_resting};
 use crate::timeline::Timeline;
-use crate::workload::Workload;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -72,14 +69,6 @@ pub struct Crashed {
     pub verified: Findings,
 }
 
-/// Observations while a server died.
-struct Seen {
-    killed: Instant,
-    served: Served,
-    timeline: Timeline,
-    steal: [f64; 3],
-}
-
 impl Crash {
     /// Plays the scenario on a cluster with all slots at the first server. Kills the last server.
     pub fn play(
@@ -96,35 +85,30 @@ impl Crash {
         let watched = Slots::which(|slot| routes.address(routes.owner(slot)) == address);
         let (held, probes) = self.of_slots(&watched);
         ensure!(!probes.is_empty(), "the server to kill has no records");
-        let bulk =
-            Bulk { routes: &routes, wiring: self.wiring, patience: PATIENCE, seed: self.seed };
+        let (wiring, patience, seed) = (self.wiring, PATIENCE, self.seed);
+        let series = RunSeries { routes: &routes, wiring, patience, seed };
         let dataset = Dataset::new(self.records, self.threads);
-        let (dataset, loaded) = bulk.load(dataset, progress)?;
+        let (dataset, loaded) = series.load(dataset, progress)?;
         used_until_resting(&cluster.processes())?;
-        let running = start(&self.plan(watched), dataset, &routes)?;
-        let (dataset, seen) = self.kill((cluster, victim), running, probes, progress)?;
+        let mut prober = Prober::new(&living(cluster, victim), probes)?;
+        progress(Progress::Serving { moved: false });
+        let crash = |killed| {
+            cluster.kill(victim)?;
+            progress(Progress::Recovering);
+            let served = prober.wait(SERVED_MAX)?;
+            progress(Progress::Recovered);
+            Ok((killed, served))
+        };
+        let (dataset, (killed, served), Loaded { timeline, steal }) =
+            series.around(crash, self.load, watched, dataset)?;
         cluster.check()?;
         let routes = agreed_routes(&living(cluster, victim))?;
-        let (_, verified) = Bulk { routes: &routes, ..bulk }.verify(dataset, progress)?;
-        let Seen { killed, served: Served { first, all }, timeline, steal } = seen;
-        let gap = gap(timeline.watched_gap(killed, all), killed, first);
-        let all_served = all;
+        let (_, verified) = RunSeries { routes: &routes, ..series }.verify(dataset, progress)?;
+        let Served { first, all: all_served } = served;
+        let gap = gap(timeline.watched_gap(killed, all_served), killed, first);
         let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
         Ok(Crashed { load_rate, held, killed, gap, all_served, timeline, steal, verified })
-    }
-
-    fn plan(&self, watched: Slots) -> Plan {
-        Plan {
-            workload: Workload::Mixed(self.load.mix, self.load.distribution),
-            pace: self.load.pace,
-            duration: None,
-            warm_up: WARM_UP,
-            wiring: self.wiring,
-            patience: PATIENCE,
-            watched,
-            seed: self.seed,
-        }
     }
 
     /// Returns the size of the data in these slots, and one key for each slot with data.
@@ -143,37 +127,6 @@ impl Crash {
             }
         }
         (Payload { records, bytes: records * self.records.user_bytes() }, probes)
-    }
-
-    /// Runs the load, kills the server in the middle of it, and waits until everything is served
-    /// again.
-    fn kill(
-        &self,
-        (cluster, victim): (&mut Cluster, usize),
-        running: Running,
-        probes: BTreeMap<Slot, String>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Dataset, Seen)> {
-        progress(Progress::Serving { moved: false });
-        let mut prober = Prober::new(&living(cluster, victim), probes)?;
-        clock::sleep(WARM_UP);
-        let mut steal = vec![processes::steal_time()?];
-        clock::sleep(self.load.before);
-        steal.push(processes::steal_time()?);
-        let killed = clock::now();
-        running.marks().begin(killed);
-        cluster.kill(victim)?;
-        progress(Progress::Recovering);
-        let served = prober.wait(SERVED_MAX)?;
-        running.marks().end(served.all);
-        steal.push(processes::steal_time()?);
-        progress(Progress::Recovered);
-        clock::sleep(self.load.after);
-        running.stop();
-        let (dataset, timeline) = running.finish()?;
-        steal.push(processes::steal_time()?);
-        let steal = std::array::from_fn(|phase| (steal[phase + 1] - steal[phase]).as_secs_f64());
-        Ok((dataset, Seen { killed, served, timeline, steal }))
     }
 }
 
@@ -212,7 +165,7 @@ fn spread(cluster: &Cluster) -> Result<()> {
         let nothing = Payload { records: 0, bytes: 0 };
         let mut target = Control::connect(server.address)?;
         moving
-            .run((&mut source, &mut target), nothing, |_| ())
+            .run(&mut source, &mut target, nothing, |_| ())
             .with_context(|| format!("giving slots to {}", server.address))?;
     }
     Ok(())

@@ -2,10 +2,9 @@
 
 use crate::crash::{Crash, Crashed};
 use crate::draw::Drawing;
-use crate::judge::NO_ANSWER;
 use crate::processes;
-use crate::recorder::{Findings, Phase};
-use crate::report::{csv, grouped, phases, phases_table, write};
+use crate::recorder::{Findings, NO_ANSWER, Phase};
+use crate::report::{grouped, phases, phases_table, save};
 use crate::timeline::{PhaseSummary, Point};
 use anyhow::Result;
 use serde::Serialize;
@@ -147,9 +146,7 @@ impl CrashReport {
 
     /// Writes `path` as JSON, CSV, SVG and PNG.
     pub fn save(&self, path: &Path) -> Result<()> {
-        write(path, "json", &serde_json::to_string_pretty(self)?)?;
-        write(path, "csv", &csv(&self.points))?;
-        self.drawing().save(path)
+        save(path, self, &self.points, &self.drawing())
     }
 
     /// Returns the table of a demo.

@@ -76,20 +76,20 @@ impl Drawing {
              font-family=\"Ubuntu, 'Segoe UI', Helvetica, Arial, sans-serif\">\n\
              <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"10\" fill=\"#ffffff\"/>\n"
         );
-        text(&mut out, (LEFT, 44.0), (24.0, INK, "start"), &self.title);
-        text(&mut out, (LEFT, 72.0), (15.0, FAINT_INK, "start"), &self.subtitle);
-        text(&mut out, (RIGHT, 44.0), (16.0, INK, "end"), &self.verdict);
+        text(&mut out, LEFT, 44.0, (24.0, INK, "start"), &self.title);
+        text(&mut out, LEFT, 72.0, (15.0, FAINT_INK, "start"), &self.subtitle);
+        text(&mut out, RIGHT, 44.0, (16.0, INK, "end"), &self.verdict);
         let time = self.time_axis();
         self.shade(&mut out, &time);
         self.throughput(&mut out, &time);
         self.latency(&mut out, &time);
         self.mark(&mut out, &time);
         for tick in &time.ticks {
-            let place = (time.at(*tick), LATENCY.1 + 22.0);
-            text(&mut out, place, (13.0, FAINT_INK, "middle"), &short(*tick));
+            let (x, y) = (time.at(*tick), LATENCY.1 + 22.0);
+            text(&mut out, x, y, (13.0, FAINT_INK, "middle"), &short(*tick));
         }
-        let below = ((LEFT + RIGHT) / 2.0, LATENCY.1 + 46.0);
-        text(&mut out, below, (13.0, FAINT_INK, "middle"), "seconds");
+        let (middle, below) = ((LEFT + RIGHT) / 2.0, LATENCY.1 + 46.0);
+        text(&mut out, middle, below, (13.0, FAINT_INK, "middle"), "seconds");
         out.push_str("</svg>\n");
         out
     }
@@ -114,12 +114,8 @@ impl Drawing {
 
     /// Writes `path` with the extensions `svg` and `png`.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let write = |extension: &str, bytes: &[u8]| {
-            let path = path.with_extension(extension);
-            std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))
-        };
-        write("svg", self.svg().as_bytes())?;
-        write("png", &self.png()?)
+        write(path, "svg", self.svg().as_bytes())?;
+        write(path, "png", &self.png()?)
     }
 
     fn time_axis(&self) -> Axis {
@@ -145,7 +141,7 @@ impl Drawing {
         }
         let half = 4.0 * label.len() as f64;
         let center = ((left + right) / 2.0).clamp(LEFT + half, RIGHT - half);
-        text(out, (center, THROUGHPUT.0 - 10.0), (14.0, "#8a6100", "middle"), label);
+        text(out, center, THROUGHPUT.0 - 10.0, (14.0, "#8a6100", "middle"), label);
     }
 
     /// Draws the marks as lines through both panels. The labels are between the panels, each in
@@ -163,8 +159,8 @@ impl Drawing {
             // The first label has room on its left.
             let y = THROUGHPUT.1 + 19.0 + 17.0 * row.saturating_sub(1) as f64;
             let is_left = row == 0 || x > RIGHT - 220.0;
-            let (place, anchor) = if is_left { (x - 6.0, "end") } else { (x + 6.0, "start") };
-            text(out, (place, y), (13.0, MARK, anchor), label);
+            let (x, anchor) = if is_left { (x - 6.0, "end") } else { (x + 6.0, "start") };
+            text(out, x, y, (13.0, MARK, anchor), label);
         }
     }
 
@@ -198,7 +194,7 @@ impl Drawing {
         let (lowest, highest) = seen.fold((1.0f64, 1.0f64), |(low, high), point| {
             (low.min(point.latency.p50), high.max(point.latency.p99_9))
         });
-        let axis = Axis::decades((lowest, highest), (LATENCY.1, LATENCY.0));
+        let axis = Axis::decades(lowest, highest, (LATENCY.1, LATENCY.0));
         axis.grid(out, milliseconds);
         panel_title(out, LATENCY.0, "latency from the intended start, per 100 ms");
         let middle = time.ticks_end_width(&self.points) / 2.0;
@@ -228,9 +224,15 @@ impl Drawing {
                 "<path d=\"M{x},{:.1}h18\" stroke=\"{color}\" stroke-width=\"3\"/>",
                 y - 4.5
             );
-            text(out, (x + 24.0, y), (14.0, INK, "start"), name);
+            text(out, x + 24.0, y, (14.0, INK, "start"), name);
         }
     }
+}
+
+/// Writes a file with this extension.
+pub(crate) fn write(path: &Path, extension: &str, content: &[u8]) -> Result<()> {
+    let path = path.with_extension(extension);
+    std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
 }
 
 /// Mapping of values to positions, with the values of the grid lines.
@@ -254,7 +256,7 @@ impl Axis {
     }
 
     /// Creates a logarithmic axis of whole decades around these values, at least two.
-    fn decades((lowest, highest): (f64, f64), places: (f64, f64)) -> Axis {
+    fn decades(lowest: f64, highest: f64, places: (f64, f64)) -> Axis {
         let first = lowest.max(1e-3).log10().floor() as i32;
         let last = (highest.log10().ceil() as i32).max(first + 2);
         let ticks = (first..=last).map(|power| 10f64.powi(power)).collect();
@@ -276,7 +278,7 @@ impl Axis {
                 out,
                 "<path d=\"M{LEFT},{y:.1}H{RIGHT}\" stroke=\"{GRID}\" stroke-width=\"1\"/>"
             );
-            text(out, (LEFT - 10.0, y + 4.5), (13.0, FAINT_INK, "end"), &name(tick));
+            text(out, LEFT - 10.0, y + 4.5, (13.0, FAINT_INK, "end"), &name(tick));
         }
     }
 
@@ -287,11 +289,11 @@ impl Axis {
 }
 
 fn panel_title(out: &mut String, top: f64, title: &str) {
-    text(out, (LEFT, top - 12.0), (14.0, INK, "start"), title);
+    text(out, LEFT, top - 12.0, (14.0, INK, "start"), title);
 }
 
 /// Writes text at a position; `look` is size, color and anchor.
-fn text(out: &mut String, (x, y): (f64, f64), look: (f64, &str, &str), content: &str) {
+fn text(out: &mut String, x: f64, y: f64, look: (f64, &str, &str), content: &str) {
     let (size, color, anchor) = look;
     let content = content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let _ = writeln!(
@@ -398,7 +400,7 @@ mod tests {
     #[test]
     fn axes_have_round_values_and_whole_decades() {
         assert_eq!(Axis::linear((0.0, 33_000.0), (0.0, 1.0), 4).ticks.len(), 4);
-        assert_eq!(Axis::decades((0.06, 12.0), (0.0, 1.0)).ticks, [0.01, 0.1, 1.0, 10.0, 100.0]);
+        assert_eq!(Axis::decades(0.06, 12.0, (0.0, 1.0)).ticks, [0.01, 0.1, 1.0, 10.0, 100.0]);
         assert_eq!(milliseconds(0.1), "100 us");
         assert_eq!(thousands(25_000.0), "25 k");
     }

@@ -93,12 +93,7 @@ impl<P> Fleet<P> {
         routes: &Routes,
         now: Instant,
     ) -> Option<&mut Connection<P>> {
-        if line.0 >= self.lines.len() {
-            self.lines.resize_with(line.0 + 1, || LineState::Closed { retry: Instant(0) });
-        }
-        if let LineState::Closed { retry } = self.lines[line.0]
-            && (now < retry || self.open(line, routes).is_err())
-        {
+        if !self.is_open(line) && (!self.may_open(line, now) || self.open(line, routes).is_err()) {
             return None;
         }
         let LineState::Open { connection, sending } = &mut self.lines[line.0] else {
@@ -146,17 +141,16 @@ impl<P> Fleet<P> {
     pub(crate) fn open_all(&mut self, routes: &Routes) -> Result<()> {
         for node in routes.nodes() {
             for number in 0..self.lines_per_node {
-                let line = self.line(node, number);
-                if line.0 >= self.lines.len() {
-                    self.lines.resize_with(line.0 + 1, || LineState::Closed { retry: Instant(0) });
-                }
-                self.open(line, routes)?;
+                self.open(self.line(node, number), routes)?;
             }
         }
         Ok(())
     }
 
     fn open(&mut self, line: Line, routes: &Routes) -> Result<()> {
+        if line.0 >= self.lines.len() {
+            self.lines.resize_with(line.0 + 1, || LineState::Closed { retry: Instant(0) });
+        }
         let connection = Box::new(Connection::open(routes.address(self.node(line)))?);
         let data = EventData::new_u64(line.0 as u64);
         epoll::add(&self.epoll, &*connection, data, EventFlags::IN)?;

@@ -128,7 +128,8 @@ impl Generator {
     /// Creates a thread that runs `task` on the records of `ledger`.
     pub fn new(
         task: Task,
-        (records, ledger): (Records, Ledger),
+        records: Records,
+        ledger: Ledger,
         routes: Routes,
         shared: Arc<Shared>,
     ) -> Result<Generator> {
@@ -146,7 +147,8 @@ impl Generator {
             judge: Judge::new(
                 records,
                 ledger,
-                (task.start, task.watched.clone()),
+                task.start,
+                task.watched.clone(),
                 Arc::clone(&shared),
             ),
             encoder: Encoder::new(records),
@@ -303,7 +305,7 @@ impl Generator {
             match connection.next_reply() {
                 Ok(Some((Pending::Operation(operation), reply))) => {
                     let client = operation.client;
-                    let turned_away = turned_away(operation, reply, (asked, is_patient));
+                    let turned_away = turned_away(operation, reply, asked, is_patient);
                     self.next.push(turned_away.unwrap_or_else(|| {
                         match self.judge.answered(operation, reply, now) {
                             Some(operation) => Next::Send(operation),
@@ -464,7 +466,8 @@ impl Generator {
 fn turned_away(
     operation: Operation,
     reply: Reply<'_>,
-    (asked, is_patient): (SocketAddr, bool),
+    asked: SocketAddr,
+    is_patient: bool,
 ) -> Option<Next> {
     let Reply::Error(error) = reply else { return None };
     if let Some(to) = parse_redirect(error, asked) {

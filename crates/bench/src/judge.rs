@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::ledger::{Fault, Ledger};
 use crate::operation::{Operation, Step};
-use crate::recorder::{Marks, Recorder, Recording};
+use crate::recorder::{Marks, NO_ANSWER, Recorder, Recording};
 use crate::records::{Records, Sequence};
 use crate::routes::Slots;
 use crate::waiting::Why;
@@ -15,8 +15,6 @@ use types::Instant;
 
 /// Maximal number of redirects of one operation before it fails: redis-py's limit.
 const REDIRECTS_MAX: u8 = 16;
-/// Error under which an operation is counted if its connection broke before the answer.
-pub(crate) const NO_ANSWER: &str = "(no answer)";
 /// Length up to which the text of an error is recorded, in bytes.
 const ERROR_BYTES_MAX: usize = 80;
 
@@ -58,7 +56,8 @@ impl Judge {
     pub(crate) fn new(
         records: Records,
         ledger: Ledger,
-        (start, watched): (Instant, Slots),
+        start: Instant,
+        watched: Slots,
         shared: Arc<Shared>,
     ) -> Judge {
         Judge { records, ledger, recorder: Recorder::new(start), shared, watched, ended: 0 }
@@ -139,7 +138,7 @@ impl Judge {
     #[inline]
     fn completed(&mut self, operation: Operation, now: Instant) {
         let phase = self.shared.marks.phase(operation.intended);
-        self.recorder.completed_one(operation.kind(), phase, operation.intended, now);
+        self.recorder.completed_one(operation.action, phase, operation.intended, now);
         if self.watched.contains(operation.slot) {
             self.recorder.watched_one(now);
         }
@@ -221,8 +220,8 @@ mod tests {
             ended: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         };
-        let watched = (Instant(0), Slots::default());
-        Judge::new(records, Ledger::new(Share::new(0, 1), 4), watched, Arc::new(shared))
+        let ledger = Ledger::new(Share::new(0, 1), 4);
+        Judge::new(records, ledger, Instant(0), Slots::default(), Arc::new(shared))
     }
 
     fn start(judge: &mut Judge, action: Action) -> Operation {

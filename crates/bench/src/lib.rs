@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bulk;
 pub mod clock;
 pub mod compare;
 mod connection;
@@ -29,6 +28,7 @@ pub mod report;
 pub mod routes;
 pub mod run;
 pub mod scenario;
+pub mod series;
 pub mod timeline;
 mod waiting;
 pub mod workload;

@@ -86,7 +86,8 @@ impl Move {
     /// time from the servers. `watch` is called with every report of the source.
     pub fn run(
         &self,
-        (source, target): (&mut Control, &mut Control),
+        source: &mut Control,
+        target: &mut Control,
         payload: Payload,
         mut watch: impl FnMut(&BTreeMap<String, String>),
     ) -> Result<Moved> {

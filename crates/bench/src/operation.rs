@@ -2,7 +2,6 @@
 
 use crate::connection::Connection;
 use crate::ledger::Write;
-use crate::recorder::Kind;
 use crate::records::{Record, Records, Sequence};
 use crate::workload::Action;
 use resp::RequestWriter;
@@ -42,17 +41,6 @@ pub(crate) enum Pending {
     Asking,
     /// `CLUSTER SLOTS`.
     Routes,
-}
-
-impl Operation {
-    /// Returns the kind of the operation in the figures.
-    pub(crate) fn kind(&self) -> Kind {
-        match self.action {
-            Action::Read | Action::Adopt => Kind::Read,
-            Action::Write => Kind::Write,
-            Action::ReadModifyWrite => Kind::ReadModifyWrite,
-        }
-    }
 }
 
 /// Encoder of commands. Reuses its buffers, so that an operation allocates nothing.

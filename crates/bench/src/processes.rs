@@ -26,8 +26,7 @@ pub fn cpu_time(process: u32) -> Result<Duration> {
     }
     let stat = stat_fields(process)?;
     let ticks = |place| field(&stat, place).unwrap_or(0) + field(&stat, place + 1).unwrap_or(0);
-    let duration = |ticks| Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND);
-    Ok(living.max(duration(ticks(OWN_USER))) + duration(ticks(CHILDREN_USER)))
+    Ok(living.max(ticks_time(ticks(OWN_USER))) + ticks_time(ticks(CHILDREN_USER)))
 }
 
 /// Position of `utime` among the fields after the command's name; `stime` follows it.
@@ -44,19 +43,15 @@ pub fn resident_bytes(process: u32) -> Result<u64> {
 /// Returns the memory of a process in huge pages, in bytes.
 pub fn huge_page_bytes(process: u32) -> Result<u64> {
     let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
-    let kib = |name: &str| {
-        let line = rollup.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| field(line, 1)).unwrap_or(0)
-    };
+    let kib = |name: &str| named_field(&rollup, name).unwrap_or(0);
     Ok((kib("AnonHugePages:") + kib("ShmemPmdMapped:") + kib("FilePmdMapped:")) * 1024)
 }
 
 /// Returns the steal time: processors of this machine were ready to run, but its host ran others.
 pub fn steal_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().context("/proc/stat is empty")?;
-    let ticks = field(line, 8).context("/proc/stat has no steal time")?;
-    Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+    // The first line counts for all processors.
+    Ok(ticks_time(field(&stat, 8).context("/proc/stat has no steal time")?))
 }
 
 /// Returns the number of processors of the machine.
@@ -80,18 +75,17 @@ pub fn machine() -> String {
 /// Returns the time that this machine's processors have worked for any process.
 pub fn busy_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().context("/proc/stat is empty")?;
     // User, nice, system, hardware and software interrupts; not idle, waiting or stolen.
-    let ticks: u64 = [1, 2, 3, 6, 7].into_iter().filter_map(|place| field(line, place)).sum();
-    Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+    let ticks = [1, 2, 3, 6, 7].into_iter().filter_map(|place| field(&stat, place)).sum();
+    Ok(ticks_time(ticks))
 }
 
 /// Returns the bytes of memory that processes can still allocate without swapping or kills: the
 /// kernel's estimate, or less if a control group allows less.
 pub fn available_bytes() -> Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
-    let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"));
-    let kib = line.and_then(|line| field(line, 1)).context("/proc/meminfo has no MemAvailable")?;
+    let kib =
+        named_field(&meminfo, "MemAvailable:").context("/proc/meminfo has no MemAvailable")?;
     let group = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let number = |text: String| text.trim().parse::<u64>().ok();
     let limit = group("memory.max").and_then(number);
@@ -169,6 +163,15 @@ fn stat_fields(process: u32) -> Result<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("stat names no command")?;
     Ok(fields.to_string())
+}
+
+fn ticks_time(ticks: u64) -> Duration {
+    Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
+}
+
+/// Returns the number in the line that begins with `name`.
+fn named_field(text: &str, name: &str) -> Option<u64> {
+    field(text.lines().find(|line| line.starts_with(name))?, 1)
 }
 
 fn field(line: &str, position: usize) -> Option<u64> {

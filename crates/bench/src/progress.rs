@@ -1,7 +1,7 @@
 //! Progress bars on the terminal.
 
 use crate::report::grouped;
-use crate::scenario::Progress;
+use crate::series::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Progress display of a scenario on standard error; empty if that is not a terminal.

@@ -4,8 +4,8 @@
 //! stalls for a second, that second shows no answers, and the operations that should have started
 //! in it show how long they waited.
 
-use crate::judge::NO_ANSWER;
 use crate::ledger::Fault;
+use crate::workload::Action;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -17,20 +17,10 @@ use types::Instant;
 pub const INTERVAL: Duration = Duration::from_millis(100);
 /// Range of recorded latencies in nanoseconds; longer ones count as the maximum.
 const LATENCY_NS: (u64, u64) = (1_000, 100_000_000_000);
+/// Error under which an operation is counted if its connection broke before the answer.
+pub(crate) const NO_ANSWER: &str = "(no answer)";
 /// Shortest recorded gap between two answers. The target for the longest is 10 ms.
 const GAP_MIN: Duration = Duration::from_micros(500);
-
-/// Kind of an operation in the figures.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Read.
-    Read,
-    /// Write.
-    Write,
-    /// Read and write of the same record, timed as one operation.
-    ReadModifyWrite,
-}
 
 /// Part of a run, between marks that are set while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -294,14 +284,15 @@ impl Recorder {
 
     /// Records a successful operation with the intended start `intended`.
     #[inline]
-    pub fn completed_one(&mut self, kind: Kind, phase: Phase, intended: Instant, now: Instant) {
+    pub fn completed_one(&mut self, action: Action, phase: Phase, intended: Instant, now: Instant) {
         self.gaps.answered(now);
         let latency = now.since(intended).as_nanos() as u64;
         let latencies = &mut self.phases[phase as usize];
-        match kind {
-            Kind::Read => latencies.reads.saturating_record(latency),
-            Kind::Write | Kind::ReadModifyWrite => latencies.writes.saturating_record(latency),
-        }
+        let latencies = match action {
+            Action::Read | Action::Adopt => &mut latencies.reads,
+            Action::Write | Action::ReadModifyWrite => &mut latencies.writes,
+        };
+        latencies.saturating_record(latency);
         self.findings.completed += 1;
         self.interval(now).completed += 1;
         self.interval(intended).latency.saturating_record(latency);
@@ -381,7 +372,7 @@ mod tests {
     #[test]
     fn throughput_counts_at_the_answer_and_latency_at_the_intended_start() {
         let mut recorder = Recorder::new(ms(1_000));
-        recorder.completed_one(Kind::Read, Phase::Before, ms(1_050), ms(1_250));
+        recorder.completed_one(Action::Read, Phase::Before, ms(1_050), ms(1_250));
         let recording = recorder.finish(ms(1_250), Duration::ZERO);
         let completed: Vec<u64> = recording.intervals.iter().map(|i| i.completed).collect();
         let timed: Vec<u64> = recording.intervals.iter().map(|i| i.latency.len()).collect();
@@ -410,8 +401,8 @@ mod tests {
         for _ in 0..20_000 {
             // Latencies from a microsecond to ten seconds; every magnitude is equally likely.
             let latency = 10f64.powf(3.0 + 7.0 * random.f64()) as u64;
-            let kind = if random.bool() { Kind::Read } else { Kind::Write };
-            recorder.completed_one(kind, Phase::Before, ms(0), Instant(latency));
+            let action = if random.bool() { Action::Read } else { Action::Write };
+            recorder.completed_one(action, Phase::Before, ms(0), Instant(latency));
             naive.push(latency);
         }
         naive.sort_unstable();

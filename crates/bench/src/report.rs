@@ -1,11 +1,13 @@
 //! Report of a scenario, for people and for programs.
 
+use crate::draw::{Drawing, write};
+use crate::migrate::Moved;
 use crate::processes;
 use crate::recorder::{Findings, Phase};
-use crate::scenario::{Cost, Load, Memory, Outcome, Scenario};
+use crate::scenario::{Cost, Memory, Outcome, Scenario};
+use crate::series::Load;
 use crate::timeline::{PhaseSummary, Point, Timeline};
-use crate::{draw::Drawing, migrate::Moved};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -83,9 +85,7 @@ impl Report {
 
     /// Returns the number of failed operations, wrong reads, and missing records.
     pub fn faults(&self) -> u64 {
-        let count = |findings: &Findings| {
-            findings.errors_total() + findings.stale + findings.missing + findings.wrong
-        };
+        let count = |findings: &Findings| findings.errors_total() + findings.faults();
         count(&self.seen) + count(&self.verified)
     }
 
@@ -133,9 +133,7 @@ impl Report {
 
     /// Writes `path` as JSON, CSV, SVG and PNG.
     pub fn save(&self, path: &Path) -> Result<()> {
-        write(path, "json", &serde_json::to_string_pretty(self)?)?;
-        write(path, "csv", &csv(&self.points))?;
-        self.drawing().save(path)
+        save(path, self, &self.points, &self.drawing())
     }
 
     /// Returns the table of a demo.
@@ -161,15 +159,14 @@ impl Report {
 
     /// Returns the lines on lost, stale and failed operations.
     fn verdict(&self) -> String {
-        let lost = self.verified.missing + self.verified.stale + self.verified.wrong;
         let mut out = format!(
             "  requests     {} answered, {} redirected, {} failed\n  stale reads  {}\n  \
              lost writes  {} (of {} records, every one read back)\n",
             grouped(self.seen.completed),
             grouped(self.seen.moved + self.seen.asked),
             self.seen.errors_total(),
-            self.seen.stale + self.seen.missing + self.seen.wrong,
-            lost,
+            self.seen.faults(),
+            self.verified.faults(),
             grouped(u64::from(self.records.0)),
         );
         for (error, count) in self.seen.errors.iter().chain(&self.verified.errors) {
@@ -217,21 +214,27 @@ pub(crate) fn phases_table(phases: &[PhaseSummary], steal: &[f64; 3]) -> String 
 
 /// Writes the timeline of a run without a move as JSON, CSV, SVG and PNG.
 pub fn save_timeline(timeline: &Timeline, title: &str, path: &Path) -> Result<()> {
-    let points = timeline.points();
-    write(path, "json", &serde_json::to_string_pretty(&(phases(timeline), &points))?)?;
-    write(path, "csv", &csv(&points))?;
     let (title, subtitle) = (title.to_string(), processes::machine());
     let (verdict, shaded, marks) = (String::new(), None, Vec::new());
-    Drawing { title, subtitle, verdict, points, shaded, marks }.save(path)
+    let points = timeline.points();
+    let drawing = Drawing { title, subtitle, verdict, points, shaded, marks };
+    save(path, &(phases(timeline), &drawing.points), &drawing.points, &drawing)
 }
 
-pub(crate) fn write(path: &Path, extension: &str, content: &str) -> Result<()> {
-    let path = path.with_extension(extension);
-    std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
+/// Writes `path` as JSON, CSV, SVG and PNG.
+pub(crate) fn save(
+    path: &Path,
+    results: &impl Serialize,
+    points: &[Point],
+    drawing: &Drawing,
+) -> Result<()> {
+    write(path, "json", serde_json::to_string_pretty(results)?.as_bytes())?;
+    write(path, "csv", csv(points).as_bytes())?;
+    drawing.save(path)
 }
 
 /// Returns a timeline as comma-separated values.
-pub(crate) fn csv(points: &[Point]) -> String {
+fn csv(points: &[Point]) -> String {
     let mut out = "second,throughput,p50_ms,p99_ms,p99_9_ms,max_ms,errors,redirects\n".to_string();
     for point in points {
         let Point { second, throughput, latency, errors, redirects } = point;

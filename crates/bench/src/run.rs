@@ -114,8 +114,7 @@ pub fn start(plan: &Plan, dataset: Dataset, routes: &Routes) -> Result<Running> 
             seed: !seed,
             lines_per_node: plan.wiring.connections,
         };
-        let generator =
-            Generator::new(task, (records, ledger), routes.clone(), Arc::clone(&shared))?;
+        let generator = Generator::new(task, records, ledger, routes.clone(), Arc::clone(&shared))?;
         let body = move || {
             // Makes sleeps end on time, not up to 50 us later.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;

@@ -218,7 +218,8 @@ fn milliseconds(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorder::{Kind, Recorder};
+    use crate::recorder::Recorder;
+    use crate::workload::Action;
 
     fn ms(milliseconds: u64) -> Instant {
         Instant(milliseconds * 1_000_000)
@@ -238,7 +239,7 @@ mod tests {
             let mut recorder = Recorder::new(ms(0));
             for at in 0..100 {
                 let phase = if at < 50 { Phase::Before } else { Phase::During };
-                recorder.completed_one(Kind::Read, phase, ms(at), ms(at + latency));
+                recorder.completed_one(Action::Read, phase, ms(at), ms(at + latency));
             }
             recorder.finish(ms(110), Duration::ZERO)
         };
