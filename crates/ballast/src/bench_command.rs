@@ -6,18 +6,18 @@ use bench::compare;
 use bench::control::Control;
 use bench::distribution::Distribution;
 use bench::figures::{Basis, Figure};
-use bench::pace::{Arrivals, Pace};
+use bench::pace::{Arrivals, LoadPace};
 use bench::peers::{Setup, System};
 use bench::ports::Ports;
 use bench::processes;
 use bench::progress::Bars;
-use bench::recorder::Phase;
-use bench::records::Records;
+use bench::recorder::RunPhase;
+use bench::records::RecordSet;
 use bench::report::{grouped, seconds};
-use bench::run::{Dataset, Plan, Wiring, run as run_load};
+use bench::run::{Dataset, RunPlan, Wiring, run as run_load};
 use bench::series::RunSeries;
 use bench::timeline::Timeline;
-use bench::workload::{Mix, Workload};
+use bench::workload::{Mix, RunWorkload};
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -223,7 +223,7 @@ pub(crate) fn run(arguments: BenchArguments) -> anyhow::Result<()> {
 }
 
 fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
-    let records = Records::new(arguments.records, arguments.key_size, arguments.value_size)?;
+    let records = RecordSet::new(arguments.records, arguments.key_size, arguments.value_size)?;
     ensure!(
         arguments.threads > 0 && arguments.connections > 0,
         "--threads and --connections must be 1 or more"
@@ -236,15 +236,15 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     let (patience, seed) = (seconds(arguments.patience), arguments.seed);
     let series = RunSeries { routes: &routes, wiring, patience, seed };
     let mut progress = |progress| bars.show(progress);
-    let first = if arguments.keep { Workload::Adopt } else { Workload::Load };
+    let first = if arguments.keep { RunWorkload::Adopt } else { RunWorkload::Load };
     let dataset = Dataset::new(records, arguments.threads);
     let (dataset, filled) = series.pass(first, dataset, &mut progress)?;
     tell(if arguments.keep { "reused" } else { "loaded" }, &filled);
     let distribution = if arguments.uniform { Distribution::Uniform } else { Distribution::Zipf };
-    let mixed = Workload::Mixed(arguments.workload.mix(), distribution);
+    let mixed = RunWorkload::Mixed(arguments.workload.mix(), distribution);
     let warm_up = seconds(arguments.warm_up);
     let duration = Some(warm_up + seconds(arguments.seconds));
-    let plan = Plan { duration, warm_up, ..series.plan(mixed, pace(arguments)?) };
+    let plan = RunPlan { duration, warm_up, ..series.plan(mixed, pace(arguments)?) };
     let (dataset, timeline) = run_load(&plan, dataset, &routes, |_| ())?;
     tell(arguments.workload.mix().name(), &timeline);
     let mut is_clean = filled.findings.is_clean() && timeline.findings.is_clean();
@@ -261,20 +261,20 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn pace(arguments: &LoadArguments) -> anyhow::Result<Pace> {
+fn pace(arguments: &LoadArguments) -> anyhow::Result<LoadPace> {
     match arguments.rate {
         Some(rate) => {
             ensure!(rate > 0.0, "--rate must be above 0");
             let arrivals = if arguments.even { Arrivals::Fixed } else { Arrivals::Poisson };
-            Ok(Pace::Open { rate, arrivals })
+            Ok(LoadPace::Open { rate, arrivals })
         }
-        None => Ok(Pace::Closed { clients: arguments.clients.unwrap_or(50) }),
+        None => Ok(LoadPace::Closed { clients: arguments.clients.unwrap_or(50) }),
     }
 }
 
 /// Prints a run in a few lines.
 fn tell(name: &str, timeline: &Timeline) {
-    let Some(phase) = timeline.phase(Phase::Before) else { return };
+    let Some(phase) = timeline.phase(RunPhase::Before) else { return };
     let findings = &timeline.findings;
     println!(
         "{name:<12}{:>10} requests/s   p50 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3} ms   gap {:.1} ms   \
@@ -328,10 +328,10 @@ fn compare_one(
     setup: &Setup,
 ) -> anyhow::Result<bool> {
     let mut bars = Bars::new();
-    let groups = figure.groups(basis)?;
+    let cases = figure.cases(basis)?;
     // Standard output is reserved for the tables.
     let mut tell = |line: &str| eprintln!("{line}");
-    let rows = compare::play(&groups, arguments.rounds, setup, &mut tell, &mut |progress| {
+    let rows = compare::play(&cases, arguments.rounds, setup, &mut tell, &mut |progress| {
         bars.show(progress);
     })?;
     bars.clear();

@@ -7,16 +7,16 @@ use anyhow::{anyhow, ensure};
 use bench::crash::Crash;
 use bench::crash_report::CrashReport;
 use bench::distribution::Distribution;
-use bench::pace::{Arrivals, Pace};
+use bench::pace::{Arrivals, LoadPace};
 use bench::peers::{Cluster, Setup, System};
 use bench::ports::Ports;
 use bench::processes::available_bytes;
 use bench::progress::Bars;
-use bench::records::Records;
-use bench::report::{Report, grouped, seconds};
+use bench::records::RecordSet;
+use bench::report::{ScenarioReport, grouped, seconds};
 use bench::run::Wiring;
 use bench::scenario::Scenario;
-use bench::series::Load;
+use bench::series::OfferedLoad;
 use bench::workload::Mix;
 use clap::Args;
 use front::configuration::Bytes;
@@ -81,7 +81,7 @@ const LEDGER_BYTES: usize = 8;
 
 pub(crate) fn run(arguments: DemoArguments) -> anyhow::Result<()> {
     let records = arguments.records.unwrap_or(arguments.usual().0);
-    let records = Records::new(records, 30, arguments.value_size)?;
+    let records = RecordSet::new(records, 30, arguments.value_size)?;
     ensure_memory(arguments.memory_bytes(&records), &records)?;
     let folder = std::env::temp_dir().join(format!("ballast-demo-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: DemoArguments) -> anyhow::Result<()> {
 }
 
 /// Demonstrates a move. Returns whether the results were clean.
-fn migrate(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow::Result<bool> {
+fn migrate(arguments: &DemoArguments, records: RecordSet, folder: &Path) -> anyhow::Result<bool> {
     let scenario = scenario(arguments, records);
     let setup = arguments.setup(2, folder)?;
     let report = play(&scenario, &migrate_system(arguments, &records)?, &setup)?;
@@ -113,7 +113,7 @@ fn migrate(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow
 }
 
 /// Demonstrates a crash. Returns whether the results were clean.
-fn crash(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow::Result<bool> {
+fn crash(arguments: &DemoArguments, records: RecordSet, folder: &Path) -> anyhow::Result<bool> {
     let DemoArguments { servers, replicas, .. } = *arguments;
     ensure!(
         (1..servers - 1).contains(&replicas),
@@ -135,12 +135,12 @@ fn crash(arguments: &DemoArguments, records: Records, folder: &Path) -> anyhow::
     Ok(report.is_clean())
 }
 
-fn play(scenario: &Scenario, system: &System, setup: &Setup) -> anyhow::Result<Report> {
+fn play(scenario: &Scenario, system: &System, setup: &Setup) -> anyhow::Result<ScenarioReport> {
     let mut cluster = Cluster::start(system, setup)?;
     println!("\n  {}\n  {}\n", introduction(&cluster), scenario.in_words());
     let mut bars = Bars::new();
     let outcome = scenario.play(&mut cluster, &mut |progress| bars.show(progress))?;
-    Ok(Report::new(system.name(), scenario, outcome))
+    Ok(ScenarioReport::new(system.name(), scenario, outcome))
 }
 
 fn introduction(cluster: &Cluster) -> String {
@@ -162,13 +162,13 @@ impl DemoArguments {
         self.rate.unwrap_or(self.usual().1)
     }
 
-    fn load(&self) -> Load {
+    fn load(&self) -> OfferedLoad {
         let around = seconds(self.seconds);
-        Load {
+        OfferedLoad {
             // A crash can only lose written data, so half of the requests are writes.
             mix: if self.crash { Mix::A } else { Mix::B },
             distribution: Distribution::Zipf,
-            pace: Pace::Open { rate: self.rate().max(1.0), arrivals: Arrivals::Poisson },
+            pace: LoadPace::Open { rate: self.rate().max(1.0), arrivals: Arrivals::Poisson },
             before: around,
             after: around,
         }
@@ -182,7 +182,7 @@ impl DemoArguments {
     }
 
     /// Returns the memory that all servers will use together, in bytes.
-    fn memory_bytes(&self, records: &Records) -> usize {
+    fn memory_bytes(&self, records: &RecordSet) -> usize {
         match self.crash {
             true => usize::from(self.servers) * self.crash_server_bytes(records),
             // The source holds all records, the target half of them.
@@ -192,13 +192,13 @@ impl DemoArguments {
 
     /// Returns the memory that a server needs if another one dies: its own data, its part of the
     /// dead server's data, and the same amount again for overwritten records.
-    fn crash_server_bytes(&self, records: &Records) -> usize {
+    fn crash_server_bytes(&self, records: &RecordSet) -> usize {
         let share = data_bytes(records) / usize::from(self.servers);
         SERVER_BYTES + 2 * (share + share / usize::from(self.servers - 1))
     }
 }
 
-fn scenario(arguments: &DemoArguments, records: Records) -> Scenario {
+fn scenario(arguments: &DemoArguments, records: RecordSet) -> Scenario {
     Scenario {
         records,
         threads: 1,
@@ -211,18 +211,18 @@ fn scenario(arguments: &DemoArguments, records: Records) -> Scenario {
 }
 
 /// Returns the memory of all records on all servers, in bytes.
-fn data_bytes(records: &Records) -> usize {
+fn data_bytes(records: &RecordSet) -> usize {
     let each = records.key_bytes() + records.value_bytes() + OVERHEAD_BYTES;
     records.count() as usize * each
 }
 
 /// Returns the memory of a server that holds all records, in bytes.
-fn server_bytes(records: &Records) -> usize {
+fn server_bytes(records: &RecordSet) -> usize {
     SERVER_BYTES + data_bytes(records)
 }
 
 /// Refuses to start if memory is too short, because the operating system would kill the demo later.
-fn ensure_memory(servers: usize, records: &Records) -> anyhow::Result<()> {
+fn ensure_memory(servers: usize, records: &RecordSet) -> anyhow::Result<()> {
     let needed = servers + records.count() as usize * LEDGER_BYTES;
     let free = available_bytes()?;
     let megabytes = |bytes: u64| grouped(bytes >> 20);
@@ -235,12 +235,12 @@ fn ensure_memory(servers: usize, records: &Records) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn migrate_system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System> {
+fn migrate_system(arguments: &DemoArguments, records: &RecordSet) -> anyhow::Result<System> {
     let memory = arguments.memory.map_or_else(|| server_bytes(records), |bytes| bytes.0);
     system(arguments, memory, &[])
 }
 
-fn crash_system(arguments: &DemoArguments, records: &Records) -> anyhow::Result<System> {
+fn crash_system(arguments: &DemoArguments, records: &RecordSet) -> anyhow::Result<System> {
     let usual = || arguments.crash_server_bytes(records);
     let memory = arguments.memory.map_or_else(usual, |bytes| bytes.0);
     let replicas = arguments.replicas.to_string();

@@ -6,39 +6,43 @@
 //! loading. The processor time of other processes is measured as well, to identify disturbed
 //! runs.
 
-use crate::figures::{Contender, Group};
+use crate::figures::{Contender, FigureCase};
 use crate::peers::{Cluster, Setup, System};
-use crate::recorder::Phase;
-use crate::report::{Report, median};
-use crate::series::Progress;
+use crate::recorder::RunPhase;
+use crate::report::{ScenarioReport, median};
+use crate::series::ScenarioProgress;
 use crate::timeline::PhaseSummary;
 use anyhow::{Context, Result};
 use std::fmt::Write;
 
-/// All runs of one group.
+/// All runs of one case.
 #[derive(Debug)]
 pub struct Row {
     /// Description of the case.
     pub name: String,
     /// Contenders, the rival last, each with its reports in the order of the rounds.
-    pub played: Vec<(String, Vec<Report>)>,
+    pub played: Vec<(String, Vec<ScenarioReport>)>,
 }
 
-/// Plays all groups in rounds. `tell` gets a line after each run.
+/// Plays all cases in rounds. `report_line` gets a line after each run.
 pub fn play(
-    groups: &[Group],
+    cases: &[FigureCase],
     rounds: u32,
     setup: &Setup,
-    tell: &mut dyn FnMut(&str),
-    progress: &mut dyn FnMut(Progress),
+    report_line: &mut dyn FnMut(&str),
+    progress: &mut dyn FnMut(ScenarioProgress),
 ) -> Result<Vec<Row>> {
-    let mut rows: Vec<Row> = groups.iter().map(Row::new).collect();
+    let mut rows: Vec<Row> = cases.iter().map(Row::new).collect();
     for round in 1..=rounds {
-        for (group, row) in groups.iter().zip(&mut rows) {
-            for (contender, (name, reports)) in group.contenders.iter().zip(&mut row.played) {
-                let report = play_one(group, contender, setup, progress)
-                    .with_context(|| format!("{name}: {}", group.name))?;
-                tell(&format!("round {round}, {name}: {}\n    {}", group.name, line(&report)));
+        for (case, row) in cases.iter().zip(&mut rows) {
+            for (contender, (name, reports)) in case.contenders.iter().zip(&mut row.played) {
+                let report = play_one(case, contender, setup, progress)
+                    .with_context(|| format!("{name}: {}", case.name))?;
+                report_line(&format!(
+                    "round {round}, {name}: {}\n    {}",
+                    case.name,
+                    line(&report)
+                ));
                 reports.push(report);
             }
         }
@@ -47,12 +51,12 @@ pub fn play(
 }
 
 fn play_one(
-    group: &Group,
+    case: &FigureCase,
     contender: &Contender,
     setup: &Setup,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Report> {
-    let mut scenario = group.scenario.clone();
+    progress: &mut dyn FnMut(ScenarioProgress),
+) -> Result<ScenarioReport> {
+    let mut scenario = case.scenario.clone();
     scenario.policy.clone_from(&contender.policy);
     let data = match (&setup.data, &contender.system) {
         (Some(folder), System::Ballast { .. }) => Some(tempfile::tempdir_in(folder)?),
@@ -61,13 +65,13 @@ fn play_one(
     let folder = data.as_ref().map(|folder| folder.path().to_path_buf());
     let mut cluster = Cluster::start(&contender.system, &Setup { data: folder, ..setup.clone() })?;
     let outcome = scenario.play(&mut cluster, progress)?;
-    Ok(Report::new(&contender.name, &scenario, outcome))
+    Ok(ScenarioReport::new(&contender.name, &scenario, outcome))
 }
 
 impl Row {
-    fn new(group: &Group) -> Row {
+    fn new(case: &FigureCase) -> Row {
         let played = |contender: &Contender| (contender.name.clone(), Vec::new());
-        Row { name: group.name.clone(), played: group.contenders.iter().map(played).collect() }
+        Row { name: case.name.clone(), played: case.contenders.iter().map(played).collect() }
     }
 
     /// Returns how much faster this contender moves data than the rival.
@@ -78,7 +82,7 @@ impl Row {
 }
 
 /// Returns the main numbers of a run as one line.
-fn line(report: &Report) -> String {
+fn line(report: &ScenarioReport) -> String {
     let cost = &report.cost;
     let mut out = format!(
         "{:.0} MB/s, durable after {:.2} s, {:.0} + {:.0} (+ {:.0} later) ns CPU per record",
@@ -88,7 +92,7 @@ fn line(report: &Report) -> String {
         cost.target_ns_per_record,
         cost.later_ns_per_record
     );
-    if let Some(during) = report.phase(Phase::During) {
+    if let Some(during) = report.phase(RunPhase::During) {
         let (p99, gap) = (during.all.p99, during.longest_gap);
         let _ = write!(out, ", p99 {p99:.2} ms, longest gap {gap:.1} ms");
     }
@@ -140,7 +144,7 @@ pub fn table(rows: &[Row]) -> String {
     out
 }
 
-fn rate_cells(row: &Row, position: usize, reports: &[Report]) -> [String; 5] {
+fn rate_cells(row: &Row, position: usize, reports: &[ScenarioReport]) -> [String; 5] {
     let rates: Vec<f64> = reports.iter().map(|report| report.megabytes_per_second).collect();
     let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = rates.iter().copied().fold(0.0, f64::max);
@@ -163,11 +167,11 @@ fn rate_cells(row: &Row, position: usize, reports: &[Report]) -> [String; 5] {
     ]
 }
 
-fn latency_cells(reports: &[Report]) -> [String; 4] {
+fn latency_cells(reports: &[ScenarioReport]) -> [String; 4] {
     if !loaded(reports) {
         return Default::default();
     }
-    let at = |phase: Phase, pick: fn(&PhaseSummary) -> f64| {
+    let at = |phase: RunPhase, pick: fn(&PhaseSummary) -> f64| {
         middle(reports, |report| report.phase(phase).map_or(f64::NAN, pick))
     };
     let percentiles = |phase| {
@@ -175,20 +179,20 @@ fn latency_cells(reports: &[Report]) -> [String; 4] {
         format!("{p50:.2} / {p99:.2} / {:.2}", at(phase, |summary| summary.all.p99_9))
     };
     [
-        percentiles(Phase::Before),
-        percentiles(Phase::During),
-        format!("{:.1}", at(Phase::During, |summary| summary.all.max)),
-        format!("{:.1}", at(Phase::During, |summary| summary.longest_gap)),
+        percentiles(RunPhase::Before),
+        percentiles(RunPhase::During),
+        format!("{:.1}", at(RunPhase::During, |summary| summary.all.max)),
+        format!("{:.1}", at(RunPhase::During, |summary| summary.longest_gap)),
     ]
 }
 
-fn health_cells(reports: &[Report]) -> [String; 3] {
-    let huge = |report: &Report| {
+fn health_cells(reports: &[ScenarioReport]) -> [String; 3] {
+    let huge = |report: &ScenarioReport| {
         let count = f64::from(report.records.0);
         let resident = report.memory.total_bytes_per_record * count;
         100.0 * report.memory.huge_page_bytes as f64 / resident
     };
-    let faults: u64 = reports.iter().map(Report::faults).sum();
+    let faults: u64 = reports.iter().map(ScenarioReport::faults).sum();
     [
         format!(
             "{:.0} ({:.0} %)",
@@ -204,10 +208,10 @@ fn health_cells(reports: &[Report]) -> [String; 3] {
     ]
 }
 
-fn loaded(reports: &[Report]) -> bool {
+fn loaded(reports: &[ScenarioReport]) -> bool {
     reports.iter().any(|report| !report.phases.is_empty())
 }
 
-fn middle(reports: &[Report], pick: impl Fn(&Report) -> f64) -> f64 {
+fn middle(reports: &[ScenarioReport], pick: impl Fn(&ScenarioReport) -> f64) -> f64 {
     median(&reports.iter().map(pick).collect::<Vec<f64>>())
 }

@@ -15,7 +15,7 @@ const INPUT_BYTES: usize = 64 << 10;
 
 /// Connection that stores each unanswered request as a `P`.
 #[derive(Debug)]
-pub(crate) struct Connection<P> {
+pub(crate) struct LoadConnection<P> {
     address: SocketAddr,
     socket: TcpStream,
     output: Vec<u8>,
@@ -27,22 +27,22 @@ pub(crate) struct Connection<P> {
     /// Part of `input` with replies that were not taken yet.
     filled: std::ops::Range<usize>,
     parser: ReplyParser,
-    pending: VecDeque<Pending<P>>,
+    pending: VecDeque<UnansweredRequest<P>>,
     /// Time of the last received bytes, or of the last moment without owed replies.
-    heard: Instant,
+    last_received: Instant,
 }
 
 /// Unanswered request.
 #[derive(Debug)]
-struct Pending<P> {
+struct UnansweredRequest<P> {
     request: P,
     /// Position of its first byte in all bytes sent on the connection.
     begin: u64,
 }
 
-impl<P> Connection<P> {
+impl<P> LoadConnection<P> {
     /// Begins to connect; requests wait in the buffer meanwhile.
-    pub(crate) fn open(address: SocketAddr) -> Result<Connection<P>> {
+    pub(crate) fn open(address: SocketAddr) -> Result<LoadConnection<P>> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -54,7 +54,7 @@ impl<P> Connection<P> {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(error) => return Err(error).with_context(|| format!("connecting to {address}")),
         }
-        Ok(Connection {
+        Ok(LoadConnection {
             address,
             socket: TcpStream::from(socket),
             output: Vec::new(),
@@ -64,7 +64,7 @@ impl<P> Connection<P> {
             filled: 0..0,
             parser: ReplyParser::new(ReplyLimits::default()),
             pending: VecDeque::new(),
-            heard: Instant(0),
+            last_received: Instant(0),
         })
     }
 
@@ -77,21 +77,21 @@ impl<P> Connection<P> {
     #[inline]
     pub(crate) fn request(&mut self, request: P) -> &mut Vec<u8> {
         let begin = self.sent_before + self.output.len() as u64;
-        self.pending.push_back(Pending { request, begin });
+        self.pending.push_back(UnansweredRequest { request, begin });
         &mut self.output
     }
 
     /// Records the time if no reply is owed: the server's silence counts from the next request.
     #[inline]
-    pub(crate) fn note_idle(&mut self, now: Instant) {
+    pub(crate) fn record_idle(&mut self, now: Instant) {
         if self.pending.is_empty() {
-            self.heard = now;
+            self.last_received = now;
         }
     }
 
     /// Returns whether the server has owed replies and sent nothing for longer than `longest`.
     pub(crate) fn is_silent(&self, now: Instant, longest: Duration) -> bool {
-        !self.pending.is_empty() && now.since(self.heard) > longest
+        !self.pending.is_empty() && now.since(self.last_received) > longest
     }
 
     /// Sends as much as the socket takes. Returns whether that was everything.
@@ -120,7 +120,7 @@ impl<P> Connection<P> {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(length) => {
                 self.filled.end += length;
-                self.heard = now;
+                self.last_received = now;
                 Ok(())
             }
             Err(error) if is_transient(&error) => Ok(()),
@@ -170,7 +170,7 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-impl<P> AsFd for Connection<P> {
+impl<P> AsFd for LoadConnection<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,7 +1,7 @@
 //! Blocking connection for everything except load: slot maps, migrations, checks.
 
 use crate::clock;
-use crate::routes::Routes;
+use crate::slot_map::SlotMap;
 use anyhow::{Context, Result, bail};
 use resp::{Reply, ReplyLimits, ReplyParser, RequestWriter, Value};
 use std::io::{Read, Write};
@@ -89,10 +89,10 @@ impl Control {
     }
 
     /// Returns the server's slot map. A server without cluster support owns all slots.
-    pub fn routes(&mut self) -> Result<Routes> {
+    pub fn routes(&mut self) -> Result<SlotMap> {
         let address = self.address;
         self.exchange(&["CLUSTER", "SLOTS"], |reply| {
-            let mut routes = Routes::new(&[address]);
+            let mut routes = SlotMap::new(&[address]);
             match reply {
                 Reply::Error(_) => {}
                 reply => routes.replace(reply, address)?,

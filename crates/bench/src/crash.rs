@@ -7,13 +7,15 @@
 
 use crate::clock;
 use crate::control::Control;
-use crate::migrate::{Move, Payload};
+use crate::migrate::{DataVolume, Move};
 use crate::peers::Cluster;
-use crate::recorder::{Findings, Phase};
-use crate::records::{Record, Records};
-use crate::routes::{Routes, Slots};
+use crate::recorder::{Findings, RunPhase};
+use crate::records::{RecordNumber, RecordSet};
 use crate::run::{Dataset, Wiring};
-use crate::series::{Load, Loaded, Progress, RunSeries, used_until_resting};
+use crate::series::{
+    LoadMeasurements, OfferedLoad, RunSeries, ScenarioProgress, used_until_resting,
+};
+use crate::slot_map::{SlotMap, SlotSet};
 use crate::timeline::Timeline;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -36,24 +38,24 @@ const AGREE_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct Crash {
     /// The data set.
-    pub records: Records,
+    pub records: RecordSet,
     /// Number of threads of the load generator.
     pub threads: u32,
     /// Connections of the clients.
     pub wiring: Wiring,
     /// The load; its durations are those before the crash and after everything is served again.
-    pub load: Load,
+    pub load: OfferedLoad,
     /// Seed of all random numbers.
     pub seed: u64,
 }
 
 /// Result of the scenario.
 #[derive(Debug)]
-pub struct Crashed {
+pub struct CrashResult {
     /// Records written per second while loading.
     pub load_rate: f64,
     /// Data that the dead server held.
-    pub held: Payload,
+    pub held: DataVolume,
     /// Time of the kill.
     pub killed: Instant,
     /// Last answer from its slots before the outage (not before the kill), and the first answer
@@ -74,15 +76,15 @@ impl Crash {
     pub fn play(
         &self,
         cluster: &mut Cluster,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Crashed> {
+        progress: &mut dyn FnMut(ScenarioProgress),
+    ) -> Result<CrashResult> {
         ensure!(cluster.servers().len() > 1, "a crash needs at least two servers");
-        progress(Progress::Moving);
+        progress(ScenarioProgress::Moving);
         spread(cluster)?;
         let routes = agreed_routes(&cluster.addresses())?;
         let victim = cluster.servers().len() - 1;
         let address = cluster.servers()[victim].address;
-        let watched = Slots::which(|slot| routes.address(routes.owner(slot)) == address);
+        let watched = SlotSet::which(|slot| routes.address(routes.owner(slot)) == address);
         let (held, probes) = self.of_slots(&watched);
         ensure!(!probes.is_empty(), "the server to kill has no records");
         let (wiring, patience, seed) = (self.wiring, PATIENCE, self.seed);
@@ -91,32 +93,32 @@ impl Crash {
         let (dataset, loaded) = series.load(dataset, progress)?;
         used_until_resting(&cluster.processes())?;
         let mut prober = Prober::new(&living(cluster, victim), probes)?;
-        progress(Progress::Serving { moved: false });
+        progress(ScenarioProgress::Serving { moved: false });
         let crash = |killed| {
             cluster.kill(victim)?;
-            progress(Progress::Recovering);
+            progress(ScenarioProgress::Recovering);
             let served = prober.wait(SERVED_MAX)?;
-            progress(Progress::Recovered);
+            progress(ScenarioProgress::Recovered);
             Ok((killed, served))
         };
-        let (dataset, (killed, served), Loaded { timeline, steal }) =
+        let (dataset, (killed, served), LoadMeasurements { timeline, steal }) =
             series.around(crash, self.load, watched, dataset)?;
         cluster.check()?;
         let routes = agreed_routes(&living(cluster, victim))?;
         let (_, verified) = RunSeries { routes: &routes, ..series }.verify(dataset, progress)?;
         let Served { first, all: all_served } = served;
         let gap = gap(timeline.watched_gap(killed, all_served), killed, first);
-        let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
+        let load_rate = loaded.phase(RunPhase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
-        Ok(Crashed { load_rate, held, killed, gap, all_served, timeline, steal, verified })
+        Ok(CrashResult { load_rate, held, killed, gap, all_served, timeline, steal, verified })
     }
 
     /// Returns the size of the data in these slots, and one key for each slot with data.
-    fn of_slots(&self, slots: &Slots) -> (Payload, BTreeMap<Slot, String>) {
+    fn of_slots(&self, slots: &SlotSet) -> (DataVolume, BTreeMap<Slot, String>) {
         let mut records = 0;
         let mut probes = BTreeMap::new();
         let mut key = Vec::new();
-        for record in (0..self.records.count()).map(Record) {
+        for record in (0..self.records.count()).map(RecordNumber) {
             key.clear();
             self.records.write_key(record, &mut key);
             let slot = slot_of(&key);
@@ -126,7 +128,7 @@ impl Crash {
                 probes.entry(slot).or_insert_with(probe);
             }
         }
-        (Payload { records, bytes: records * self.records.user_bytes() }, probes)
+        (DataVolume { records, bytes: records * self.records.user_bytes() }, probes)
     }
 }
 
@@ -162,7 +164,7 @@ fn spread(cluster: &Cluster) -> Result<()> {
             target: server.name.clone(),
             policy: Vec::new(),
         };
-        let nothing = Payload { records: 0, bytes: 0 };
+        let nothing = DataVolume { records: 0, bytes: 0 };
         let mut target = Control::connect(server.address)?;
         moving
             .run(&mut source, &mut target, nothing, |_| ())
@@ -172,7 +174,7 @@ fn spread(cluster: &Cluster) -> Result<()> {
 }
 
 /// Returns the slot map, once all these servers report the same one.
-fn agreed_routes(servers: &[SocketAddr]) -> Result<Routes> {
+fn agreed_routes(servers: &[SocketAddr]) -> Result<SlotMap> {
     let mut controls =
         servers.iter().map(|address| Control::connect(*address)).collect::<Result<Vec<_>>>()?;
     let until = clock::now() + AGREE_MAX;

@@ -1,9 +1,9 @@
 //! Report of a crash scenario, for people and for programs.
 
-use crate::crash::{Crash, Crashed};
+use crate::crash::{Crash, CrashResult};
 use crate::draw::Drawing;
 use crate::processes;
-use crate::recorder::{Findings, NO_ANSWER, Phase};
+use crate::recorder::{Findings, NO_ANSWER, RunPhase};
 use crate::report::{grouped, phases, phases_table, save};
 use crate::timeline::{PhaseSummary, Point};
 use anyhow::Result;
@@ -28,7 +28,7 @@ pub struct CrashReport {
     /// Number of records that the dead server held, and the bytes of their keys and values.
     pub recovered: (u64, u64),
     /// Moments on the timeline, in seconds.
-    pub moments: Moments,
+    pub moments: OutageTimes,
     /// Phases before, during and after.
     pub phases: Vec<PhaseSummary>,
     /// Seconds of steal time in each of them.
@@ -43,7 +43,7 @@ pub struct CrashReport {
 
 /// Moments in seconds since the start of the load.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Moments {
+pub struct OutageTimes {
     /// Last answer from the slots of the server.
     pub last_answer: f64,
     /// Time of the kill.
@@ -56,8 +56,8 @@ pub struct Moments {
 
 impl CrashReport {
     /// Creates the report; `servers` is the number of servers, and of replicas of each log.
-    pub fn new(crash: &Crash, servers: (u16, u16), crashed: Crashed) -> CrashReport {
-        let Crashed { load_rate, held, killed, gap, all_served, timeline, steal, verified } =
+    pub fn new(crash: &Crash, servers: (u16, u16), crashed: CrashResult) -> CrashReport {
+        let CrashResult { load_rate, held, killed, gap, all_served, timeline, steal, verified } =
             crashed;
         let second = |at: Instant| at.since(timeline.start).as_secs_f64();
         let records = crash.records;
@@ -68,7 +68,7 @@ impl CrashReport {
             load: crash.load.in_words(),
             loading_rate: load_rate,
             recovered: (held.records, held.bytes),
-            moments: Moments {
+            moments: OutageTimes {
                 last_answer: second(gap.0),
                 killed: second(killed),
                 first_answer: second(gap.1),
@@ -109,7 +109,7 @@ impl CrashReport {
 
     /// Draws the timeline, without its warm-up.
     pub fn drawing(&self) -> Drawing {
-        let Moments { killed, first_answer, all_served, .. } = self.moments;
+        let OutageTimes { killed, first_answer, all_served, .. } = self.moments;
         let (count, key, value) = self.records;
         let (servers, replicas) = self.servers;
         let drawing = Drawing {
@@ -129,7 +129,7 @@ impl CrashReport {
                 (all_served, format!("all served: {:.2} s", self.seconds_to_all())),
             ],
         };
-        let before = self.phases.iter().find(|phase| phase.phase == Phase::Before);
+        let before = self.phases.iter().find(|phase| phase.phase == RunPhase::Before);
         drawing.starting_at(before.map_or(0.0, |before| killed - before.seconds))
     }
 

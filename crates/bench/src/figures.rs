@@ -1,15 +1,15 @@
 //! Published comparisons as data: their cases and contenders.
 //!
-//! A group is one case (data set, load, slots) that one or several contenders and a rival play in
+//! A case is a data set, a load and slots to move. One or several contenders and a rival play it in
 //! turns. A variant of Ballast is a value of its policy, never another build.
 
 use crate::distribution::Distribution;
-use crate::pace::{Arrivals, Pace};
+use crate::pace::{Arrivals, LoadPace};
 use crate::peers::System;
-use crate::records::Records;
+use crate::records::RecordSet;
 use crate::run::Wiring;
 use crate::scenario::Scenario;
-use crate::series::Load;
+use crate::series::OfferedLoad;
 use crate::workload::Mix;
 use anyhow::Result;
 use std::time::Duration;
@@ -59,9 +59,9 @@ pub struct Basis {
     pub around: Duration,
 }
 
-/// One case and its contenders.
+/// One case of a figure, and its contenders.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct FigureCase {
     /// Description of the case.
     pub name: String,
     /// The case, without a policy.
@@ -119,11 +119,11 @@ impl Figure {
     }
 
     /// Returns the cases with these parameters.
-    pub fn groups(self, basis: &Basis) -> Result<Vec<Group>> {
-        let small = Records::new(basis.records, KEY_BYTES, 100)?;
-        let large = Records::new(basis.large_records, KEY_BYTES, 1_024)?;
+    pub fn cases(self, basis: &Basis) -> Result<Vec<FigureCase>> {
+        let small = RecordSet::new(basis.records, KEY_BYTES, 100)?;
+        let large = RecordSet::new(basis.large_records, KEY_BYTES, 1_024)?;
         let best = || vec![basis.with_share(BEST_EFFORT)];
-        let half = |records, rate| basis.group(records, rate, HALF, best());
+        let half = |records, rate| basis.case(records, rate, HALF, best());
         Ok(match self {
             Figure::Idle => vec![half(small, 0.0)],
             Figure::Load30 => vec![half(small, 30_000.0)],
@@ -134,11 +134,11 @@ impl Figure {
             Figure::Shares => {
                 let shares = [5, 10, 20, 40, BEST_EFFORT];
                 let contenders = shares.into_iter().map(|share| basis.with_share(share));
-                vec![basis.group(small, basis.shares_rate, HALF, contenders.collect())]
+                vec![basis.case(small, basis.shares_rate, HALF, contenders.collect())]
             }
             Figure::Ranges => [16, 256, 2_048, 8_192]
                 .into_iter()
-                .map(|slots: u16| basis.group(small, 0.0, slots - 1, best()))
+                .map(|slots: u16| basis.case(small, 0.0, slots - 1, best()))
                 .collect(),
         })
     }
@@ -154,21 +154,21 @@ impl Basis {
         Contender { name, system: self.ballast.clone(), policy: policy.to_vec() }
     }
 
-    fn group(
+    fn case(
         &self,
-        records: Records,
+        records: RecordSet,
         rate: f64,
         last: u16,
         mut contenders: Vec<Contender>,
-    ) -> Group {
+    ) -> FigureCase {
         let (name, system) = (self.rival.name().to_string(), self.rival.clone());
         contenders.push(Contender { name, system, policy: Vec::new() });
-        let pace = Pace::Open { rate, arrivals: Arrivals::Poisson };
+        let pace = LoadPace::Open { rate, arrivals: Arrivals::Poisson };
         let scenario = Scenario {
             records,
             threads: 1,
             wiring: self.wiring,
-            load: (rate > 0.0).then_some(Load {
+            load: (rate > 0.0).then_some(OfferedLoad {
                 mix: Mix::B,
                 distribution: Distribution::Zipf,
                 pace,
@@ -179,7 +179,7 @@ impl Basis {
             policy: Vec::new(),
             seed: 1,
         };
-        Group { name: scenario.in_words(), scenario, contenders }
+        FigureCase { name: scenario.in_words(), scenario, contenders }
     }
 }
 
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn every_case_of_every_figure_is_played_by_ballast_and_then_by_the_rival() {
         for figure in Figure::ALL {
-            for group in figure.groups(&basis()).unwrap() {
-                let [ballast @ .., rival] = &group.contenders[..] else { panic!("{figure:?}") };
+            for case in figure.cases(&basis()).unwrap() {
+                let [ballast @ .., rival] = &case.contenders[..] else { panic!("{figure:?}") };
                 assert!(!ballast.is_empty(), "{figure:?}");
                 assert!(ballast.iter().all(|contender| contender.system == basis().ballast));
                 assert!(ballast.iter().all(|contender| contender.policy[0] == "POLICY"));
@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn ranges_grow_from_a_thousandth_of_the_slots_to_half_of_them() {
-        let groups = Figure::Ranges.groups(&basis()).unwrap();
-        let slots = groups.iter().map(|group| group.scenario.slots.1.0 + 1);
+        let cases = Figure::Ranges.cases(&basis()).unwrap();
+        let slots = cases.iter().map(|case| case.scenario.slots.1.0 + 1);
         assert_eq!(slots.collect::<Vec<u16>>(), [16, 256, 2_048, 8_192]);
     }
 }

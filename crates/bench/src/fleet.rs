@@ -1,7 +1,7 @@
 //! All connections of one thread, and the waiting for them and for the clock.
 
-use crate::connection::Connection;
-use crate::routes::{Node, Routes};
+use crate::connection::LoadConnection;
+use crate::slot_map::{NodeIndex, SlotMap};
 use anyhow::Result;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::{
@@ -22,7 +22,7 @@ const TIMER: u64 = u64::MAX;
 
 /// Index of a connection of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Line(usize);
+pub(crate) struct LineIndex(usize);
 
 /// Connections of one thread, with the same number of lines to each server.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Fleet<P> {
     armed: Instant,
     lines_per_node: u32,
     lines: Vec<LineState<P>>,
-    unsent: Vec<Line>,
+    unsent: Vec<LineIndex>,
 }
 
 #[derive(Debug)]
@@ -43,14 +43,14 @@ enum LineState<P> {
         retry: Instant,
     },
     Open {
-        connection: Box<Connection<P>>,
-        sending: Sending,
+        connection: Box<LoadConnection<P>>,
+        sending: OutputState,
     },
 }
 
 /// State of a line's output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sending {
+enum OutputState {
     Nothing,
     /// The line is in `unsent`.
     Queued,
@@ -80,8 +80,8 @@ impl<P> Fleet<P> {
 
     /// Returns the line to `node` that requests with this number share.
     #[inline]
-    pub(crate) fn line(&self, node: Node, number: u32) -> Line {
-        Line((u32::from(node.0) * self.lines_per_node + number % self.lines_per_node) as usize)
+    pub(crate) fn line(&self, node: NodeIndex, number: u32) -> LineIndex {
+        LineIndex((u32::from(node.0) * self.lines_per_node + number % self.lines_per_node) as usize)
     }
 
     /// Returns the connection of a line, for a new request; opens it if necessary. Returns `None`
@@ -89,38 +89,38 @@ impl<P> Fleet<P> {
     #[inline]
     pub(crate) fn connection(
         &mut self,
-        line: Line,
-        routes: &Routes,
+        line: LineIndex,
+        routes: &SlotMap,
         now: Instant,
-    ) -> Option<&mut Connection<P>> {
+    ) -> Option<&mut LoadConnection<P>> {
         if !self.is_open(line) && (!self.may_open(line, now) || self.open(line, routes).is_err()) {
             return None;
         }
         let LineState::Open { connection, sending } = &mut self.lines[line.0] else {
             unreachable!("opened above")
         };
-        if *sending == Sending::Nothing {
-            *sending = Sending::Queued;
+        if *sending == OutputState::Nothing {
+            *sending = OutputState::Queued;
             self.unsent.push(line);
         }
-        connection.note_idle(now);
+        connection.record_idle(now);
         Some(connection)
     }
 
     /// Returns the server that a line leads to.
-    pub(crate) fn node(&self, line: Line) -> Node {
-        Node((line.0 as u32 / self.lines_per_node) as u16)
+    pub(crate) fn node(&self, line: LineIndex) -> NodeIndex {
+        NodeIndex((line.0 as u32 / self.lines_per_node) as u16)
     }
 
     /// Returns whether a line is open: as far as is known, its server runs.
     #[inline]
-    pub(crate) fn is_open(&self, line: Line) -> bool {
+    pub(crate) fn is_open(&self, line: LineIndex) -> bool {
         matches!(self.lines.get(line.0), Some(LineState::Open { .. }))
     }
 
     /// Returns whether a line is open, or may be opened.
     #[inline]
-    pub(crate) fn may_open(&self, line: Line, now: Instant) -> bool {
+    pub(crate) fn may_open(&self, line: LineIndex, now: Instant) -> bool {
         match self.lines.get(line.0) {
             Some(LineState::Closed { retry }) => now >= *retry,
             Some(LineState::Open { .. }) | None => true,
@@ -129,16 +129,16 @@ impl<P> Fleet<P> {
 
     /// Returns the lines on which a server has owed answers and sent nothing for longer than
     /// `longest`.
-    pub(crate) fn silent_lines(&self, now: Instant, longest: Duration) -> Vec<Line> {
-        let is_silent = |line: &Line| match &self.lines[line.0] {
+    pub(crate) fn silent_lines(&self, now: Instant, longest: Duration) -> Vec<LineIndex> {
+        let is_silent = |line: &LineIndex| match &self.lines[line.0] {
             LineState::Open { connection, .. } => connection.is_silent(now, longest),
             LineState::Closed { .. } => false,
         };
-        (0..self.lines.len()).map(Line).filter(is_silent).collect()
+        (0..self.lines.len()).map(LineIndex).filter(is_silent).collect()
     }
 
     /// Opens all lines to the known servers.
-    pub(crate) fn open_all(&mut self, routes: &Routes) -> Result<()> {
+    pub(crate) fn open_all(&mut self, routes: &SlotMap) -> Result<()> {
         for node in routes.nodes() {
             for number in 0..self.lines_per_node {
                 self.open(self.line(node, number), routes)?;
@@ -147,19 +147,19 @@ impl<P> Fleet<P> {
         Ok(())
     }
 
-    fn open(&mut self, line: Line, routes: &Routes) -> Result<()> {
+    fn open(&mut self, line: LineIndex, routes: &SlotMap) -> Result<()> {
         if line.0 >= self.lines.len() {
             self.lines.resize_with(line.0 + 1, || LineState::Closed { retry: Instant(0) });
         }
-        let connection = Box::new(Connection::open(routes.address(self.node(line)))?);
+        let connection = Box::new(LoadConnection::open(routes.address(self.node(line)))?);
         let data = EventData::new_u64(line.0 as u64);
         epoll::add(&self.epoll, &*connection, data, EventFlags::IN)?;
-        self.lines[line.0] = LineState::Open { connection, sending: Sending::Nothing };
+        self.lines[line.0] = LineState::Open { connection, sending: OutputState::Nothing };
         Ok(())
     }
 
     /// Returns the connection of a line with an event; `None` if it was closed since.
-    pub(crate) fn open_connection(&mut self, line: Line) -> Option<&mut Connection<P>> {
+    pub(crate) fn open_connection(&mut self, line: LineIndex) -> Option<&mut LoadConnection<P>> {
         match &mut self.lines[line.0] {
             LineState::Open { connection, .. } => Some(connection),
             LineState::Closed { .. } => None,
@@ -170,7 +170,7 @@ impl<P> Fleet<P> {
     /// sent.
     pub(crate) fn close(
         &mut self,
-        line: Line,
+        line: LineIndex,
         now: Instant,
     ) -> impl Iterator<Item = (P, bool)> + use<P> {
         let closed = LineState::Closed { retry: now + RECONNECT_AFTER };
@@ -183,32 +183,32 @@ impl<P> Fleet<P> {
     }
 
     /// Returns all open lines, to close them at the end.
-    pub(crate) fn open_lines(&self) -> Vec<Line> {
-        (0..self.lines.len()).map(Line).filter(|line| self.is_open(*line)).collect()
+    pub(crate) fn open_lines(&self) -> Vec<LineIndex> {
+        (0..self.lines.len()).map(LineIndex).filter(|line| self.is_open(*line)).collect()
     }
 
     /// Sends all requests that were added since the last call. Adds failed lines to `broken`.
-    pub(crate) fn flush(&mut self, broken: &mut Vec<Line>) {
+    pub(crate) fn flush(&mut self, broken: &mut Vec<LineIndex>) {
         for line in std::mem::take(&mut self.unsent) {
             self.flush_line(line, broken);
         }
     }
 
-    fn flush_line(&mut self, line: Line, broken: &mut Vec<Line>) {
+    fn flush_line(&mut self, line: LineIndex, broken: &mut Vec<LineIndex>) {
         let LineState::Open { connection, sending } = &mut self.lines[line.0] else { return };
-        let was_blocked = *sending == Sending::Blocked;
+        let was_blocked = *sending == OutputState::Blocked;
         let interest = match connection.flush() {
             Ok(true) => {
-                *sending = Sending::Nothing;
+                *sending = OutputState::Nothing;
                 EventFlags::IN
             }
             Ok(false) => {
-                *sending = Sending::Blocked;
+                *sending = OutputState::Blocked;
                 EventFlags::IN | EventFlags::OUT
             }
             Err(_) => return broken.push(line),
         };
-        if was_blocked != (*sending == Sending::Blocked) {
+        if was_blocked != (*sending == OutputState::Blocked) {
             let data = EventData::new_u64(line.0 as u64);
             if epoll::modify(&self.epoll, &**connection, data, interest).is_err() {
                 broken.push(line);
@@ -221,23 +221,27 @@ impl<P> Fleet<P> {
     pub(crate) fn wait(
         &mut self,
         until: Instant,
-        readable: &mut Vec<Line>,
-        broken: &mut Vec<Line>,
+        readable: &mut Vec<LineIndex>,
+        broken: &mut Vec<LineIndex>,
     ) -> Result<()> {
         self.arm(until)?;
         self.take_events(None, readable, broken)
     }
 
     /// Does the same as [`Fleet::wait`], but only for events that have already happened.
-    pub(crate) fn look(&mut self, readable: &mut Vec<Line>, broken: &mut Vec<Line>) -> Result<()> {
+    pub(crate) fn poll(
+        &mut self,
+        readable: &mut Vec<LineIndex>,
+        broken: &mut Vec<LineIndex>,
+    ) -> Result<()> {
         self.take_events(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), readable, broken)
     }
 
     fn take_events(
         &mut self,
         timeout: Option<&Timespec>,
-        readable: &mut Vec<Line>,
-        broken: &mut Vec<Line>,
+        readable: &mut Vec<LineIndex>,
+        broken: &mut Vec<LineIndex>,
     ) -> Result<()> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
         let (events, _) = match epoll::wait(&self.epoll, &mut events, timeout) {
@@ -250,7 +254,7 @@ impl<P> Fleet<P> {
                 self.armed = Instant(0);
                 continue;
             }
-            let line = Line(data as usize);
+            let line = LineIndex(data as usize);
             if flags.contains(EventFlags::OUT) {
                 self.flush_line(line, broken);
             }

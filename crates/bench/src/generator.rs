@@ -9,15 +9,15 @@
 //! and every answer.
 
 use crate::clock;
-use crate::fleet::{Fleet, Line};
-use crate::judge::{Failure, Judge, Shared};
-use crate::ledger::Ledger;
-use crate::operation::{Encoder, Operation, Pending, Step};
-use crate::pace::{Pace, Schedule};
+use crate::fleet::{Fleet, LineIndex};
+use crate::judge::{Judge, OperationFailure, SharedRunState};
+use crate::ledger::WriteLedger;
+use crate::operation::{Encoder, LoadOperation, LoadRequest, OperationCommand};
+use crate::pace::{LoadPace, Schedule};
 use crate::recorder::Recording;
-use crate::records::Records;
-use crate::routes::{Node, Redirect, Routes, Slots, parse_redirect};
-use crate::waiting::{Held, Refusal, Waiting, Why};
+use crate::records::RecordSet;
+use crate::retry_queue::{RetryCause, RetryQueue, TemporaryError, WaitingOperation};
+use crate::slot_map::{NodeIndex, Redirect, SlotMap, SlotSet, parse_redirect};
 use crate::workload::Operations;
 use anyhow::Result;
 use resp::{Reply, RequestWriter};
@@ -34,7 +34,7 @@ const IN_FLIGHT_MAX: usize = 1 << 20;
 /// Longest wait for the last answers.
 const DRAIN_MAX: Duration = Duration::from_secs(15);
 /// Longest sleep of the thread before it checks if it should stop.
-const LOOK_UP_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Shortest interval between two requests for the slot map; until then each `MOVED` updates one
 /// slot.
 const ROUTES_EVERY: Duration = Duration::from_millis(20);
@@ -46,11 +46,11 @@ const REST: Duration = Duration::from_millis(10);
 
 /// Task of one thread.
 #[derive(Debug)]
-pub struct Task {
+pub struct GeneratorTask {
     /// The operations.
     pub operations: Operations,
     /// Start times of the operations.
-    pub pace: Pace,
+    pub pace: LoadPace,
     /// Begin of the run.
     pub start: Instant,
     /// Time after which no operation starts.
@@ -61,7 +61,7 @@ pub struct Task {
     /// or reports a temporary error. With 0 such an operation fails.
     pub patience: Duration,
     /// Slots that are also measured separately.
-    pub watched: Slots,
+    pub watched: SlotSet,
     /// Seed of the arrivals.
     pub seed: u64,
     /// Number of connections to each server.
@@ -70,47 +70,47 @@ pub struct Task {
 
 /// Destination of an operation.
 #[derive(Clone, Copy, Debug)]
-enum Target {
+enum OperationTarget {
     /// The known owner of its slot.
     Owner,
     /// This server, after `ASKING`.
-    Asking(Node),
+    Asking(NodeIndex),
 }
 
 /// Consequence of an answer.
 #[derive(Debug)]
-enum Next {
+enum ReplyOutcome {
     /// The operation has ended.
     Over { client: u32 },
     /// The operation continues with another command.
-    Send(Operation),
+    Send(LoadOperation),
     /// The operation continues at another server.
-    Redirect(Operation, Redirect),
+    Redirect(LoadOperation, Redirect),
     /// The operation waits for a retry.
-    Wait(Operation, Refusal),
+    Wait(LoadOperation, TemporaryError),
 }
 
 /// One thread of the load generator.
 #[derive(Debug)]
 pub struct Generator {
-    task: Task,
+    task: GeneratorTask,
     /// Operations still to start; an open loop's have their times.
     supply: Supply,
     judge: Judge,
     encoder: Encoder,
-    routes: Routes,
+    routes: SlotMap,
     routes_asked: Instant,
     /// Last server that was asked for the slot map because an owner could not be reached.
-    routes_asked_of: Node,
+    routes_asked_of: NodeIndex,
     /// Time of the last check for silent lines.
-    silence_looked_for: Instant,
-    waiting: Waiting,
-    fleet: Fleet<Pending>,
-    shared: Arc<Shared>,
+    silence_checked: Instant,
+    waiting: RetryQueue,
+    fleet: Fleet<LoadRequest>,
+    shared: Arc<SharedRunState>,
     in_flight: usize,
-    broken: Vec<Line>,
+    broken: Vec<LineIndex>,
     /// Kept for its allocation; empty between two calls of `receive`.
-    next: Vec<Next>,
+    next: Vec<ReplyOutcome>,
 }
 
 /// Source of new operations.
@@ -127,18 +127,18 @@ enum Supply {
 impl Generator {
     /// Creates a thread that runs `task` on the records of `ledger`.
     pub fn new(
-        task: Task,
-        records: Records,
-        ledger: Ledger,
-        routes: Routes,
-        shared: Arc<Shared>,
+        task: GeneratorTask,
+        records: RecordSet,
+        ledger: WriteLedger,
+        routes: SlotMap,
+        shared: Arc<SharedRunState>,
     ) -> Result<Generator> {
         let supply = match task.pace {
-            Pace::Open { rate, arrivals } => Supply::Open {
+            LoadPace::Open { rate, arrivals } => Supply::Open {
                 schedule: Schedule::new(rate, arrivals, task.start, task.seed),
                 burst: 0,
             },
-            Pace::Closed { clients } => Supply::Closed {
+            LoadPace::Closed { clients } => Supply::Closed {
                 resting: (0..clients).map(|client| (task.start, client)).collect(),
             },
         };
@@ -154,9 +154,9 @@ impl Generator {
             encoder: Encoder::new(records),
             routes,
             routes_asked: Instant(0),
-            routes_asked_of: Node(0),
-            silence_looked_for: task.start,
-            waiting: Waiting::default(),
+            routes_asked_of: NodeIndex(0),
+            silence_checked: task.start,
+            waiting: RetryQueue::default(),
             fleet: Fleet::new(task.lines_per_node)?,
             shared,
             in_flight: 0,
@@ -167,7 +167,7 @@ impl Generator {
     }
 
     /// Runs to the end, and returns the ledger and the recording.
-    pub fn run(mut self) -> Result<(Ledger, Recording)> {
+    pub fn run(mut self) -> Result<(WriteLedger, Recording)> {
         self.fleet.open_all(&self.routes)?;
         let mut readable = Vec::new();
         let mut wake = self.task.start;
@@ -195,18 +195,18 @@ impl Generator {
         self.broken = self.fleet.open_lines();
         self.give_up_broken(now);
         for held in self.waiting.take_all() {
-            self.fail(held.operation, Failure::NotDone(held.why), now);
+            self.fail(held.operation, OperationFailure::NotExecuted(held.cause), now);
         }
         Ok(self.judge.finish(now))
     }
 
-    fn wait(&mut self, wake: Instant, now: Instant, readable: &mut Vec<Line>) -> Result<()> {
+    fn wait(&mut self, wake: Instant, now: Instant, readable: &mut Vec<LineIndex>) -> Result<()> {
         match self.task.pace {
-            Pace::Open { .. } if !self.task.tick.is_zero() => {
+            LoadPace::Open { .. } if !self.task.tick.is_zero() => {
                 clock::sleep(wake.since(now));
-                self.fleet.look(readable, &mut self.broken)
+                self.fleet.poll(readable, &mut self.broken)
             }
-            Pace::Open { .. } | Pace::Closed { .. } => {
+            LoadPace::Open { .. } | LoadPace::Closed { .. } => {
                 self.fleet.wait(wake, readable, &mut self.broken)
             }
         }
@@ -230,7 +230,7 @@ impl Generator {
     fn next_wake(&mut self, now: Instant) -> Instant {
         let next = self.start_due(now);
         // With answers outstanding, the next tick is due even if no operation is.
-        let latest = if self.in_flight > 0 { self.task.tick } else { LOOK_UP_EVERY };
+        let latest = if self.in_flight > 0 { self.task.tick } else { CHECK_EVERY };
         next.clamp(now + self.task.tick, now + latest.max(self.task.tick))
     }
 
@@ -258,9 +258,9 @@ impl Generator {
                         self.start(client, now, now);
                     }
                     Some(&(until, _)) => return until,
-                    None => return now + LOOK_UP_EVERY,
+                    None => return now + CHECK_EVERY,
                 },
-                Supply::Exhausted => return now + LOOK_UP_EVERY,
+                Supply::Exhausted => return now + CHECK_EVERY,
             }
         }
     }
@@ -274,27 +274,28 @@ impl Generator {
         let step = self.judge.first_step(action, record);
         self.in_flight += 1;
         let slot = self.encoder.slot(record);
-        let operation = Operation { action, record, slot, step, intended, client, redirects: 0 };
-        self.send(operation, Target::Owner, now);
+        let operation =
+            LoadOperation { action, record, slot, step, intended, client, redirects: 0 };
+        self.send(operation, OperationTarget::Owner, now);
     }
 
-    fn send(&mut self, operation: Operation, target: Target, now: Instant) {
+    fn send(&mut self, operation: LoadOperation, target: OperationTarget, now: Instant) {
         let (node, asking) = match target {
-            Target::Owner => (self.routes.owner(operation.slot), false),
-            Target::Asking(node) => (node, true),
+            OperationTarget::Owner => (self.routes.owner(operation.slot), false),
+            OperationTarget::Asking(node) => (node, true),
         };
         let line = self.fleet.line(node, operation.client);
         let Some(connection) = self.fleet.connection(line, &self.routes, now) else {
-            return self.hold(operation, Why::Unreachable(node), now);
+            return self.hold(operation, RetryCause::Unreachable(node), now);
         };
         if asking {
-            RequestWriter::write(&[b"ASKING"], connection.request(Pending::Asking));
+            RequestWriter::write(&[b"ASKING"], connection.request(LoadRequest::Asking));
         }
         self.encoder.request(operation, connection);
     }
 
     /// Receives all answers that have arrived on a line.
-    fn receive(&mut self, line: Line, now: Instant) {
+    fn receive(&mut self, line: LineIndex, now: Instant) {
         let Some(connection) = self.fleet.open_connection(line) else { return };
         if connection.receive(now).is_err() {
             return self.broken.push(line);
@@ -303,19 +304,19 @@ impl Generator {
         let is_patient = !self.task.patience.is_zero();
         loop {
             match connection.next_reply() {
-                Ok(Some((Pending::Operation(operation), reply))) => {
+                Ok(Some((LoadRequest::Operation(operation), reply))) => {
                     let client = operation.client;
-                    let turned_away = turned_away(operation, reply, asked, is_patient);
-                    self.next.push(turned_away.unwrap_or_else(|| {
+                    let rejection = rejection(operation, reply, asked, is_patient);
+                    self.next.push(rejection.unwrap_or_else(|| {
                         match self.judge.answered(operation, reply, now) {
-                            Some(operation) => Next::Send(operation),
-                            None => Next::Over { client },
+                            Some(operation) => ReplyOutcome::Send(operation),
+                            None => ReplyOutcome::Over { client },
                         }
                     }));
                 }
-                Ok(Some((Pending::Asking, _))) => {}
+                Ok(Some((LoadRequest::Asking, _))) => {}
                 // An invalid map does not end the run: redirects update the map as well.
-                Ok(Some((Pending::Routes, reply))) => drop(self.routes.replace(reply, asked)),
+                Ok(Some((LoadRequest::Routes, reply))) => drop(self.routes.replace(reply, asked)),
                 Ok(None) => break,
                 Err(_) => {
                     self.broken.push(line);
@@ -325,17 +326,19 @@ impl Generator {
         }
         let mut next = std::mem::take(&mut self.next);
         for next in next.drain(..) {
-            self.go_on(next, now);
+            self.apply(next, now);
         }
         self.next = next;
     }
 
-    fn go_on(&mut self, next: Next, now: Instant) {
+    fn apply(&mut self, next: ReplyOutcome, now: Instant) {
         match next {
-            Next::Send(operation) => self.send(operation, Target::Owner, now),
-            Next::Redirect(operation, to) => self.follow(operation, to, now),
-            Next::Wait(operation, refusal) => self.hold(operation, Why::Refused(refusal), now),
-            Next::Over { client } => {
+            ReplyOutcome::Send(operation) => self.send(operation, OperationTarget::Owner, now),
+            ReplyOutcome::Redirect(operation, to) => self.redirect(operation, to, now),
+            ReplyOutcome::Wait(operation, refusal) => {
+                self.hold(operation, RetryCause::Refused(refusal), now)
+            }
+            ReplyOutcome::Over { client } => {
                 self.in_flight -= 1;
                 if let Supply::Closed { .. } = self.supply {
                     self.start(client, now, now);
@@ -345,32 +348,32 @@ impl Generator {
     }
 
     /// Sends an operation to the destination of a redirect.
-    fn follow(&mut self, mut operation: Operation, to: Redirect, now: Instant) {
+    fn redirect(&mut self, mut operation: LoadOperation, to: Redirect, now: Instant) {
         let target = match to {
             Redirect::Moved(slot, address) => {
                 let node = self.routes.moved(slot, address);
                 self.ask_for_routes(node, operation.client, now);
-                Target::Owner
+                OperationTarget::Owner
             }
-            Redirect::Ask(address) => Target::Asking(self.routes.node(address)),
+            Redirect::Ask(address) => OperationTarget::Asking(self.routes.node(address)),
         };
         let for_good = matches!(to, Redirect::Moved(..));
         if self.judge.redirected(&mut operation, for_good, now) {
             self.send(operation, target, now);
         } else {
-            self.hold(operation, Why::Refused(Refusal::Redirected), now);
+            self.hold(operation, RetryCause::Refused(TemporaryError::Redirected), now);
         }
     }
 
     /// Asks `node` for the whole slot map, if that has not just been done.
-    fn ask_for_routes(&mut self, node: Node, client: u32, now: Instant) {
+    fn ask_for_routes(&mut self, node: NodeIndex, client: u32, now: Instant) {
         if now.since(self.routes_asked) < ROUTES_EVERY {
             return;
         }
         self.routes_asked = now;
         let line = self.fleet.line(node, client);
         if let Some(connection) = self.fleet.connection(line, &self.routes, now) {
-            RequestWriter::write(&[b"CLUSTER", b"SLOTS"], connection.request(Pending::Routes));
+            RequestWriter::write(&[b"CLUSTER", b"SLOTS"], connection.request(LoadRequest::Routes));
         }
     }
 
@@ -379,8 +382,8 @@ impl Generator {
         if self.task.patience.is_zero() {
             return;
         }
-        if now.since(self.silence_looked_for) >= LOOK_UP_EVERY {
-            self.silence_looked_for = now;
+        if now.since(self.silence_checked) >= CHECK_EVERY {
+            self.silence_checked = now;
             self.broken.extend(self.fleet.silent_lines(now, SILENCE_MAX));
         }
         if self.waiting.is_empty() {
@@ -388,24 +391,24 @@ impl Generator {
         }
         self.ask_anybody_for_routes(now);
         let (routes, fleet, patience) = (&self.routes, &self.fleet, self.task.patience);
-        let may_go = |held: &Held| {
-            let Held { operation, why, .. } = held;
-            let is_reachable = |node: Node| {
+        let may_go = |held: &WaitingOperation| {
+            let WaitingOperation { operation, cause, .. } = held;
+            let is_reachable = |node: NodeIndex| {
                 routes.owner(operation.slot) != node
                     || fleet.may_open(fleet.line(node, operation.client), now)
             };
             now >= operation.intended + patience
-                || match *why {
-                    Why::Refused(_) => true,
-                    Why::Unreachable(node) => is_reachable(node),
+                || match *cause {
+                    RetryCause::Refused(_) => true,
+                    RetryCause::Unreachable(node) => is_reachable(node),
                 }
         };
-        for Held { mut operation, why, .. } in self.waiting.due(now, may_go) {
+        for WaitingOperation { mut operation, cause, .. } in self.waiting.due(now, may_go) {
             if now >= operation.intended + self.task.patience {
-                self.fail(operation, Failure::NotDone(why), now);
+                self.fail(operation, OperationFailure::NotExecuted(cause), now);
             } else {
                 operation.redirects = 0;
-                self.send(operation, Target::Owner, now);
+                self.send(operation, OperationTarget::Owner, now);
             }
         }
     }
@@ -414,7 +417,7 @@ impl Generator {
     fn ask_anybody_for_routes(&mut self, now: Instant) {
         let count = self.routes.nodes().count() as u16;
         let after = self.routes_asked_of.0 + 1;
-        let mut others = (0..count).map(|step| Node((after + step) % count));
+        let mut others = (0..count).map(|step| NodeIndex((after + step) % count));
         let reachable = others.find(|node| self.fleet.is_open(self.fleet.line(*node, 0)));
         if let Some(node) = reachable
             && now.since(self.routes_asked) >= ROUTES_EVERY
@@ -431,27 +434,27 @@ impl Generator {
         for line in std::mem::take(&mut self.broken) {
             let node = self.fleet.node(line);
             for (pending, is_sent) in self.fleet.close(line, now) {
-                let Pending::Operation(operation) = pending else { continue };
-                let is_read = matches!(operation.step, Step::Get { .. });
+                let LoadRequest::Operation(operation) = pending else { continue };
+                let is_read = matches!(operation.step, OperationCommand::Get { .. });
                 if is_sent && !(is_patient && is_read) {
-                    self.fail(operation, Failure::Unanswered, now);
+                    self.fail(operation, OperationFailure::Unanswered, now);
                 } else {
-                    self.hold(operation, Why::Unreachable(node), now);
+                    self.hold(operation, RetryCause::Unreachable(node), now);
                 }
             }
         }
     }
 
     /// Lets an operation wait for a retry if it has patience left; otherwise it fails.
-    fn hold(&mut self, operation: Operation, why: Why, now: Instant) {
+    fn hold(&mut self, operation: LoadOperation, cause: RetryCause, now: Instant) {
         if now >= operation.intended + self.task.patience {
-            return self.fail(operation, Failure::NotDone(why), now);
+            return self.fail(operation, OperationFailure::NotExecuted(cause), now);
         }
-        self.judge.held();
-        self.waiting.hold(operation, why, now);
+        self.judge.retried();
+        self.waiting.hold(operation, cause, now);
     }
 
-    fn fail(&mut self, operation: Operation, failure: Failure, now: Instant) {
+    fn fail(&mut self, operation: LoadOperation, failure: OperationFailure, now: Instant) {
         self.judge.failed(operation, failure, now);
         self.in_flight -= 1;
         if let Supply::Closed { resting } = &mut self.supply {
@@ -463,16 +466,16 @@ impl Generator {
 /// Returns the next step of an operation that a server has not executed, if it continues at
 /// another server or later.
 #[inline]
-fn turned_away(
-    operation: Operation,
+fn rejection(
+    operation: LoadOperation,
     reply: Reply<'_>,
     asked: SocketAddr,
     is_patient: bool,
-) -> Option<Next> {
+) -> Option<ReplyOutcome> {
     let Reply::Error(error) = reply else { return None };
     if let Some(to) = parse_redirect(error, asked) {
-        return Some(Next::Redirect(operation, to));
+        return Some(ReplyOutcome::Redirect(operation, to));
     }
-    let refusal = Refusal::parse(error).filter(|_| is_patient)?;
-    Some(Next::Wait(operation, refusal))
+    let refusal = TemporaryError::parse(error).filter(|_| is_patient)?;
+    Some(ReplyOutcome::Wait(operation, refusal))
 }

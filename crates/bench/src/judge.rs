@@ -1,13 +1,13 @@
 //! Checks every answer against the ledger, records it, and returns the operation's next step.
 
 use crate::clock;
-use crate::ledger::{Fault, Ledger};
-use crate::operation::{Operation, Step};
-use crate::recorder::{Marks, NO_ANSWER, Recorder, Recording};
-use crate::records::{Records, Sequence};
-use crate::routes::Slots;
-use crate::waiting::Why;
-use crate::workload::Action;
+use crate::ledger::{Fault, WriteLedger};
+use crate::operation::{LoadOperation, OperationCommand};
+use crate::recorder::{NO_ANSWER, PhaseBoundaries, Recorder, Recording};
+use crate::records::{RecordSet, Sequence};
+use crate::retry_queue::RetryCause;
+use crate::slot_map::SlotSet;
+use crate::workload::RecordAction;
 use resp::Reply;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -20,9 +20,9 @@ const ERROR_BYTES_MAX: usize = 80;
 
 /// State that the generator's threads share with the starting thread.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedRunState {
     /// Marks that divide the run into phases.
-    pub marks: Marks,
+    pub boundaries: PhaseBoundaries,
     /// Number of operations that have ended, for progress bars.
     pub ended: AtomicU64,
     /// Set to end the run early.
@@ -31,9 +31,9 @@ pub struct Shared {
 
 /// Failure of an operation without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failure {
+pub(crate) enum OperationFailure {
     /// Never sent, or refused by every server: the operation has changed nothing.
-    NotDone(Why),
+    NotExecuted(RetryCause),
     /// Sent, but the connection broke or the run ended: the operation may have been executed, or
     /// may still be.
     Unanswered,
@@ -42,35 +42,39 @@ pub(crate) enum Failure {
 /// Ledger and recorder of one thread.
 #[derive(Debug)]
 pub(crate) struct Judge {
-    records: Records,
-    ledger: Ledger,
+    records: RecordSet,
+    ledger: WriteLedger,
     recorder: Recorder,
-    shared: Arc<Shared>,
+    shared: Arc<SharedRunState>,
     /// Slots that are also measured separately.
-    watched: Slots,
+    watched: SlotSet,
     /// Number of ended operations that are not in `shared` yet.
     ended: u64,
 }
 
 impl Judge {
     pub(crate) fn new(
-        records: Records,
-        ledger: Ledger,
+        records: RecordSet,
+        ledger: WriteLedger,
         start: Instant,
-        watched: Slots,
-        shared: Arc<Shared>,
+        watched: SlotSet,
+        shared: Arc<SharedRunState>,
     ) -> Judge {
         Judge { records, ledger, recorder: Recorder::new(start), shared, watched, ended: 0 }
     }
 
     /// Returns the first step of an operation that starts.
     #[inline]
-    pub(crate) fn first_step(&mut self, action: Action, record: crate::records::Record) -> Step {
+    pub(crate) fn first_step(
+        &mut self,
+        action: RecordAction,
+        record: crate::records::RecordNumber,
+    ) -> OperationCommand {
         match action {
-            Action::Read | Action::ReadModifyWrite | Action::Adopt => {
-                Step::Get { floor: self.ledger.floor(record) }
+            RecordAction::Read | RecordAction::ReadModifyWrite | RecordAction::Adopt => {
+                OperationCommand::Get { floor: self.ledger.floor(record) }
             }
-            Action::Write => Step::Set(self.ledger.issue(record)),
+            RecordAction::Write => OperationCommand::Set(self.ledger.issue(record)),
         }
     }
 
@@ -78,12 +82,12 @@ impl Judge {
     #[inline]
     pub(crate) fn answered(
         &mut self,
-        operation: Operation,
+        operation: LoadOperation,
         reply: Reply<'_>,
         now: Instant,
-    ) -> Option<Operation> {
+    ) -> Option<LoadOperation> {
         match (operation.step, reply) {
-            (Step::Get { floor }, Reply::Bulk(value)) => {
+            (OperationCommand::Get { floor }, Reply::Bulk(value)) => {
                 match self.records.sequence_of(operation.record, value) {
                     Ok(seen) => self.read(operation, floor, seen, now),
                     Err(_) => {
@@ -93,8 +97,10 @@ impl Judge {
                     }
                 }
             }
-            (Step::Get { floor }, Reply::Null) => self.read(operation, floor, Sequence(0), now),
-            (Step::Set(write), Reply::Simple(b"OK")) => {
+            (OperationCommand::Get { floor }, Reply::Null) => {
+                self.read(operation, floor, Sequence(0), now)
+            }
+            (OperationCommand::Set(write), Reply::Simple(b"OK")) => {
                 self.ledger.acknowledged(operation.record, write);
                 self.completed(operation, now);
                 None
@@ -112,23 +118,23 @@ impl Judge {
 
     fn read(
         &mut self,
-        mut operation: Operation,
+        mut operation: LoadOperation,
         floor: Sequence,
         seen: Sequence,
         now: Instant,
-    ) -> Option<Operation> {
-        if operation.action == Action::Adopt {
+    ) -> Option<LoadOperation> {
+        if operation.action == RecordAction::Adopt {
             self.ledger.adopt(operation.record, seen);
         } else if let Err(fault) = self.ledger.judge(operation.record, floor, seen) {
             self.recorder.faulty(fault);
         }
         match operation.action {
-            Action::ReadModifyWrite => {
-                operation.step = Step::Set(self.ledger.issue(operation.record));
+            RecordAction::ReadModifyWrite => {
+                operation.step = OperationCommand::Set(self.ledger.issue(operation.record));
                 operation.redirects = 0;
                 Some(operation)
             }
-            Action::Read | Action::Adopt | Action::Write => {
+            RecordAction::Read | RecordAction::Adopt | RecordAction::Write => {
                 self.completed(operation, now);
                 None
             }
@@ -136,8 +142,8 @@ impl Judge {
     }
 
     #[inline]
-    fn completed(&mut self, operation: Operation, now: Instant) {
-        let phase = self.shared.marks.phase(operation.intended);
+    fn completed(&mut self, operation: LoadOperation, now: Instant) {
+        let phase = self.shared.boundaries.phase(operation.intended);
         self.recorder.completed_one(operation.action, phase, operation.intended, now);
         if self.watched.contains(operation.slot) {
             self.recorder.watched_one(now);
@@ -146,8 +152,8 @@ impl Judge {
     }
 
     /// Handles an error reply: the server has not executed the operation.
-    fn refused(&mut self, operation: Operation, error: &[u8], now: Instant) {
-        if let Step::Set(write) = operation.step {
+    fn refused(&mut self, operation: LoadOperation, error: &[u8], now: Instant) {
+        if let OperationCommand::Set(write) = operation.step {
             self.ledger.refused(operation.record, write);
         }
         let text = String::from_utf8_lossy(&error[..error.len().min(ERROR_BYTES_MAX)]);
@@ -158,7 +164,7 @@ impl Judge {
     /// Counts a redirect. Returns `false` if there were too many.
     pub(crate) fn redirected(
         &mut self,
-        operation: &mut Operation,
+        operation: &mut LoadOperation,
         for_good: bool,
         now: Instant,
     ) -> bool {
@@ -168,15 +174,22 @@ impl Judge {
     }
 
     /// Records that an operation waits for a retry.
-    pub(crate) fn held(&mut self) {
-        self.recorder.held();
+    pub(crate) fn retried(&mut self) {
+        self.recorder.retried();
     }
 
     /// Ends an operation without an answer.
-    pub(crate) fn failed(&mut self, operation: Operation, failure: Failure, now: Instant) {
+    pub(crate) fn failed(
+        &mut self,
+        operation: LoadOperation,
+        failure: OperationFailure,
+        now: Instant,
+    ) {
         match failure {
-            Failure::NotDone(why) => self.refused(operation, why.text().as_bytes(), now),
-            Failure::Unanswered => {
+            OperationFailure::NotExecuted(cause) => {
+                self.refused(operation, cause.text().as_bytes(), now)
+            }
+            OperationFailure::Unanswered => {
                 self.recorder.failed(NO_ANSWER, now);
                 self.ended += 1;
             }
@@ -196,7 +209,7 @@ impl Judge {
     }
 
     /// Returns the ledger and the recording at the end.
-    pub(crate) fn finish(mut self, now: Instant) -> (Ledger, Recording) {
+    pub(crate) fn finish(mut self, now: Instant) -> (WriteLedger, Recording) {
         self.report();
         (self.ledger, self.recorder.finish(now, clock::thread_cpu_time()))
     }
@@ -207,26 +220,26 @@ mod tests {
     use super::*;
     use crate::ledger::Share;
     use crate::recorder::Findings;
-    use crate::records::Record;
-    use crate::waiting::Refusal;
+    use crate::records::RecordNumber;
+    use crate::retry_queue::TemporaryError;
     use types::Slot;
 
-    const RECORD: Record = Record(2);
+    const RECORD: RecordNumber = RecordNumber(2);
 
     fn judge() -> Judge {
-        let records = Records::new(4, 30, 100).unwrap();
-        let shared = Shared {
-            marks: Marks::new(Instant(0)),
+        let records = RecordSet::new(4, 30, 100).unwrap();
+        let shared = SharedRunState {
+            boundaries: PhaseBoundaries::new(Instant(0)),
             ended: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         };
-        let ledger = Ledger::new(Share::new(0, 1), 4);
-        Judge::new(records, ledger, Instant(0), Slots::default(), Arc::new(shared))
+        let ledger = WriteLedger::new(Share::new(0, 1), 4);
+        Judge::new(records, ledger, Instant(0), SlotSet::default(), Arc::new(shared))
     }
 
-    fn start(judge: &mut Judge, action: Action) -> Operation {
+    fn start(judge: &mut Judge, action: RecordAction) -> LoadOperation {
         let step = judge.first_step(action, RECORD);
-        Operation {
+        LoadOperation {
             action,
             record: RECORD,
             slot: Slot(0),
@@ -237,14 +250,18 @@ mod tests {
         }
     }
 
-    fn answer(judge: &mut Judge, operation: Operation, reply: Reply<'_>) -> Option<Operation> {
+    fn answer(
+        judge: &mut Judge,
+        operation: LoadOperation,
+        reply: Reply<'_>,
+    ) -> Option<LoadOperation> {
         judge.answered(operation, reply, Instant(1_000))
     }
 
     fn value(record: u32, sequence: u32) -> Vec<u8> {
         let mut out = Vec::new();
-        let records = Records::new(4, 30, 100).unwrap();
-        records.write_value(Record(record), Sequence(sequence), &mut out);
+        let records = RecordSet::new(4, 30, 100).unwrap();
+        records.write_value(RecordNumber(record), Sequence(sequence), &mut out);
         out
     }
 
@@ -252,10 +269,10 @@ mod tests {
     fn read(reply: Reply<'_>) -> Findings {
         let mut judge = judge();
         for _ in 0..2 {
-            let write = start(&mut judge, Action::Write);
+            let write = start(&mut judge, RecordAction::Write);
             assert!(answer(&mut judge, write, Reply::Simple(b"OK")).is_none());
         }
-        let read = start(&mut judge, Action::Read);
+        let read = start(&mut judge, RecordAction::Read);
         assert!(answer(&mut judge, read, reply).is_none());
         judge.finish(Instant(2_000)).1.findings
     }
@@ -275,13 +292,15 @@ mod tests {
     #[test]
     fn a_read_modify_write_reads_and_then_writes() {
         let mut judge = judge();
-        let operation = start(&mut judge, Action::ReadModifyWrite);
+        let operation = start(&mut judge, RecordAction::ReadModifyWrite);
         let Some(write) = answer(&mut judge, operation, Reply::Null) else {
             panic!("the operation continues")
         };
-        assert!(matches!(write.step, Step::Set(write) if write.sequence == Sequence(1)));
+        assert!(
+            matches!(write.step, OperationCommand::Set(write) if write.sequence == Sequence(1))
+        );
         assert!(answer(&mut judge, write, Reply::Simple(b"OK")).is_none());
-        let read = start(&mut judge, Action::Read);
+        let read = start(&mut judge, RecordAction::Read);
         answer(&mut judge, read, Reply::Null);
         let findings = judge.finish(Instant(2_000)).1.findings;
         assert_eq!((findings.completed, findings.missing), (2, 1));
@@ -290,15 +309,16 @@ mod tests {
     #[test]
     fn an_operation_is_sent_elsewhere_so_often_and_then_fails() {
         let mut judge = judge();
-        let mut operation = start(&mut judge, Action::Write);
+        let mut operation = start(&mut judge, RecordAction::Write);
         for _ in 0..REDIRECTS_MAX {
             assert!(judge.redirected(&mut operation, true, Instant(0)));
         }
         assert!(!judge.redirected(&mut operation, true, Instant(0)));
-        let failure = Failure::NotDone(Why::Refused(Refusal::Redirected));
+        let failure =
+            OperationFailure::NotExecuted(RetryCause::Refused(TemporaryError::Redirected));
         judge.failed(operation, failure, Instant(0));
         // The write was never executed, so the record may be missing.
-        let read = start(&mut judge, Action::Read);
+        let read = start(&mut judge, RecordAction::Read);
         answer(&mut judge, read, Reply::Null);
         let findings = judge.finish(Instant(2_000)).1.findings;
         assert_eq!((findings.errors_total(), findings.missing), (1, 0));

@@ -1,6 +1,6 @@
 //! Ledger of the writes of every record: decides which writes a correct store may still show.
 //!
-//! One thread owns a ledger and issues all reads and writes of its records, so all facts are
+//! One thread owns a ledger and issues all reads and writes of its records, so all numbers are
 //! exact. Writes of one record can overlap (a hot key has several in flight), and the store may
 //! order overlapping writes as it likes. "Older" is therefore defined by time and not by number:
 //! write `b` overwrites write `a` if `a` had completed before `b` was issued. Once `b` is
@@ -8,26 +8,27 @@
 //!
 //! - `issued`: number of the record's latest write.
 //! - `floor`: lowest number that a read issued now may return. 0 allows "not found".
-//! - `open`: completed writes of a record with writes in flight. All writes up to `settled` have
-//!   completed.
+//! - `open`: completed writes of a record with writes in flight. All writes up to
+//!   `complete_up_to` have completed.
 //!
-//! Invariant: `floor <= settled + 1 <= issued + 1`.
+//! Invariant: `floor <= complete_up_to + 1 <= issued + 1`.
 
-use crate::records::{Record, Sequence};
+use crate::records::{RecordNumber, Sequence};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Ledger of one thread's records.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct WriteLedger {
     share: Share,
-    facts: Vec<Facts>,
-    open: HashMap<u32, Open, BuildHasherDefault<Spread>>,
+    bounds: Vec<RecordBounds>,
+    open: HashMap<u32, OpenWrites, BuildHasherDefault<Spread>>,
 }
 
-/// Facts about one record, in one place: every operation needs both and misses the cache.
+/// Latest write of a record and lowest permitted result of a read, in one place: every operation
+/// needs both and misses the cache.
 #[derive(Clone, Copy, Default, Debug)]
-struct Facts {
+struct RecordBounds {
     issued: u32,
     floor: u32,
 }
@@ -53,12 +54,12 @@ impl Share {
 
     /// Returns the record at `position` of the share.
     #[inline]
-    pub fn record(self, position: u32) -> Record {
-        Record(position * self.threads + self.thread)
+    pub fn record(self, position: u32) -> RecordNumber {
+        RecordNumber(position * self.threads + self.thread)
     }
 
     #[inline]
-    fn position(self, record: Record) -> usize {
+    fn position(self, record: RecordNumber) -> usize {
         debug_assert_eq!(record.0 % self.threads, self.thread, "a record of another thread");
         (record.0 / self.threads) as usize
     }
@@ -66,16 +67,16 @@ impl Share {
 
 /// Writes in flight of one record.
 #[derive(Debug)]
-struct Open {
+struct OpenWrites {
     /// Number up to which all writes have completed.
-    settled: u32,
-    /// Completion of `settled + 1`, `settled + 2`, ... up to the latest write.
+    complete_up_to: u32,
+    /// Completion of `complete_up_to + 1`, `complete_up_to + 2`, ... up to the latest write.
     completed: VecDeque<bool>,
 }
 
 /// Issued write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Write {
+pub struct IssuedWrite {
     /// Number of the write.
     pub sequence: Sequence,
     /// Latest write such that all writes up to it had completed: this write overwrites them.
@@ -93,11 +94,15 @@ pub enum Fault {
     Invented,
 }
 
-impl Ledger {
+impl WriteLedger {
     /// Creates the ledger of a share of a data set of `count` unwritten records.
-    pub fn new(share: Share, count: u32) -> Ledger {
+    pub fn new(share: Share, count: u32) -> WriteLedger {
         let length = share.len(count) as usize;
-        Ledger { share, facts: vec![Facts::default(); length], open: HashMap::default() }
+        WriteLedger {
+            share,
+            bounds: vec![RecordBounds::default(); length],
+            open: HashMap::default(),
+        }
     }
 
     /// Returns the share of records.
@@ -107,50 +112,50 @@ impl Ledger {
 
     /// Returns the number of records.
     pub fn len(&self) -> u32 {
-        self.facts.len() as u32
+        self.bounds.len() as u32
     }
 
     /// Returns whether the ledger has no records.
     pub fn is_empty(&self) -> bool {
-        self.facts.is_empty()
+        self.bounds.is_empty()
     }
 
     /// Issues the next write of `record` and returns its number.
-    pub fn issue(&mut self, record: Record) -> Write {
-        let issued = &mut self.facts[self.share.position(record)].issued;
+    pub fn issue(&mut self, record: RecordNumber) -> IssuedWrite {
+        let issued = &mut self.bounds[self.share.position(record)].issued;
         let before = *issued;
         *issued += 1;
         let open = self
             .open
             .entry(record.0)
-            .or_insert_with(|| Open { settled: before, completed: VecDeque::new() });
+            .or_insert_with(|| OpenWrites { complete_up_to: before, completed: VecDeque::new() });
         open.completed.push_back(false);
-        Write { sequence: Sequence(before + 1), overwrites: Sequence(open.settled) }
+        IssuedWrite { sequence: Sequence(before + 1), overwrites: Sequence(open.complete_up_to) }
     }
 
     /// Records that the store acknowledged `write`: the writes that it overwrites are gone for
     /// good.
-    pub fn acknowledged(&mut self, record: Record, write: Write) {
-        let floor = &mut self.facts[self.share.position(record)].floor;
+    pub fn acknowledged(&mut self, record: RecordNumber, write: IssuedWrite) {
+        let floor = &mut self.bounds[self.share.position(record)].floor;
         *floor = (*floor).max(write.overwrites.0 + 1);
-        self.settle(record, write);
+        self.complete(record, write);
     }
 
     /// Records that the store refused `write`: it was not executed and never will be.
-    pub fn refused(&mut self, record: Record, write: Write) {
-        self.settle(record, write);
+    pub fn refused(&mut self, record: RecordNumber, write: IssuedWrite) {
+        self.complete(record, write);
     }
 
     /// Marks a write as completed. A write without a known outcome is never marked: it may show
     /// up at any time, so it overwrites and settles nothing.
-    fn settle(&mut self, record: Record, write: Write) {
+    fn complete(&mut self, record: RecordNumber, write: IssuedWrite) {
         let Some(open) = self.open.get_mut(&record.0) else {
             unreachable!("a write completes once: {record:?} {write:?}")
         };
-        open.completed[(write.sequence.0 - open.settled - 1) as usize] = true;
+        open.completed[(write.sequence.0 - open.complete_up_to - 1) as usize] = true;
         while open.completed.front() == Some(&true) {
             open.completed.pop_front();
-            open.settled += 1;
+            open.complete_up_to += 1;
         }
         if open.completed.is_empty() {
             self.open.remove(&record.0);
@@ -159,30 +164,35 @@ impl Ledger {
 
     /// Returns the lowest number that a read of `record` may show if it is issued now.
     #[inline]
-    pub fn floor(&self, record: Record) -> Sequence {
-        Sequence(self.facts[self.share.position(record)].floor)
+    pub fn floor(&self, record: RecordNumber) -> Sequence {
+        Sequence(self.bounds[self.share.position(record)].floor)
     }
 
     /// Judges a read that was issued at this `floor`. `seen` is 0 if nothing was found.
     #[inline]
-    pub fn judge(&self, record: Record, floor: Sequence, seen: Sequence) -> Result<(), Fault> {
+    pub fn judge(
+        &self,
+        record: RecordNumber,
+        floor: Sequence,
+        seen: Sequence,
+    ) -> Result<(), Fault> {
         if seen >= floor {
-            let issued = Sequence(self.facts[self.share.position(record)].issued);
+            let issued = Sequence(self.bounds[self.share.position(record)].issued);
             return if seen <= issued { Ok(()) } else { Err(Fault::Invented) };
         }
         Err(if seen == Sequence(0) { Fault::Missing } else { Fault::Stale })
     }
 
     /// Adopts the value that an earlier run left in the store, before any write of this run.
-    pub fn adopt(&mut self, record: Record, seen: Sequence) {
-        let facts = &mut self.facts[self.share.position(record)];
-        assert!(facts.issued == 0, "only an untouched ledger adopts records");
-        *facts = Facts { issued: seen.0, floor: seen.0 };
+    pub fn adopt(&mut self, record: RecordNumber, seen: Sequence) {
+        let bounds = &mut self.bounds[self.share.position(record)];
+        assert!(bounds.issued == 0, "only an untouched ledger adopts records");
+        *bounds = RecordBounds { issued: seen.0, floor: seen.0 };
     }
 
     /// Returns the highest number of writes of any record.
     pub fn writes_max(&self) -> u32 {
-        self.facts.iter().map(|facts| facts.issued).max().unwrap_or(0)
+        self.bounds.iter().map(|bounds| bounds.issued).max().unwrap_or(0)
     }
 }
 
@@ -210,13 +220,13 @@ impl Hasher for Spread {
 mod tests {
     use super::*;
 
-    const RECORD: Record = Record(0);
+    const RECORD: RecordNumber = RecordNumber(0);
 
-    fn ledger() -> Ledger {
-        Ledger::new(Share::new(0, 1), 4)
+    fn ledger() -> WriteLedger {
+        WriteLedger::new(Share::new(0, 1), 4)
     }
 
-    fn judge(ledger: &Ledger, seen: u32) -> Result<(), Fault> {
+    fn judge(ledger: &WriteLedger, seen: u32) -> Result<(), Fault> {
         ledger.judge(RECORD, ledger.floor(RECORD), Sequence(seen))
     }
 
@@ -332,7 +342,7 @@ mod tests {
 
     /// Compares the ledger with the naive one. The naive one may be stricter, but both agree if
     /// no writes overlap or complete out of order.
-    fn compare(ledger: &Ledger, history: &History, must_agree: bool, seed: u64) {
+    fn compare(ledger: &WriteLedger, history: &History, must_agree: bool, seed: u64) {
         for seen in 0..=history.writes.len() as u32 {
             let is_right = judge(ledger, seen).is_ok();
             let may_show = history.may_show(seen);
@@ -346,7 +356,7 @@ mod tests {
         for seed in 0..300 {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut ledger, mut history) = (ledger(), History::default());
-            let mut open: Vec<Write> = Vec::new();
+            let mut open: Vec<IssuedWrite> = Vec::new();
             // In one of three runs no two writes overlap, and the ledger must notice every fault.
             let open_max = if seed % 3 == 0 { 1 } else { 4 };
             for _ in 0..60 {

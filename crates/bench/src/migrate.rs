@@ -4,7 +4,7 @@
 
 use crate::clock;
 use crate::control::{Control, text};
-use crate::records::{Record, Records};
+use crate::records::{RecordNumber, RecordSet};
 use anyhow::{Context, Result, bail, ensure};
 use resp::Value;
 use serde::Serialize;
@@ -29,9 +29,9 @@ pub struct Move {
     pub policy: Vec<String>,
 }
 
-/// Size of a move.
+/// Number and size of the records in some slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Payload {
+pub struct DataVolume {
     /// Number of records in the slots.
     pub records: u64,
     /// Bytes of their keys and values.
@@ -71,24 +71,24 @@ impl Moved {
 
 impl Move {
     /// Counts the records in these slots. Takes about 40 ns for each record of the data set.
-    pub fn payload(&self, records: &Records) -> Payload {
+    pub fn volume(&self, records: &RecordSet) -> DataVolume {
         let mut key = Vec::new();
         let is_moved = |record: &u32| {
             key.clear();
-            records.write_key(Record(*record), &mut key);
+            records.write_key(RecordNumber(*record), &mut key);
             (self.first..=self.last).contains(&slot_of(&key))
         };
         let count = (0..records.count()).filter(is_moved).count() as u64;
-        Payload { records: count, bytes: count * records.user_bytes() }
+        DataVolume { records: count, bytes: count * records.user_bytes() }
     }
 
-    /// Runs the move. `payload` comes from [`Move::payload`]; counting here would take processor
+    /// Runs the move. `volume` comes from [`Move::volume`]; counting here would take processor
     /// time from the servers. `watch` is called with every report of the source.
     pub fn run(
         &self,
         source: &mut Control,
         target: &mut Control,
-        payload: Payload,
+        volume: DataVolume,
         mut watch: impl FnMut(&BTreeMap<String, String>),
     ) -> Result<Moved> {
         let known: BTreeSet<String> = names(&reports(source)?);
@@ -99,7 +99,7 @@ impl Move {
         source.call(&range.into_iter().chain(policy).collect::<Vec<&str>>())?;
         let mut ownership = Ownership { probe: key_in(self.first), since: None };
         loop {
-            ownership.look(target)?;
+            ownership.poll(target)?;
             let report = reports(source)?
                 .into_iter()
                 .find(|report| report.get("name").is_some_and(|name| !known.contains(name)));
@@ -107,13 +107,13 @@ impl Move {
                 watch(&report);
                 if is_over(&report)? {
                     let seconds_to_success = clock::now().since(start).as_secs_f64();
-                    ownership.look(target)?;
+                    ownership.poll(target)?;
                     let owned = ownership.since.context("success, but the target owns no slot")?;
                     let seconds_to_ownership = owned.since(start).as_secs_f64();
                     let arriving = arriving(&report).map(|took| seconds_to_ownership + took);
                     return Ok(Moved {
-                        records: payload.records,
-                        bytes: payload.bytes,
+                        records: volume.records,
+                        bytes: volume.bytes,
                         seconds_to_ownership,
                         seconds: arriving
                             .map_or(seconds_to_success, |at| at.min(seconds_to_success)),
@@ -134,7 +134,7 @@ struct Ownership {
 }
 
 impl Ownership {
-    fn look(&mut self, target: &mut Control) -> Result<()> {
+    fn poll(&mut self, target: &mut Control) -> Result<()> {
         if self.since.is_none() && !target.is_refused(&["EXISTS", &self.probe])? {
             self.since = Some(clock::now());
         }
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn half_of_the_slots_hold_about_half_of_the_records() {
-        let records = Records::new(20_000, 30, 100).unwrap();
+        let records = RecordSet::new(20_000, 30, 100).unwrap();
         let up_to = |last| Move { first: Slot(0), last, target: String::new(), policy: Vec::new() };
-        assert!((9_700..10_300).contains(&up_to(Slot(8_191)).payload(&records).records));
-        assert_eq!(up_to(Slot(16_383)).payload(&records).records, 20_000);
+        assert!((9_700..10_300).contains(&up_to(Slot(8_191)).volume(&records).records));
+        assert_eq!(up_to(Slot(16_383)).volume(&records).records, 20_000);
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! Operation in progress, and the encoding of its commands.
 
-use crate::connection::Connection;
-use crate::ledger::Write;
-use crate::records::{Record, Records, Sequence};
-use crate::workload::Action;
+use crate::connection::LoadConnection;
+use crate::ledger::IssuedWrite;
+use crate::records::{RecordNumber, RecordSet, Sequence};
+use crate::workload::RecordAction;
 use resp::RequestWriter;
 use types::{Instant, Slot, slot_of};
 
 /// Operation that has started and has not ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Operation {
-    pub action: Action,
-    pub record: Record,
+pub(crate) struct LoadOperation {
+    pub action: RecordAction,
+    pub record: RecordNumber,
     /// Slot of the record.
     pub slot: Slot,
-    pub step: Step,
+    pub step: OperationCommand,
     /// Intended start: the latency counts from here.
     pub intended: Instant,
     /// Client of a closed loop. In an open loop it only spreads operations over the lines.
@@ -25,18 +25,18 @@ pub(crate) struct Operation {
 
 /// Command that the operation waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub(crate) enum OperationCommand {
     /// GET. A result below `floor` is wrong.
     Get { floor: Sequence },
     /// SET.
-    Set(Write),
+    Set(IssuedWrite),
 }
 
 /// Request that a connection owes an answer for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Pending {
+pub(crate) enum LoadRequest {
     /// Command of an operation.
-    Operation(Operation),
+    Operation(LoadOperation),
     /// `ASKING`, sent before an operation.
     Asking,
     /// `CLUSTER SLOTS`.
@@ -46,37 +46,43 @@ pub(crate) enum Pending {
 /// Encoder of commands. Reuses its buffers, so that an operation allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    records: Records,
+    records: RecordSet,
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Encoder {
-    pub(crate) fn new(records: Records) -> Encoder {
+    pub(crate) fn new(records: RecordSet) -> Encoder {
         Encoder { records, key: Vec::new(), value: Vec::new() }
     }
 
     /// Returns the slot of a record.
     #[inline]
-    pub(crate) fn slot(&mut self, record: Record) -> Slot {
+    pub(crate) fn slot(&mut self, record: RecordNumber) -> Slot {
         self.turn_to(record);
         slot_of(&self.key)
     }
 
     #[inline]
-    fn turn_to(&mut self, record: Record) {
+    fn turn_to(&mut self, record: RecordNumber) {
         self.key.clear();
         self.records.write_key(record, &mut self.key);
     }
 
     /// Appends the current command of `operation` to the output of `connection`.
     #[inline]
-    pub(crate) fn request(&mut self, operation: Operation, connection: &mut Connection<Pending>) {
+    pub(crate) fn request(
+        &mut self,
+        operation: LoadOperation,
+        connection: &mut LoadConnection<LoadRequest>,
+    ) {
         self.turn_to(operation.record);
-        let output = connection.request(Pending::Operation(operation));
+        let output = connection.request(LoadRequest::Operation(operation));
         match operation.step {
-            Step::Get { floor: _ } => RequestWriter::write(&[b"GET", &self.key], output),
-            Step::Set(write) => {
+            OperationCommand::Get { floor: _ } => {
+                RequestWriter::write(&[b"GET", &self.key], output)
+            }
+            OperationCommand::Set(write) => {
                 self.value.clear();
                 self.records.write_value(operation.record, write.sequence, &mut self.value);
                 RequestWriter::write(&[b"SET", &self.key, &self.value], output);

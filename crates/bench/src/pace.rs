@@ -7,7 +7,7 @@ use types::Instant;
 /// Rule for the start of the next operation.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Pace {
+pub enum LoadPace {
     /// Open loop: operations start at this rate, regardless of earlier answers. Their latency
     /// counts from the intended start, so a stalled server is charged for all operations that
     /// should have started.
@@ -34,17 +34,17 @@ pub enum Arrivals {
     Fixed,
 }
 
-impl Pace {
+impl LoadPace {
     /// Returns the part of one of `threads` equal threads. The first threads get the remaining
     /// clients.
-    pub fn of_thread(self, thread: u32, threads: u32) -> Pace {
+    pub fn of_thread(self, thread: u32, threads: u32) -> LoadPace {
         match self {
-            Pace::Open { rate, arrivals } => {
-                Pace::Open { rate: rate / f64::from(threads), arrivals }
+            LoadPace::Open { rate, arrivals } => {
+                LoadPace::Open { rate: rate / f64::from(threads), arrivals }
             }
-            Pace::Closed { clients } => {
+            LoadPace::Closed { clients } => {
                 let more = u32::from(thread < clients % threads);
-                Pace::Closed { clients: clients / threads + more }
+                LoadPace::Closed { clients: clients / threads + more }
             }
         }
     }
@@ -111,9 +111,9 @@ mod tests {
     #[test]
     fn threads_share_rate_and_clients() {
         let clients: u32 = (0..3)
-            .map(|thread| match (Pace::Closed { clients: 50 }).of_thread(thread, 3) {
-                Pace::Closed { clients } => clients,
-                Pace::Open { .. } => unreachable!("a closed loop stays one"),
+            .map(|thread| match (LoadPace::Closed { clients: 50 }).of_thread(thread, 3) {
+                LoadPace::Closed { clients } => clients,
+                LoadPace::Open { .. } => unreachable!("a closed loop stays one"),
             })
             .sum();
         assert_eq!(clients, 50);

@@ -65,20 +65,20 @@ pub struct Setup {
 /// Running servers. Dropping the cluster ends them.
 #[derive(Debug)]
 pub struct Cluster {
-    servers: Vec<Server>,
+    servers: Vec<ServerProcess>,
     /// Ballast's coordinator; Valkey has none.
-    coordinator: Option<Process>,
+    coordinator: Option<ChildProcess>,
 }
 
 /// Running server.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerProcess {
     /// Address for clients.
     pub address: SocketAddr,
     /// Node id for `CLUSTER MIGRATESLOTS`.
     pub name: String,
     bus_port: u16,
-    process: Process,
+    process: ChildProcess,
     /// Set if the benchmark has killed the server.
     is_dead: bool,
 }
@@ -98,7 +98,7 @@ impl Cluster {
     }
 
     /// Returns the servers.
-    pub fn servers(&self) -> &[Server] {
+    pub fn servers(&self) -> &[ServerProcess] {
         &self.servers
     }
 
@@ -146,7 +146,7 @@ fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Re
     if let Some(folder) = data("coordinator") {
         command.arg("--data-dir").arg(folder);
     }
-    let mut coordinator = Process::spawn(command, "coordinator", &setup.logs)?;
+    let mut coordinator = ChildProcess::spawn(command, "coordinator", &setup.logs)?;
     coordinator.wait_until_listening(coordinator_address)?;
     let mut servers = Vec::new();
     for (number, pair) in server_ports.chunks_exact(2).enumerate() {
@@ -158,7 +158,7 @@ fn start_ballast(binary: &Path, serve_arguments: &[String], setup: &Setup) -> Re
         if let Some(folder) = data(&name) {
             command.arg("--data-dir").arg(folder);
         }
-        let process = Process::spawn(command, &name, &setup.logs)?;
+        let process = ChildProcess::spawn(command, &name, &setup.logs)?;
         servers.push(process.into_server(loopback(pair[0]), pair[1])?);
     }
     Ok(Cluster { servers, coordinator: Some(coordinator) })
@@ -180,7 +180,7 @@ fn start_valkey(words: &[String], serve_arguments: &[String], setup: &Setup) -> 
         let (process, now) = (std::process::id(), crate::clock::now().0);
         let nodes = format!("/tmp/nodes-{process}-{now}-{port}.conf");
         command.args(["--cluster-config-file", &nodes]).args(serve_arguments);
-        let process = Process::spawn(command, &format!("valkey-{}", number + 1), &setup.logs)?;
+        let process = ChildProcess::spawn(command, &format!("valkey-{}", number + 1), &setup.logs)?;
         processes.push((process, pair));
     }
     let servers = processes
@@ -206,7 +206,7 @@ impl Setup {
 }
 
 /// Forms a cluster of Valkey servers that do not know each other; the first gets every slot.
-fn meet(servers: &[Server]) -> Result<()> {
+fn meet(servers: &[ServerProcess]) -> Result<()> {
     let mut first = Control::connect(servers[0].address)?;
     for (server, epoch) in servers.iter().zip(1..) {
         let mut control = Control::connect(server.address)?;
@@ -239,24 +239,24 @@ fn wait_until_healthy(control: &mut Control, servers: usize) -> Result<()> {
 
 /// Child process that is ended when it is dropped.
 #[derive(Debug)]
-struct Process {
+struct ChildProcess {
     name: String,
     child: Child,
     log: PathBuf,
 }
 
-impl Process {
-    fn spawn(mut command: Command, name: &str, logs: &Path) -> Result<Process> {
+impl ChildProcess {
+    fn spawn(mut command: Command, name: &str, logs: &Path) -> Result<ChildProcess> {
         let log = logs.join(format!("{name}.log"));
         let file = std::fs::File::create(&log)
             .with_context(|| format!("writing the log {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
-        Ok(Process { name: name.to_string(), child, log })
+        Ok(ChildProcess { name: name.to_string(), child, log })
     }
 
     /// Waits until the process answers `PING`, and asks for its node id.
-    fn into_server(mut self, address: SocketAddr, bus_port: u16) -> Result<Server> {
+    fn into_server(mut self, address: SocketAddr, bus_port: u16) -> Result<ServerProcess> {
         let mut control = match Control::wait_for(address, START_MAX) {
             Ok(control) => control,
             Err(error) => {
@@ -265,7 +265,7 @@ impl Process {
             }
         };
         let name = text(control.call(&["CLUSTER", "MYID"])?)?;
-        Ok(Server { address, name, bus_port, process: self, is_dead: false })
+        Ok(ServerProcess { address, name, bus_port, process: self, is_dead: false })
     }
 
     /// Waits until a process listens that does not speak the Redis protocol.
@@ -289,7 +289,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // The process needs no graceful end. An error means that it has ended already.
         let _ = self.child.kill();

@@ -108,7 +108,7 @@ pub fn become_child(parent: u32, command: &[OsString]) -> Result<Infallible> {
 
 /// Usage of a set of processes up to one moment.
 #[derive(Clone, Debug)]
-pub struct Usage {
+pub struct UsageSnapshot {
     processes: Vec<u32>,
     used: Vec<Duration>,
     own: Duration,
@@ -118,7 +118,7 @@ pub struct Usage {
 
 /// Usage between two moments.
 #[derive(Clone, Debug)]
-pub struct Used {
+pub struct ProcessorUsage {
     /// Processor time of each process, in the order given.
     pub each: Vec<Duration>,
     /// Processor time of all other processes except this one, to about 20 ms.
@@ -127,11 +127,11 @@ pub struct Used {
     pub steal: Duration,
 }
 
-impl Usage {
+impl UsageSnapshot {
     /// Measures the usage up to now.
-    pub fn of(processes: &[u32]) -> Result<Usage> {
+    pub fn of(processes: &[u32]) -> Result<UsageSnapshot> {
         let used = processes.iter().map(|&process| cpu_time(process)).collect::<Result<_>>()?;
-        Ok(Usage {
+        Ok(UsageSnapshot {
             processes: processes.to_vec(),
             used,
             own: cpu_time(std::process::id())?,
@@ -141,17 +141,17 @@ impl Usage {
     }
 
     /// Returns the usage since then.
-    pub fn since(&self) -> Result<Used> {
-        let now = Usage::of(&self.processes)?;
+    pub fn since(&self) -> Result<ProcessorUsage> {
+        let now = UsageSnapshot::of(&self.processes)?;
         let pairs = now.used.iter().zip(&self.used);
         let each: Vec<Duration> = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
         let ours = each.iter().sum::<Duration>() + now.own.saturating_sub(self.own);
         let foreign = now.busy.saturating_sub(self.busy).saturating_sub(ours);
-        Ok(Used { each, foreign, steal: now.steal.saturating_sub(self.steal) })
+        Ok(ProcessorUsage { each, foreign, steal: now.steal.saturating_sub(self.steal) })
     }
 }
 
-impl Used {
+impl ProcessorUsage {
     /// Returns the processor time of all processes together.
     pub fn total(&self) -> Duration {
         self.each.iter().sum()
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_process_that_computes_uses_processor_time_and_memory() {
         let me = std::process::id();
-        let usage = Usage::of(&[me]).unwrap();
+        let usage = UsageSnapshot::of(&[me]).unwrap();
         let mut number = 1u64;
         for step in 0..20_000_000u64 {
             number = std::hint::black_box(number.wrapping_mul(step | 1));

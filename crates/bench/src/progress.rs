@@ -1,7 +1,7 @@
 //! Progress bars on the terminal.
 
 use crate::report::grouped;
-use crate::series::Progress;
+use crate::series::ScenarioProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Progress display of a scenario on standard error; empty if that is not a terminal.
@@ -17,15 +17,15 @@ impl Bars {
     }
 
     /// Shows this progress.
-    pub fn show(&mut self, progress: Progress) {
+    pub fn show(&mut self, progress: ScenarioProgress) {
         match progress {
-            Progress::Loading { done, of } => self.count("loading", done, of),
-            Progress::Verifying { done, of } => self.count("reading back", done, of),
-            Progress::Serving { moved: false } => self.tick("serving"),
-            Progress::Moving => self.tick("moving"),
-            Progress::Recovering => self.tick("recovering a dead server"),
-            Progress::Recovered => self.tick("serving after recovery"),
-            Progress::Serving { moved: true } => self.tick("serving after the move"),
+            ScenarioProgress::Loading { done, of } => self.count("loading", done, of),
+            ScenarioProgress::Verifying { done, of } => self.count("reading back", done, of),
+            ScenarioProgress::Serving { moved: false } => self.tick("serving"),
+            ScenarioProgress::Moving => self.tick("moving"),
+            ScenarioProgress::Recovering => self.tick("recovering a dead server"),
+            ScenarioProgress::Recovered => self.tick("serving after recovery"),
+            ScenarioProgress::Serving { moved: true } => self.tick("serving after the move"),
         }
     }
 

@@ -5,7 +5,7 @@
 //! in it show how long they waited.
 
 use crate::ledger::Fault;
-use crate::workload::Action;
+use crate::workload::RecordAction;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ pub(crate) const NO_ANSWER: &str = "(no answer)";
 /// Shortest recorded gap between two answers. The target for the longest is 10 ms.
 const GAP_MIN: Duration = Duration::from_micros(500);
 
-/// Part of a run, between marks that are set while it runs.
+/// Part of a run, between boundaries that are set while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum RunPhase {
     /// The first moments, for connections, caches and clocks. In no figure.
     WarmUp,
     /// Until the event that the run is about, or the whole run if there is no event.
@@ -36,22 +36,23 @@ pub enum Phase {
     After,
 }
 
-impl Phase {
+impl RunPhase {
     /// All phases, in order.
-    pub const ALL: [Phase; 4] = [Phase::WarmUp, Phase::Before, Phase::During, Phase::After];
+    pub const ALL: [RunPhase; 4] =
+        [RunPhase::WarmUp, RunPhase::Before, RunPhase::During, RunPhase::After];
 }
 
 /// Moments that divide a run into phases, shared by all its threads.
 #[derive(Debug)]
-pub struct Marks {
-    /// Begin of [`Phase::Before`], `During` and `After`; `u64::MAX` until it is known.
+pub struct PhaseBoundaries {
+    /// Begin of [`RunPhase::Before`], `During` and `After`; `u64::MAX` until it is known.
     begins: [AtomicU64; 3],
 }
 
-impl Marks {
-    /// Creates the marks of a run with a warm-up until `warm`.
-    pub fn new(warm: Instant) -> Marks {
-        Marks { begins: [warm.0, u64::MAX, u64::MAX].map(AtomicU64::new) }
+impl PhaseBoundaries {
+    /// Creates the boundaries of a run with a warm-up until `warm`.
+    pub fn new(warm: Instant) -> PhaseBoundaries {
+        PhaseBoundaries { begins: [warm.0, u64::MAX, u64::MAX].map(AtomicU64::new) }
     }
 
     /// Marks the begin of the event.
@@ -67,20 +68,24 @@ impl Marks {
     /// Returns the phase of an operation with the intended start `at`. Exact for all moments
     /// before the call, since a mark is always set to the current time.
     #[inline]
-    pub fn phase(&self, at: Instant) -> Phase {
+    pub fn phase(&self, at: Instant) -> RunPhase {
         if at.0 < self.begins[1].load(Relaxed) {
-            return if at.0 < self.begins[0].load(Relaxed) { Phase::WarmUp } else { Phase::Before };
+            return if at.0 < self.begins[0].load(Relaxed) {
+                RunPhase::WarmUp
+            } else {
+                RunPhase::Before
+            };
         }
-        if at.0 < self.begins[2].load(Relaxed) { Phase::During } else { Phase::After }
+        if at.0 < self.begins[2].load(Relaxed) { RunPhase::During } else { RunPhase::After }
     }
 
     /// Returns the begin of a phase, if it has begun.
-    pub fn begin_of(&self, phase: Phase) -> Option<Instant> {
+    pub fn begin_of(&self, phase: RunPhase) -> Option<Instant> {
         let begin = match phase {
-            Phase::WarmUp => return Some(Instant(0)),
-            Phase::Before => self.begins[0].load(Relaxed),
-            Phase::During => self.begins[1].load(Relaxed),
-            Phase::After => self.begins[2].load(Relaxed),
+            RunPhase::WarmUp => return Some(Instant(0)),
+            RunPhase::Before => self.begins[0].load(Relaxed),
+            RunPhase::During => self.begins[1].load(Relaxed),
+            RunPhase::After => self.begins[2].load(Relaxed),
         };
         (begin != u64::MAX).then_some(Instant(begin))
     }
@@ -252,7 +257,7 @@ impl Gaps {
 pub struct Recording {
     /// Intervals in order, from the start of the run.
     pub intervals: Vec<Interval>,
-    /// Latencies in the order of [`Phase::ALL`].
+    /// Latencies in the order of [`RunPhase::ALL`].
     pub phases: [Latencies; 4],
     /// Counts over the whole run.
     pub findings: Findings,
@@ -284,13 +289,19 @@ impl Recorder {
 
     /// Records a successful operation with the intended start `intended`.
     #[inline]
-    pub fn completed_one(&mut self, action: Action, phase: Phase, intended: Instant, now: Instant) {
+    pub fn completed_one(
+        &mut self,
+        action: RecordAction,
+        phase: RunPhase,
+        intended: Instant,
+        now: Instant,
+    ) {
         self.gaps.answered(now);
         let latency = now.since(intended).as_nanos() as u64;
         let latencies = &mut self.phases[phase as usize];
         let latencies = match action {
-            Action::Read | Action::Adopt => &mut latencies.reads,
-            Action::Write | Action::ReadModifyWrite => &mut latencies.writes,
+            RecordAction::Read | RecordAction::Adopt => &mut latencies.reads,
+            RecordAction::Write | RecordAction::ReadModifyWrite => &mut latencies.writes,
         };
         latencies.saturating_record(latency);
         self.findings.completed += 1;
@@ -305,7 +316,7 @@ impl Recorder {
     }
 
     /// Records that an operation has to wait before a retry.
-    pub fn held(&mut self) {
+    pub fn retried(&mut self) {
         self.findings.retried += 1;
     }
 
@@ -372,7 +383,7 @@ mod tests {
     #[test]
     fn throughput_counts_at_the_answer_and_latency_at_the_intended_start() {
         let mut recorder = Recorder::new(ms(1_000));
-        recorder.completed_one(Action::Read, Phase::Before, ms(1_050), ms(1_250));
+        recorder.completed_one(RecordAction::Read, RunPhase::Before, ms(1_050), ms(1_250));
         let recording = recorder.finish(ms(1_250), Duration::ZERO);
         let completed: Vec<u64> = recording.intervals.iter().map(|i| i.completed).collect();
         let timed: Vec<u64> = recording.intervals.iter().map(|i| i.latency.len()).collect();
@@ -383,13 +394,13 @@ mod tests {
 
     #[test]
     fn marks_divide_a_run() {
-        let marks = Marks::new(ms(10));
-        assert_eq!(marks.phase(ms(9)), Phase::WarmUp);
-        assert_eq!(marks.phase(ms(999)), Phase::Before);
-        marks.begin(ms(20));
-        marks.end(ms(30));
-        let phases: Vec<Phase> = [5, 10, 20, 29, 30].map(|at| marks.phase(ms(at))).to_vec();
-        use Phase::*;
+        let boundaries = PhaseBoundaries::new(ms(10));
+        assert_eq!(boundaries.phase(ms(9)), RunPhase::WarmUp);
+        assert_eq!(boundaries.phase(ms(999)), RunPhase::Before);
+        boundaries.begin(ms(20));
+        boundaries.end(ms(30));
+        let phases: Vec<RunPhase> = [5, 10, 20, 29, 30].map(|at| boundaries.phase(ms(at))).to_vec();
+        use RunPhase::*;
         assert_eq!(phases, [WarmUp, Before, During, During, After]);
     }
 
@@ -401,12 +412,12 @@ mod tests {
         for _ in 0..20_000 {
             // Latencies from a microsecond to ten seconds; every magnitude is equally likely.
             let latency = 10f64.powf(3.0 + 7.0 * random.f64()) as u64;
-            let action = if random.bool() { Action::Read } else { Action::Write };
-            recorder.completed_one(action, Phase::Before, ms(0), Instant(latency));
+            let action = if random.bool() { RecordAction::Read } else { RecordAction::Write };
+            recorder.completed_one(action, RunPhase::Before, ms(0), Instant(latency));
             naive.push(latency);
         }
         naive.sort_unstable();
-        let all = recorder.finish(ms(0), Duration::ZERO).phases[Phase::Before as usize].all();
+        let all = recorder.finish(ms(0), Duration::ZERO).phases[RunPhase::Before as usize].all();
         for quantile in [0.01, 0.5, 0.9, 0.99, 0.999, 1.0] {
             let exact = naive[((naive.len() as f64 * quantile).ceil() as usize).max(1) - 1] as f64;
             let shown = all.value_at_quantile(quantile) as f64;

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Position of a record in its data set, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Record(pub u32);
+pub struct RecordNumber(pub u32);
 
 /// Number of a write of one record, from 1 (the loader's). 0 means "never written".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Sequence(pub u32);
 
 /// Number and size of the records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Records {
+pub struct RecordSet {
     count: u32,
     key_bytes: usize,
     value_bytes: usize,
@@ -41,9 +41,9 @@ const RECORD_DIGITS: usize = 10;
 /// Digits of the largest sequence number, and the colons around them.
 const SEQUENCE_BYTES: usize = 10 + 2;
 
-impl Records {
+impl RecordSet {
     /// Creates a data set of `count` records with keys and values of these sizes in bytes.
-    pub fn new(count: u32, key_bytes: usize, value_bytes: usize) -> Result<Records> {
+    pub fn new(count: u32, key_bytes: usize, value_bytes: usize) -> Result<RecordSet> {
         let key_min = KEY_PREFIX.len() + RECORD_DIGITS;
         ensure!(count > 0, "a data set needs at least one record");
         ensure!(key_bytes >= key_min, "keys need at least {key_min} bytes, not {key_bytes}");
@@ -59,7 +59,7 @@ impl Records {
         );
         let value_max = types::limits::VALUE_BYTES_MAX;
         ensure!(value_bytes <= value_max, "a value may have at most {value_max} bytes");
-        Ok(Records { count, key_bytes, value_bytes })
+        Ok(RecordSet { count, key_bytes, value_bytes })
     }
 
     /// Returns the number of records.
@@ -84,7 +84,7 @@ impl Records {
 
     /// Appends the key of `record`.
     #[inline]
-    pub fn write_key(&self, record: Record, out: &mut Vec<u8>) {
+    pub fn write_key(&self, record: RecordNumber, out: &mut Vec<u8>) {
         out.extend_from_slice(KEY_PREFIX);
         let start = out.len();
         out.resize(start + self.key_bytes - KEY_PREFIX.len(), b'0');
@@ -93,7 +93,7 @@ impl Records {
 
     /// Appends the value that write number `sequence` gives to `record`.
     #[inline]
-    pub fn write_value(&self, record: Record, sequence: Sequence, out: &mut Vec<u8>) {
+    pub fn write_value(&self, record: RecordNumber, sequence: Sequence, out: &mut Vec<u8>) {
         let start = out.len();
         self.write_key(record, out);
         out.extend_from_slice(b":0000000000:");
@@ -109,7 +109,7 @@ impl Records {
     }
 
     /// Returns the write of `record` that made this value.
-    pub fn sequence_of(&self, record: Record, value: &[u8]) -> Result<Sequence, WrongValue> {
+    pub fn sequence_of(&self, record: RecordNumber, value: &[u8]) -> Result<Sequence, WrongValue> {
         let right_key = value.len() == self.value_bytes
             && value.starts_with(KEY_PREFIX)
             && read_digits(&value[KEY_PREFIX.len()..self.key_bytes]) == Some(record.0);
@@ -167,7 +167,7 @@ fn read_digits(field: &[u8]) -> Option<u32> {
 
 /// Returns the position in [`FILLER`] at which the filler of this value begins.
 #[inline]
-fn filler_offset(record: Record, sequence: Sequence) -> usize {
+fn filler_offset(record: RecordNumber, sequence: Sequence) -> usize {
     let mixed = record.0.wrapping_mul(0x9e37_79b1) ^ sequence.0.wrapping_mul(0x85eb_ca6b);
     mixed as usize % FILLER.len()
 }
@@ -195,51 +195,51 @@ const fn filler() -> [u8; 4093] {
 mod tests {
     use super::*;
 
-    fn value(records: &Records, record: u32, sequence: u32) -> Vec<u8> {
+    fn value(records: &RecordSet, record: u32, sequence: u32) -> Vec<u8> {
         let mut out = Vec::new();
-        records.write_value(Record(record), Sequence(sequence), &mut out);
+        records.write_value(RecordNumber(record), Sequence(sequence), &mut out);
         out
     }
 
     #[test]
     fn keys_are_as_long_as_asked_and_end_with_the_record() {
-        let records = Records::new(10, 30, 100).unwrap();
+        let records = RecordSet::new(10, 30, 100).unwrap();
         let mut key = Vec::new();
-        records.write_key(Record(4_000_000_123), &mut key);
+        records.write_key(RecordNumber(4_000_000_123), &mut key);
         assert_eq!(key, b"user00000000000000004000000123");
     }
 
     #[test]
     fn a_value_tells_its_sequence_number() {
         for (key_bytes, value_bytes) in [(14, 26), (30, 100), (30, 1024), (300, 20_000)] {
-            let records = Records::new(100, key_bytes, value_bytes).unwrap();
+            let records = RecordSet::new(100, key_bytes, value_bytes).unwrap();
             for sequence in [0, 1, 77, u32::MAX] {
                 let value = value(&records, 42, sequence);
                 assert_eq!(value.len(), value_bytes);
-                assert_eq!(records.sequence_of(Record(42), &value), Ok(Sequence(sequence)));
-                assert_eq!(records.sequence_of(Record(43), &value), Err(WrongValue));
+                assert_eq!(records.sequence_of(RecordNumber(42), &value), Ok(Sequence(sequence)));
+                assert_eq!(records.sequence_of(RecordNumber(43), &value), Err(WrongValue));
             }
         }
     }
 
     #[test]
     fn every_changed_or_missing_byte_makes_a_value_wrong() {
-        let records = Records::new(100, 30, 100).unwrap();
+        let records = RecordSet::new(100, 30, 100).unwrap();
         let good = value(&records, 7, 3);
         for position in 0..good.len() {
             let mut bad = good.clone();
             bad[position] ^= 1;
-            let read = records.sequence_of(Record(7), &bad);
+            let read = records.sequence_of(RecordNumber(7), &bad);
             assert!(read != Ok(Sequence(3)), "byte {position}");
-            assert_eq!(records.sequence_of(Record(7), &good[..position]), Err(WrongValue));
+            assert_eq!(records.sequence_of(RecordNumber(7), &good[..position]), Err(WrongValue));
         }
     }
 
     #[test]
     fn sizes_without_room_for_key_and_sequence_are_refused() {
-        assert!(Records::new(0, 30, 100).is_err());
-        assert!(Records::new(1, 13, 100).is_err());
-        assert!(Records::new(1, 30, 41).is_err());
-        assert!(Records::new(1, 30, 42).is_ok());
+        assert!(RecordSet::new(0, 30, 100).is_err());
+        assert!(RecordSet::new(1, 13, 100).is_err());
+        assert!(RecordSet::new(1, 30, 41).is_err());
+        assert!(RecordSet::new(1, 30, 42).is_ok());
     }
 }

@@ -3,9 +3,9 @@
 use crate::draw::{Drawing, write};
 use crate::migrate::Moved;
 use crate::processes;
-use crate::recorder::{Findings, Phase};
-use crate::scenario::{Cost, Memory, Outcome, Scenario};
-use crate::series::Load;
+use crate::recorder::{Findings, RunPhase};
+use crate::scenario::{Cost, Memory, Scenario, ScenarioResult};
+use crate::series::OfferedLoad;
 use crate::timeline::{PhaseSummary, Point, Timeline};
 use anyhow::Result;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// All results, ready to be written as JSON.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ScenarioReport {
     /// Name of the system.
     pub system: String,
     /// Processor and kernel.
@@ -50,15 +50,15 @@ pub struct Report {
     pub moving: Option<(f64, f64)>,
 }
 
-impl Report {
+impl ScenarioReport {
     /// Creates the report of a scenario that was played on `system`.
-    pub fn new(system: &str, scenario: &Scenario, outcome: Outcome) -> Report {
-        let Outcome { load_rate, memory, moved, cost, under_load, verified } = outcome;
+    pub fn new(system: &str, scenario: &Scenario, outcome: ScenarioResult) -> ScenarioReport {
+        let ScenarioResult { load_rate, memory, moved, cost, under_load, verified } = outcome;
         let steal = under_load.as_ref().map(|loaded| loaded.steal);
         let timeline = under_load.map(|loaded| loaded.timeline);
         let records = scenario.records;
         let seen = timeline.as_ref().map(|timeline| timeline.findings.clone()).unwrap_or_default();
-        Report {
+        ScenarioReport {
             system: system.to_string(),
             machine: processes::machine(),
             records: (records.count(), records.key_bytes(), records.value_bytes()),
@@ -90,7 +90,7 @@ impl Report {
     }
 
     /// Returns a phase, if there was load in it.
-    pub fn phase(&self, phase: Phase) -> Option<&PhaseSummary> {
+    pub fn phase(&self, phase: RunPhase) -> Option<&PhaseSummary> {
         self.phases.iter().find(|summary| summary.phase == phase)
     }
 
@@ -116,7 +116,7 @@ impl Report {
             shaded: self.moving.map(|(from, until)| (from, until, moved)),
             marks: Vec::new(),
         };
-        let before = self.phase(Phase::Before).zip(self.moving);
+        let before = self.phase(RunPhase::Before).zip(self.moving);
         drawing.starting_at(before.map_or(0.0, |(before, moving)| moving.0 - before.seconds))
     }
 
@@ -125,7 +125,7 @@ impl Report {
             0 => "nothing lost, stale or refused".to_string(),
             faults => format!("{} lost, stale or refused", grouped(faults)),
         };
-        match self.phase(Phase::During) {
+        match self.phase(RunPhase::During) {
             Some(during) => format!("{faults} · longest gap {:.1} ms", during.longest_gap),
             None => faults,
         }
@@ -266,30 +266,30 @@ impl Scenario {
 
     /// Returns a description of the load.
     pub fn load_in_words(&self) -> String {
-        self.load.map_or("no load".to_string(), Load::in_words)
+        self.load.map_or("no load".to_string(), OfferedLoad::in_words)
     }
 }
 
-impl Load {
+impl OfferedLoad {
     /// Returns a description of the load.
     pub fn in_words(self) -> String {
-        use crate::{distribution::Distribution, pace::Pace};
+        use crate::{distribution::Distribution, pace::LoadPace};
         let distribution = match self.distribution {
             Distribution::Zipf => "Zipf 0.99",
             Distribution::Uniform => "uniform",
         };
         let mix = self.mix.name();
         match self.pace {
-            Pace::Open { rate, arrivals: _ } => {
+            LoadPace::Open { rate, arrivals: _ } => {
                 format!("{} {mix} requests/s, {distribution}", grouped(rate as u64))
             }
-            Pace::Closed { clients } => format!("{clients} clients, {mix}, {distribution}"),
+            LoadPace::Closed { clients } => format!("{clients} clients, {mix}, {distribution}"),
         }
     }
 }
 
 pub(crate) fn phases(timeline: &Timeline) -> Vec<PhaseSummary> {
-    let shown = [Phase::Before, Phase::During, Phase::After];
+    let shown = [RunPhase::Before, RunPhase::During, RunPhase::After];
     shown.into_iter().filter_map(|phase| timeline.phase(phase)).collect()
 }
 
@@ -299,11 +299,11 @@ fn generator_cost(timeline: &Timeline) -> f64 {
 }
 
 fn moving(timeline: &Timeline) -> Option<(f64, f64)> {
-    let second = |phase: Phase| {
+    let second = |phase: RunPhase| {
         let begin = timeline.begins[phase as usize]?;
         Some(begin.since(timeline.start).as_secs_f64())
     };
-    Some((second(Phase::During)?, second(Phase::After)?))
+    Some((second(RunPhase::During)?, second(RunPhase::After)?))
 }
 
 /// Returns a number with its digits in groups of three.

@@ -1,15 +1,15 @@
 //! Run: all threads of the generator on one data set, from the start to the merged result.
 
 use crate::clock;
-use crate::generator::{Generator, Task};
-use crate::judge::Shared;
-use crate::ledger::{Ledger, Share};
-use crate::pace::Pace;
-use crate::recorder::{Marks, Phase, Recording};
-use crate::records::Records;
-use crate::routes::{Routes, Slots};
+use crate::generator::{Generator, GeneratorTask};
+use crate::judge::SharedRunState;
+use crate::ledger::{Share, WriteLedger};
+use crate::pace::LoadPace;
+use crate::recorder::{PhaseBoundaries, Recording, RunPhase};
+use crate::records::RecordSet;
+use crate::slot_map::{SlotMap, SlotSet};
 use crate::timeline::Timeline;
-use crate::workload::{Operations, Workload};
+use crate::workload::{Operations, RunWorkload};
 use anyhow::{Context, Result, anyhow};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ const LEAD: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Dataset {
     /// Shape of the records.
-    pub records: Records,
-    ledgers: Vec<Ledger>,
+    pub records: RecordSet,
+    ledgers: Vec<WriteLedger>,
 }
 
 impl Dataset {
     /// Creates an unwritten data set for a generator with this many threads.
-    pub fn new(records: Records, threads: u32) -> Dataset {
+    pub fn new(records: RecordSet, threads: u32) -> Dataset {
         let share = |thread| Share::new(thread, threads);
-        let ledgers = (0..threads).map(|t| Ledger::new(share(t), records.count())).collect();
+        let ledgers = (0..threads).map(|t| WriteLedger::new(share(t), records.count())).collect();
         Dataset { records, ledgers }
     }
 
@@ -46,11 +46,11 @@ impl Dataset {
 
 /// Operations, speed and duration of a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     /// The operations.
-    pub workload: Workload,
+    pub workload: RunWorkload,
     /// Start times of the operations.
-    pub pace: Pace,
+    pub pace: LoadPace,
     /// Period in which operations start; `None` until every record had its turn.
     pub duration: Option<Duration>,
     /// Time at the start during which operations count in no figure but the timeline.
@@ -61,7 +61,7 @@ pub struct Plan {
     /// or reports a temporary error. With 0 such an operation fails.
     pub patience: Duration,
     /// Slots that are also measured separately.
-    pub watched: Slots,
+    pub watched: SlotSet,
     /// Seed of all random numbers.
     pub seed: u64,
 }
@@ -83,19 +83,19 @@ impl Default for Wiring {
 
 /// Run in progress.
 #[derive(Debug)]
-pub struct Running {
-    records: Records,
+pub struct ActiveRun {
+    records: RecordSet,
     start: Instant,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<Result<(Ledger, Recording)>>>,
+    shared: Arc<SharedRunState>,
+    threads: Vec<JoinHandle<Result<(WriteLedger, Recording)>>>,
 }
 
 /// Starts a run against the cluster that `routes` describes.
-pub fn start(plan: &Plan, dataset: Dataset, routes: &Routes) -> Result<Running> {
+pub fn start(plan: &RunPlan, dataset: Dataset, routes: &SlotMap) -> Result<ActiveRun> {
     let start = clock::now() + LEAD;
     let end = plan.duration.map_or(Instant(u64::MAX), |duration| start + duration);
-    let shared = Arc::new(Shared {
-        marks: Marks::new(start + plan.warm_up),
+    let shared = Arc::new(SharedRunState {
+        boundaries: PhaseBoundaries::new(start + plan.warm_up),
         ended: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     });
@@ -103,7 +103,7 @@ pub fn start(plan: &Plan, dataset: Dataset, routes: &Routes) -> Result<Running> 
     let count = dataset.threads();
     let threads = dataset.ledgers.into_iter().zip(0..).map(|(ledger, thread)| {
         let seed = plan.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(thread));
-        let task = Task {
+        let task = GeneratorTask {
             operations: Operations::new(plan.workload, ledger.share(), records.count(), seed),
             pace: plan.pace.of_thread(thread, count),
             start,
@@ -123,18 +123,18 @@ pub fn start(plan: &Plan, dataset: Dataset, routes: &Routes) -> Result<Running> 
         Ok(std::thread::Builder::new().name(format!("load-{thread}")).spawn(body)?)
     });
     let threads = threads.collect::<Result<Vec<_>>>()?;
-    Ok(Running { records, start, shared, threads })
+    Ok(ActiveRun { records, start, shared, threads })
 }
 
-impl Running {
+impl ActiveRun {
     /// Returns the time at which the first operation was due.
     pub fn start(&self) -> Instant {
         self.start
     }
 
-    /// Returns the marks that divide the run into phases.
-    pub fn marks(&self) -> &Marks {
-        &self.shared.marks
+    /// Returns the boundaries that divide the run into phases.
+    pub fn boundaries(&self) -> &PhaseBoundaries {
+        &self.shared.boundaries
     }
 
     /// Returns the number of operations that have ended so far.
@@ -142,7 +142,7 @@ impl Running {
         self.shared.ended.load(Relaxed)
     }
 
-    /// Returns whether [`Running::finish`] would return at once.
+    /// Returns whether [`ActiveRun::finish`] would return at once.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
@@ -162,7 +162,7 @@ impl Running {
             ledgers.push(ledger);
             recordings.push(recording);
         }
-        let begins = Phase::ALL.map(|phase| self.shared.marks.begin_of(phase));
+        let begins = RunPhase::ALL.map(|phase| self.shared.boundaries.begin_of(phase));
         let timeline = Timeline::merge(self.start, clock::now(), begins, recordings);
         Ok((Dataset { records: self.records, ledgers }, timeline))
     }
@@ -170,9 +170,9 @@ impl Running {
 
 /// Runs to the end. `progress` is called a few times a second with the operations so far.
 pub fn run(
-    plan: &Plan,
+    plan: &RunPlan,
     dataset: Dataset,
-    routes: &Routes,
+    routes: &SlotMap,
     mut progress: impl FnMut(u64),
 ) -> Result<(Dataset, Timeline)> {
     let running = start(plan, dataset, routes)?;

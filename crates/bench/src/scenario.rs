@@ -2,14 +2,16 @@
 //! move slots from the first to the second, and read every record back.
 
 use crate::control::Control;
-use crate::migrate::{Move, Moved, Payload};
+use crate::migrate::{DataVolume, Move, Moved};
 use crate::peers::Cluster;
-use crate::processes::{self, Usage};
-use crate::recorder::{Findings, Phase};
-use crate::records::Records;
-use crate::routes::Slots;
+use crate::processes::{self, UsageSnapshot};
+use crate::recorder::{Findings, RunPhase};
+use crate::records::RecordSet;
 use crate::run::{Dataset, Wiring};
-use crate::series::{Load, Loaded, Progress, RunSeries, used_until_resting};
+use crate::series::{
+    LoadMeasurements, OfferedLoad, RunSeries, ScenarioProgress, used_until_resting,
+};
+use crate::slot_map::SlotSet;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::time::Duration;
@@ -19,13 +21,13 @@ use types::Slot;
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The data set.
-    pub records: Records,
+    pub records: RecordSet,
     /// Number of threads of the load generator.
     pub threads: u32,
     /// Connections of the clients.
     pub wiring: Wiring,
     /// Load while slots move; `None` for none.
-    pub load: Option<Load>,
+    pub load: Option<OfferedLoad>,
     /// First and last slot that move.
     pub slots: (Slot, Slot),
     /// Arguments of `CLUSTER MIGRATESLOTS` for the policy: Ballast's `POLICY ...`, or none.
@@ -36,7 +38,7 @@ pub struct Scenario {
 
 /// Result of the scenario.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ScenarioResult {
     /// Records written per second while loading.
     pub load_rate: f64,
     /// Memory of the first server after loading.
@@ -46,7 +48,7 @@ pub struct Outcome {
     /// Resources that the move used.
     pub cost: Cost,
     /// Measurements under load, if there was any.
-    pub under_load: Option<Loaded>,
+    pub under_load: Option<LoadMeasurements>,
     /// Result of reading every record back.
     pub verified: Findings,
 }
@@ -84,8 +86,8 @@ impl Scenario {
     pub fn play(
         &self,
         cluster: &mut Cluster,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Outcome> {
+        progress: &mut dyn FnMut(ScenarioProgress),
+    ) -> Result<ScenarioResult> {
         ensure!(cluster.servers().len() > 1, "a migration needs two servers");
         let mut routes = Control::connect(cluster.servers()[0].address)?.routes()?;
         for address in cluster.addresses() {
@@ -103,26 +105,26 @@ impl Scenario {
         let (first, last) = self.slots;
         let target = cluster.servers()[1].name.clone();
         let moving = Move { first, last, target, policy: self.policy.clone() };
-        let payload = moving.payload(&self.records);
+        let volume = moving.volume(&self.records);
         let (dataset, (moved, cost), under_load) = match self.load {
-            None => (dataset, self.migrate(&moving, payload, cluster, progress)?, None),
+            None => (dataset, self.migrate(&moving, volume, cluster, progress)?, None),
             Some(load) => {
-                progress(Progress::Serving { moved: false });
+                progress(ScenarioProgress::Serving { moved: false });
                 let event = |_| {
-                    let migrated = self.migrate(&moving, payload, cluster, progress);
-                    progress(Progress::Serving { moved: true });
+                    let migrated = self.migrate(&moving, volume, cluster, progress);
+                    progress(ScenarioProgress::Serving { moved: true });
                     migrated
                 };
                 let (dataset, migrated, loaded) =
-                    series.around(event, load, Slots::default(), dataset)?;
+                    series.around(event, load, SlotSet::default(), dataset)?;
                 (dataset, migrated, Some(loaded))
             }
         };
         cluster.check()?;
         let (_, verified) = series.verify(dataset, progress)?;
-        let load_rate = loaded.phase(Phase::Before).map_or(0.0, |phase| phase.throughput);
+        let load_rate = loaded.phase(RunPhase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
-        Ok(Outcome { load_rate, memory, moved, cost, under_load, verified })
+        Ok(ScenarioResult { load_rate, memory, moved, cost, under_load, verified })
     }
 
     fn memory(&self, process: u32, empty: u64) -> Result<Memory> {
@@ -138,15 +140,15 @@ impl Scenario {
     fn migrate(
         &self,
         moving: &Move,
-        payload: Payload,
+        volume: DataVolume,
         cluster: &Cluster,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(ScenarioProgress),
     ) -> Result<(Moved, Cost)> {
         let mut source = Control::connect(cluster.servers()[0].address)?;
         let mut target = Control::connect(cluster.servers()[1].address)?;
-        let usage = Usage::of(&cluster.processes()[..2])?;
-        let watch = |_: &_| progress(Progress::Moving);
-        let moved = moving.run(&mut source, &mut target, payload, watch)?;
+        let usage = UsageSnapshot::of(&cluster.processes()[..2])?;
+        let watch = |_: &_| progress(ScenarioProgress::Moving);
+        let moved = moving.run(&mut source, &mut target, volume, watch)?;
         let used = usage.since()?;
         let per_record = |used: Duration| used.as_nanos() as f64 / moved.records.max(1) as f64;
         let later = match self.load {

@@ -3,13 +3,13 @@
 
 use crate::clock;
 use crate::distribution::Distribution;
-use crate::pace::Pace;
-use crate::processes::{self, Usage};
+use crate::pace::LoadPace;
+use crate::processes::{self, UsageSnapshot};
 use crate::recorder::Findings;
-use crate::routes::{Routes, Slots};
-use crate::run::{Dataset, Plan, Wiring, run, start};
+use crate::run::{Dataset, RunPlan, Wiring, run, start};
+use crate::slot_map::{SlotMap, SlotSet};
 use crate::timeline::Timeline;
-use crate::workload::{Mix, Workload};
+use crate::workload::{Mix, RunWorkload};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::time::Duration;
@@ -28,10 +28,10 @@ const REST: (f64, Duration, Duration) = (0.05, Duration::from_millis(100), Durat
 #[derive(Clone, Debug)]
 pub struct RunSeries<'r> {
     /// Slot map at the begin of a run.
-    pub routes: &'r Routes,
+    pub routes: &'r SlotMap,
     /// Connections of the clients.
     pub wiring: Wiring,
-    /// Time after its intended start during which an operation is retried; see [`Plan`].
+    /// Time after its intended start during which an operation is retried; see [`RunPlan`].
     pub patience: Duration,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -39,13 +39,13 @@ pub struct RunSeries<'r> {
 
 /// Load before, during and after an event.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Load {
+pub struct OfferedLoad {
     /// Reads and writes.
     pub mix: Mix,
     /// Distribution of the records.
     pub distribution: Distribution,
     /// Start times of the operations.
-    pub pace: Pace,
+    pub pace: LoadPace,
     /// Duration before the event, after a second of warm-up.
     pub before: Duration,
     /// Duration after the event.
@@ -54,7 +54,7 @@ pub struct Load {
 
 /// Measurements of the load around an event.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadMeasurements {
     /// Measurements of the clients.
     pub timeline: Timeline,
     /// Seconds of steal time before, during and after the event.
@@ -63,7 +63,7 @@ pub struct Loaded {
 
 /// Progress of a scenario, for progress bars.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Progress {
+pub enum ScenarioProgress {
     /// Records are written.
     Loading {
         /// Records so far.
@@ -96,9 +96,9 @@ impl RunSeries<'_> {
     pub(crate) fn load(
         &self,
         dataset: Dataset,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(ScenarioProgress),
     ) -> Result<(Dataset, Timeline)> {
-        let (dataset, loaded) = self.pass(Workload::Load, dataset, progress)?;
+        let (dataset, loaded) = self.pass(RunWorkload::Load, dataset, progress)?;
         ensure_loaded(&loaded.findings)?;
         Ok((dataset, loaded))
     }
@@ -107,25 +107,25 @@ impl RunSeries<'_> {
     pub fn verify(
         &self,
         dataset: Dataset,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(ScenarioProgress),
     ) -> Result<(Dataset, Timeline)> {
-        self.pass(Workload::Verify, dataset, progress)
+        self.pass(RunWorkload::Verify, dataset, progress)
     }
 
     /// Writes or reads every record once, as fast as the servers can.
     pub fn pass(
         &self,
-        workload: Workload,
+        workload: RunWorkload,
         dataset: Dataset,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(ScenarioProgress),
     ) -> Result<(Dataset, Timeline)> {
         let of = u64::from(dataset.records.count());
-        let plan = self.plan(workload, Pace::Closed { clients: CLIENTS });
+        let plan = self.plan(workload, LoadPace::Closed { clients: CLIENTS });
         run(&plan, dataset, self.routes, |done| {
             progress(match workload {
-                Workload::Load => Progress::Loading { done, of },
-                Workload::Verify | Workload::Adopt | Workload::Mixed(..) => {
-                    Progress::Verifying { done, of }
+                RunWorkload::Load => ScenarioProgress::Loading { done, of },
+                RunWorkload::Verify | RunWorkload::Adopt | RunWorkload::Mixed(..) => {
+                    ScenarioProgress::Verifying { done, of }
                 }
             });
         })
@@ -136,21 +136,21 @@ impl RunSeries<'_> {
     pub(crate) fn around<T>(
         &self,
         event: impl FnOnce(Instant) -> Result<T>,
-        load: Load,
-        watched: Slots,
+        load: OfferedLoad,
+        watched: SlotSet,
         dataset: Dataset,
-    ) -> Result<(Dataset, T, Loaded)> {
-        let plan = self.plan(Workload::Mixed(load.mix, load.distribution), load.pace);
-        let plan = Plan { warm_up: WARM_UP, watched, ..plan };
+    ) -> Result<(Dataset, T, LoadMeasurements)> {
+        let plan = self.plan(RunWorkload::Mixed(load.mix, load.distribution), load.pace);
+        let plan = RunPlan { warm_up: WARM_UP, watched, ..plan };
         let running = start(&plan, dataset, self.routes)?;
         clock::sleep(WARM_UP);
         let mut steal = vec![processes::steal_time()?];
         clock::sleep(load.before);
         steal.push(processes::steal_time()?);
         let begun = clock::now();
-        running.marks().begin(begun);
+        running.boundaries().begin(begun);
         let result = event(begun);
-        running.marks().end(clock::now());
+        running.boundaries().end(clock::now());
         steal.push(processes::steal_time()?);
         if result.is_ok() {
             clock::sleep(load.after);
@@ -159,19 +159,19 @@ impl RunSeries<'_> {
         let (dataset, timeline) = running.finish()?;
         steal.push(processes::steal_time()?);
         let steal = std::array::from_fn(|phase| (steal[phase + 1] - steal[phase]).as_secs_f64());
-        Ok((dataset, result?, Loaded { timeline, steal }))
+        Ok((dataset, result?, LoadMeasurements { timeline, steal }))
     }
 
     /// Returns the plan of a run without a warm-up, which ends when every record had its turn.
-    pub fn plan(&self, workload: Workload, pace: Pace) -> Plan {
-        Plan {
+    pub fn plan(&self, workload: RunWorkload, pace: LoadPace) -> RunPlan {
+        RunPlan {
             workload,
             pace,
             duration: None,
             warm_up: Duration::ZERO,
             wiring: self.wiring,
             patience: self.patience,
-            watched: Slots::default(),
+            watched: SlotSet::default(),
             seed: self.seed,
         }
     }
@@ -191,7 +191,7 @@ pub(crate) fn used_until_resting(processes: &[u32]) -> Result<Duration> {
     let until = clock::now() + at_most;
     let mut used = Duration::ZERO;
     while clock::now() < until {
-        let usage = Usage::of(processes)?;
+        let usage = UsageSnapshot::of(processes)?;
         clock::sleep(over);
         let more = usage.since()?.total();
         used += more;

@@ -3,7 +3,7 @@
 
 use crate::distribution::{Distribution, Draw};
 use crate::ledger::Share;
-use crate::records::Record;
+use crate::records::RecordNumber;
 use fastrand::Rng;
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub enum Mix {
 
 /// Commands of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum RecordAction {
     /// GET.
     Read,
     /// SET.
@@ -38,7 +38,7 @@ pub enum Action {
 
 /// Operations of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Workload {
+pub enum RunWorkload {
     /// Writes every record once, in order.
     Load,
     /// Reads every record once, in order.
@@ -71,13 +71,13 @@ impl Mix {
         }
     }
 
-    fn action(self, random: &mut Rng) -> Action {
+    fn action(self, random: &mut Rng) -> RecordAction {
         if random.u8(..100) < self.reads_percent() {
-            return Action::Read;
+            return RecordAction::Read;
         }
         match self {
-            Mix::A | Mix::B | Mix::C | Mix::Writes => Action::Write,
-            Mix::F => Action::ReadModifyWrite,
+            Mix::A | Mix::B | Mix::C | Mix::Writes => RecordAction::Write,
+            Mix::F => RecordAction::ReadModifyWrite,
         }
     }
 }
@@ -86,14 +86,14 @@ impl Mix {
 #[derive(Debug)]
 pub struct Operations {
     share: Share,
-    order: Order,
+    order: RecordOrder,
 }
 
 #[derive(Debug)]
-enum Order {
+enum RecordOrder {
     /// Every record of the share once; `next` and `end` are positions in the share.
     Pass {
-        action: Action,
+        action: RecordAction,
         next: u32,
         end: u32,
     },
@@ -107,14 +107,14 @@ enum Order {
 impl Operations {
     /// Creates the operations on this share of a data set of `count` records. The same seed draws
     /// the same operations.
-    pub fn new(workload: Workload, share: Share, count: u32, seed: u64) -> Operations {
+    pub fn new(workload: RunWorkload, share: Share, count: u32, seed: u64) -> Operations {
         let end = share.len(count);
-        let pass = |action| Order::Pass { action, next: 0, end };
+        let pass = |action| RecordOrder::Pass { action, next: 0, end };
         let order = match workload {
-            Workload::Load => pass(Action::Write),
-            Workload::Verify => pass(Action::Read),
-            Workload::Adopt => pass(Action::Adopt),
-            Workload::Mixed(mix, distribution) => Order::Drawn {
+            RunWorkload::Load => pass(RecordAction::Write),
+            RunWorkload::Verify => pass(RecordAction::Read),
+            RunWorkload::Adopt => pass(RecordAction::Adopt),
+            RunWorkload::Mixed(mix, distribution) => RecordOrder::Drawn {
                 mix,
                 draw: Draw::new(distribution, end),
                 random: Rng::with_seed(seed),
@@ -125,16 +125,16 @@ impl Operations {
 
     /// Returns the next operation, or `None` at the end of a pass.
     #[inline]
-    pub fn next_operation(&mut self) -> Option<(Action, Record)> {
+    pub fn next_operation(&mut self) -> Option<(RecordAction, RecordNumber)> {
         match &mut self.order {
-            Order::Pass { action, next, end } => {
+            RecordOrder::Pass { action, next, end } => {
                 let position = *next;
                 (position < *end).then(|| {
                     *next += 1;
                     (*action, self.share.record(position))
                 })
             }
-            Order::Drawn { mix, draw, random } => {
+            RecordOrder::Drawn { mix, draw, random } => {
                 let record = self.share.record(draw.next(random));
                 Some((mix.action(random), record))
             }
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn a_pass_takes_every_record_of_the_share_once() {
-        let mut operations = Operations::new(Workload::Load, Share::new(1, 2), 5, 0);
-        assert_eq!(operations.next_operation(), Some((Action::Write, Record(1))));
-        assert_eq!(operations.next_operation(), Some((Action::Write, Record(3))));
+        let mut operations = Operations::new(RunWorkload::Load, Share::new(1, 2), 5, 0);
+        assert_eq!(operations.next_operation(), Some((RecordAction::Write, RecordNumber(1))));
+        assert_eq!(operations.next_operation(), Some((RecordAction::Write, RecordNumber(3))));
         assert_eq!(operations.next_operation(), None);
     }
 
@@ -159,10 +159,11 @@ mod tests {
         for (mix, reads) in
             [(Mix::A, 0.5), (Mix::B, 0.95), (Mix::C, 1.0), (Mix::F, 0.5), (Mix::Writes, 0.0)]
         {
-            let workload = Workload::Mixed(mix, Distribution::Zipf);
+            let workload = RunWorkload::Mixed(mix, Distribution::Zipf);
             let mut operations = Operations::new(workload, Share::new(0, 1), 100, 3);
             let drawn = (0..10_000).filter_map(|_| operations.next_operation());
-            let seen = drawn.filter(|(action, _)| *action == Action::Read).count() as f64 / 1e4;
+            let seen =
+                drawn.filter(|(action, _)| *action == RecordAction::Read).count() as f64 / 1e4;
             assert!((seen - reads).abs() < 0.02, "{mix:?}: {seen}");
         }
     }

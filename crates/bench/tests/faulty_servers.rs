@@ -2,12 +2,12 @@
 //! clients: each fault must be counted as exactly that fault.
 
 use bench::control::Control;
-use bench::pace::Pace;
+use bench::pace::LoadPace;
 use bench::recorder::Findings;
-use bench::records::Records;
-use bench::routes::Slots;
-use bench::run::{Dataset, Plan, Wiring, run};
-use bench::workload::Workload;
+use bench::records::RecordSet;
+use bench::run::{Dataset, RunPlan, Wiring, run};
+use bench::slot_map::SlotSet;
+use bench::workload::RunWorkload;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -246,27 +246,27 @@ fn play(server: SocketAddr) -> (Findings, Findings) {
 
 fn play_with(server: SocketAddr, patience: Duration) -> (Findings, Findings) {
     let routes = Control::connect(server).unwrap().routes().unwrap();
-    let mut dataset = Dataset::new(Records::new(RECORDS, 30, 100).unwrap(), 2);
+    let mut dataset = Dataset::new(RecordSet::new(RECORDS, 30, 100).unwrap(), 2);
     let mut pass = |workload| {
-        let plan = Plan {
+        let plan = RunPlan {
             workload,
-            pace: Pace::Closed { clients: 8 },
+            pace: LoadPace::Closed { clients: 8 },
             duration: None,
             warm_up: Duration::ZERO,
             wiring: Wiring { connections: 2, tick: Duration::ZERO },
             patience,
-            watched: Slots::default(),
+            watched: SlotSet::default(),
             seed: 7,
         };
-        let untouched = Dataset::new(Records::new(1, 30, 100).unwrap(), 1);
+        let untouched = Dataset::new(RecordSet::new(1, 30, 100).unwrap(), 1);
         let before = std::mem::replace(&mut dataset, untouched);
         let (after, timeline) = run(&plan, before, &routes, |_| ()).unwrap();
         dataset = after;
         timeline.findings
     };
-    let mut written = pass(Workload::Load);
-    written.add(&pass(Workload::Load));
-    (written, pass(Workload::Verify))
+    let mut written = pass(RunWorkload::Load);
+    written.add(&pass(RunWorkload::Load));
+    (written, pass(RunWorkload::Verify))
 }
 
 /// Does the same as [`play`], with a server that dies in the middle.

@@ -8,7 +8,7 @@ use crate::client::{Answer, Client, PATIENCE, until};
 use crate::moves::{keys, records};
 use crate::registers::{History, Register, judge};
 use bench::clock;
-use bench::routes::{Node, Redirect, Routes, parse_redirect};
+use bench::slot_map::{NodeIndex, Redirect, SlotMap, parse_redirect};
 use resp::Value;
 use sim::history::{Action, Operation, Outcome, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -167,8 +167,8 @@ struct Worker<'c> {
     number: usize,
     random: fastrand::Rng,
     crowd: &'c Crowd,
-    routes: Routes,
-    lines: BTreeMap<Node, Line>,
+    routes: SlotMap,
+    lines: BTreeMap<NodeIndex, Line>,
     /// Number of connections opened so far.
     opened: u64,
     /// Server that was last asked for the slot map.
@@ -202,7 +202,7 @@ struct Begun {
 /// The server and connection a request was sent to.
 #[derive(Clone, Copy)]
 struct Sent {
-    node: Node,
+    node: NodeIndex,
     line: u64,
 }
 
@@ -213,7 +213,7 @@ enum Reply {
     /// The request was sent, but will get no reply.
     None,
     /// The reply of this server.
-    Some(Node, Answer),
+    Some(NodeIndex, Answer),
 }
 
 /// The next step of an operation.
@@ -233,7 +233,7 @@ impl<'c> Worker<'c> {
             number,
             random: fastrand::Rng::with_seed(seed * CLIENTS_MAX + number as u64),
             crowd,
-            routes: Routes::new(addresses),
+            routes: SlotMap::new(addresses),
             lines: BTreeMap::new(),
             opened: 0,
             informant: 0,
@@ -388,7 +388,7 @@ impl<'c> Worker<'c> {
         }
     }
 
-    fn follow(&mut self, redirect: Redirect) -> Node {
+    fn follow(&mut self, redirect: Redirect) -> NodeIndex {
         self.redirects += 1;
         match redirect {
             Redirect::Moved(slot, address) => self.routes.moved(slot, address),
@@ -406,7 +406,7 @@ impl<'c> Worker<'c> {
         }
     }
 
-    fn send(&mut self, operation: &Begun, node: Node) -> Option<Sent> {
+    fn send(&mut self, operation: &Begun, node: NodeIndex) -> Option<Sent> {
         let request = operation.register.request(operation.action);
         let line = self.line(node)?;
         let number = line.number;
@@ -433,7 +433,7 @@ impl<'c> Worker<'c> {
     }
 
     /// Returns the connection to a server, if the server can be reached.
-    fn line(&mut self, node: Node) -> Option<&mut Line> {
+    fn line(&mut self, node: NodeIndex) -> Option<&mut Line> {
         if !self.lines.contains_key(&node) {
             let client = Client::try_connect(self.routes.address(node), CONNECT_MAX)?;
             self.opened += 1;
@@ -451,7 +451,7 @@ impl<'c> Worker<'c> {
     fn ask_for_routes(&mut self) {
         let count = self.routes.nodes().count() as u16;
         self.informant = (self.informant + 1) % count;
-        let node = Node(self.informant);
+        let node = NodeIndex(self.informant);
         let Some(line) = self.line(node) else { return };
         line.client.try_request(&["CLUSTER", "SLOTS"]);
         match line.client.answer_within(ANSWER_MAX) {

@@ -9,8 +9,8 @@
 //! 50 times a second: 0.4 % of a processor. A retry also costs the servers, and a server that has
 //! just come back is busy, so only a few operations are sent at once.
 
-use crate::operation::Operation;
-use crate::routes::Node;
+use crate::operation::LoadOperation;
+use crate::slot_map::NodeIndex;
 use std::collections::VecDeque;
 use std::time::Duration;
 use types::Instant;
@@ -22,16 +22,16 @@ const SENT_AT_ONCE: usize = 32;
 
 /// Reason for waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Why {
+pub(crate) enum RetryCause {
     /// The known owner of the slot cannot be reached.
-    Unreachable(Node),
+    Unreachable(NodeIndex),
     /// A server has answered with a temporary error.
-    Refused(Refusal),
+    Refused(TemporaryError),
 }
 
 /// Temporary error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum TemporaryError {
     /// `CLUSTERDOWN`: the owner of the slot is dead.
     ClusterDown,
     /// `TRYAGAIN`: the operation took too long.
@@ -42,57 +42,61 @@ pub(crate) enum Refusal {
     Redirected,
 }
 
-impl Refusal {
+impl TemporaryError {
     /// Parses an error reply; `None` for an error that a retry does not fix.
-    pub(crate) fn parse(error: &[u8]) -> Option<Refusal> {
+    pub(crate) fn parse(error: &[u8]) -> Option<TemporaryError> {
         match error.split(|byte| *byte == b' ').next()? {
-            b"CLUSTERDOWN" => Some(Refusal::ClusterDown),
-            b"TRYAGAIN" => Some(Refusal::TryAgain),
-            b"LOADING" => Some(Refusal::Loading),
+            b"CLUSTERDOWN" => Some(TemporaryError::ClusterDown),
+            b"TRYAGAIN" => Some(TemporaryError::TryAgain),
+            b"LOADING" => Some(TemporaryError::Loading),
             _ => None,
         }
     }
 }
 
-impl Why {
+impl RetryCause {
     /// Returns the error under which an operation is counted if it has waited in vain.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Why::Unreachable(_) => "(not sent)",
-            Why::Refused(Refusal::ClusterDown) => "CLUSTERDOWN",
-            Why::Refused(Refusal::TryAgain) => "TRYAGAIN",
-            Why::Refused(Refusal::Loading) => "LOADING",
-            Why::Refused(Refusal::Redirected) => "too many redirects",
+            RetryCause::Unreachable(_) => "(not sent)",
+            RetryCause::Refused(TemporaryError::ClusterDown) => "CLUSTERDOWN",
+            RetryCause::Refused(TemporaryError::TryAgain) => "TRYAGAIN",
+            RetryCause::Refused(TemporaryError::Loading) => "LOADING",
+            RetryCause::Refused(TemporaryError::Redirected) => "too many redirects",
         }
     }
 }
 
 /// Waiting operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    pub operation: Operation,
-    pub why: Why,
+pub(crate) struct WaitingOperation {
+    pub operation: LoadOperation,
+    pub cause: RetryCause,
     due: Instant,
 }
 
 /// All waiting operations.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct RetryQueue {
     /// Operations in the order in which they become due, which is the order of their arrival.
-    queue: VecDeque<Held>,
+    queue: VecDeque<WaitingOperation>,
 }
 
-impl Waiting {
+impl RetryQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    pub(crate) fn hold(&mut self, operation: Operation, why: Why, now: Instant) {
-        self.queue.push_back(Held { operation, why, due: now + PAUSE });
+    pub(crate) fn hold(&mut self, operation: LoadOperation, cause: RetryCause, now: Instant) {
+        self.queue.push_back(WaitingOperation { operation, cause, due: now + PAUSE });
     }
 
     /// Takes the due operations for which `may_go` holds. The others wait again.
-    pub(crate) fn due(&mut self, now: Instant, may_go: impl Fn(&Held) -> bool) -> Vec<Held> {
+    pub(crate) fn due(
+        &mut self,
+        now: Instant,
+        may_go: impl Fn(&WaitingOperation) -> bool,
+    ) -> Vec<WaitingOperation> {
         let mut taken = Vec::new();
         // At most the initial length: operations that wait again are behind the unchecked ones.
         for _ in 0..self.queue.len() {
@@ -102,14 +106,14 @@ impl Waiting {
             let Some(held) = self.queue.pop_front_if(|held| held.due <= now) else { break };
             match may_go(&held) {
                 true => taken.push(held),
-                false => self.hold(held.operation, held.why, now),
+                false => self.hold(held.operation, held.cause, now),
             }
         }
         taken
     }
 
     /// Takes all operations.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Held> + use<> {
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = WaitingOperation> + use<> {
         std::mem::take(&mut self.queue).into_iter()
     }
 }
@@ -117,16 +121,16 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::Step;
-    use crate::records::{Record, Sequence};
-    use crate::workload::Action;
+    use crate::operation::OperationCommand;
+    use crate::records::{RecordNumber, Sequence};
+    use crate::workload::RecordAction;
     use types::Slot;
 
-    fn operation(record: u32) -> Operation {
-        let step = Step::Get { floor: Sequence(0) };
-        Operation {
-            action: Action::Read,
-            record: Record(record),
+    fn operation(record: u32) -> LoadOperation {
+        let step = OperationCommand::Get { floor: Sequence(0) };
+        LoadOperation {
+            action: RecordAction::Read,
+            record: RecordNumber(record),
             slot: Slot(0),
             step,
             intended: Instant(0),
@@ -139,15 +143,19 @@ mod tests {
         Instant(milliseconds * 1_000_000)
     }
 
-    fn records(held: &[Held]) -> Vec<u32> {
+    fn records(held: &[WaitingOperation]) -> Vec<u32> {
         held.iter().map(|held| held.operation.record.0).collect()
     }
 
     #[test]
     fn operations_are_tried_again_after_a_pause_in_their_order_and_a_few_at_once() {
-        let mut waiting = Waiting::default();
+        let mut waiting = RetryQueue::default();
         for record in 0..40 {
-            waiting.hold(operation(record), Why::Refused(Refusal::TryAgain), ms(u64::from(record)));
+            waiting.hold(
+                operation(record),
+                RetryCause::Refused(TemporaryError::TryAgain),
+                ms(u64::from(record)),
+            );
         }
         assert!(waiting.due(ms(19), |_| true).is_empty());
         assert_eq!(records(&waiting.due(ms(21), |_| true)), [0, 1]);
@@ -159,11 +167,15 @@ mod tests {
 
     #[test]
     fn who_may_not_go_waits_on_and_keeps_nobody_else() {
-        let mut waiting = Waiting::default();
+        let mut waiting = RetryQueue::default();
         for record in 0..80 {
-            waiting.hold(operation(record), Why::Unreachable(Node(record as u16 % 2)), ms(0));
+            waiting.hold(
+                operation(record),
+                RetryCause::Unreachable(NodeIndex(record as u16 % 2)),
+                ms(0),
+            );
         }
-        let is_back = |held: &Held| held.why == Why::Unreachable(Node(1));
+        let is_back = |held: &WaitingOperation| held.cause == RetryCause::Unreachable(NodeIndex(1));
         assert_eq!(waiting.due(ms(20), is_back).len(), 32);
         assert_eq!(waiting.due(ms(20), is_back).len(), 8);
         assert_eq!(waiting.due(ms(39), |_| true).len(), 0, "all others wait another pause");
@@ -173,13 +185,13 @@ mod tests {
     #[test]
     fn only_errors_that_go_away_are_waited_for() {
         for (error, refusal) in [
-            ("CLUSTERDOWN Hash slot not served", Some(Refusal::ClusterDown)),
-            ("TRYAGAIN", Some(Refusal::TryAgain)),
-            ("LOADING Redis is loading", Some(Refusal::Loading)),
+            ("CLUSTERDOWN Hash slot not served", Some(TemporaryError::ClusterDown)),
+            ("TRYAGAIN", Some(TemporaryError::TryAgain)),
+            ("LOADING Redis is loading", Some(TemporaryError::Loading)),
             ("OOM command not allowed", None),
             ("", None),
         ] {
-            assert_eq!(Refusal::parse(error.as_bytes()), refusal, "{error}");
+            assert_eq!(TemporaryError::parse(error.as_bytes()), refusal, "{error}");
         }
     }
 }

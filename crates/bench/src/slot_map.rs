@@ -8,26 +8,26 @@ use types::{SLOT_COUNT, Slot};
 
 /// Server, numbered in the order in which the client learned of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Node(pub u16);
+pub struct NodeIndex(pub u16);
 
 /// Slot map, updated by redirects and by `CLUSTER SLOTS`.
 #[derive(Clone, Debug)]
-pub struct Routes {
+pub struct SlotMap {
     addresses: Vec<SocketAddr>,
-    owners: Box<[Node]>,
+    owners: Box<[NodeIndex]>,
 }
 
 /// Set of slots.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Slots {
+pub struct SlotSet {
     /// Membership of each slot; empty for the empty set.
     members: Arc<[bool]>,
 }
 
-impl Slots {
+impl SlotSet {
     /// Returns the set of slots for which `holds` is true.
-    pub fn which(holds: impl FnMut(Slot) -> bool) -> Slots {
-        Slots { members: (0..SLOT_COUNT).map(Slot).map(holds).collect() }
+    pub fn which(holds: impl FnMut(Slot) -> bool) -> SlotSet {
+        SlotSet { members: (0..SLOT_COUNT).map(Slot).map(holds).collect() }
     }
 
     /// Returns whether a slot is in the set.
@@ -54,41 +54,41 @@ pub enum Redirect {
 /// Range of slots and its owner in `CLUSTER SLOTS`.
 type Owned = (Slot, Slot, SocketAddr);
 
-impl Routes {
+impl SlotMap {
     /// Creates a map with all slots at the first of these servers.
-    pub fn new(servers: &[SocketAddr]) -> Routes {
+    pub fn new(servers: &[SocketAddr]) -> SlotMap {
         assert!(!servers.is_empty(), "a client needs a server");
-        let owners = vec![Node(0); usize::from(SLOT_COUNT)].into_boxed_slice();
-        Routes { addresses: servers.to_vec(), owners }
+        let owners = vec![NodeIndex(0); usize::from(SLOT_COUNT)].into_boxed_slice();
+        SlotMap { addresses: servers.to_vec(), owners }
     }
 
     /// Returns the owner of a slot.
     #[inline]
-    pub fn owner(&self, slot: Slot) -> Node {
+    pub fn owner(&self, slot: Slot) -> NodeIndex {
         self.owners[usize::from(slot.0)]
     }
 
     /// Returns the address of a server.
-    pub fn address(&self, node: Node) -> SocketAddr {
+    pub fn address(&self, node: NodeIndex) -> SocketAddr {
         self.addresses[usize::from(node.0)]
     }
 
     /// Returns all known servers.
-    pub fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
-        (0..self.addresses.len() as u16).map(Node)
+    pub fn nodes(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        (0..self.addresses.len() as u16).map(NodeIndex)
     }
 
     /// Returns the server with this address, and adds it if it is new.
-    pub fn node(&mut self, address: SocketAddr) -> Node {
+    pub fn node(&mut self, address: SocketAddr) -> NodeIndex {
         if let Some(position) = self.addresses.iter().position(|&known| known == address) {
-            return Node(position as u16);
+            return NodeIndex(position as u16);
         }
         self.addresses.push(address);
-        Node((self.addresses.len() - 1) as u16)
+        NodeIndex((self.addresses.len() - 1) as u16)
     }
 
     /// Updates one slot from a `MOVED`.
-    pub fn moved(&mut self, slot: Slot, address: SocketAddr) -> Node {
+    pub fn moved(&mut self, slot: Slot, address: SocketAddr) -> NodeIndex {
         let node = self.node(address);
         self.owners[usize::from(slot.0)] = node;
         node
@@ -195,12 +195,12 @@ mod tests {
                       *3\r\n:100\r\n:16383\r\n*2\r\n$0\r\n\r\n:7000\r\n";
         let mut parser = resp::ReplyParser::new(resp::ReplyLimits::default());
         let received = parser.next(&mut &bytes[..]).unwrap().unwrap();
-        let mut routes = Routes::new(&[asked]);
+        let mut routes = SlotMap::new(&[asked]);
         routes.replace(received.reply, asked).unwrap();
         assert_eq!(routes.address(routes.owner(Slot(99))), address("127.0.0.1:7001"));
-        assert_eq!(routes.owner(Slot(100)), Node(0));
+        assert_eq!(routes.owner(Slot(100)), NodeIndex(0));
         routes.moved(Slot(100), address("127.0.0.1:7001"));
-        assert_eq!(routes.owner(Slot(100)), Node(1));
+        assert_eq!(routes.owner(Slot(100)), NodeIndex(1));
     }
 
     /// Returns a reply to `CLUSTER SLOTS` with these ranges.
@@ -226,7 +226,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(11);
         let servers: Vec<SocketAddr> =
             (7000..7005).map(|port| address(&format!("127.0.0.1:{port}"))).collect();
-        let mut routes = Routes::new(&servers[..1]);
+        let mut routes = SlotMap::new(&servers[..1]);
         let mut naive: BTreeMap<u16, SocketAddr> =
             (0..SLOT_COUNT).map(|slot| (slot, servers[0])).collect();
         for _ in 0..200 {
