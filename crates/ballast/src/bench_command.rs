@@ -239,18 +239,18 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     let first = if arguments.keep { RunWorkload::Adopt } else { RunWorkload::Load };
     let dataset = Dataset::new(records, arguments.threads);
     let (dataset, filled) = series.pass(first, dataset, &mut progress)?;
-    tell(if arguments.keep { "reused" } else { "loaded" }, &filled);
+    print_run(if arguments.keep { "reused" } else { "loaded" }, &filled);
     let distribution = if arguments.uniform { Distribution::Uniform } else { Distribution::Zipf };
     let mixed = RunWorkload::Mixed(arguments.workload.mix(), distribution);
     let warm_up = seconds(arguments.warm_up);
     let duration = Some(warm_up + seconds(arguments.seconds));
     let plan = RunPlan { duration, warm_up, ..series.plan(mixed, pace(arguments)?) };
     let (dataset, timeline) = run_load(&plan, dataset, &routes, |_| ())?;
-    tell(arguments.workload.mix().name(), &timeline);
+    print_run(arguments.workload.mix().name(), &timeline);
     let mut is_clean = filled.findings.is_clean() && timeline.findings.is_clean();
     if arguments.verify {
         let (_, verified) = series.verify(dataset, &mut progress)?;
-        tell("read back", &verified);
+        print_run("read back", &verified);
         is_clean &= verified.findings.is_clean();
     }
     if let Some(output) = &arguments.output {
@@ -273,7 +273,7 @@ fn pace(arguments: &LoadArguments) -> anyhow::Result<LoadPace> {
 }
 
 /// Prints a run in a few lines.
-fn tell(name: &str, timeline: &Timeline) {
+fn print_run(name: &str, timeline: &Timeline) {
     let Some(phase) = timeline.phase(RunPhase::Before) else { return };
     let findings = &timeline.findings;
     println!(

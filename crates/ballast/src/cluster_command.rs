@@ -17,21 +17,21 @@ use wire::control::{
 #[derive(Args)]
 pub(crate) struct ClusterArguments {
     #[command(subcommand)]
-    command: Command,
+    command: ClusterCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum ClusterCommand {
     /// Show servers, slot owners, migrations, and the reasons why recoveries wait.
     Status {
         #[command(flatten)]
-        coordinator: Coordinator,
+        coordinator: CoordinatorEndpoint,
     },
     /// Recover a dead server without the missing parts of its log. Data that was written only there
     /// is lost permanently, even if a disk with it comes back later.
     AcceptLoss {
         #[command(flatten)]
-        coordinator: Coordinator,
+        coordinator: CoordinatorEndpoint,
         /// The dead server, as in s3.
         server: String,
         /// The missing parts, as printed by `ballast cluster status`: "directory", or "segments"
@@ -44,7 +44,7 @@ enum Command {
     /// by themselves. Without --go, only shows what was found.
     Rebuild {
         #[command(flatten)]
-        coordinator: Coordinator,
+        coordinator: CoordinatorEndpoint,
         /// Missing servers to treat as dead, as in s3,s5. Must name all of them.
         #[arg(long, value_name = "SERVERS", value_delimiter = ',')]
         without: Vec<String>,
@@ -55,7 +55,7 @@ enum Command {
 }
 
 #[derive(Args)]
-struct Coordinator {
+struct CoordinatorEndpoint {
     /// The cluster's coordinator.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7000")]
     coordinator: String,
@@ -64,7 +64,7 @@ struct Coordinator {
     cluster_key_file: Option<PathBuf>,
 }
 
-impl Coordinator {
+impl CoordinatorEndpoint {
     fn connect(&self) -> anyhow::Result<CoordinatorConnection> {
         let credentials = cluster_key::credentials(self.cluster_key_file.as_deref())?;
         CoordinatorConnection::open(&self.coordinator, &credentials)
@@ -83,7 +83,7 @@ impl Coordinator {
 
 pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
     match arguments.command {
-        Command::Status { coordinator } => {
+        ClusterCommand::Status { coordinator } => {
             let mut connection = coordinator.connect()?;
             let doubt = doubt(&mut connection)?;
             let (map, recoveries) = (map(&mut connection)?, recoveries(&mut connection)?);
@@ -93,10 +93,10 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
             print!("{}", status.text());
             Ok(())
         }
-        Command::AcceptLoss { coordinator, server, lost } => {
+        ClusterCommand::AcceptLoss { coordinator, server, lost } => {
             accept_loss(&coordinator, &server, &lost)
         }
-        Command::Rebuild { coordinator, without, go } => rebuild(&coordinator, &without, go),
+        ClusterCommand::Rebuild { coordinator, without, go } => rebuild(&coordinator, &without, go),
     }
 }
 
@@ -135,7 +135,7 @@ fn health(connection: &mut CoordinatorConnection) -> anyhow::Result<Health> {
     }
 }
 
-fn accept_loss(coordinator: &Coordinator, server: &str, lost: &str) -> anyhow::Result<()> {
+fn accept_loss(coordinator: &CoordinatorEndpoint, server: &str, lost: &str) -> anyhow::Result<()> {
     let dead = server_called(server)?;
     let mut connection = coordinator.connect()?;
     let recoveries = recoveries(&mut connection)?;
@@ -161,7 +161,7 @@ fn server_called(name: &str) -> anyhow::Result<ServerId> {
     ))
 }
 
-fn rebuild(coordinator: &Coordinator, without: &[String], go: bool) -> anyhow::Result<()> {
+fn rebuild(coordinator: &CoordinatorEndpoint, without: &[String], go: bool) -> anyhow::Result<()> {
     let without: Vec<ServerId> =
         without.iter().map(|name| server_called(name)).collect::<anyhow::Result<_>>()?;
     let mut connection = coordinator.connect()?;

@@ -112,11 +112,11 @@ pub(crate) fn watch(file: &Path, credentials: &Credentials) -> anyhow::Result<()
     let (file, credentials) = (file.to_owned(), credentials.clone());
     std::thread::Builder::new()
         .name("key".into())
-        .spawn(move || runtime.block_on(follow(&file, &credentials, hang_up)))?;
+        .spawn(move || runtime.block_on(reload_on_change(&file, &credentials, hang_up)))?;
     Ok(())
 }
 
-async fn follow(file: &Path, credentials: &Credentials, mut hang_up: Signal) {
+async fn reload_on_change(file: &Path, credentials: &Credentials, mut hang_up: Signal) {
     let mut known = read(file).map_err(|error| format!("{error:#}"));
     if let Ok(keys) = &known {
         // The file may have changed since the process first read it.

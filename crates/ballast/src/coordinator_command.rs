@@ -106,7 +106,7 @@ fn open(file: &Path) -> anyhow::Result<FileStore> {
 }
 
 /// A coordinator inside this process.
-pub(crate) struct Embedded {
+pub(crate) struct EmbeddedCoordinator {
     /// The address on which the coordinator listens.
     pub(crate) address: SocketAddr,
     /// The number under which the coordinator knows its server, if any.
@@ -122,7 +122,7 @@ pub(crate) fn start_embedded(
     file: Option<&Path>,
     has_data: bool,
     credentials: Credentials,
-) -> anyhow::Result<Embedded> {
+) -> anyhow::Result<EmbeddedCoordinator> {
     let listener = listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))?;
     let address = listener.local_addr()?;
     let store = file.map(open).transpose()?;
@@ -147,7 +147,7 @@ pub(crate) fn start_embedded(
             tracing::error!(%error, "coordinator stopped");
         }
     })?;
-    Ok(Embedded { address, server })
+    Ok(EmbeddedCoordinator { address, server })
 }
 
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -35,9 +35,9 @@ impl CoordinatorConnection {
     /// Sends a request and returns its answer. A refusal is an error.
     pub(crate) fn ask(&mut self, ask: Ask) -> anyhow::Result<Answer> {
         self.asked += 1;
-        self.say(&ToCoordinator::Ask { request: self.asked, ask })?;
+        self.send(&ToCoordinator::Ask { request: self.asked, ask })?;
         loop {
-            match self.hear()? {
+            match self.receive()? {
                 Some(FromCoordinator::Answer { request, answer }) if request == self.asked => {
                     return match answer {
                         Answer::Refused(reason) => bail!("the coordinator refused: {reason}"),
@@ -52,7 +52,7 @@ impl CoordinatorConnection {
         }
     }
 
-    fn say(&mut self, message: &ToCoordinator) -> anyhow::Result<()> {
+    fn send(&mut self, message: &ToCoordinator) -> anyhow::Result<()> {
         let mut bytes = Vec::new();
         frame::encode(message, 0, &mut bytes)
             .context("the request is too large: pass fewer ranges at a time")?;
@@ -60,7 +60,7 @@ impl CoordinatorConnection {
     }
 
     /// Reads one frame. `None` is an empty frame (keep-alive).
-    fn hear(&mut self) -> anyhow::Result<Option<FromCoordinator>> {
+    fn receive(&mut self) -> anyhow::Result<Option<FromCoordinator>> {
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header).context("the coordinator does not answer")?;
         let header = Header::parse(&header).context("not a ballast coordinator")?;

@@ -22,14 +22,14 @@ pub(crate) fn page(coordinator: &str, credentials: &Credentials) -> String {
 }
 
 /// Answers of the coordinator.
-struct Known {
+struct ClusterSnapshot {
     map: ClusterMap,
     recoveries: Vec<RecoveryReport>,
     migrations: Vec<MigrationReport>,
     health: Health,
 }
 
-fn asked(coordinator: &str, credentials: &Credentials) -> anyhow::Result<Known> {
+fn asked(coordinator: &str, credentials: &Credentials) -> anyhow::Result<ClusterSnapshot> {
     let mut connection = CoordinatorConnection::open(coordinator, credentials)?;
     let Answer::Map(map) = connection.ask(Ask::Map)? else {
         bail!("the coordinator did not return the map")
@@ -43,11 +43,11 @@ fn asked(coordinator: &str, credentials: &Credentials) -> anyhow::Result<Known> 
     let Answer::Health(health) = connection.ask(Ask::Health)? else {
         bail!("the coordinator did not return health")
     };
-    Ok(Known { map: *map, recoveries, migrations, health })
+    Ok(ClusterSnapshot { map: *map, recoveries, migrations, health })
 }
 
-fn text(known: &Known) -> String {
-    let Known { map, recoveries, migrations, health } = known;
+fn text(known: &ClusterSnapshot) -> String {
+    let ClusterSnapshot { map, recoveries, migrations, health } = known;
     let mut page = gauge("ballast_coordinator_up", "1 if the coordinator answers, else 0.", 1);
     let mut servers = BTreeMap::from([("connected", 0), ("away", 0), ("dead", 0)]);
     for server in &map.servers {
@@ -134,7 +134,7 @@ mod tests {
         };
         let silence = vec![(ServerId(3), 1500)];
         let health = Health { term: 2, commits: 9, silence, on_own_disk: vec![ServerId(3)] };
-        let known = Known { map, recoveries: vec![], migrations: vec![], health };
+        let known = ClusterSnapshot { map, recoveries: vec![], migrations: vec![], health };
         let page = text(&known);
         for line in [
             "ballast_servers{state=\"dead\"} 0",

@@ -11,7 +11,7 @@
 //! **Invariant:** a refused start has changed no file, and no start removes or renames one. See
 //! `docs/design/identity.md`.
 
-use crate::folder_mark::{Marks, Use};
+use crate::folder_mark::{FolderMarks, FolderUse};
 use crate::saved;
 use anyhow::{Context, bail};
 use backup::{OpenedReplicas, Replicas, UnreadableFile};
@@ -50,7 +50,7 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
     }
     let directory = DataDirectory::open(folder)
         .with_context(|| "choose another folder with --data-dir, or --durability none")?;
-    let mut marks = Marks::read(folder, Use::Cluster)?;
+    let mut marks = FolderMarks::read(folder, FolderUse::Cluster)?;
     let disk = Arc::new(FileDisk::open(&directory)?);
     let OpenedReplicas { replicas, unreadable } = Replicas::open(disk, BootId(boot_id()?))
         .with_context(|| format!("cannot use the contents of the folder {shown}"))?;
@@ -70,8 +70,8 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
              those of the wrong cluster away. Nothing was changed"
         );
     }
-    marks.prepare(Use::Cluster)?;
-    marks.complete(Use::Cluster)?;
+    marks.prepare(FolderUse::Cluster)?;
+    marks.complete(FolderUse::Cluster)?;
     Ok(replicas)
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct DataFolder {
     /// The durability mode.
     pub(crate) mode: Mode,
     /// Marks that prove that `replicas/` is the folder used before.
-    pub(crate) marks: Marks,
+    pub(crate) marks: FolderMarks,
 }
 
 impl DataFolder {
@@ -92,9 +92,9 @@ impl DataFolder {
     pub(crate) fn open(folder: &Path, mode: Mode) -> anyhow::Result<DataFolder> {
         let other = || "choose another folder with --data-dir, or --durability none";
         let directory = DataDirectory::open(folder).with_context(other)?;
-        let marks = Marks::read(folder, Use::Alone)?;
+        let marks = FolderMarks::read(folder, FolderUse::Alone)?;
         let coordinator = folder.join("coordinator.redb");
-        let found = Found {
+        let found = FolderContents {
             has_replicas: folder.join("replicas").exists(),
             has_coordinator: coordinator.exists(),
             has_log: marks.has_log(),
@@ -110,14 +110,14 @@ impl DataFolder {
         })?;
         found.check_log(folder, kept.owner().is_some())?;
         let mut folder = DataFolder { kept, coordinator, mode, marks };
-        folder.marks.prepare(Use::Alone)?;
+        folder.marks.prepare(FolderUse::Alone)?;
         Ok(folder)
     }
 }
 
 /// The contents of a data folder that decide whether a start is refused.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FolderContents {
     has_replicas: bool,
     has_coordinator: bool,
     /// True if the mark beside `replicas/` shows that a log was begun here.
@@ -126,7 +126,7 @@ struct Found {
     is_prepared: bool,
 }
 
-impl Found {
+impl FolderContents {
     /// Checks the folders before a missing `replicas/` is created.
     fn check_folders(self, folder: &Path) -> anyhow::Result<()> {
         if self.has_coordinator && !self.has_replicas {

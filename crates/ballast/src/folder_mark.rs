@@ -26,7 +26,7 @@ const BEGINNING: &str = "ballast-folder 1";
 
 /// The use of a data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum FolderUse {
     /// The folder contains the log of a stand-alone server.
     Alone,
     /// The folder contains replicas of other servers' logs.
@@ -35,27 +35,27 @@ pub(crate) enum Use {
 
 /// The marks of one data folder.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct FolderMarks {
     folder: PathBuf,
-    beside: Option<Mark>,
-    inside: Option<Mark>,
+    beside: Option<FolderMark>,
+    inside: Option<FolderMark>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct FolderMark {
     id: u128,
-    used: Use,
+    used: FolderUse,
 }
 
-impl Marks {
+impl FolderMarks {
     /// Reads the marks of a folder, without changing anything.
     ///
     /// # Errors
     /// If the marks prove that `replicas/` is not the folder used last, or that the folder has
     /// another use.
-    pub(crate) fn read(folder: &Path, wanted: Use) -> anyhow::Result<Marks> {
+    pub(crate) fn read(folder: &Path, wanted: FolderUse) -> anyhow::Result<FolderMarks> {
         let replicas = folder.join("replicas");
-        let marks = Marks {
+        let marks = FolderMarks {
             folder: folder.to_path_buf(),
             beside: read(&folder.join(NAME))?,
             inside: read(&replicas.join(NAME))?,
@@ -93,9 +93,9 @@ impl Marks {
     }
 
     /// Marks the existing folder `replicas/`, before anything else is written to it.
-    pub(crate) fn prepare(&mut self, used: Use) -> anyhow::Result<()> {
+    pub(crate) fn prepare(&mut self, used: FolderUse) -> anyhow::Result<()> {
         if self.inside.is_none() {
-            let mark = Mark { id: runtime::files::random_bits()?, used };
+            let mark = FolderMark { id: runtime::files::random_bits()?, used };
             write(&self.folder.join("replicas"), mark)?;
             self.inside = Some(mark);
         }
@@ -103,9 +103,9 @@ impl Marks {
     }
 
     /// Writes the mark beside `replicas/`. From then on, `replicas/` must contain the log.
-    pub(crate) fn complete(&mut self, used: Use) -> anyhow::Result<()> {
+    pub(crate) fn complete(&mut self, used: FolderUse) -> anyhow::Result<()> {
         if let (None, Some(inside)) = (self.beside, self.inside) {
-            let mark = Mark { used, ..inside };
+            let mark = FolderMark { used, ..inside };
             write(&self.folder, mark)?;
             self.beside = Some(mark);
         }
@@ -113,23 +113,23 @@ impl Marks {
     }
 }
 
-impl Use {
+impl FolderUse {
     fn word(self) -> &'static str {
         match self {
-            Use::Alone => "alone",
-            Use::Cluster => "cluster",
+            FolderUse::Alone => "alone",
+            FolderUse::Cluster => "cluster",
         }
     }
 
     fn owner(self) -> &'static str {
         match self {
-            Use::Alone => "a stand-alone server, whose data a cluster would not serve",
-            Use::Cluster => "a cluster member, which stores replicas of other servers' logs",
+            FolderUse::Alone => "a stand-alone server, whose data a cluster would not serve",
+            FolderUse::Cluster => "a cluster member, which stores replicas of other servers' logs",
         }
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Option<Mark>> {
+fn read(path: &Path) -> anyhow::Result<Option<FolderMark>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -145,20 +145,21 @@ fn read(path: &Path) -> anyhow::Result<Option<Mark>> {
     mark.with_context(unknown).map(Some)
 }
 
-fn parse(text: &str) -> Option<Mark> {
+fn parse(text: &str) -> Option<FolderMark> {
     let (id, word) = text.trim_end().strip_prefix(BEGINNING)?.trim_start().split_once(' ')?;
-    let used = [Use::Alone, Use::Cluster].into_iter().find(|used| used.word() == word)?;
+    let used =
+        [FolderUse::Alone, FolderUse::Cluster].into_iter().find(|used| used.word() == word)?;
     let is_id = id.len() == 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
     let id = u128::from_str_radix(id, 16).ok().filter(|_| is_id)?;
-    Some(Mark { id, used })
+    Some(FolderMark { id, used })
 }
 
-fn text(mark: Mark) -> String {
+fn text(mark: FolderMark) -> String {
     format!("{BEGINNING} {:032x} {}\n", mark.id, mark.used.word())
 }
 
 /// Writes a mark atomically, and syncs it so that it survives a power failure.
-fn write(folder: &Path, mark: Mark) -> anyhow::Result<()> {
+fn write(folder: &Path, mark: FolderMark) -> anyhow::Result<()> {
     let (new, path) = (folder.join(format!("{NAME}.new")), folder.join(NAME));
     let written = || -> io::Result<()> {
         let mut file = File::create(&new)?;
@@ -179,8 +180,8 @@ mod tests {
 
     #[test]
     fn a_mark_comes_back_and_anything_else_is_refused() {
-        for used in [Use::Alone, Use::Cluster] {
-            let mark = Mark { id: 0x0123_4567_89ab_cdef, used };
+        for used in [FolderUse::Alone, FolderUse::Cluster] {
+            let mark = FolderMark { id: 0x0123_4567_89ab_cdef, used };
             assert_eq!(parse(&text(mark)), Some(mark));
         }
         let id = "0123456789abcdef0123456789abcdef";
@@ -199,19 +200,19 @@ mod tests {
     fn marks_are_written_once_and_tell_another_folder_from_the_real_one() {
         let folder = tempfile::tempdir().unwrap();
         let replicas = folder.path().join("replicas");
-        let read = || Marks::read(folder.path(), Use::Alone);
+        let read = || FolderMarks::read(folder.path(), FolderUse::Alone);
         let mut marks = read().unwrap();
         assert!(!marks.has_log() && !marks.is_prepared());
         fs::create_dir(&replicas).unwrap();
-        marks.prepare(Use::Alone).unwrap();
+        marks.prepare(FolderUse::Alone).unwrap();
         assert!(!read().unwrap().has_log() && read().unwrap().is_prepared());
-        marks.complete(Use::Alone).unwrap();
+        marks.complete(FolderUse::Alone).unwrap();
         let written = fs::read(folder.path().join(NAME)).unwrap();
-        marks.prepare(Use::Alone).unwrap();
-        marks.complete(Use::Alone).unwrap();
+        marks.prepare(FolderUse::Alone).unwrap();
+        marks.complete(FolderUse::Alone).unwrap();
         assert_eq!(fs::read(folder.path().join(NAME)).unwrap(), written);
         assert!(read().unwrap().has_log());
-        assert!(Marks::read(folder.path(), Use::Cluster).is_err());
+        assert!(FolderMarks::read(folder.path(), FolderUse::Cluster).is_err());
         fs::remove_file(replicas.join(NAME)).unwrap();
         assert!(read().is_err());
     }

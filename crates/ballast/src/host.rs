@@ -16,9 +16,9 @@ use types::ReactorCounts;
 use wire::control::{Answer, FromCoordinator};
 
 /// An event that the main thread waits for.
-pub(crate) enum Event {
+pub(crate) enum ProcessEvent {
     /// A message from the coordinator.
-    Said(FromCoordinator),
+    Received(FromCoordinator),
     /// A request to shut down.
     ShutDown,
     /// An error after which the server cannot continue.
@@ -28,15 +28,15 @@ pub(crate) enum Event {
 }
 
 /// The services of the process, as the server uses them.
-pub(crate) struct Process {
+pub(crate) struct ProcessHost {
     pub(crate) file: Option<PathBuf>,
     pub(crate) mailboxes: Mailboxes<Mail>,
     pub(crate) counts: Box<dyn Fn() -> Vec<ReactorCounts> + Send + Sync>,
     pub(crate) driver: DriverKind,
-    pub(crate) events: Sender<Event>,
+    pub(crate) events: Sender<ProcessEvent>,
 }
 
-impl Host for Process {
+impl Host for ProcessHost {
     fn usage(&self) -> Usage {
         usage()
     }
@@ -48,7 +48,7 @@ impl Host for Process {
     fn begin(&self, request: u64, job: Job) {
         let (file, mailboxes) = (self.file.clone(), self.mailboxes.clone());
         let work = move || {
-            let answer = match carry_out(job, file.as_deref()) {
+            let answer = match execute(job, file.as_deref()) {
                 Ok(()) => Answer::Flushed { map: 0 },
                 Err(error) => Answer::Refused(format!("{error:#}")),
             };
@@ -64,7 +64,7 @@ impl Host for Process {
 
     fn shut_down(&self) {
         // A closed channel means that the process is already ending.
-        let _ = self.events.send(Event::ShutDown);
+        let _ = self.events.send(ProcessEvent::ShutDown);
     }
 
     fn file(&self) -> Option<String> {
@@ -77,21 +77,21 @@ impl Host for Process {
 }
 
 /// Reports the node's decision to end, or to restart as a new member, to the main thread.
-pub(crate) struct EventSupervisor(pub(crate) Sender<Event>);
+pub(crate) struct EventSupervisor(pub(crate) Sender<ProcessEvent>);
 
 impl Supervisor for EventSupervisor {
     fn fail(&self, reason: String) {
         // A closed channel means that the process is already ending.
-        let _ = self.0.send(Event::Failed(reason));
+        let _ = self.0.send(ProcessEvent::Failed(reason));
     }
 
     fn begin_anew(&self, reason: String) {
         // A closed channel means that the process is already ending.
-        let _ = self.0.send(Event::Fenced(reason));
+        let _ = self.0.send(ProcessEvent::Fenced(reason));
     }
 }
 
-fn carry_out(job: Job, file: Option<&Path>) -> anyhow::Result<()> {
+fn execute(job: Job, file: Option<&Path>) -> anyhow::Result<()> {
     match job {
         Job::Rewrite(configuration) => {
             let file = file.context("The server is running without a config file")?;

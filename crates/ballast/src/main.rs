@@ -35,13 +35,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// An in-memory key-value store that moves data between servers while it is in use.
 #[derive(Parser)]
 #[command(name = "ballast", version, about, max_term_width = 100)]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
-    command: Command,
+    command: BallastCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum BallastCommand {
     /// Start a server: stand-alone, or as a member of a cluster with --join.
     Serve(serve::ServeArguments),
     /// Start the coordinator of a cluster.
@@ -68,7 +68,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    match run(CommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line for the operator: the error, followed by its causes.
@@ -78,22 +78,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<()> {
+fn run(arguments: CommandLine) -> anyhow::Result<()> {
     // The log settings of a server are part of its configuration.
     let configuration = match &arguments.command {
-        Command::Serve(arguments) => arguments.settings.read()?,
+        BallastCommand::Serve(arguments) => arguments.settings.read()?,
         _ => Configuration::default(),
     };
     start_log(&configuration);
     match arguments.command {
-        Command::Serve(arguments) => serve::run(&arguments, configuration),
-        Command::Coordinator(arguments) => coordinator_command::run(arguments),
-        Command::Cluster(arguments) => cluster_command::run(arguments),
-        Command::Key(arguments) => cluster_key::run(&arguments),
-        Command::Migrate(arguments) => migrate::run(arguments),
-        Command::Demo(arguments) => demo::run(arguments),
-        Command::Bench(arguments) => bench_command::run(arguments),
-        Command::Keep(arguments) => keep::run(&arguments),
+        BallastCommand::Serve(arguments) => serve::run(&arguments, configuration),
+        BallastCommand::Coordinator(arguments) => coordinator_command::run(arguments),
+        BallastCommand::Cluster(arguments) => cluster_command::run(arguments),
+        BallastCommand::Key(arguments) => cluster_key::run(&arguments),
+        BallastCommand::Migrate(arguments) => migrate::run(arguments),
+        BallastCommand::Demo(arguments) => demo::run(arguments),
+        BallastCommand::Bench(arguments) => bench_command::run(arguments),
+        BallastCommand::Keep(arguments) => keep::run(&arguments),
     }
 }
 

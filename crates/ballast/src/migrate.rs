@@ -154,7 +154,7 @@ fn watch(source: &mut NodeConnection, known: &[String]) -> anyhow::Result<()> {
         ));
         if !mine.is_empty() && mine.iter().all(is_over) {
             bar.finish_and_clear();
-            return tell(&mine, records, bytes, micros);
+            return print_result(&mine, records, bytes, micros);
         }
         std::thread::sleep(POLL);
     }
@@ -164,7 +164,7 @@ fn is_over(report: &Report) -> bool {
     ["success", "failed", "cancelled"].contains(&report.state.as_str())
 }
 
-fn tell(mine: &[Report], records: u64, bytes: u64, micros: u64) -> anyhow::Result<()> {
+fn print_result(mine: &[Report], records: u64, bytes: u64, micros: u64) -> anyhow::Result<()> {
     if let Some(bad) = mine.iter().find(|report| report.state != "success") {
         bail!("the migration {}: {}", bad.state, bad.message);
     }

@@ -59,14 +59,14 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// A change of the saved state.
-enum News {
+enum StateUpdate {
     Mark(HistoryMark),
     Map(Box<ClusterMap>),
 }
 
 /// The thread that writes the files. It ends when this value is dropped.
 pub(crate) struct Saver {
-    news: Sender<News>,
+    updates: Sender<StateUpdate>,
 }
 
 impl Saver {
@@ -76,35 +76,35 @@ impl Saver {
         sequence: u64,
         saved: SavedClusterState,
     ) -> anyhow::Result<Saver> {
-        let mut files = Files { folder: folder.to_path_buf(), sequence };
+        let mut files = StateFiles { folder: folder.to_path_buf(), sequence };
         let written = files.write(&saved);
         written.with_context(|| format!("cannot write {}", files.path().display()))?;
-        let (news, received) = channel();
+        let (updates, received) = channel();
         std::thread::Builder::new()
             .name("saver".into())
             .spawn(move || save(files, saved, &received))?;
-        Ok(Saver { news })
+        Ok(Saver { updates })
     }
 
     /// Saves a message of the coordinator, if it changes the saved state.
-    pub(crate) fn note(&self, message: &FromCoordinator) {
-        let news = match message {
-            FromCoordinator::Mark(mark) => News::Mark(*mark),
-            FromCoordinator::Map(map) => News::Map(Box::new(map.clone())),
+    pub(crate) fn record(&self, message: &FromCoordinator) {
+        let update = match message {
+            FromCoordinator::Mark(mark) => StateUpdate::Mark(*mark),
+            FromCoordinator::Map(map) => StateUpdate::Map(Box::new(map.clone())),
             _ => return,
         };
         // The thread only ends when this value is dropped.
-        let _ = self.news.send(news);
+        let _ = self.updates.send(update);
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a helper that rests between two writes")]
-fn save(mut files: Files, mut saved: SavedClusterState, news: &Receiver<News>) {
+fn save(mut files: StateFiles, mut saved: SavedClusterState, updates: &Receiver<StateUpdate>) {
     let mut is_failing = false;
-    while let Ok(first) = news.recv() {
+    while let Ok(first) = updates.recv() {
         let mut has_changed = false;
-        for news in std::iter::once(first).chain(news.try_iter()) {
-            has_changed |= saved_changes(&mut saved, news);
+        for update in std::iter::once(first).chain(updates.try_iter()) {
+            has_changed |= apply(&mut saved, update);
         }
         if !has_changed {
             continue;
@@ -121,27 +121,27 @@ fn save(mut files: Files, mut saved: SavedClusterState, news: &Receiver<News>) {
 }
 
 /// Applies a change. Returns whether it was new.
-fn saved_changes(saved: &mut SavedClusterState, news: News) -> bool {
-    match news {
-        News::Mark(mark) if saved.mark.is_none_or(|known| mark.is_after(&known)) => {
+fn apply(saved: &mut SavedClusterState, update: StateUpdate) -> bool {
+    match update {
+        StateUpdate::Mark(mark) if saved.mark.is_none_or(|known| mark.is_after(&known)) => {
             saved.mark = Some(mark);
             true
         }
-        News::Map(map) if map.version > saved.map.version => {
+        StateUpdate::Map(map) if map.version > saved.map.version => {
             saved.map = *map;
             true
         }
-        News::Mark(_) | News::Map(_) => false,
+        StateUpdate::Mark(_) | StateUpdate::Map(_) => false,
     }
 }
 
-struct Files {
+struct StateFiles {
     folder: PathBuf,
     /// Sequence number of the last written file.
     sequence: u64,
 }
 
-impl Files {
+impl StateFiles {
     /// Returns the path of the file with the current sequence number.
     fn path(&self) -> PathBuf {
         self.folder.join(NAMES[(self.sequence % 2) as usize])
@@ -179,7 +179,7 @@ mod tests {
     fn the_file_that_was_written_last_is_read_and_if_it_is_cut_short_the_one_before() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read(folder.path()).unwrap(), None);
-        let mut files = Files { folder: folder.path().to_path_buf(), sequence: 0 };
+        let mut files = StateFiles { folder: folder.path().to_path_buf(), sequence: 0 };
         for version in 1..=5 {
             files.write(&saved(version)).unwrap();
             assert_eq!(read(folder.path()).unwrap(), Some((version, saved(version))));
@@ -199,10 +199,10 @@ mod tests {
     fn what_is_older_is_not_saved() {
         let mut known = saved(3);
         let mark = |transaction| HistoryMark { term: 1, term_id: 1, transaction };
-        assert!(saved_changes(&mut known, News::Mark(mark(5))));
-        assert!(!saved_changes(&mut known, News::Mark(mark(4))));
-        assert!(!saved_changes(&mut known, News::Map(Box::new(saved(3).map))));
-        assert!(saved_changes(&mut known, News::Map(Box::new(saved(4).map))));
+        assert!(apply(&mut known, StateUpdate::Mark(mark(5))));
+        assert!(!apply(&mut known, StateUpdate::Mark(mark(4))));
+        assert!(!apply(&mut known, StateUpdate::Map(Box::new(saved(3).map))));
+        assert!(apply(&mut known, StateUpdate::Map(Box::new(saved(4).map))));
         assert_eq!((known.mark, known.map.version), (Some(mark(5)), 4));
     }
 }

@@ -1,11 +1,11 @@
 //! `ballast serve`: one server, stand-alone or as a member of a cluster.
 
 use crate::cluster_key;
-use crate::coordinator_command::{self, Embedded};
+use crate::coordinator_command::{self, EmbeddedCoordinator};
 use crate::data_folder::{BackupFolder, DataFolder};
 use crate::descriptors;
-use crate::folder_mark::Use;
-use crate::host::{Event, EventSupervisor, Process};
+use crate::folder_mark::FolderUse;
+use crate::host::{EventSupervisor, ProcessEvent, ProcessHost};
 use crate::metrics;
 use crate::saved::Saver;
 use crate::settings_arguments::SettingArguments;
@@ -75,7 +75,7 @@ pub(crate) fn run(
         "" => configuration.bind.addresses[0].0.to_string(),
         announced => announced.to_string(),
     };
-    let folder = Folder::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
+    let folder = ServerStorage::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
     let (coordinator, known) = coordinator(&configuration, folder.own(), &credentials)?;
     let (events, received) = channel();
     let request = join_request(&configuration, &host, ports, &folder, known);
@@ -108,7 +108,7 @@ pub(crate) fn run(
     link.watch(Pulse::new(node.clone()));
     signals::watch(events.clone())?;
     node.set_supervisor(Box::new(EventSupervisor(events.clone())));
-    operators.set_host(Box::new(Process {
+    operators.set_host(Box::new(ProcessHost {
         file: arguments.settings.file.clone(),
         mailboxes: reactors.mailboxes().clone(),
         counts: Box::new(reactors.watch()),
@@ -121,15 +121,15 @@ pub(crate) fn run(
         ports[0], identity.server, identity.cluster, config.reactors
     );
     let mailboxes = reactors.mailboxes();
-    let can_begin_anew = node.replication().is_some();
-    let result = forward(&received, can_begin_anew, |message| {
-        saver.iter().for_each(|saver| saver.note(&message));
+    let can_rejoin = node.replication().is_some();
+    let result = forward(&received, can_rejoin, |message| {
+        saver.iter().for_each(|saver| saver.record(&message));
         mailboxes.of(reactor_for(&message, config.reactors)).send(Mail::Control(message));
     });
     reactors.stop();
     match result? {
-        Ending::InOrder => Ok(()),
-        Ending::Anew => Err(begin_anew()),
+        ShutdownReason::Requested => Ok(()),
+        ShutdownReason::Fenced => Err(restart_as_new_member()),
     }
 }
 
@@ -145,8 +145,8 @@ fn join_request(
     configuration: &Configuration,
     host: &str,
     ports: [u16; 2],
-    folder: &Folder,
-    known: Option<Number>,
+    folder: &ServerStorage,
+    known: Option<MemberNumber>,
 ) -> JoinRequest {
     let join = Join {
         host: host.to_owned(),
@@ -190,7 +190,7 @@ fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
 }
 
 /// A server's number in its cluster.
-type Number = (ClusterId, ServerId);
+type MemberNumber = (ClusterId, ServerId);
 
 /// Returns the coordinator's address. A stand-alone server starts a coordinator in this process,
 /// which may already know the server's number although its log does not contain it.
@@ -198,12 +198,12 @@ fn coordinator(
     configuration: &Configuration,
     folder: Option<&DataFolder>,
     credentials: &Credentials,
-) -> anyhow::Result<(String, Option<Number>)> {
+) -> anyhow::Result<(String, Option<MemberNumber>)> {
     match &configuration.join[..] {
         "" => {
             let file = folder.map(|folder| &*folder.coordinator);
             let has_data = folder.is_some_and(|folder| folder.kept.owner().is_some());
-            let Embedded { address, server } =
+            let EmbeddedCoordinator { address, server } =
                 coordinator_command::start_embedded(file, has_data, credentials.clone())?;
             Ok((address.to_string(), server))
         }
@@ -215,7 +215,7 @@ fn coordinator(
 fn store(
     configuration: &Configuration,
     reactors: u16,
-    folder: Folder,
+    folder: ServerStorage,
     identity: Identity,
     seed: HashSeed,
 ) -> anyhow::Result<(Arc<Store>, Keeping)> {
@@ -224,18 +224,18 @@ fn store(
         reactors,
         seed,
         huge_pages: configuration.huge_pages,
-        durable: !matches!(folder, Folder::None),
+        durable: !matches!(folder, ServerStorage::None),
         segment_bytes: folder.own().and_then(|folder| folder.kept.segment_bytes()),
     })?;
     let keeping = match folder {
-        Folder::None => Keeping::Nothing,
-        Folder::Own(DataFolder { kept, mode, mut marks, .. }) => {
+        ServerStorage::None => Keeping::Nothing,
+        ServerStorage::Own(DataFolder { kept, mode, mut marks, .. }) => {
             let whose = (identity.cluster, identity.server);
             let keeper = kept.keep(whose, store.log().segment_bytes(), mode)?;
-            marks.complete(Use::Alone)?;
+            marks.complete(FolderUse::Alone)?;
             Keeping::Alone(Arc::new(keeper))
         }
-        Folder::Others(folder, mode) => {
+        ServerStorage::Others(folder, mode) => {
             let interval = configuration.scrub_interval;
             let scrub = (!interval.is_zero()).then_some(interval);
             let plan = Plan { mode, replicas: configuration.replicas, scrub };
@@ -247,7 +247,7 @@ fn store(
 }
 
 /// The use of a server's data folder.
-enum Folder {
+enum ServerStorage {
     /// No persistence.
     None,
     /// The server's own log.
@@ -256,57 +256,57 @@ enum Folder {
     Others(BackupFolder, Mode),
 }
 
-impl Folder {
-    fn open(configuration: &Configuration, mode: Option<Mode>) -> anyhow::Result<Folder> {
+impl ServerStorage {
+    fn open(configuration: &Configuration, mode: Option<Mode>) -> anyhow::Result<ServerStorage> {
         let path = Path::new(&configuration.data_dir);
         Ok(match mode {
             Some(mode) if configuration.join.is_empty() => {
-                Folder::Own(DataFolder::open(path, mode)?)
+                ServerStorage::Own(DataFolder::open(path, mode)?)
             }
-            Some(mode) => Folder::Others(BackupFolder::open(path)?, mode),
-            None => Folder::None,
+            Some(mode) => ServerStorage::Others(BackupFolder::open(path)?, mode),
+            None => ServerStorage::None,
         })
     }
 
     /// Limits the open files of replicas, so that descriptors remain for other purposes.
-    fn limit_open_files(self, max: usize) -> Folder {
+    fn limit_open_files(self, max: usize) -> ServerStorage {
         match &self {
-            Folder::Others(folder, mode) => {
+            ServerStorage::Others(folder, mode) => {
                 folder.replicas.limit_open_files(max, *mode != Mode::Memory);
             }
             // A stand-alone server has one open replica of its own log per log head.
-            Folder::Own(_) | Folder::None => {}
+            ServerStorage::Own(_) | ServerStorage::None => {}
         }
         self
     }
 
     fn own(&self) -> Option<&DataFolder> {
         match self {
-            Folder::Own(folder) => Some(folder),
-            Folder::None | Folder::Others(..) => None,
+            ServerStorage::Own(folder) => Some(folder),
+            ServerStorage::None | ServerStorage::Others(..) => None,
         }
     }
 
     /// Returns the cluster whose data is in the folder.
     fn cluster(&self) -> Option<ClusterId> {
         match self {
-            Folder::None => None,
-            Folder::Own(folder) => folder.kept.owner().map(|(cluster, _)| cluster),
-            Folder::Others(folder, _) => folder.replicas.clusters().first().copied(),
+            ServerStorage::None => None,
+            ServerStorage::Own(folder) => folder.kept.owner().map(|(cluster, _)| cluster),
+            ServerStorage::Others(folder, _) => folder.replicas.clusters().first().copied(),
         }
     }
 
     /// Returns the cluster state that the last process with this folder has saved.
     fn saved(&self) -> Option<&SavedClusterState> {
         match self {
-            Folder::None | Folder::Own(_) => None,
-            Folder::Others(folder, _) => folder.saved.as_ref().map(|(_, saved)| saved),
+            ServerStorage::None | ServerStorage::Own(_) => None,
+            ServerStorage::Others(folder, _) => folder.saved.as_ref().map(|(_, saved)| saved),
         }
     }
 
     /// Returns the state on disk, for a coordinator that has lost its file.
     fn remembered(&self) -> Option<(ClusterMap, Holdings)> {
-        let Folder::Others(folder, _) = self else { return None };
+        let ServerStorage::Others(folder, _) = self else { return None };
         let saved = self.saved()?;
         let holdings = Holdings {
             seed: saved.seed,
@@ -320,7 +320,7 @@ impl Folder {
 
     /// Starts to save the cluster state that this process learns.
     fn start_saver(&self, who: Identity, seed: u64) -> anyhow::Result<Option<Saver>> {
-        let Folder::Others(folder, _) = self else { return Ok(None) };
+        let ServerStorage::Others(folder, _) = self else { return Ok(None) };
         let Identity { cluster, server } = who;
         let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
         let none = ClusterMap { version: 0, cluster, servers, tablets, moving };
@@ -344,7 +344,7 @@ impl Folder {
     }
 
     fn is_of_others(&self) -> bool {
-        matches!(self, Folder::Others(..))
+        matches!(self, ServerStorage::Others(..))
     }
 }
 
@@ -463,35 +463,35 @@ fn reactors(configuration: &Configuration) -> Config {
 }
 
 /// The link, the server's identity, and the number from which the cluster's hash seed is made.
-type Joined = (Arc<ControlLink>, Identity, u64);
+type JoinedCluster = (Arc<ControlLink>, Identity, u64);
 
 /// Joins the cluster: gets the server's number and the cluster's seed from the coordinator.
 fn join(
     coordinator: &str,
     credentials: &Credentials,
     request: JoinRequest,
-    events: Sender<Event>,
-    received: &Receiver<Event>,
-) -> anyhow::Result<Joined> {
+    events: Sender<ProcessEvent>,
+    received: &Receiver<ProcessEvent>,
+) -> anyhow::Result<JoinedCluster> {
     let JoinRequest { join, remembered } = request;
     // After the server has stopped receiving, messages of the coordinator are dropped.
     let (address, proof) = (coordinator.to_owned(), credentials.clone());
     let link = ControlLink::start(address, proof, join, remembered, move |message| {
-        let _ = events.send(Event::Said(message));
+        let _ = events.send(ProcessEvent::Received(message));
     })?;
     let trouble = || link.trouble().map_or(String::new(), |trouble| format!(" ({trouble})"));
     match first_answer(coordinator, received, &trouble) {
-        Some(Event::Said(FromCoordinator::Welcome { server, cluster, seed })) => {
+        Some(ProcessEvent::Received(FromCoordinator::Welcome { server, cluster, seed })) => {
             Ok((Arc::new(link), Identity { cluster, server }, seed))
         }
-        Some(Event::Said(FromCoordinator::Rejected { reason, .. })) => {
+        Some(ProcessEvent::Received(FromCoordinator::Rejected { reason, .. })) => {
             bail!("the coordinator refused the join: {reason}")
         }
-        Some(Event::Said(other)) => {
+        Some(ProcessEvent::Received(other)) => {
             bail!("unexpected message from the coordinator at {coordinator}: {other:?}")
         }
-        Some(Event::Failed(reason) | Event::Fenced(reason)) => bail!("{reason}"),
-        Some(Event::ShutDown) | None => {
+        Some(ProcessEvent::Failed(reason) | ProcessEvent::Fenced(reason)) => bail!("{reason}"),
+        Some(ProcessEvent::ShutDown) | None => {
             bail!(
                 "no coordinator answers at {coordinator}: start one with 'ballast coordinator'{}",
                 trouble()
@@ -504,14 +504,14 @@ fn join(
 /// reporting that other servers must join first, there is no limit.
 fn first_answer(
     coordinator: &str,
-    received: &Receiver<Event>,
+    received: &Receiver<ProcessEvent>,
     trouble: &impl Fn() -> String,
-) -> Option<Event> {
+) -> Option<ProcessEvent> {
     let mut told: Option<String> = None;
     let mut limit = JOIN_QUIET;
     loop {
         match received.recv_timeout(limit) {
-            Ok(Event::Said(FromCoordinator::Waiting { reason })) => {
+            Ok(ProcessEvent::Received(FromCoordinator::Waiting { reason })) => {
                 if told.as_ref() != Some(&reason) {
                     eprintln!("ballast serve: {reason}");
                 }
@@ -600,15 +600,15 @@ fn yield_to_everybody() {
 
 /// The reason why the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum ShutdownReason {
     /// A requested shutdown.
-    InOrder,
+    Requested,
     /// Fencing: others serve this server's data. A new process takes its place, without data.
-    Anew,
+    Fenced,
 }
 
 /// Replaces this process by a new one with the same arguments. Returns only if that fails.
-fn begin_anew() -> anyhow::Error {
+fn restart_as_new_member() -> anyhow::Error {
     let itself = std::env::current_exe();
     let replaced = itself
         .map(|itself| std::process::Command::new(itself).args(std::env::args_os().skip(1)).exec());
@@ -624,21 +624,21 @@ fn begin_anew() -> anyhow::Error {
 /// If the server has failed, or was fenced and cannot rejoin as a new member. Another server serves
 /// its data then, so it must not answer any client.
 fn forward(
-    received: &Receiver<Event>,
-    can_begin_anew: bool,
+    received: &Receiver<ProcessEvent>,
+    can_rejoin: bool,
     pass_on: impl Fn(FromCoordinator),
-) -> anyhow::Result<Ending> {
+) -> anyhow::Result<ShutdownReason> {
     loop {
         let message = match received.recv() {
-            Ok(Event::Said(message)) => message,
-            Ok(Event::Failed(reason)) => bail!("{reason}"),
-            Ok(Event::Fenced(_)) => return Ok(Ending::Anew),
-            Ok(Event::ShutDown) | Err(_) => return Ok(Ending::InOrder),
+            Ok(ProcessEvent::Received(message)) => message,
+            Ok(ProcessEvent::Failed(reason)) => bail!("{reason}"),
+            Ok(ProcessEvent::Fenced(_)) => return Ok(ShutdownReason::Fenced),
+            Ok(ProcessEvent::ShutDown) | Err(_) => return Ok(ShutdownReason::Requested),
         };
         if let FromCoordinator::Rejected { reason, is_fenced: true } = message {
-            if can_begin_anew {
+            if can_rejoin {
                 tracing::error!(reason, "server was fenced, rejoining as a new member");
-                return Ok(Ending::Anew);
+                return Ok(ShutdownReason::Fenced);
             }
             bail!("the coordinator rejected this server: {reason}");
         }
@@ -655,8 +655,10 @@ mod tests {
     /// Returns the number of forwarded messages, and whether the server ended by itself.
     fn passed_on(messages: Vec<FromCoordinator>) -> (usize, bool) {
         let (events, received) = channel();
-        messages.into_iter().for_each(|message| events.send(Event::Said(message)).unwrap());
-        events.send(Event::ShutDown).unwrap();
+        messages
+            .into_iter()
+            .for_each(|message| events.send(ProcessEvent::Received(message)).unwrap());
+        events.send(ProcessEvent::ShutDown).unwrap();
         let passed = RefCell::new(0);
         let result = forward(&received, false, |_| *passed.borrow_mut() += 1);
         (passed.into_inner(), result.is_err())

@@ -1,13 +1,13 @@
 //! Signals that end the process.
 
-use crate::host::Event;
+use crate::host::ProcessEvent;
 use anyhow::Context;
 use std::sync::mpsc::Sender;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Starts a thread that ends the process in order on `SIGTERM` and `SIGINT`, as `SHUTDOWN` does.
-pub(crate) fn watch(events: Sender<Event>) -> anyhow::Result<()> {
+pub(crate) fn watch(events: Sender<ProcessEvent>) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let (mut terminate, mut interrupt) = {
         let _within = runtime.enter();
@@ -23,7 +23,7 @@ pub(crate) fn watch(events: Sender<Event>) -> anyhow::Result<()> {
         });
         tracing::info!("signal received, shutting down");
         // A closed channel means that the process is already ending.
-        let _ = events.send(Event::ShutDown);
+        let _ = events.send(ProcessEvent::ShutDown);
     })?;
     Ok(())
 }
