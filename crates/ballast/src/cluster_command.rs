@@ -85,11 +85,14 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
     match arguments.command {
         ClusterCommand::Status { coordinator } => {
             let mut connection = coordinator.connect()?;
-            let doubt = doubt(&mut connection)?;
-            let (map, recoveries) = (map(&mut connection)?, recoveries(&mut connection)?);
-            let (clocks, health) = (clocks(&mut connection)?, health(&mut connection)?);
-            let coordinator = coordinator.words();
-            let status = Status { doubt, map, recoveries, clocks, health, coordinator };
+            let status = Status {
+                doubt: connection.doubt()?,
+                map: connection.map()?,
+                recoveries: connection.recoveries()?,
+                clocks: connection.clocks()?,
+                health: connection.health()?,
+                coordinator: coordinator.words(),
+            };
             print!("{}", status.text());
             Ok(())
         }
@@ -100,45 +103,10 @@ pub(crate) fn run(arguments: ClusterArguments) -> anyhow::Result<()> {
     }
 }
 
-fn map(connection: &mut CoordinatorConnection) -> anyhow::Result<ClusterMap> {
-    match connection.ask(Ask::Map)? {
-        Answer::Map(map) => Ok(*map),
-        other => bail!("unexpected answer of the coordinator: {other:?}"),
-    }
-}
-
-fn doubt(connection: &mut CoordinatorConnection) -> anyhow::Result<Option<String>> {
-    match connection.ask(Ask::Standing)? {
-        Answer::Standing(doubt) => Ok(doubt),
-        other => bail!("unexpected answer of the coordinator: {other:?}"),
-    }
-}
-
-fn recoveries(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<RecoveryReport>> {
-    match connection.ask(Ask::Recoveries)? {
-        Answer::Recoveries(recoveries) => Ok(recoveries),
-        other => bail!("unexpected answer of the coordinator: {other:?}"),
-    }
-}
-
-fn clocks(connection: &mut CoordinatorConnection) -> anyhow::Result<Vec<ClockReport>> {
-    match connection.ask(Ask::Clocks)? {
-        Answer::Clocks(clocks) => Ok(clocks),
-        other => bail!("unexpected answer of the coordinator: {other:?}"),
-    }
-}
-
-fn health(connection: &mut CoordinatorConnection) -> anyhow::Result<Health> {
-    match connection.ask(Ask::Health)? {
-        Answer::Health(health) => Ok(health),
-        other => bail!("unexpected answer of the coordinator: {other:?}"),
-    }
-}
-
 fn accept_loss(coordinator: &CoordinatorEndpoint, server: &str, lost: &str) -> anyhow::Result<()> {
     let dead = server_called(server)?;
     let mut connection = coordinator.connect()?;
-    let recoveries = recoveries(&mut connection)?;
+    let recoveries = connection.recoveries()?;
     let Some(report) = recoveries.iter().find(|report| report.dead == dead) else {
         bail!("{dead} is not being recovered: see 'ballast cluster status'");
     };

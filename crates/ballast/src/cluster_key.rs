@@ -60,6 +60,19 @@ pub(crate) fn credentials(file: Option<&Path>) -> anyhow::Result<Credentials> {
     Ok(Credentials::new(generation, keys))
 }
 
+/// Returns the credentials of a process at these addresses, and starts to update them from `file`.
+pub(crate) fn watched_credentials(
+    hosts: &[&str],
+    file: Option<&Path>,
+) -> anyhow::Result<Credentials> {
+    require_key(hosts, file)?;
+    let credentials = credentials(file)?;
+    if let Some(file) = file {
+        watch(file, &credentials)?;
+    }
+    Ok(credentials)
+}
+
 /// Returns the credentials of a process that is a cluster of its own, with a random key.
 pub(crate) fn private_credentials() -> anyhow::Result<Credentials> {
     let random =
@@ -69,7 +82,7 @@ pub(crate) fn private_credentials() -> anyhow::Result<Credentials> {
 }
 
 /// Refuses addresses that other machines can reach, unless there is a key.
-pub(crate) fn require_key(hosts: &[&str], file: Option<&Path>) -> anyhow::Result<()> {
+fn require_key(hosts: &[&str], file: Option<&Path>) -> anyhow::Result<()> {
     let exposed = hosts.iter().find(|host| !is_loopback(host));
     match (exposed, file) {
         (Some(host), None) => bail!(
@@ -103,7 +116,7 @@ pub(crate) fn host_of(address: &str) -> &str {
 
 /// Starts a thread that updates the credentials when the file changes, and at once on `SIGHUP`. A
 /// file without valid keys changes nothing.
-pub(crate) fn watch(file: &Path, credentials: &Credentials) -> anyhow::Result<()> {
+fn watch(file: &Path, credentials: &Credentials) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let hang_up = {
         let _within = runtime.enter();

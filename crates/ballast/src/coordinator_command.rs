@@ -55,19 +55,12 @@ pub(crate) struct CoordinatorArguments {
 
 pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     let key_file = arguments.cluster_key_file.as_deref();
-    cluster_key::require_key(&[&arguments.bind.to_string()], key_file)?;
-    let credentials = cluster_key::credentials(key_file)?;
-    if let Some(file) = key_file {
-        cluster_key::watch(file, &credentials)?;
-    }
+    let credentials = cluster_key::watched_credentials(&[&arguments.bind.to_string()], key_file)?;
     let listener = listen(SocketAddr::new(arguments.bind, arguments.port))?;
     let address = listener.local_addr()?;
-    if arguments.metrics_port != 0 {
-        let at = SocketAddr::new(arguments.bind, arguments.metrics_port);
-        let (address, credentials) = (address.to_string(), credentials.clone());
-        let at = metrics::start(at, move || coordinator_metrics::page(&address, &credentials))?;
-        tracing::info!(address = %at, "metrics endpoint ready");
-    }
+    let (own, proof) = (address.to_string(), credentials.clone());
+    let scraped = SocketAddr::new(arguments.bind, arguments.metrics_port);
+    metrics::start(scraped, move || coordinator_metrics::page(&own, &proof))?;
     println!("ballast coordinator: ready for servers on {address}");
     let return_max = Duration::from_millis(arguments.failure_timeout);
     let silence_max = Duration::from_millis(arguments.silence_timeout);

@@ -5,7 +5,10 @@ use anyhow::{Context, bail};
 use handshake::{Credentials, Handshake, HandshakeError, Opening};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+use wire::control::{
+    Answer, Ask, ClockReport, ClusterMap, FromCoordinator, Health, MigrationReport, RecoveryReport,
+    ToCoordinator,
+};
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::{ConnectionPurpose, HandshakeMessage};
 
@@ -52,6 +55,54 @@ impl CoordinatorConnection {
         }
     }
 
+    /// Returns the map of the cluster.
+    pub(crate) fn map(&mut self) -> anyhow::Result<ClusterMap> {
+        match self.ask(Ask::Map)? {
+            Answer::Map(map) => Ok(*map),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns the reason for which the coordinator doubts its file, if there is one.
+    pub(crate) fn doubt(&mut self) -> anyhow::Result<Option<String>> {
+        match self.ask(Ask::Standing)? {
+            Answer::Standing(doubt) => Ok(doubt),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns the recoveries of dead servers.
+    pub(crate) fn recoveries(&mut self) -> anyhow::Result<Vec<RecoveryReport>> {
+        match self.ask(Ask::Recoveries)? {
+            Answer::Recoveries(recoveries) => Ok(recoveries),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns the migrations that the coordinator knows.
+    pub(crate) fn migrations(&mut self) -> anyhow::Result<Vec<MigrationReport>> {
+        match self.ask(Ask::List { task: None })? {
+            Answer::Migrations(migrations) => Ok(migrations),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns the servers with wrong clocks.
+    pub(crate) fn clocks(&mut self) -> anyhow::Result<Vec<ClockReport>> {
+        match self.ask(Ask::Clocks)? {
+            Answer::Clocks(clocks) => Ok(clocks),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns the state of the coordinator itself and of its connections.
+    pub(crate) fn health(&mut self) -> anyhow::Result<Health> {
+        match self.ask(Ask::Health)? {
+            Answer::Health(health) => Ok(health),
+            other => unexpected(&other),
+        }
+    }
+
     fn send(&mut self, message: &ToCoordinator) -> anyhow::Result<()> {
         let mut bytes = Vec::new();
         frame::encode(message, 0, &mut bytes)
@@ -77,4 +128,8 @@ impl CoordinatorConnection {
             header.message(&message).context("the coordinator runs another version of ballast")?,
         ))
     }
+}
+
+fn unexpected<T>(answer: &Answer) -> anyhow::Result<T> {
+    bail!("unexpected answer of the coordinator: {answer:?}")
 }

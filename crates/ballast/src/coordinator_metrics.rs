@@ -2,18 +2,15 @@
 //! connection. Whatever the page costs, the coordinator's own thread only answers a few requests.
 
 use crate::coordinator_connection::CoordinatorConnection;
-use anyhow::bail;
 use handshake::Credentials;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use wire::control::{
-    Answer, Ask, ClusterMap, Health, MigrationReport, MigrationState, RecoveryReport,
-};
+use wire::control::{ClusterMap, Health, MigrationReport, MigrationState, RecoveryReport};
 
 /// Returns the text of one scrape. If the coordinator does not answer, the page reports it as down.
 pub(crate) fn page(coordinator: &str, credentials: &Credentials) -> String {
-    match asked(coordinator, credentials) {
-        Ok(known) => text(&known),
+    match snapshot(coordinator, credentials) {
+        Ok(snapshot) => text(&snapshot),
         Err(error) => {
             tracing::warn!("cannot get the metrics of the coordinator: {error:#}");
             gauge("ballast_coordinator_up", "1 if the coordinator answers, else 0.", 0)
@@ -29,25 +26,18 @@ struct ClusterSnapshot {
     health: Health,
 }
 
-fn asked(coordinator: &str, credentials: &Credentials) -> anyhow::Result<ClusterSnapshot> {
+fn snapshot(coordinator: &str, credentials: &Credentials) -> anyhow::Result<ClusterSnapshot> {
     let mut connection = CoordinatorConnection::open(coordinator, credentials)?;
-    let Answer::Map(map) = connection.ask(Ask::Map)? else {
-        bail!("the coordinator did not return the map")
-    };
-    let Answer::Recoveries(recoveries) = connection.ask(Ask::Recoveries)? else {
-        bail!("the coordinator did not return recoveries")
-    };
-    let Answer::Migrations(migrations) = connection.ask(Ask::List { task: None })? else {
-        bail!("the coordinator did not return migrations")
-    };
-    let Answer::Health(health) = connection.ask(Ask::Health)? else {
-        bail!("the coordinator did not return health")
-    };
-    Ok(ClusterSnapshot { map: *map, recoveries, migrations, health })
+    Ok(ClusterSnapshot {
+        map: connection.map()?,
+        recoveries: connection.recoveries()?,
+        migrations: connection.migrations()?,
+        health: connection.health()?,
+    })
 }
 
-fn text(known: &ClusterSnapshot) -> String {
-    let ClusterSnapshot { map, recoveries, migrations, health } = known;
+fn text(snapshot: &ClusterSnapshot) -> String {
+    let ClusterSnapshot { map, recoveries, migrations, health } = snapshot;
     let mut page = gauge("ballast_coordinator_up", "1 if the coordinator answers, else 0.", 1);
     let mut servers = BTreeMap::from([("connected", 0), ("away", 0), ("dead", 0)]);
     for server in &map.servers {
@@ -134,8 +124,8 @@ mod tests {
         };
         let silence = vec![(ServerId(3), 1500)];
         let health = Health { term: 2, commits: 9, silence, on_own_disk: vec![ServerId(3)] };
-        let known = ClusterSnapshot { map, recoveries: vec![], migrations: vec![], health };
-        let page = text(&known);
+        let snapshot = ClusterSnapshot { map, recoveries: vec![], migrations: vec![], health };
+        let page = text(&snapshot);
         for line in [
             "ballast_servers{state=\"dead\"} 0",
             "ballast_migrations_known{stage=\"moving\"} 0",

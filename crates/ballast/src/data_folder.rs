@@ -12,16 +12,124 @@
 //! `docs/design/identity.md`.
 
 use crate::folder_mark::{FolderMarks, FolderUse};
-use crate::saved;
+use crate::saved::{self, Saver};
 use anyhow::{Context, bail};
 use backup::{OpenedReplicas, Replicas, UnreadableFile};
-use node::{Kept, Mode};
+use front::Configuration;
+use node::{Identity, Kept, Mode};
 use runtime::files::{DataDirectory, boot_id};
 use server::shell::FileDisk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use types::ClusterId;
+use wire::control::{ClusterMap, Holdings};
 use wire::replica::BootId;
 use wire::saved::SavedClusterState;
+
+/// The use of a server's data folder.
+pub(crate) enum ServerStorage {
+    /// No persistence.
+    None,
+    /// The server's own log.
+    Own(DataFolder),
+    /// Replicas of the logs of other servers, which in turn hold those of this server's log.
+    Others(BackupFolder, Mode),
+}
+
+impl ServerStorage {
+    pub(crate) fn open(
+        configuration: &Configuration,
+        mode: Option<Mode>,
+    ) -> anyhow::Result<ServerStorage> {
+        let path = Path::new(&configuration.data_dir);
+        Ok(match mode {
+            Some(mode) if configuration.join.is_empty() => {
+                ServerStorage::Own(DataFolder::open(path, mode)?)
+            }
+            Some(mode) => ServerStorage::Others(BackupFolder::open(path)?, mode),
+            None => ServerStorage::None,
+        })
+    }
+
+    /// Limits the open files of replicas, so that descriptors remain for other purposes.
+    pub(crate) fn limit_open_files(self, max: usize) -> ServerStorage {
+        match &self {
+            ServerStorage::Others(folder, mode) => {
+                folder.replicas.limit_open_files(max, *mode != Mode::Memory);
+            }
+            // A stand-alone server has one open replica of its own log per log head.
+            ServerStorage::Own(_) | ServerStorage::None => {}
+        }
+        self
+    }
+
+    pub(crate) fn own(&self) -> Option<&DataFolder> {
+        match self {
+            ServerStorage::Own(folder) => Some(folder),
+            ServerStorage::None | ServerStorage::Others(..) => None,
+        }
+    }
+
+    /// Returns the cluster whose data is in the folder.
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        match self {
+            ServerStorage::None => None,
+            ServerStorage::Own(folder) => folder.kept.owner().map(|(cluster, _)| cluster),
+            ServerStorage::Others(folder, _) => folder.replicas.clusters().first().copied(),
+        }
+    }
+
+    /// Returns the cluster state that the last process with this folder has saved.
+    pub(crate) fn saved(&self) -> Option<&SavedClusterState> {
+        match self {
+            ServerStorage::None | ServerStorage::Own(_) => None,
+            ServerStorage::Others(folder, _) => folder.saved.as_ref().map(|(_, saved)| saved),
+        }
+    }
+
+    /// Returns the state on disk, for a coordinator that has lost its file.
+    pub(crate) fn remembered(&self) -> Option<(ClusterMap, Holdings)> {
+        let ServerStorage::Others(folder, _) = self else { return None };
+        let saved = self.saved()?;
+        let holdings = Holdings {
+            seed: saved.seed,
+            chain: None,
+            tablets: Vec::new(),
+            migrations: Vec::new(),
+            logs: folder.replicas.chains(),
+        };
+        Some((saved.map.clone(), holdings))
+    }
+
+    /// Starts to save the cluster state that this process learns.
+    pub(crate) fn start_saver(&self, who: Identity, seed: u64) -> anyhow::Result<Option<Saver>> {
+        let ServerStorage::Others(folder, _) = self else { return Ok(None) };
+        let Identity { cluster, server } = who;
+        let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
+        let none = ClusterMap { version: 0, cluster, servers, tablets, moving };
+        let sequence = folder.saved.as_ref().map_or(0, |(sequence, _)| *sequence);
+        // Until the first map arrives, the last process's state is the newest one known.
+        let known = self.saved().filter(|saved| saved.cluster == cluster);
+        let (mark, map) = known.map_or((None, none), |known| (known.mark, known.map.clone()));
+        let saved = SavedClusterState { cluster, server, seed, mark, map };
+        Saver::start(&folder.path, sequence, saved).map(Some)
+    }
+
+    /// Refuses a disk of another cluster before anything is changed on it.
+    pub(crate) fn check_cluster(&self, ours: ClusterId) -> anyhow::Result<()> {
+        match self.cluster() {
+            Some(other) if other != ours => bail!(
+                "the data folder of this server belongs to cluster {other}, but its coordinator \
+                 to cluster {ours}: join the coordinator of {other}, or choose an empty --data-dir"
+            ),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_of_others(&self) -> bool {
+        matches!(self, ServerStorage::Others(..))
+    }
+}
 
 /// The data folder of a server of a cluster, with replicas of other servers' logs.
 pub(crate) struct BackupFolder {

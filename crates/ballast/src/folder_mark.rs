@@ -14,9 +14,10 @@
 //!
 //! **Invariant:** a mark is written only if there is none. An existing mark is never replaced.
 
+use crate::file_replacement::replace_file;
 use anyhow::{Context, bail};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// File name of both marks.
@@ -158,17 +159,11 @@ fn text(mark: FolderMark) -> String {
     format!("{BEGINNING} {:032x} {}\n", mark.id, mark.used.word())
 }
 
-/// Writes a mark atomically, and syncs it so that it survives a power failure.
+/// Writes a mark atomically.
 fn write(folder: &Path, mark: FolderMark) -> anyhow::Result<()> {
     let (new, path) = (folder.join(format!("{NAME}.new")), folder.join(NAME));
-    let written = || -> io::Result<()> {
-        let mut file = File::create(&new)?;
-        file.write_all(text(mark).as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        File::open(folder)?.sync_all()
-    };
-    written().with_context(|| format!("cannot write the mark {}", path.display()))
+    replace_file(&path, &new, &text(mark), None)
+        .with_context(|| format!("cannot write the mark {}", path.display()))
 }
 
 const BRING_BACK: &str = "was it moved, or is its disk not mounted? Nothing was changed. Restore \

@@ -1,5 +1,6 @@
 //! The process around a server: resource usage, configuration file, jobs, and shutdown.
 
+use crate::file_replacement::replace_file;
 use anyhow::Context;
 use front::Configuration;
 use front::host::{Host, Job, Usage};
@@ -7,8 +8,7 @@ use node::Supervisor;
 use node::reactor_for;
 use runtime::{DriverKind, Mailboxes};
 use server::shell::Mail;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -110,22 +110,13 @@ fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Replaces a file atomically: readers, also after a crash, find either the old or the new file,
-/// complete.
+/// Writes the settings back to their file.
 fn rewrite(file: &Path, configuration: &Configuration) -> anyhow::Result<()> {
     let text = front::configuration::rewrite(&fs::read_to_string(file)?, configuration)?;
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
     let name = file.file_name().context("the path has no file name")?.to_string_lossy();
-    let beside = folder.join(format!(".{name}.{}", std::process::id()));
-    let written = (|| {
-        let mut new = File::create(&beside)?;
-        new.set_permissions(fs::metadata(file)?.permissions())?;
-        new.write_all(text.as_bytes())?;
-        new.sync_all()?;
-        fs::rename(&beside, file)?;
-        File::open(folder)?.sync_all()
-    })();
+    let beside = file.with_file_name(format!(".{name}.{}", std::process::id()));
+    let permissions = fs::metadata(file)?.permissions();
+    let written = replace_file(file, &beside, &text, Some(permissions));
     if written.is_err() {
         // The file may not exist.
         let _ = fs::remove_file(&beside);

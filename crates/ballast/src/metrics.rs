@@ -10,14 +10,16 @@ const REQUEST_BYTES_MAX: u64 = 16 << 10;
 /// Time limit of a read or write, so that no client blocks the others for long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Listens, and answers each scrape with the result of `page`. Returns the address in use.
+/// Listens, unless the port is 0, and answers each scrape with the result of `page`.
 pub(crate) fn start(
     address: SocketAddr,
     page: impl Fn() -> String + Send + 'static,
-) -> anyhow::Result<SocketAddr> {
+) -> anyhow::Result<()> {
+    if address.port() == 0 {
+        return Ok(());
+    }
     let listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen on {address} for metrics"))?;
-    let address = listener.local_addr()?;
     std::thread::Builder::new().name("metrics".into()).spawn(move || {
         for stream in listener.incoming() {
             let answered = stream.and_then(|stream| answer(stream, &page));
@@ -26,7 +28,8 @@ pub(crate) fn start(
             }
         }
     })?;
-    Ok(address)
+    tracing::info!(%address, "metrics endpoint ready");
+    Ok(())
 }
 
 fn answer(mut stream: TcpStream, page: &impl Fn() -> String) -> io::Result<()> {

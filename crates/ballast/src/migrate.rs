@@ -1,11 +1,13 @@
 //! `ballast migrate`: starts a migration, and shows its progress and result.
 
-use crate::node_connection::NodeConnection;
+use crate::connecting;
 use anyhow::{Context, bail};
+use bench::control::{Control, text};
+use bench::migrate::{MigrationFields, migration_names, reports_beside};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use resp::Value;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Move slots from one server to another while they are in use.
@@ -40,15 +42,17 @@ pub(crate) struct MigrateArguments {
 }
 
 pub(crate) fn run(arguments: MigrateArguments) -> anyhow::Result<()> {
-    let mut source = NodeConnection::open(&arguments.from)?;
+    let mut source = connect(&arguments.from)?;
     let target = match arguments.to.contains(':') {
-        true => node_id(&mut NodeConnection::open(&arguments.to)?)?,
+        true => text(connect(&arguments.to)?.call(&["CLUSTER", "MYID"])?)?,
         false => arguments.to.clone(),
     };
-    let known = names(&mut source)?;
+    let known = migration_names(&mut source)?;
     let request = request(&arguments, &target)?;
-    let request: Vec<&[u8]> = request.iter().map(|word| word.as_bytes()).collect();
-    source.ask(&request)?;
+    let request: Vec<&str> = request.iter().map(String::as_str).collect();
+    if let Value::Error(text) = source.ask(&request)? {
+        bail!("the server replied: {}", String::from_utf8_lossy(&text));
+    }
     if arguments.detach {
         println!("started; CLUSTER GETSLOTMIGRATIONS shows the progress");
         return Ok(());
@@ -56,11 +60,10 @@ pub(crate) fn run(arguments: MigrateArguments) -> anyhow::Result<()> {
     watch(&mut source, &known)
 }
 
-fn node_id(connection: &mut NodeConnection) -> anyhow::Result<String> {
-    match connection.ask(&[b"CLUSTER", b"MYID"])? {
-        Value::Bulk(id) => Ok(String::from_utf8_lossy(&id).into_owned()),
-        other => bail!("unexpected reply to CLUSTER MYID: {other:?}"),
-    }
+fn connect(address: &str) -> anyhow::Result<Control> {
+    let stream = connecting::connect(address)
+        .with_context(|| format!("no server answers at {address}: is it running?"))?;
+    Control::over(stream)
 }
 
 fn request(arguments: &MigrateArguments, target: &str) -> anyhow::Result<Vec<String>> {
@@ -86,62 +89,18 @@ fn request(arguments: &MigrateArguments, target: &str) -> anyhow::Result<Vec<Str
     Ok(words)
 }
 
-/// One migration as reported by the server.
-struct Report {
-    name: String,
-    state: String,
-    message: String,
-    numbers: BTreeMap<String, u64>,
-}
-
-fn reports(source: &mut NodeConnection) -> anyhow::Result<Vec<Report>> {
-    let Value::Array(list) = source.ask(&[b"CLUSTER", b"GETSLOTMIGRATIONS"])? else {
-        bail!("unexpected reply to CLUSTER GETSLOTMIGRATIONS: not a list");
-    };
-    Ok(list.into_iter().map(report).collect())
-}
-
-fn report(value: Value) -> Report {
-    let mut report = Report {
-        name: String::new(),
-        state: String::new(),
-        message: String::new(),
-        numbers: BTreeMap::new(),
-    };
-    let Value::Array(fields) = value else { return report };
-    for pair in fields.chunks_exact(2) {
-        let Value::Bulk(field) = &pair[0] else { continue };
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match (&field[..], &pair[1]) {
-            (b"name", Value::Bulk(name)) => report.name = text(name),
-            (b"state", Value::Bulk(state)) => report.state = text(state),
-            (b"message", Value::Bulk(message)) => report.message = text(message),
-            (_, Value::Integer(number)) => {
-                report.numbers.insert(text(field), u64::try_from(*number).unwrap_or(0));
-            }
-            _ => {}
-        }
-    }
-    report
-}
-
-fn names(source: &mut NodeConnection) -> anyhow::Result<Vec<String>> {
-    Ok(reports(source)?.into_iter().map(|report| report.name).collect())
-}
-
 const POLL: Duration = Duration::from_millis(100);
 
 #[expect(clippy::disallowed_methods, reason = "a person watches: ten looks a second are enough")]
-fn watch(source: &mut NodeConnection, known: &[String]) -> anyhow::Result<()> {
+fn watch(source: &mut Control, known: &BTreeSet<String>) -> anyhow::Result<()> {
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{spinner} {bar:40} {percent:>3} %  {human_pos} of {human_len} records  {msg}",
     )?);
     loop {
-        let mine: Vec<Report> =
-            reports(source)?.into_iter().filter(|report| !known.contains(&report.name)).collect();
-        let sum = |field: &str| -> u64 {
-            mine.iter().filter_map(|report| report.numbers.get(field)).sum()
-        };
+        let mine = reports_beside(source, known)?;
+        let number = |report: &MigrationFields, field: &str| report.get(field)?.parse::<u64>().ok();
+        let sum =
+            |field: &str| -> u64 { mine.iter().filter_map(|report| number(report, field)).sum() };
         bar.set_length(sum("records_total"));
         bar.set_position(sum("records_moved").min(sum("records_total")));
         let micros = sum("elapsed_us").max(1);
@@ -160,13 +119,22 @@ fn watch(source: &mut NodeConnection, known: &[String]) -> anyhow::Result<()> {
     }
 }
 
-fn is_over(report: &Report) -> bool {
-    ["success", "failed", "cancelled"].contains(&report.state.as_str())
+fn field<'r>(report: &'r MigrationFields, name: &str) -> &'r str {
+    report.get(name).map_or("", String::as_str)
 }
 
-fn print_result(mine: &[Report], records: u64, bytes: u64, micros: u64) -> anyhow::Result<()> {
-    if let Some(bad) = mine.iter().find(|report| report.state != "success") {
-        bail!("the migration {}: {}", bad.state, bad.message);
+fn is_over(report: &MigrationFields) -> bool {
+    ["success", "failed", "cancelled"].contains(&field(report, "state"))
+}
+
+fn print_result(
+    mine: &[MigrationFields],
+    records: u64,
+    bytes: u64,
+    micros: u64,
+) -> anyhow::Result<()> {
+    if let Some(bad) = mine.iter().find(|report| field(report, "state") != "success") {
+        bail!("the migration {}: {}", field(bad, "state"), field(bad, "message"));
     }
     let seconds = micros as f64 / 1e6;
     println!(

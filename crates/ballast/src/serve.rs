@@ -2,12 +2,11 @@
 
 use crate::cluster_key;
 use crate::coordinator_command::{self, EmbeddedCoordinator};
-use crate::data_folder::{BackupFolder, DataFolder};
+use crate::data_folder::{DataFolder, ServerStorage};
 use crate::descriptors;
 use crate::folder_mark::FolderUse;
 use crate::host::{EventSupervisor, ProcessEvent, ProcessHost};
 use crate::metrics;
-use crate::saved::Saver;
 use crate::settings_arguments::SettingArguments;
 use crate::signals;
 use anyhow::{Context, bail};
@@ -181,12 +180,7 @@ fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
         hosts.push(configuration.announce.clone());
     }
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
-    cluster_key::require_key(&hosts, file)?;
-    let credentials = cluster_key::credentials(file)?;
-    if let Some(file) = file {
-        cluster_key::watch(file, &credentials)?;
-    }
-    Ok(credentials)
+    cluster_key::watched_credentials(&hosts, file)
 }
 
 /// A server's number in its cluster.
@@ -246,108 +240,6 @@ fn store(
     Ok((store, keeping))
 }
 
-/// The use of a server's data folder.
-enum ServerStorage {
-    /// No persistence.
-    None,
-    /// The server's own log.
-    Own(DataFolder),
-    /// Replicas of the logs of other servers, which in turn hold those of this server's log.
-    Others(BackupFolder, Mode),
-}
-
-impl ServerStorage {
-    fn open(configuration: &Configuration, mode: Option<Mode>) -> anyhow::Result<ServerStorage> {
-        let path = Path::new(&configuration.data_dir);
-        Ok(match mode {
-            Some(mode) if configuration.join.is_empty() => {
-                ServerStorage::Own(DataFolder::open(path, mode)?)
-            }
-            Some(mode) => ServerStorage::Others(BackupFolder::open(path)?, mode),
-            None => ServerStorage::None,
-        })
-    }
-
-    /// Limits the open files of replicas, so that descriptors remain for other purposes.
-    fn limit_open_files(self, max: usize) -> ServerStorage {
-        match &self {
-            ServerStorage::Others(folder, mode) => {
-                folder.replicas.limit_open_files(max, *mode != Mode::Memory);
-            }
-            // A stand-alone server has one open replica of its own log per log head.
-            ServerStorage::Own(_) | ServerStorage::None => {}
-        }
-        self
-    }
-
-    fn own(&self) -> Option<&DataFolder> {
-        match self {
-            ServerStorage::Own(folder) => Some(folder),
-            ServerStorage::None | ServerStorage::Others(..) => None,
-        }
-    }
-
-    /// Returns the cluster whose data is in the folder.
-    fn cluster(&self) -> Option<ClusterId> {
-        match self {
-            ServerStorage::None => None,
-            ServerStorage::Own(folder) => folder.kept.owner().map(|(cluster, _)| cluster),
-            ServerStorage::Others(folder, _) => folder.replicas.clusters().first().copied(),
-        }
-    }
-
-    /// Returns the cluster state that the last process with this folder has saved.
-    fn saved(&self) -> Option<&SavedClusterState> {
-        match self {
-            ServerStorage::None | ServerStorage::Own(_) => None,
-            ServerStorage::Others(folder, _) => folder.saved.as_ref().map(|(_, saved)| saved),
-        }
-    }
-
-    /// Returns the state on disk, for a coordinator that has lost its file.
-    fn remembered(&self) -> Option<(ClusterMap, Holdings)> {
-        let ServerStorage::Others(folder, _) = self else { return None };
-        let saved = self.saved()?;
-        let holdings = Holdings {
-            seed: saved.seed,
-            chain: None,
-            tablets: Vec::new(),
-            migrations: Vec::new(),
-            logs: folder.replicas.chains(),
-        };
-        Some((saved.map.clone(), holdings))
-    }
-
-    /// Starts to save the cluster state that this process learns.
-    fn start_saver(&self, who: Identity, seed: u64) -> anyhow::Result<Option<Saver>> {
-        let ServerStorage::Others(folder, _) = self else { return Ok(None) };
-        let Identity { cluster, server } = who;
-        let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
-        let none = ClusterMap { version: 0, cluster, servers, tablets, moving };
-        let sequence = folder.saved.as_ref().map_or(0, |(sequence, _)| *sequence);
-        // Until the first map arrives, the last process's state is the newest one known.
-        let known = self.saved().filter(|saved| saved.cluster == cluster);
-        let (mark, map) = known.map_or((None, none), |known| (known.mark, known.map.clone()));
-        let saved = SavedClusterState { cluster, server, seed, mark, map };
-        Saver::start(&folder.path, sequence, saved).map(Some)
-    }
-
-    /// Refuses a disk of another cluster before anything is changed on it.
-    fn check_cluster(&self, ours: ClusterId) -> anyhow::Result<()> {
-        match self.cluster() {
-            Some(other) if other != ours => bail!(
-                "the data folder of this server belongs to cluster {other}, but its coordinator \
-                 to cluster {ours}: join the coordinator of {other}, or choose an empty --data-dir"
-            ),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    fn is_of_others(&self) -> bool {
-        matches!(self, ServerStorage::Others(..))
-    }
-}
-
 fn ready_bytes(configuration: &Configuration) -> usize {
     match configuration.ready_memory.0 {
         0 => configuration.maxmemory.0 / READY_PART,
@@ -360,15 +252,10 @@ fn start_metrics(
     node: &Arc<Node>,
     operators: &Arc<Operators>,
 ) -> anyhow::Result<()> {
-    if configuration.metrics_port != 0 {
-        let address = configuration.bind.addresses[0].0;
-        let address = SocketAddr::new(address, configuration.metrics_port);
-        let (node, operators, clock) = (node.clone(), operators.clone(), Clock::new());
-        let page = move || front::operators::metrics::text(&node, &operators, clock.now());
-        let address = metrics::start(address, page)?;
-        tracing::info!(%address, "metrics endpoint ready");
-    }
-    Ok(())
+    let address = configuration.bind.addresses[0].0;
+    let address = SocketAddr::new(address, configuration.metrics_port);
+    let (node, operators, clock) = (node.clone(), operators.clone(), Clock::new());
+    metrics::start(address, move || front::operators::metrics::text(&node, &operators, clock.now()))
 }
 
 /// Returns the durability mode of the log; `None` without persistence.

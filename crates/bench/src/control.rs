@@ -27,8 +27,13 @@ impl Control {
             .with_context(|| format!("connecting to {address}"))?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
+        Control::over(socket)
+    }
+
+    /// Uses an existing connection, with its time limits.
+    pub fn over(socket: TcpStream) -> Result<Control> {
         let parser = ReplyParser::new(ReplyLimits::default());
-        Ok(Control { address, socket, input: Vec::new(), parser })
+        Ok(Control { address: socket.peer_addr()?, socket, input: Vec::new(), parser })
     }
 
     /// Connects to a server that is just starting: tries until the server answers `PING`.
@@ -84,7 +89,8 @@ impl Control {
         commands.iter().map(|command| self.receive(command, refused)).collect()
     }
 
-    fn ask(&mut self, arguments: &[&str]) -> Result<Value> {
+    /// Sends a command and waits for its reply, which may be an error.
+    pub fn ask(&mut self, arguments: &[&str]) -> Result<Value> {
         self.exchange(arguments, |reply| Ok(Value::from(reply)))
     }
 

@@ -38,6 +38,9 @@ pub struct DataVolume {
     pub bytes: u64,
 }
 
+/// Report of a server on a migration: values by field.
+pub type MigrationFields = BTreeMap<String, String>;
+
 /// Result of a successful move.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Moved {
@@ -54,7 +57,7 @@ pub struct Moved {
     /// safely as all its other data, and no longer needs the source.
     pub seconds_to_success: f64,
     /// Last report of the source, field by field.
-    pub report: BTreeMap<String, String>,
+    pub report: MigrationFields,
 }
 
 impl Moved {
@@ -89,9 +92,9 @@ impl Move {
         source: &mut Control,
         target: &mut Control,
         volume: DataVolume,
-        mut watch: impl FnMut(&BTreeMap<String, String>),
+        mut watch: impl FnMut(&MigrationFields),
     ) -> Result<Moved> {
-        let known: BTreeSet<String> = names(&reports(source)?);
+        let known = migration_names(source)?;
         let (first, last) = (self.first.0.to_string(), self.last.0.to_string());
         let start = clock::now();
         let range = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", &self.target];
@@ -100,10 +103,7 @@ impl Move {
         let mut ownership = Ownership { probe: key_in(self.first), since: None };
         loop {
             ownership.poll(target)?;
-            let report = reports(source)?
-                .into_iter()
-                .find(|report| report.get("name").is_some_and(|name| !known.contains(name)));
-            if let Some(report) = report {
+            if let Some(report) = reports_beside(source, &known)?.into_iter().next() {
                 watch(&report);
                 if is_over(&report)? {
                     let seconds_to_success = clock::now().since(start).as_secs_f64();
@@ -143,13 +143,13 @@ impl Ownership {
 }
 
 /// Returns the seconds from the first served key until the last record arrived, if reported.
-fn arriving(report: &BTreeMap<String, String>) -> Option<f64> {
+fn arriving(report: &MigrationFields) -> Option<f64> {
     let micros: f64 = report.get("elapsed_us")?.parse().ok()?;
     Some(micros / 1e6)
 }
 
 /// Returns whether the report is a success; a failed move is an error.
-fn is_over(report: &BTreeMap<String, String>) -> Result<bool> {
+fn is_over(report: &MigrationFields) -> Result<bool> {
     let state = report.get("state").context("a migration without a state")?;
     match state.as_str() {
         "success" => Ok(true),
@@ -161,16 +161,15 @@ fn is_over(report: &BTreeMap<String, String>) -> Result<bool> {
     }
 }
 
-/// Returns the migrations that a server knows (`CLUSTER GETSLOTMIGRATIONS`), as fields and
-/// values.
-pub fn reports(server: &mut Control) -> Result<Vec<BTreeMap<String, String>>> {
+/// Returns the migrations that a server knows (`CLUSTER GETSLOTMIGRATIONS`).
+fn reports(server: &mut Control) -> Result<Vec<MigrationFields>> {
     match server.call(&["CLUSTER", "GETSLOTMIGRATIONS"])? {
         Value::Array(migrations) => migrations.into_iter().map(fields).collect(),
         other => bail!("CLUSTER GETSLOTMIGRATIONS answered {other:?}"),
     }
 }
 
-fn fields(migration: Value) -> Result<BTreeMap<String, String>> {
+fn fields(migration: Value) -> Result<MigrationFields> {
     let pairs: Vec<(Value, Value)> = match migration {
         Value::Map(pairs) => pairs,
         Value::Array(items) => {
@@ -191,8 +190,19 @@ fn shown(value: Value) -> Result<String> {
     }
 }
 
-fn names(reports: &[BTreeMap<String, String>]) -> BTreeSet<String> {
-    reports.iter().filter_map(|report| report.get("name").cloned()).collect()
+/// Returns the names of the migrations that a server knows.
+pub fn migration_names(server: &mut Control) -> Result<BTreeSet<String>> {
+    Ok(reports(server)?.into_iter().filter_map(|mut report| report.remove("name")).collect())
+}
+
+/// Returns the reports of the migrations that do not have one of these names.
+pub fn reports_beside(
+    server: &mut Control,
+    known: &BTreeSet<String>,
+) -> Result<Vec<MigrationFields>> {
+    let is_new =
+        |report: &MigrationFields| report.get("name").is_some_and(|name| !known.contains(name));
+    Ok(reports(server)?.into_iter().filter(is_new).collect())
 }
 
 /// Returns a key in this slot that belongs to no data set.

@@ -23,10 +23,10 @@ pub use events::{Acceptance, Added, TargetEffect, TargetEvent};
 use super::cuts::Cuts;
 use super::timing::{PREPARED_MAX, TELL_AGAIN, UNACKNOWLEDGED_MAX};
 use crate::{Outbox, Ticket};
-use wire::control::{Intent, MigrationProgress, ToCoordinator};
 use pulling::Pulling;
 use std::fmt;
 use types::{Instant, MigrationId, ServerId};
+use wire::control::{Intent, MigrationProgress, ToCoordinator};
 use wire::peer::{Flip, PeerMessage, PullReply};
 
 /// The target of one migration. The driver creates it at the first message about the migration.
