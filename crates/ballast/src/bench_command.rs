@@ -11,7 +11,7 @@ use bench::peers::{Setup, System};
 use bench::ports::Ports;
 use bench::processes;
 use bench::progress::Bars;
-use bench::recorder::RunPhase;
+use bench::recorder::LoadPhase;
 use bench::records::RecordSet;
 use bench::report::{grouped, seconds};
 use bench::run::{Dataset, RunPlan, Wiring, run as run_load};
@@ -274,7 +274,7 @@ fn pace(arguments: &LoadArguments) -> anyhow::Result<LoadPace> {
 
 /// Prints a run in a few lines.
 fn print_run(name: &str, timeline: &Timeline) {
-    let Some(phase) = timeline.phase(RunPhase::Before) else { return };
+    let Some(phase) = timeline.phase(LoadPhase::Before) else { return };
     let findings = &timeline.findings;
     println!(
         "{name:<12}{:>10} requests/s   p50 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3} ms   gap {:.1} ms   \

@@ -8,7 +8,7 @@
 
 use crate::figures::{Contender, FigureCase};
 use crate::peers::{Cluster, Setup, System};
-use crate::recorder::RunPhase;
+use crate::recorder::LoadPhase;
 use crate::report::{ScenarioReport, median};
 use crate::series::ScenarioProgress;
 use crate::timeline::PhaseSummary;
@@ -92,7 +92,7 @@ fn line(report: &ScenarioReport) -> String {
         cost.target_ns_per_record,
         cost.later_ns_per_record
     );
-    if let Some(during) = report.phase(RunPhase::During) {
+    if let Some(during) = report.phase(LoadPhase::During) {
         let (p99, gap) = (during.all.p99, during.longest_gap);
         let _ = write!(out, ", p99 {p99:.2} ms, longest gap {gap:.1} ms");
     }
@@ -171,7 +171,7 @@ fn latency_cells(reports: &[ScenarioReport]) -> [String; 4] {
     if !loaded(reports) {
         return Default::default();
     }
-    let at = |phase: RunPhase, pick: fn(&PhaseSummary) -> f64| {
+    let at = |phase: LoadPhase, pick: fn(&PhaseSummary) -> f64| {
         middle(reports, |report| report.phase(phase).map_or(f64::NAN, pick))
     };
     let percentiles = |phase| {
@@ -179,10 +179,10 @@ fn latency_cells(reports: &[ScenarioReport]) -> [String; 4] {
         format!("{p50:.2} / {p99:.2} / {:.2}", at(phase, |summary| summary.all.p99_9))
     };
     [
-        percentiles(RunPhase::Before),
-        percentiles(RunPhase::During),
-        format!("{:.1}", at(RunPhase::During, |summary| summary.all.max)),
-        format!("{:.1}", at(RunPhase::During, |summary| summary.longest_gap)),
+        percentiles(LoadPhase::Before),
+        percentiles(LoadPhase::During),
+        format!("{:.1}", at(LoadPhase::During, |summary| summary.all.max)),
+        format!("{:.1}", at(LoadPhase::During, |summary| summary.longest_gap)),
     ]
 }
 

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::control::Control;
 use crate::migrate::{DataVolume, Move};
 use crate::peers::Cluster;
-use crate::recorder::{Findings, RunPhase};
+use crate::recorder::{Findings, LoadPhase};
 use crate::records::{RecordNumber, RecordSet};
 use crate::run::{Dataset, Wiring};
 use crate::series::{
@@ -108,7 +108,7 @@ impl Crash {
         let (_, verified) = RunSeries { routes: &routes, ..series }.verify(dataset, progress)?;
         let Served { first, all: all_served } = served;
         let gap = gap(timeline.watched_gap(killed, all_served), killed, first);
-        let load_rate = loaded.phase(RunPhase::Before).map_or(0.0, |phase| phase.throughput);
+        let load_rate = loaded.phase(LoadPhase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
         Ok(CrashResult { load_rate, held, killed, gap, all_served, timeline, steal, verified })
     }

@@ -3,7 +3,7 @@
 use crate::crash::{Crash, CrashResult};
 use crate::draw::Drawing;
 use crate::processes;
-use crate::recorder::{Findings, NO_ANSWER, RunPhase};
+use crate::recorder::{Findings, LoadPhase, NO_ANSWER};
 use crate::report::{grouped, phases, phases_table, save};
 use crate::timeline::{PhaseSummary, Point};
 use anyhow::Result;
@@ -129,7 +129,7 @@ impl CrashReport {
                 (all_served, format!("all served: {:.2} s", self.seconds_to_all())),
             ],
         };
-        let before = self.phases.iter().find(|phase| phase.phase == RunPhase::Before);
+        let before = self.phases.iter().find(|phase| phase.phase == LoadPhase::Before);
         drawing.starting_at(before.map_or(0.0, |before| killed - before.seconds))
     }
 

@@ -25,7 +25,7 @@ const GAP_MIN: Duration = Duration::from_micros(500);
 /// Part of a run, between boundaries that are set while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RunPhase {
+pub enum LoadPhase {
     /// The first moments, for connections, caches and clocks. In no figure.
     WarmUp,
     /// Until the event that the run is about, or the whole run if there is no event.
@@ -36,16 +36,16 @@ pub enum RunPhase {
     After,
 }
 
-impl RunPhase {
+impl LoadPhase {
     /// All phases, in order.
-    pub const ALL: [RunPhase; 4] =
-        [RunPhase::WarmUp, RunPhase::Before, RunPhase::During, RunPhase::After];
+    pub const ALL: [LoadPhase; 4] =
+        [LoadPhase::WarmUp, LoadPhase::Before, LoadPhase::During, LoadPhase::After];
 }
 
 /// Moments that divide a run into phases, shared by all its threads.
 #[derive(Debug)]
 pub struct PhaseBoundaries {
-    /// Begin of [`RunPhase::Before`], `During` and `After`; `u64::MAX` until it is known.
+    /// Begin of [`LoadPhase::Before`], `During` and `After`; `u64::MAX` until it is known.
     begins: [AtomicU64; 3],
 }
 
@@ -68,24 +68,24 @@ impl PhaseBoundaries {
     /// Returns the phase of an operation with the intended start `at`. Exact for all moments
     /// before the call, since a mark is always set to the current time.
     #[inline]
-    pub fn phase(&self, at: Instant) -> RunPhase {
+    pub fn phase(&self, at: Instant) -> LoadPhase {
         if at.0 < self.begins[1].load(Relaxed) {
             return if at.0 < self.begins[0].load(Relaxed) {
-                RunPhase::WarmUp
+                LoadPhase::WarmUp
             } else {
-                RunPhase::Before
+                LoadPhase::Before
             };
         }
-        if at.0 < self.begins[2].load(Relaxed) { RunPhase::During } else { RunPhase::After }
+        if at.0 < self.begins[2].load(Relaxed) { LoadPhase::During } else { LoadPhase::After }
     }
 
     /// Returns the begin of a phase, if it has begun.
-    pub fn begin_of(&self, phase: RunPhase) -> Option<Instant> {
+    pub fn begin_of(&self, phase: LoadPhase) -> Option<Instant> {
         let begin = match phase {
-            RunPhase::WarmUp => return Some(Instant(0)),
-            RunPhase::Before => self.begins[0].load(Relaxed),
-            RunPhase::During => self.begins[1].load(Relaxed),
-            RunPhase::After => self.begins[2].load(Relaxed),
+            LoadPhase::WarmUp => return Some(Instant(0)),
+            LoadPhase::Before => self.begins[0].load(Relaxed),
+            LoadPhase::During => self.begins[1].load(Relaxed),
+            LoadPhase::After => self.begins[2].load(Relaxed),
         };
         (begin != u64::MAX).then_some(Instant(begin))
     }
@@ -257,7 +257,7 @@ impl Gaps {
 pub struct Recording {
     /// Intervals in order, from the start of the run.
     pub intervals: Vec<Interval>,
-    /// Latencies in the order of [`RunPhase::ALL`].
+    /// Latencies in the order of [`LoadPhase::ALL`].
     pub phases: [Latencies; 4],
     /// Counts over the whole run.
     pub findings: Findings,
@@ -292,7 +292,7 @@ impl Recorder {
     pub fn completed_one(
         &mut self,
         action: RecordAction,
-        phase: RunPhase,
+        phase: LoadPhase,
         intended: Instant,
         now: Instant,
     ) {
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn throughput_counts_at_the_answer_and_latency_at_the_intended_start() {
         let mut recorder = Recorder::new(ms(1_000));
-        recorder.completed_one(RecordAction::Read, RunPhase::Before, ms(1_050), ms(1_250));
+        recorder.completed_one(RecordAction::Read, LoadPhase::Before, ms(1_050), ms(1_250));
         let recording = recorder.finish(ms(1_250), Duration::ZERO);
         let completed: Vec<u64> = recording.intervals.iter().map(|i| i.completed).collect();
         let timed: Vec<u64> = recording.intervals.iter().map(|i| i.latency.len()).collect();
@@ -395,12 +395,13 @@ mod tests {
     #[test]
     fn marks_divide_a_run() {
         let boundaries = PhaseBoundaries::new(ms(10));
-        assert_eq!(boundaries.phase(ms(9)), RunPhase::WarmUp);
-        assert_eq!(boundaries.phase(ms(999)), RunPhase::Before);
+        assert_eq!(boundaries.phase(ms(9)), LoadPhase::WarmUp);
+        assert_eq!(boundaries.phase(ms(999)), LoadPhase::Before);
         boundaries.begin(ms(20));
         boundaries.end(ms(30));
-        let phases: Vec<RunPhase> = [5, 10, 20, 29, 30].map(|at| boundaries.phase(ms(at))).to_vec();
-        use RunPhase::*;
+        let phases: Vec<LoadPhase> =
+            [5, 10, 20, 29, 30].map(|at| boundaries.phase(ms(at))).to_vec();
+        use LoadPhase::*;
         assert_eq!(phases, [WarmUp, Before, During, During, After]);
     }
 
@@ -413,11 +414,11 @@ mod tests {
             // Latencies from a microsecond to ten seconds; every magnitude is equally likely.
             let latency = 10f64.powf(3.0 + 7.0 * random.f64()) as u64;
             let action = if random.bool() { RecordAction::Read } else { RecordAction::Write };
-            recorder.completed_one(action, RunPhase::Before, ms(0), Instant(latency));
+            recorder.completed_one(action, LoadPhase::Before, ms(0), Instant(latency));
             naive.push(latency);
         }
         naive.sort_unstable();
-        let all = recorder.finish(ms(0), Duration::ZERO).phases[RunPhase::Before as usize].all();
+        let all = recorder.finish(ms(0), Duration::ZERO).phases[LoadPhase::Before as usize].all();
         for quantile in [0.01, 0.5, 0.9, 0.99, 0.999, 1.0] {
             let exact = naive[((naive.len() as f64 * quantile).ceil() as usize).max(1) - 1] as f64;
             let shown = all.value_at_quantile(quantile) as f64;

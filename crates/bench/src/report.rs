@@ -3,7 +3,7 @@
 use crate::draw::{Drawing, write};
 use crate::migrate::Moved;
 use crate::processes;
-use crate::recorder::{Findings, RunPhase};
+use crate::recorder::{Findings, LoadPhase};
 use crate::scenario::{Cost, Memory, Scenario, ScenarioResult};
 use crate::series::OfferedLoad;
 use crate::timeline::{PhaseSummary, Point, Timeline};
@@ -90,7 +90,7 @@ impl ScenarioReport {
     }
 
     /// Returns a phase, if there was load in it.
-    pub fn phase(&self, phase: RunPhase) -> Option<&PhaseSummary> {
+    pub fn phase(&self, phase: LoadPhase) -> Option<&PhaseSummary> {
         self.phases.iter().find(|summary| summary.phase == phase)
     }
 
@@ -116,7 +116,7 @@ impl ScenarioReport {
             shaded: self.moving.map(|(from, until)| (from, until, moved)),
             marks: Vec::new(),
         };
-        let before = self.phase(RunPhase::Before).zip(self.moving);
+        let before = self.phase(LoadPhase::Before).zip(self.moving);
         drawing.starting_at(before.map_or(0.0, |(before, moving)| moving.0 - before.seconds))
     }
 
@@ -125,7 +125,7 @@ impl ScenarioReport {
             0 => "nothing lost, stale or refused".to_string(),
             faults => format!("{} lost, stale or refused", grouped(faults)),
         };
-        match self.phase(RunPhase::During) {
+        match self.phase(LoadPhase::During) {
             Some(during) => format!("{faults} · longest gap {:.1} ms", during.longest_gap),
             None => faults,
         }
@@ -289,7 +289,7 @@ impl OfferedLoad {
 }
 
 pub(crate) fn phases(timeline: &Timeline) -> Vec<PhaseSummary> {
-    let shown = [RunPhase::Before, RunPhase::During, RunPhase::After];
+    let shown = [LoadPhase::Before, LoadPhase::During, LoadPhase::After];
     shown.into_iter().filter_map(|phase| timeline.phase(phase)).collect()
 }
 
@@ -299,11 +299,11 @@ fn generator_cost(timeline: &Timeline) -> f64 {
 }
 
 fn moving(timeline: &Timeline) -> Option<(f64, f64)> {
-    let second = |phase: RunPhase| {
+    let second = |phase: LoadPhase| {
         let begin = timeline.begins[phase as usize]?;
         Some(begin.since(timeline.start).as_secs_f64())
     };
-    Some((second(RunPhase::During)?, second(RunPhase::After)?))
+    Some((second(LoadPhase::During)?, second(LoadPhase::After)?))
 }
 
 /// Returns a number with its digits in groups of three.

@@ -5,7 +5,7 @@ use crate::generator::{Generator, GeneratorTask};
 use crate::judge::SharedRunState;
 use crate::ledger::{Share, WriteLedger};
 use crate::pace::LoadPace;
-use crate::recorder::{PhaseBoundaries, Recording, RunPhase};
+use crate::recorder::{LoadPhase, PhaseBoundaries, Recording};
 use crate::records::RecordSet;
 use crate::slot_map::{SlotMap, SlotSet};
 use crate::timeline::Timeline;
@@ -162,7 +162,7 @@ impl ActiveRun {
             ledgers.push(ledger);
             recordings.push(recording);
         }
-        let begins = RunPhase::ALL.map(|phase| self.shared.boundaries.begin_of(phase));
+        let begins = LoadPhase::ALL.map(|phase| self.shared.boundaries.begin_of(phase));
         let timeline = Timeline::merge(self.start, clock::now(), begins, recordings);
         Ok((Dataset { records: self.records, ledgers }, timeline))
     }

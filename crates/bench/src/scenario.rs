@@ -5,7 +5,7 @@ use crate::control::Control;
 use crate::migrate::{DataVolume, Move, Moved};
 use crate::peers::Cluster;
 use crate::processes::{self, UsageSnapshot};
-use crate::recorder::{Findings, RunPhase};
+use crate::recorder::{Findings, LoadPhase};
 use crate::records::RecordSet;
 use crate::run::{Dataset, Wiring};
 use crate::series::{
@@ -122,7 +122,7 @@ impl Scenario {
         };
         cluster.check()?;
         let (_, verified) = series.verify(dataset, progress)?;
-        let load_rate = loaded.phase(RunPhase::Before).map_or(0.0, |phase| phase.throughput);
+        let load_rate = loaded.phase(LoadPhase::Before).map_or(0.0, |phase| phase.throughput);
         let verified = verified.findings;
         Ok(ScenarioResult { load_rate, memory, moved, cost, under_load, verified })
     }

@@ -1,6 +1,6 @@
 //! Timeline of a run: intervals and phases of all threads together.
 
-use crate::recorder::{Findings, INTERVAL, Interval, Latencies, Recording, RunPhase};
+use crate::recorder::{Findings, INTERVAL, Interval, Latencies, LoadPhase, Recording};
 use hdrhistogram::{Counter, Histogram};
 use serde::Serialize;
 use std::time::Duration;
@@ -13,11 +13,11 @@ pub struct Timeline {
     pub start: Instant,
     /// Time of the last answer.
     pub end: Instant,
-    /// Begin of each phase in [`RunPhase::ALL`], if it has begun.
+    /// Begin of each phase in [`LoadPhase::ALL`], if it has begun.
     pub begins: [Option<Instant>; 4],
     /// Intervals in order, from `start`.
     pub intervals: Vec<Interval>,
-    /// Latencies in the order of [`RunPhase::ALL`].
+    /// Latencies in the order of [`LoadPhase::ALL`].
     pub phases: [Latencies; 4],
     /// Counts over the whole run.
     pub findings: Findings,
@@ -63,7 +63,7 @@ pub struct Point {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct PhaseSummary {
     /// The phase.
-    pub phase: RunPhase,
+    pub phase: LoadPhase,
     /// Duration in seconds.
     pub seconds: f64,
     /// Operations per second.
@@ -138,7 +138,7 @@ impl Timeline {
     }
 
     /// Returns a phase, if the run had it.
-    pub fn phase(&self, phase: RunPhase) -> Option<PhaseSummary> {
+    pub fn phase(&self, phase: LoadPhase) -> Option<PhaseSummary> {
         let from = self.begins[phase as usize]?.max(self.start);
         let until = self.begins[phase as usize + 1..].iter().flatten().next();
         let until = until.map_or(self.end, |until| (*until).min(self.end));
@@ -238,7 +238,7 @@ mod tests {
         let recording = |latency| {
             let mut recorder = Recorder::new(ms(0));
             for at in 0..100 {
-                let phase = if at < 50 { RunPhase::Before } else { RunPhase::During };
+                let phase = if at < 50 { LoadPhase::Before } else { LoadPhase::During };
                 recorder.completed_one(RecordAction::Read, phase, ms(at), ms(at + latency));
             }
             recorder.finish(ms(110), Duration::ZERO)
@@ -247,12 +247,12 @@ mod tests {
         let timeline = Timeline::merge(ms(0), ms(110), begins, vec![recording(1), recording(2)]);
         assert_eq!(timeline.findings.completed, 200);
         assert_eq!(timeline.points()[0].latency.count, 200);
-        let during = timeline.phase(RunPhase::During).unwrap();
+        let during = timeline.phase(LoadPhase::During).unwrap();
         assert_eq!(during.all.count, 100);
         assert!((during.seconds - 0.06).abs() < 1e-9);
         assert!((during.all.max - 2.0).abs() < 0.01);
         // The last answers came after 101 ms; the rest of the run has none.
         assert!((during.longest_gap - 9.0).abs() < 0.01, "{}", during.longest_gap);
-        assert_eq!(timeline.phase(RunPhase::After), None);
+        assert_eq!(timeline.phase(LoadPhase::After), None);
     }
 }

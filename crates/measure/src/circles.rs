@@ -15,7 +15,7 @@ type Import = Vec<String>;
 
 /// A module of one crate.
 #[derive(Debug, Default)]
-struct Scope {
+struct ModuleScope {
     file: String,
     children: BTreeSet<String>,
     items: BTreeSet<String>,
@@ -37,7 +37,7 @@ pub(crate) fn circles(sources: &[Source]) -> Vec<Vec<String>> {
     circles
 }
 
-fn scopes<'s>(sources: impl Iterator<Item = &'s Source>) -> BTreeMap<Module, Scope> {
+fn scopes<'s>(sources: impl Iterator<Item = &'s Source>) -> BTreeMap<Module, ModuleScope> {
     let mut scopes = BTreeMap::new();
     for source in sources {
         let Some(inside) = &source.inside else { continue };
@@ -51,8 +51,13 @@ fn scopes<'s>(sources: impl Iterator<Item = &'s Source>) -> BTreeMap<Module, Sco
     scopes
 }
 
-fn add_scope(scopes: &mut BTreeMap<Module, Scope>, module: &Module, file: &str, items: &[Item]) {
-    let mut scope = Scope { file: file.to_owned(), ..Scope::default() };
+fn add_scope(
+    scopes: &mut BTreeMap<Module, ModuleScope>,
+    module: &Module,
+    file: &str,
+    items: &[Item],
+) {
+    let mut scope = ModuleScope { file: file.to_owned(), ..ModuleScope::default() };
     for item in items {
         let name = match item {
             Item::Const(it) => it.ident.to_string(),
@@ -84,7 +89,7 @@ fn add_scope(scopes: &mut BTreeMap<Module, Scope>, module: &Module, file: &str, 
     scopes.insert(module.clone(), scope);
 }
 
-fn add_imports(tree: &UseTree, path: &mut Import, scope: &mut Scope) {
+fn add_imports(tree: &UseTree, path: &mut Import, scope: &mut ModuleScope) {
     match tree {
         UseTree::Path(it) => {
             path.push(it.ident.to_string());
@@ -116,7 +121,7 @@ const DEPTH_MAX: usize = 16;
 
 /// The file that defines what a path in a module names.
 fn defining_file<'s>(
-    scopes: &'s BTreeMap<Module, Scope>,
+    scopes: &'s BTreeMap<Module, ModuleScope>,
     from: &Module,
     path: &[String],
     depth: usize,
@@ -169,7 +174,7 @@ fn is_kin(one: &str, other: &str) -> bool {
 }
 
 /// By file: the files that define what it imports.
-fn graph(scopes: &BTreeMap<Module, Scope>) -> BTreeMap<&str, BTreeSet<&str>> {
+fn graph(scopes: &BTreeMap<Module, ModuleScope>) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (module, scope) in scopes {
         for path in scope.imports.values() {
