@@ -415,7 +415,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
 
 /// Returns every document, in order.
 fn documents() -> Vec<String> {
-    let mut paths: Vec<String> = ["README.md"]
+    let mut paths: Vec<String> = ["README.md", "CONTRIBUTING.md"]
         .iter()
         .filter(|p| workspace().join(p).exists())
         .map(|p| (*p).into())
