@@ -330,8 +330,8 @@ fn compare_one(
     let mut bars = Bars::new();
     let cases = figure.cases(basis)?;
     // Standard output is reserved for the tables.
-    let mut tell = |line: &str| eprintln!("{line}");
-    let rows = compare::play(&cases, arguments.rounds, setup, &mut tell, &mut |progress| {
+    let mut report_line = |line: &str| eprintln!("{line}");
+    let rows = compare::play(&cases, arguments.rounds, setup, &mut report_line, &mut |progress| {
         bars.show(progress);
     })?;
     bars.clear();

@@ -247,13 +247,13 @@ fn state(server: &ServerInfo) -> &'static str {
 /// Describes a member with a wrong clock, and the remedy.
 fn clock(report: &ClockReport) -> String {
     let ClockReport { server, wall_ahead, expiry_ahead } = report;
-    let (whose, ahead) = match *wall_ahead {
+    let (which, ahead) = match *wall_ahead {
         0 => ("expiry clock", *expiry_ahead),
         ahead => ("clock", ahead),
     };
     let direction = if ahead > 0 { "ahead of" } else { "behind" };
     format!(
-        "the {whose} of {server} is {} ms {direction} the others': no slots are moved to or from \
+        "the {which} of {server} is {} ms {direction} the others': no slots are moved to or from \
          it. Correct the clock of its machine (chrony or ntpd)",
         ahead.unsigned_abs()
     )

@@ -74,7 +74,7 @@ impl ServerStorage {
     pub(crate) fn cluster(&self) -> Option<ClusterId> {
         match self {
             ServerStorage::None => None,
-            ServerStorage::Own(folder) => folder.kept.owner().map(|(cluster, _)| cluster),
+            ServerStorage::Own(folder) => folder.recovered_log.owner().map(|(cluster, _)| cluster),
             ServerStorage::Others(folder, _) => folder.replicas.clusters().first().copied(),
         }
     }
@@ -102,9 +102,13 @@ impl ServerStorage {
     }
 
     /// Starts to save the cluster state that this process learns.
-    pub(crate) fn start_saver(&self, who: Identity, seed: u64) -> anyhow::Result<Option<Saver>> {
+    pub(crate) fn start_saver(
+        &self,
+        identity: Identity,
+        seed: u64,
+    ) -> anyhow::Result<Option<Saver>> {
         let ServerStorage::Others(folder, _) = self else { return Ok(None) };
-        let Identity { cluster, server } = who;
+        let Identity { cluster, server } = identity;
         let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
         let none = ClusterMap { version: 0, cluster, servers, tablets, moving };
         let sequence = folder.saved.as_ref().map_or(0, |(sequence, _)| *sequence);
@@ -186,7 +190,7 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
 /// The data folder of a stand-alone server, locked by this process until it ends.
 pub(crate) struct DataFolder {
     /// The log recovered from the folder.
-    pub(crate) kept: Kept,
+    pub(crate) recovered_log: Kept,
     /// Path of the coordinator's file.
     pub(crate) coordinator: PathBuf,
     /// The durability mode.
@@ -210,14 +214,14 @@ impl DataFolder {
         };
         found.check_folders(folder)?;
         let disk = FileDisk::open(&directory)?;
-        let kept = Kept::find(Arc::new(disk), BootId(boot_id()?)).with_context(|| {
+        let recovered_log = Kept::find(Arc::new(disk), BootId(boot_id()?)).with_context(|| {
             format!(
                 "cannot use the contents of the folder {} (nothing was changed)",
                 folder.display()
             )
         })?;
-        found.check_log(folder, kept.owner().is_some())?;
-        let mut folder = DataFolder { kept, coordinator, mode, marks };
+        found.check_log(folder, recovered_log.owner().is_some())?;
+        let mut folder = DataFolder { recovered_log, coordinator, mode, marks };
         folder.marks.prepare(FolderUse::Alone)?;
         Ok(folder)
     }

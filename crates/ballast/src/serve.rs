@@ -151,7 +151,7 @@ fn join_request(
         host: host.to_owned(),
         client_port: ports[0],
         bus_port: ports[1],
-        rejoin: folder.own().and_then(|folder| folder.kept.owner()).or(known),
+        rejoin: folder.own().and_then(|folder| folder.recovered_log.owner()).or(known),
         replicas: if folder.is_of_others() { configuration.replicas } else { 0 },
         rack: configuration.rack.clone(),
         disk: folder.cluster(),
@@ -196,7 +196,7 @@ fn coordinator(
     match &configuration.join[..] {
         "" => {
             let file = folder.map(|folder| &*folder.coordinator);
-            let has_data = folder.is_some_and(|folder| folder.kept.owner().is_some());
+            let has_data = folder.is_some_and(|folder| folder.recovered_log.owner().is_some());
             let EmbeddedCoordinator { address, server } =
                 coordinator_command::start_embedded(file, has_data, credentials.clone())?;
             Ok((address.to_string(), server))
@@ -219,13 +219,13 @@ fn store(
         seed,
         huge_pages: configuration.huge_pages,
         durable: !matches!(folder, ServerStorage::None),
-        segment_bytes: folder.own().and_then(|folder| folder.kept.segment_bytes()),
+        segment_bytes: folder.own().and_then(|folder| folder.recovered_log.segment_bytes()),
     })?;
     let keeping = match folder {
         ServerStorage::None => Keeping::Nothing,
-        ServerStorage::Own(DataFolder { kept, mode, mut marks, .. }) => {
-            let whose = (identity.cluster, identity.server);
-            let keeper = kept.keep(whose, store.log().segment_bytes(), mode)?;
+        ServerStorage::Own(DataFolder { recovered_log, mode, mut marks, .. }) => {
+            let owner = (identity.cluster, identity.server);
+            let keeper = recovered_log.keep(owner, store.log().segment_bytes(), mode)?;
             marks.complete(FolderUse::Alone)?;
             Keeping::Alone(Arc::new(keeper))
         }
@@ -394,19 +394,19 @@ fn first_answer(
     received: &Receiver<ProcessEvent>,
     trouble: &impl Fn() -> String,
 ) -> Option<ProcessEvent> {
-    let mut told: Option<String> = None;
+    let mut last_reason: Option<String> = None;
     let mut limit = JOIN_QUIET;
     loop {
         match received.recv_timeout(limit) {
             Ok(ProcessEvent::Received(FromCoordinator::Waiting { reason })) => {
-                if told.as_ref() != Some(&reason) {
+                if last_reason.as_ref() != Some(&reason) {
                     eprintln!("ballast serve: {reason}");
                 }
-                told = Some(reason);
+                last_reason = Some(reason);
             }
             Ok(event) => return Some(event),
             Err(RecvTimeoutError::Timeout) if limit == JOIN_QUIET => {
-                if told.is_none() {
+                if last_reason.is_none() {
                     eprintln!(
                         "ballast serve: waiting for a coordinator at {coordinator}{}",
                         trouble()

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub(crate) struct SettingArguments {
     /// Path of the configuration file.
     pub(crate) file: Option<PathBuf>,
-    said: Vec<(&'static Setting, String)>,
+    given: Vec<(&'static Setting, String)>,
 }
 
 impl SettingArguments {
@@ -24,7 +24,7 @@ impl SettingArguments {
             read_file(&text, &mut configuration)
                 .with_context(|| format!("invalid settings in {}", file.display()))?;
         }
-        for (setting, value) in &self.said {
+        for (setting, value) in &self.given {
             setting
                 .set(&mut configuration, value)
                 .map_err(|wrong| anyhow!("--{} '{value}': {wrong}", setting.name))?;
@@ -68,11 +68,11 @@ impl Args for SettingArguments {
 
 impl FromArgMatches for SettingArguments {
     fn from_arg_matches(matches: &ArgMatches) -> Result<SettingArguments, clap::Error> {
-        let said = SETTINGS.iter().filter_map(|setting| {
+        let given = SETTINGS.iter().filter_map(|setting| {
             let value: &String = matches.get_one(setting.name)?;
             Some((setting, value.clone()))
         });
-        Ok(SettingArguments { file: matches.get_one("config").cloned(), said: said.collect() })
+        Ok(SettingArguments { file: matches.get_one("config").cloned(), given: given.collect() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -179,8 +179,8 @@ fn agreed_routes(servers: &[SocketAddr]) -> Result<SlotMap> {
         servers.iter().map(|address| Control::connect(*address)).collect::<Result<Vec<_>>>()?;
     let until = clock::now() + AGREE_MAX;
     loop {
-        let told = controls.iter_mut().map(owners).collect::<Result<Vec<_>>>()?;
-        if told.windows(2).all(|pair| pair[0] == pair[1]) {
+        let maps = controls.iter_mut().map(owners).collect::<Result<Vec<_>>>()?;
+        if maps.windows(2).all(|pair| pair[0] == pair[1]) {
             let mut routes = controls[0].routes()?;
             for address in servers {
                 routes.node(*address);

@@ -24,7 +24,7 @@ const ZETA: f64 = 26.469_028_201_783_02;
 
 /// Generator of positions below `count`.
 #[derive(Clone, Debug)]
-pub struct Draw {
+pub struct RecordSampler {
     distribution: Distribution,
     count: u32,
     /// Zipf's `eta` for these constants.
@@ -33,13 +33,13 @@ pub struct Draw {
     second: f64,
 }
 
-impl Draw {
+impl RecordSampler {
     /// Creates a generator for `count` positions.
-    pub fn new(distribution: Distribution, count: u32) -> Draw {
+    pub fn new(distribution: Distribution, count: u32) -> RecordSampler {
         assert!(count > 0, "nothing to draw from");
         let second = 0.5f64.powf(THETA);
         let eta = (1.0 - (2.0 / RANKS).powf(1.0 - THETA)) / (1.0 - (1.0 + second) / ZETA);
-        Draw { distribution, count, eta, second }
+        RecordSampler { distribution, count, eta, second }
     }
 
     /// Returns the next position.
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn counts(distribution: Distribution, draws: usize) -> Vec<usize> {
-        let draw = Draw::new(distribution, 1_000);
+        let draw = RecordSampler::new(distribution, 1_000);
         let mut random = Rng::with_seed(1);
         let mut counts = vec![0; 1_000];
         for _ in 0..draws {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn ranks_follow_the_power_law_added_up_term_by_term() {
-        let draw = Draw::new(Distribution::Zipf, 1);
+        let draw = RecordSampler::new(Distribution::Zipf, 1);
         let mut random = Rng::with_seed(9);
         const DRAWS: usize = 400_000;
         let mut seen = [0usize; 100];

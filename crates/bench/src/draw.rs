@@ -292,9 +292,9 @@ fn panel_title(out: &mut String, top: f64, title: &str) {
     text(out, LEFT, top - 12.0, (14.0, INK, "start"), title);
 }
 
-/// Writes text at a position; `look` is size, color and anchor.
-fn text(out: &mut String, x: f64, y: f64, look: (f64, &str, &str), content: &str) {
-    let (size, color, anchor) = look;
+/// Writes text at a position; `style` is size, color and anchor.
+fn text(out: &mut String, x: f64, y: f64, style: (f64, &str, &str), content: &str) {
+    let (size, color, anchor) = style;
     let content = content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let _ = writeln!(
         out,

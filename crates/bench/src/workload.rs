@@ -1,7 +1,7 @@
 //! Operations of the clients: YCSB's core mixes, and the passes over all records before and
 //! after.
 
-use crate::distribution::{Distribution, Draw};
+use crate::distribution::{Distribution, RecordSampler};
 use crate::ledger::Share;
 use crate::records::RecordNumber;
 use fastrand::Rng;
@@ -99,7 +99,7 @@ enum RecordOrder {
     },
     Drawn {
         mix: Mix,
-        draw: Draw,
+        draw: RecordSampler,
         random: Rng,
     },
 }
@@ -116,7 +116,7 @@ impl Operations {
             RunWorkload::Adopt => pass(RecordAction::Adopt),
             RunWorkload::Mixed(mix, distribution) => RecordOrder::Drawn {
                 mix,
-                draw: Draw::new(distribution, end),
+                draw: RecordSampler::new(distribution, end),
                 random: Rng::with_seed(seed),
             },
         };
