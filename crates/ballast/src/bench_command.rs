@@ -18,7 +18,8 @@ use bench::run::{Dataset, RunPlan, Wiring, run as run_load};
 use bench::series::RunSeries;
 use bench::timeline::Timeline;
 use bench::workload::{Mix, RunWorkload};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,8 +55,8 @@ struct LoadArguments {
     #[arg(long, default_value = "127.0.0.1:6379")]
     server: SocketAddr,
     /// Mix of reads and writes.
-    #[arg(long, value_enum, default_value_t = WorkloadName::B)]
-    workload: WorkloadName,
+    #[arg(long, value_parser = one_of(MIXES), default_value = "b")]
+    workload: Mix,
     /// Choose records with uniform probability instead of YCSB's Zipf 0.99.
     #[arg(long)]
     uniform: bool,
@@ -111,37 +112,47 @@ struct LoadArguments {
     output: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum WorkloadName {
-    /// Half reads, half writes.
-    A,
-    /// 95 % reads.
-    B,
-    /// Only reads.
-    C,
-    /// Half reads, half read-modify-writes.
-    F,
-    /// Only writes.
-    Writes,
-}
+/// Values of an argument: their names, meanings and descriptions.
+type NamedValues<T> = [(&'static str, T, &'static str)];
 
-impl WorkloadName {
-    fn mix(self) -> Mix {
-        match self {
-            WorkloadName::A => Mix::A,
-            WorkloadName::B => Mix::B,
-            WorkloadName::C => Mix::C,
-            WorkloadName::F => Mix::F,
-            WorkloadName::Writes => Mix::Writes,
-        }
-    }
+const MIXES: &NamedValues<Mix> = &[
+    ("a", Mix::A, "Half reads, half writes"),
+    ("b", Mix::B, "95 % reads"),
+    ("c", Mix::C, "Only reads"),
+    ("f", Mix::F, "Half reads, half read-modify-writes"),
+    ("writes", Mix::Writes, "Only writes"),
+];
+
+const FIGURES: &NamedValues<Figure> = &[
+    ("idle", Figure::Idle, "Move half of 5 M x (30 + 100 B) without load"),
+    ("load-30k", Figure::Load30, "The same under 30,000 YCSB-B requests per second"),
+    ("load-65k", Figure::Load65, "The same under 65,000"),
+    ("large", Figure::Large, "Half of 1 M x (30 + 1024 B), idle and under both loads"),
+    (
+        "shares",
+        Figure::Shares,
+        "Rate against latency for shares of 5, 10, 20, 40 % and best effort",
+    ),
+    ("ranges", Figure::Ranges, "1/1024, 1/64, 1/8 and 1/2 of the slots"),
+];
+
+/// Returns the parser of an argument that names one of these values.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    values: &'static NamedValues<T>,
+) -> impl TypedValueParser<Value = T> {
+    let shown =
+        |(name, _, help): &(&'static str, T, &'static str)| PossibleValue::new(*name).help(*help);
+    PossibleValuesParser::new(values.iter().map(shown)).map(|given| {
+        let named = values.iter().find(|(name, ..)| *name == given);
+        named.map_or_else(|| unreachable!("the parser knows the names"), |(_, value, _)| *value)
+    })
 }
 
 #[derive(Args)]
 struct CompareArguments {
     /// Figures to produce; all if none is given.
-    #[arg(value_enum)]
-    figures: Vec<FigureName>,
+    #[arg(value_parser = one_of(FIGURES))]
+    figures: Vec<Figure>,
     /// Command of the rival's server, with leading words if it needs any.
     #[arg(long, default_value = "valkey-server")]
     rival: String,
@@ -184,37 +195,6 @@ struct CompareArguments {
     output: PathBuf,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum FigureName {
-    /// Move half of 5 M x (30 + 100 B) without load.
-    Idle,
-    /// The same under 30,000 YCSB-B requests per second.
-    #[value(name = "load-30k")]
-    Load30,
-    /// The same under 65,000.
-    #[value(name = "load-65k")]
-    Load65,
-    /// Half of 1 M x (30 + 1024 B), idle and under both loads.
-    Large,
-    /// Rate against latency for shares of 5, 10, 20, 40 % and best effort.
-    Shares,
-    /// 1/1024, 1/64, 1/8 and 1/2 of the slots.
-    Ranges,
-}
-
-impl FigureName {
-    fn figure(self) -> Figure {
-        match self {
-            FigureName::Idle => Figure::Idle,
-            FigureName::Load30 => Figure::Load30,
-            FigureName::Load65 => Figure::Load65,
-            FigureName::Large => Figure::Large,
-            FigureName::Shares => Figure::Shares,
-            FigureName::Ranges => Figure::Ranges,
-        }
-    }
-}
-
 pub(crate) fn run(arguments: BenchArguments) -> anyhow::Result<()> {
     match arguments.command {
         BenchCommand::Load(arguments) => load(&arguments),
@@ -241,20 +221,21 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     let (dataset, filled) = series.pass(first, dataset, &mut progress)?;
     print_run(if arguments.keep { "reused" } else { "loaded" }, &filled);
     let distribution = if arguments.uniform { Distribution::Uniform } else { Distribution::Zipf };
-    let mixed = RunWorkload::Mixed(arguments.workload.mix(), distribution);
+    let mixed = RunWorkload::Mixed(arguments.workload, distribution);
     let warm_up = seconds(arguments.warm_up);
     let duration = Some(warm_up + seconds(arguments.seconds));
     let plan = RunPlan { duration, warm_up, ..series.plan(mixed, pace(arguments)?) };
     let (dataset, timeline) = run_load(&plan, dataset, &routes, |_| ())?;
-    print_run(arguments.workload.mix().name(), &timeline);
-    let mut is_clean = filled.findings.is_clean() && timeline.findings.is_clean();
+    print_run(arguments.workload.name(), &timeline);
+    let mut is_clean =
+        filled.recording.findings.is_clean() && timeline.recording.findings.is_clean();
     if arguments.verify {
         let (_, verified) = series.verify(dataset, &mut progress)?;
         print_run("read back", &verified);
-        is_clean &= verified.findings.is_clean();
+        is_clean &= verified.recording.findings.is_clean();
     }
     if let Some(output) = &arguments.output {
-        let title = format!("{} at {}", arguments.workload.mix().name(), arguments.server);
+        let title = format!("{} at {}", arguments.workload.name(), arguments.server);
         bench::report::save_timeline(&timeline, &title, output)?;
     }
     ensure!(is_clean, "the run found lost writes, stale reads or refused requests");
@@ -275,7 +256,7 @@ fn pace(arguments: &LoadArguments) -> anyhow::Result<LoadPace> {
 /// Prints a run in a few lines.
 fn print_run(name: &str, timeline: &Timeline) {
     let Some(phase) = timeline.phase(LoadPhase::Before) else { return };
-    let findings = &timeline.findings;
+    let findings = &timeline.recording.findings;
     println!(
         "{name:<12}{:>10} requests/s   p50 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3} ms   gap {:.1} ms   \
          {} failed, {} redirected, {} stale, {} missing, {} wrong   generator {:.2} us/request",
@@ -290,7 +271,7 @@ fn print_run(name: &str, timeline: &Timeline) {
         findings.stale,
         findings.missing,
         findings.wrong,
-        timeline.generator_cpu.as_secs_f64() * 1e6 / findings.completed.max(1) as f64,
+        timeline.generator_us_per_operation(),
     );
     for (error, count) in &findings.errors {
         println!("            {count} x {error}");
@@ -310,7 +291,7 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     let basis = basis(arguments)?;
     let figures: Vec<Figure> = match &arguments.figures[..] {
         [] => Figure::ALL.to_vec(),
-        named => named.iter().map(|name| name.figure()).collect(),
+        named => named.to_vec(),
     };
     let mut is_clean = true;
     for figure in figures {

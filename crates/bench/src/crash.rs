@@ -109,7 +109,7 @@ impl Crash {
         let Served { first, all: all_served } = served;
         let gap = gap(timeline.watched_gap(killed, all_served), killed, first);
         let load_rate = loaded.phase(LoadPhase::Before).map_or(0.0, |phase| phase.throughput);
-        let verified = verified.findings;
+        let verified = verified.recording.findings;
         Ok(CrashResult { load_rate, held, killed, gap, all_served, timeline, steal, verified })
     }
 

@@ -77,7 +77,7 @@ impl CrashReport {
             phases: phases(&timeline),
             steal,
             points: timeline.points(),
-            seen: timeline.findings,
+            seen: timeline.recording.findings,
             verified,
         }
     }

@@ -57,7 +57,7 @@ impl ScenarioReport {
         let steal = under_load.as_ref().map(|loaded| loaded.steal);
         let timeline = under_load.map(|loaded| loaded.timeline);
         let records = scenario.records;
-        let seen = timeline.as_ref().map(|timeline| timeline.findings.clone()).unwrap_or_default();
+        let seen = timeline.as_ref().map(|it| it.recording.findings.clone()).unwrap_or_default();
         ScenarioReport {
             system: system.to_string(),
             machine: processes::machine(),
@@ -72,7 +72,9 @@ impl ScenarioReport {
             steal,
             seen,
             verified,
-            generator_us_per_operation: timeline.as_ref().map_or(0.0, generator_cost),
+            generator_us_per_operation: timeline
+                .as_ref()
+                .map_or(0.0, Timeline::generator_us_per_operation),
             points: timeline.as_ref().map(Timeline::points).unwrap_or_default(),
             moving: timeline.as_ref().and_then(moving),
         }
@@ -291,11 +293,6 @@ impl OfferedLoad {
 pub(crate) fn phases(timeline: &Timeline) -> Vec<PhaseSummary> {
     let shown = [LoadPhase::Before, LoadPhase::During, LoadPhase::After];
     shown.into_iter().filter_map(|phase| timeline.phase(phase)).collect()
-}
-
-fn generator_cost(timeline: &Timeline) -> f64 {
-    let cpu = timeline.generator_cpu;
-    cpu.as_secs_f64() * 1e6 / timeline.findings.completed.max(1) as f64
 }
 
 fn moving(timeline: &Timeline) -> Option<(f64, f64)> {

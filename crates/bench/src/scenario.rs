@@ -123,7 +123,7 @@ impl Scenario {
         cluster.check()?;
         let (_, verified) = series.verify(dataset, progress)?;
         let load_rate = loaded.phase(LoadPhase::Before).map_or(0.0, |phase| phase.throughput);
-        let verified = verified.findings;
+        let verified = verified.recording.findings;
         Ok(ScenarioResult { load_rate, memory, moved, cost, under_load, verified })
     }
 

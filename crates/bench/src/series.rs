@@ -99,7 +99,7 @@ impl RunSeries<'_> {
         progress: &mut dyn FnMut(ScenarioProgress),
     ) -> Result<(Dataset, Timeline)> {
         let (dataset, loaded) = self.pass(RunWorkload::Load, dataset, progress)?;
-        ensure_loaded(&loaded.findings)?;
+        ensure_loaded(&loaded.recording.findings)?;
         Ok((dataset, loaded))
     }
 

@@ -1,6 +1,6 @@
 //! Timeline of a run: intervals and phases of all threads together.
 
-use crate::recorder::{Findings, INTERVAL, Interval, Latencies, LoadPhase, Recording};
+use crate::recorder::{INTERVAL, Interval, LoadPhase, Recording};
 use hdrhistogram::{Counter, Histogram};
 use serde::Serialize;
 use std::time::Duration;
@@ -15,18 +15,8 @@ pub struct Timeline {
     pub end: Instant,
     /// Begin of each phase in [`LoadPhase::ALL`], if it has begun.
     pub begins: [Option<Instant>; 4],
-    /// Intervals in order, from `start`.
-    pub intervals: Vec<Interval>,
-    /// Latencies in the order of [`LoadPhase::ALL`].
-    pub phases: [Latencies; 4],
-    /// Counts over the whole run.
-    pub findings: Findings,
-    /// Periods of at least half a millisecond in which no thread got an answer.
-    pub gaps: Vec<(Instant, Instant)>,
-    /// The same for answers from the watched slots only.
-    pub watched_gaps: Vec<(Instant, Instant)>,
-    /// Processor time of the generator's threads.
-    pub generator_cpu: Duration,
+    /// Recordings of all threads together: a gap is a period in which no thread got an answer.
+    pub recording: Recording,
 }
 
 /// Percentiles of latencies, in milliseconds.
@@ -86,41 +76,16 @@ impl Timeline {
         begins: [Option<Instant>; 4],
         recordings: Vec<Recording>,
     ) -> Timeline {
-        let mut recordings = recordings.into_iter();
-        let Some(first) = recordings.next() else { unreachable!("a run has at least one thread") };
-        let Recording { intervals, phases, findings, gaps, watched_gaps, cpu: generator_cpu } =
-            first;
-        let mut merged = Timeline {
-            start,
-            end,
-            begins,
-            intervals,
-            phases,
-            findings,
-            gaps,
-            watched_gaps,
-            generator_cpu,
+        let Some(recording) = recordings.into_iter().reduce(together) else {
+            unreachable!("a run has at least one thread")
         };
-        for recording in recordings {
-            merged.add(recording);
-        }
-        merged
+        Timeline { start, end, begins, recording }
     }
 
-    fn add(&mut self, recording: Recording) {
-        for (position, interval) in recording.intervals.into_iter().enumerate() {
-            match self.intervals.get_mut(position) {
-                Some(mine) => mine.add(&interval),
-                None => self.intervals.push(interval),
-            }
-        }
-        for (mine, theirs) in self.phases.iter_mut().zip(&recording.phases) {
-            mine.add(theirs);
-        }
-        self.findings.add(&recording.findings);
-        self.gaps = intersect(&self.gaps, &recording.gaps);
-        self.watched_gaps = intersect(&self.watched_gaps, &recording.watched_gaps);
-        self.generator_cpu += recording.cpu;
+    /// Returns the processor microseconds of the load generator per operation.
+    pub fn generator_us_per_operation(&self) -> f64 {
+        let Recording { cpu, findings, .. } = &self.recording;
+        cpu.as_secs_f64() * 1e6 / findings.completed.max(1) as f64
     }
 
     /// Returns the complete points of the timeline. The last answers of a run fall into an
@@ -134,7 +99,7 @@ impl Timeline {
             errors: interval.errors,
             redirects: interval.redirects,
         };
-        self.intervals.iter().enumerate().take(whole as usize).map(point).collect()
+        self.recording.intervals.iter().enumerate().take(whole as usize).map(point).collect()
     }
 
     /// Returns a phase, if the run had it.
@@ -143,7 +108,7 @@ impl Timeline {
         let until = self.begins[phase as usize + 1..].iter().flatten().next();
         let until = until.map_or(self.end, |until| (*until).min(self.end));
         let seconds = until.since(from).as_secs_f64();
-        let latencies = &self.phases[phase as usize];
+        let latencies = &self.recording.phases[phase as usize];
         let all = percentiles(&latencies.all());
         Some(PhaseSummary {
             phase,
@@ -159,15 +124,28 @@ impl Timeline {
     /// Returns the longest period without any answer that overlaps `from` to `until`. Periods
     /// below half a millisecond count as zero.
     pub fn longest_gap(&self, from: Instant, until: Instant) -> Duration {
-        longest(&self.gaps, from, until).map_or(Duration::ZERO, |gap| gap.1.since(gap.0))
+        longest(&self.recording.gaps, from, until).map_or(Duration::ZERO, |gap| gap.1.since(gap.0))
     }
 
     /// Returns the longest period without any answer from the watched slots that overlaps `from`
     /// to `until`: the last answer before it and the first one after it. Returns `None` if all
     /// periods were below half a millisecond.
     pub fn watched_gap(&self, from: Instant, until: Instant) -> Option<(Instant, Instant)> {
-        longest(&self.watched_gaps, from, until)
+        longest(&self.recording.watched_gaps, from, until)
     }
+}
+
+/// Returns the recording of two threads together.
+fn together(mut one: Recording, other: Recording) -> Recording {
+    let begun = one.intervals.len().min(other.intervals.len());
+    one.intervals.iter_mut().zip(&other.intervals).for_each(|(mine, theirs)| mine.add(theirs));
+    one.intervals.extend(other.intervals.into_iter().skip(begun));
+    one.phases.iter_mut().zip(&other.phases).for_each(|(mine, theirs)| mine.add(theirs));
+    one.findings.add(&other.findings);
+    one.gaps = intersect(&one.gaps, &other.gaps);
+    one.watched_gaps = intersect(&one.watched_gaps, &other.watched_gaps);
+    one.cpu += other.cpu;
+    one
 }
 
 fn longest(
@@ -245,7 +223,7 @@ mod tests {
         };
         let begins = [Some(ms(0)), Some(ms(0)), Some(ms(50)), None];
         let timeline = Timeline::merge(ms(0), ms(110), begins, vec![recording(1), recording(2)]);
-        assert_eq!(timeline.findings.completed, 200);
+        assert_eq!(timeline.recording.findings.completed, 200);
         assert_eq!(timeline.points()[0].latency.count, 200);
         let during = timeline.phase(LoadPhase::During).unwrap();
         assert_eq!(during.all.count, 100);

@@ -262,7 +262,7 @@ fn play_with(server: SocketAddr, patience: Duration) -> (Findings, Findings) {
         let before = std::mem::replace(&mut dataset, untouched);
         let (after, timeline) = run(&plan, before, &routes, |_| ()).unwrap();
         dataset = after;
-        timeline.findings
+        timeline.recording.findings
     };
     let mut written = pass(RunWorkload::Load);
     written.add(&pass(RunWorkload::Load));
