@@ -31,7 +31,6 @@ use thread_priority::{
 };
 use types::{ClusterId, HashSeed, ServerId};
 use wire::control::{ClusterMap, FromCoordinator, Holdings, Join};
-use wire::saved::SavedClusterState;
 
 /// Start a server.
 #[derive(Args)]

@@ -118,7 +118,7 @@ impl Engine {
         let piece = append.header.filter(|_| bytes > 0).map(|header| Piece { header, payload });
         let staged = piece.map(|piece| (ticket, piece));
         let payload = staged.as_ref().map(|(ticket, _)| *ticket);
-        let header = ReplicaHeader {
+        let replica_header = ReplicaHeader {
             format: ReplicaFormat::CURRENT,
             cluster: self.node.cluster(),
             id: append.replica,
@@ -127,7 +127,7 @@ impl Engine {
             boot: replication.disk.boot(),
         };
         let event = BackupEvent::Append { from, header, payload };
-        self.drive_backup(&replication, now, event, (Some(header), staged));
+        self.drive_backup(&replication, now, event, (Some(replica_header), staged));
     }
 
     fn note_route(&mut self, replication: &Replication, replica: ReplicaId, route: Route) {
