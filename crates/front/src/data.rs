@@ -8,7 +8,7 @@
 use crate::commands::{Refusal, Undone, refused};
 use crate::operators::counts::Counts;
 use std::collections::HashMap;
-use store::{Changes, Key, Need, NewValue, Record, Scratch, Worker};
+use store::{Changes, Key, Need, NewValue, Record, Scratch, TableKey, Worker};
 use types::limits::VALUE_BYTES_MAX;
 use types::{TableId, UnixMillis, Version};
 
@@ -161,8 +161,8 @@ impl Data<'_> {
     /// Changes a record beside another one like [`Worker::update_beside`].
     pub(crate) fn update_beside<T>(
         &mut self,
-        beside: (TableId, Key<'_>),
-        key: (TableId, Key<'_>),
+        beside: TableKey<'_>,
+        key: TableKey<'_>,
         f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
     ) -> Result<T, Undone> {
         match self {

@@ -25,6 +25,6 @@ pub use log::GracePeriod;
 pub use objects::{
     Arrival, ArrivalPlan, BEHIND_MAX_MILLIS, Changes, Expiring, Key, Missing, Need, NewValue,
     RangeClock, Record, RecoverError, Recovery, RecoveryPlan, ReplayCounters, ReplayError,
-    Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableSet, Tablet,
-    TabletMap, TabletState, Worker,
+    Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableKey, TableSet,
+    Tablet, TabletMap, TabletState, Worker,
 };

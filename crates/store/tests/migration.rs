@@ -4,7 +4,7 @@ mod common;
 
 use common::{Move, NOW, Server, TABLE, value};
 use std::sync::Arc;
-use store::{Missing, Need, RangeClock, Stall, TabletState};
+use store::{Missing, Need, RangeClock, Stall, TableKey, TabletState};
 use types::{HashRange, KeyHash, MigrationId, TableId, UnixMillis, Version};
 
 fn with(pairs: &[(&str, &str)]) -> Move {
@@ -375,7 +375,8 @@ fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
     let mut moving = with(&[("a", "1")]);
     let copy = |server: &mut Server, from: TableId, to: TableId| {
         let key = server.key("a");
-        server.worker.update_beside((from, key), (to, key), |[record, old], changes| {
+        let (beside, changed) = (TableKey { table: from, key }, TableKey { table: to, key });
+        server.worker.update_beside(beside, changed, |[record, old], changes| {
             let record = record.filter(|_| old.is_none());
             record.map(|record| changes.put(0, record.value, record.expiry)).is_some()
         })

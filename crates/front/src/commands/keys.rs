@@ -6,7 +6,7 @@ use super::table::{ALL, Family, Keys, ONE, TWO, command};
 use super::{Call, Done, Refusal, refused, uppercase_is};
 use crate::data::Found;
 use std::borrow::Cow;
-use store::{Changes, Key, Need, Record};
+use store::{Changes, Key, Need, Record, TableKey};
 use types::TableId;
 use types::limits::TABLES_MAX;
 
@@ -178,7 +178,8 @@ fn copy(call: &mut Call<'_>) -> Done {
             copy(records[0], records[1], 1, changes)
         })?
     } else {
-        call.backend.data().update_beside((table, from), (to, key), |[record, old], changes| {
+        let (beside, changed) = (TableKey { table, key: from }, TableKey { table: to, key });
+        call.backend.data().update_beside(beside, changed, |[record, old], changes| {
             copy(record, old, 0, changes)
         })?
     };

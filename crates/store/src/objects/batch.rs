@@ -11,7 +11,7 @@ use super::leaves::Leaves;
 use super::read::{judge, may_arrive, records};
 use super::view::{Found, Placed, View, kind_of};
 use super::worker::{Access, check_size};
-use super::write::{Removal, Writer};
+use super::write::{Removal, WriteTarget, WriteValue, Writer};
 use super::{Key, Need, Record, Stall, Worker};
 use crate::index::Word;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +68,7 @@ impl Worker {
         let mut leaves = Leaves::lock(&view, keys)?;
         let mut found = leaves.find_all(&view, keys);
         if need == Need::Records {
-            found = judge((table, keys), &accesses, &may_arrive(table, keys, &accesses), found)?;
+            found = judge(table, keys, &accesses, &may_arrive(table, keys, &accesses), found)?;
         }
         found.iter().for_each(|found| view.note_found(found));
         let records = records(&self.store, &found, &accesses);
@@ -121,19 +121,25 @@ impl<'b> Batch<'b, '_, '_> {
         Ok(())
     }
 
+    /// Returns the key at this position with its permission.
+    fn target(&self, at: usize) -> WriteTarget<'b, 'b> {
+        WriteTarget { key: self.keys[at], access: self.accesses[at] }
+    }
+
     /// Returns the planned changes by ascending hash. Draws the versions, so the leaves must be
     /// locked.
     fn plan(&self, order: &[usize], scratch: &'b Scratch) -> Vec<Step<'b>> {
         let mut steps = Vec::new();
         for change in last_changes(self.keys, order, scratch) {
             let at = change.key;
-            let (key, access, old) = (self.keys[at], self.accesses[at], self.found[at].old());
+            let (target, old) = (self.target(at), self.found[at].old());
             let (entry, may_arrive) = match &change.what {
                 What::Put { value, expiry } => {
-                    let value = &scratch.values[value.clone()];
-                    (Some(self.writer.object(key, access, (value, *expiry), old)), false)
+                    let bytes = &scratch.values[value.clone()];
+                    let value = WriteValue { bytes, expiry: *expiry };
+                    (Some(self.writer.object(target, value, old)), false)
                 }
-                What::Delete => match self.writer.removal(key, access, old) {
+                What::Delete => match self.writer.removal(target, old) {
                     Removal::Nothing => continue,
                     Removal::Unlink(_) => (None, false),
                     Removal::Bury { tombstone, may_arrive } => (Some(tombstone), may_arrive),
@@ -200,9 +206,8 @@ impl<'b> Batch<'b, '_, '_> {
         self.writer.view.note(new.word.address(), new.bytes);
         match step.entry.map(|entry| (entry.version, entry.body)) {
             Some((version, Body::Tombstone { .. })) => {
-                let at = step.key;
-                let grave = (self.keys[at].hash, version, new);
-                self.writer.mourn(self.accesses[at], grave, step.may_arrive);
+                let target = self.target(step.key);
+                self.writer.mourn(target, version, new, step.may_arrive);
             }
             Some((_, Body::Object { .. } | Body::CopiesOf(_))) | None => {}
         }

@@ -55,8 +55,12 @@ impl Worker {
             entries += window.len();
             for entry in window.drain(..) {
                 bytes += entry.candidate.encoded.len();
-                let head = (&mut self.head, &mut self.graves);
-                if cleaner.settle(&entry, head, &mut self.survivors).is_err() {
+                let output = CleanerOutput {
+                    head: &mut self.head,
+                    graves: &mut self.graves,
+                    survivors: &mut self.survivors,
+                };
+                if cleaner.settle(&entry, output).is_err() {
                     if self.store.log.is_durable() {
                         // A durable segment must be scanned completely, so the cleaner resumes
                         // here.
@@ -84,6 +88,15 @@ struct Cleaner<'t> {
     store: &'t Store,
     tablets: &'t TabletMap,
     turn: &'t Turn<'t>,
+}
+
+/// Parts of the worker to which the cleaner writes.
+struct CleanerOutput<'w> {
+    /// Tombstones of expired records.
+    head: &'w mut Head,
+    graves: &'w mut Graves,
+    /// Copies of live entries.
+    survivors: &'w mut Survivors,
 }
 
 /// An entry of the victim, with its key hash.
@@ -122,9 +135,9 @@ impl<'t> Cleaner<'t> {
     fn settle(
         &self,
         entry: &Hashed<'t>,
-        (head, graves): (&mut Head, &mut Graves),
-        survivors: &mut Survivors,
+        output: CleanerOutput<'_>,
     ) -> Result<(), Stall> {
+        let CleanerOutput { head, graves, survivors } = output;
         let address = entry.candidate.address;
         for table in self.tables_of(entry.candidate.entry.tenure, entry.hash) {
             let view = View::new(self.store, table, self.turn);

@@ -176,14 +176,14 @@ impl Pull<'_> {
         let next = view.index.walk(range, budget, view.turn, |hash, word| {
             if is_record(word) {
                 view.log.prefetch(word.address(), entry_bytes);
-                if let Some(due) = ahead.exchange(hash, word) {
-                    copy.push(&view, due);
+                if let Some((due_hash, due)) = ahead.exchange(hash, word) {
+                    copy.push(&view, due_hash, due);
                 }
             }
             if copy.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        for due in ahead.drain() {
-            copy.push(&view, due);
+        for (hash, word) in ahead.drain() {
+            copy.push(&view, hash, word);
         }
         match (next, copy.left) {
             (Some(next), Some(left)) => Some(next.min(left)),
@@ -254,7 +254,7 @@ struct Copying<'o> {
 impl Copying<'_> {
     /// Copies a record, unless it or an earlier one is too long. Its hash is not below `hash`.
     #[inline]
-    fn push(&mut self, view: &View<'_>, (hash, word): (KeyHash, Word)) {
+    fn push(&mut self, view: &View<'_>, hash: KeyHash, word: Word) {
         let entry = view.log.encoded(word.address(), view.turn);
         let length = self.writer.bytes() + RUN_HEADER_BYTES + entry.len();
         let fits = length <= self.limit || self.writer.bytes() == self.start;

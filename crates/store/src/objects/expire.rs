@@ -4,7 +4,7 @@ use super::store::behind;
 use super::tablets::TabletMap;
 use super::view::{Found, View};
 use super::worker::Access;
-use super::write::Writer;
+use super::write::{WriteTarget, Writer};
 use super::{Key, Stall, Worker};
 use crate::index::Kind;
 use crate::sync::atomic::Ordering;
@@ -94,7 +94,7 @@ pub(super) fn reclaim(
             let log = writer.view.log;
             let Some(old) = found.old() else { return Ok(()) };
             if !log.is_durable() || access.is_inherited() {
-                writer.remove(&mut leaf, (key, access), Some(old))?;
+                writer.remove(&mut leaf, WriteTarget { key, access }, Some(old))?;
             } else if log.is_stable(&log.end_of(old.word.address(), old.bytes))
                 || planted::is(Bug::ReclaimedUnstable)
             {

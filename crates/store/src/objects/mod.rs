@@ -76,6 +76,15 @@ pub struct Key<'a> {
     pub bytes: &'a [u8],
 }
 
+/// A key of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableKey<'a> {
+    /// Table of the key.
+    pub table: TableId,
+    /// The key.
+    pub key: Key<'a>,
+}
+
 /// An existing record as the store returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {

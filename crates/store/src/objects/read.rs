@@ -96,13 +96,13 @@ fn look<'t>(
             return Ok(found);
         }
         if let Some(may_arrive) = judgment {
-            return judge((table, keys), accesses, &may_arrive, found);
+            return judge(table, keys, accesses, &may_arrive, found);
         }
         judgment = Some(may_arrive(table, keys, accesses));
     }
     let leaves = Leaves::lock(view, keys)?;
     let found = leaves.find_all(view, keys);
-    judge((table, keys), accesses, &may_arrive(table, keys, accesses), found)
+    judge(table, keys, accesses, &may_arrive(table, keys, accesses), found)
 }
 
 /// Searches once without a lock; returns `None` if a leaf changed meanwhile.
@@ -121,7 +121,8 @@ pub(super) fn may_arrive(table: TableId, keys: &[Key<'_>], accesses: &[Access<'_
 
 /// Returns the found entries, or the stall that lists every absent record that may still arrive.
 pub(super) fn judge<'t>(
-    (table, keys): (TableId, &[Key<'_>]),
+    table: TableId,
+    keys: &[Key<'_>],
     accesses: &[Access<'_>],
     may_arrive: &[bool],
     found: Vec<Found<'t>>,

@@ -177,7 +177,7 @@ impl<'t> Entering<'t> {
         while entries_max > 0 && !entries.is_at_end() {
             window.clear();
             let count = entries_max.min(WINDOW);
-            let failed = self.fill((first, &mut entries), count, &mut window);
+            let failed = self.fill(first, &mut entries, count, &mut window);
             self.prefetch_rivals(&window);
             entries_max = entries_max.saturating_sub(WINDOW);
             let highest = window.iter().map(|read| read.entry.version).max();
@@ -202,7 +202,8 @@ impl<'t> Entering<'t> {
     /// Parses the next entries and prefetches their buckets.
     fn fill(
         &mut self,
-        (first, entries): (Address, &mut EntryReader<'t>),
+        first: Address,
+        entries: &mut EntryReader<'t>,
         count: usize,
         window: &mut Vec<Read<'t>>,
     ) -> Result<(), Corrupt> {

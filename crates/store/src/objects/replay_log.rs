@@ -29,7 +29,8 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        self.replay_entries((recovery, true), (entries, from), entries_max)
+        let origin = Bringer::Recovery { recovery, is_settled: true };
+        self.replay_entries(recovery, origin, EntryReader::from(entries, from), entries_max)
     }
 
     /// Does the same as [`Worker::replay_log`] for entries that a later reader may not find in
@@ -42,19 +43,19 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        self.replay_entries((recovery, false), (entries, from), entries_max)
+        let origin = Bringer::Recovery { recovery, is_settled: false };
+        self.replay_entries(recovery, origin, EntryReader::from(entries, from), entries_max)
     }
 
     fn replay_entries(
         &mut self,
-        (recovery, is_settled): (&Arc<Recovery>, bool),
-        (entries, from): (&[u8], usize),
+        recovery: &Recovery,
+        origin: Bringer<'_>,
+        reader: EntryReader<'_>,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        let bringer = Bringer::Recovery { recovery, is_settled };
-        let reader = EntryReader::from(entries, from);
         let mut source = Log { reader, recovery, seen: Seen::default() };
-        let replayed = self.replay_from(bringer, &mut source, entries_max);
+        let replayed = self.replay_from(origin, &mut source, entries_max);
         recovery.note_seen(&source.seen);
         replayed
     }

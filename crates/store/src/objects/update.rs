@@ -4,9 +4,9 @@
 use super::changes::{Changes, Scratch, What};
 use super::expire::reclaim_touched;
 use super::view::{Found, Placed, View};
-use super::worker::{Access, check_size};
-use super::write::Writer;
-use super::{Key, Need, Record, Stall, Worker};
+use super::worker::check_size;
+use super::write::{WriteTarget, WriteValue, Writer};
+use super::{Key, Need, Record, Stall, TableKey, Worker};
 use crate::index::LeafGuard;
 use planted::Bug;
 use types::{TableId, UnixMillis};
@@ -30,7 +30,7 @@ impl Worker {
         let old = view.find_locked(&leaf, key).old();
         let (head, graves) = (&mut self.head, &mut self.graves);
         let mut writer = Writer { store: &self.store, head, graves, view };
-        writer.put(&mut leaf, (key, access), old, (value, expiry))
+        writer.put(&mut leaf, WriteTarget { key, access }, old, WriteValue { bytes: value, expiry })
     }
 
     /// Passes the records to `f`, which decides how they change, as one atomic step. If the
@@ -64,14 +64,15 @@ impl Worker {
         let view = View::for_client(&self.store, table, &turn, &self.shown);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
-        let found = look(&view, &leaf, (key, access), need)?;
+        let target = WriteTarget { key, access };
+        let found = look(&view, &leaf, target, need)?;
         let record = found.record(access.clock(&self.store));
         let has_expired = record.is_none() && found.may_expire();
         let mut changes = Changes::new(&mut self.scratch, 1);
         let result = f(record, &mut changes);
         let (head, graves) = (&mut self.head, &mut self.graves);
         let writer = Writer { store: &self.store, head, graves, view };
-        carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
+        carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
         if has_expired && self.scratch.list.is_empty() {
             drop(leaf);
             let view = View::new(&self.store, table, &turn);
@@ -82,43 +83,47 @@ impl Worker {
     }
 
     /// Does the same as [`Worker::update_one`] with all records needed, together with a record of
-    /// another table. `f` receives that record first.
+    /// another table, `beside`. `f` receives that record first.
     ///
     /// # Panics
     /// If both tables are the same.
     pub fn update_beside<T>(
         &mut self,
-        (beside, other): (TableId, Key<'_>),
-        (table, key): (TableId, Key<'_>),
+        beside: TableKey<'_>,
+        changed: TableKey<'_>,
         f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
     ) -> Result<T, Stall> {
-        assert_ne!(beside, table, "one leaf would be locked twice");
+        let TableKey { table: other_table, key: other_key } = beside;
+        let TableKey { table, key } = changed;
+        assert_ne!(other_table, table, "one leaf would be locked twice");
         check_size(key.bytes, 0)?;
         let access = self.tablets.access(table, key.hash)?;
-        let other_access = self.tablets.access(beside, other.hash)?;
+        let other_access = self.tablets.access(other_table, other_key.hash)?;
         let turn = self.participant.turn();
         let view = View::for_client(&self.store, table, &turn, &self.shown);
-        let other_view = View::for_client(&self.store, beside, &turn, &self.shown);
+        let other_view = View::for_client(&self.store, other_table, &turn, &self.shown);
         access.make_leaf(&view, key.hash);
-        other_access.make_leaf(&other_view, other.hash);
+        other_access.make_leaf(&other_view, other_key.hash);
         // Locked by ascending table, so that two such updates cannot deadlock.
         let (mut leaf, other_leaf);
-        if table < beside {
+        if table < other_table {
             leaf = view.lock(key.hash)?;
-            other_leaf = other_view.lock(other.hash)?;
+            other_leaf = other_view.lock(other_key.hash)?;
         } else {
-            other_leaf = other_view.lock(other.hash)?;
+            other_leaf = other_view.lock(other_key.hash)?;
             leaf = view.lock(key.hash)?;
         }
-        let seen = look(&other_view, &other_leaf, (other, other_access), Need::Records)?;
-        let found = look(&view, &leaf, (key, access), Need::Records)?;
+        let other = WriteTarget { key: other_key, access: other_access };
+        let target = WriteTarget { key, access };
+        let seen = look(&other_view, &other_leaf, other, Need::Records)?;
+        let found = look(&view, &leaf, target, Need::Records)?;
         let records =
             [seen.record(other_access.clock(&self.store)), found.record(access.clock(&self.store))];
         let mut changes = Changes::new(&mut self.scratch, 1);
         let result = f(records, &mut changes);
         let (head, graves) = (&mut self.head, &mut self.graves);
         let writer = Writer { store: &self.store, head, graves, view };
-        carry_out(&self.scratch, writer, &mut leaf, (key, access), found.old())?;
+        carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
         Ok(result)
     }
 }
@@ -129,9 +134,10 @@ impl Worker {
 fn look<'t>(
     view: &View<'t>,
     leaf: &LeafGuard<'_>,
-    (key, access): (Key<'_>, Access<'_>),
+    target: WriteTarget<'_, '_>,
     need: Need,
 ) -> Result<Found<'t>, Stall> {
+    let WriteTarget { key, access } = target;
     let found = view.find_locked(leaf, key);
     if let (Need::Records, Found::Nothing, Some(arrival)) = (need, &found, access.arrival)
         && arrival.may_arrive(view.table, key.hash)
@@ -149,16 +155,16 @@ fn carry_out(
     scratch: &Scratch,
     mut writer: Writer<'_, '_>,
     leaf: &mut LeafGuard<'_>,
-    (key, access): (Key<'_>, Access<'_>),
+    target: WriteTarget<'_, '_>,
     old: Option<Placed>,
 ) -> Result<(), Stall> {
     let Some(change) = scratch.list.last() else { return Ok(()) };
     match &change.what {
         What::Put { value, expiry } => {
-            let value = &scratch.values[value.clone()];
-            check_size(key.bytes, value.len())?;
-            writer.put(leaf, (key, access), old, (value, *expiry))
+            let bytes = &scratch.values[value.clone()];
+            check_size(target.key.bytes, bytes.len())?;
+            writer.put(leaf, target, old, WriteValue { bytes, expiry: *expiry })
         }
-        What::Delete => writer.remove(leaf, (key, access), old),
+        What::Delete => writer.remove(leaf, target, old),
     }
 }

@@ -11,6 +11,21 @@ use crate::log::{Head, OutOfMemory};
 use types::{KeyHash, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
+/// A key that an operation may change, with the operation's permission.
+#[derive(Clone, Copy)]
+pub(super) struct WriteTarget<'k, 'm> {
+    pub(super) key: Key<'k>,
+    pub(super) access: Access<'m>,
+}
+
+/// A value to write, with its expiry.
+#[derive(Clone, Copy)]
+pub(super) struct WriteValue<'k> {
+    pub(super) bytes: &'k [u8],
+    /// Expiry time; `None` if the record does not expire.
+    pub(super) expiry: Option<UnixMillis>,
+}
+
 /// References needed to change keys of one table.
 pub(super) struct Writer<'w, 't> {
     pub(super) store: &'w Store,
@@ -25,38 +40,40 @@ impl<'t> Writer<'_, 't> {
     pub(super) fn put(
         &mut self,
         leaf: &mut LeafGuard<'_>,
-        (key, access): (Key<'_>, Access<'_>),
+        target: WriteTarget<'_, '_>,
         old: Option<Placed>,
-        value: (&[u8], Option<UnixMillis>),
+        value: WriteValue<'_>,
     ) -> Result<(), Stall> {
-        let mut entry = self.object(key, access, value, old);
+        let mut entry = self.object(target, value, old);
         let address = match self.view.log.is_durable() {
             false => self.head.append_one(&entry)?,
             true => self.head.append_replacing(&mut entry)?,
         };
-        let word = Word::new(key.hash, kind_of(&entry), address);
-        self.link(leaf, key.hash, old, Placed::new(word, &entry))
+        let hash = target.key.hash;
+        let word = Word::new(hash, kind_of(&entry), address);
+        self.link(leaf, hash, old, Placed::new(word, &entry))
     }
 
     /// Removes the key. Leaves a tombstone in its place where one is needed.
     pub(super) fn remove(
         &mut self,
         leaf: &mut LeafGuard<'_>,
-        (key, access): (Key<'_>, Access<'_>),
+        target: WriteTarget<'_, '_>,
         old: Option<Placed>,
     ) -> Result<(), Stall> {
-        match self.removal(key, access, old) {
+        let hash = target.key.hash;
+        match self.removal(target, old) {
             Removal::Nothing => {}
             Removal::Unlink(old) => {
-                leaf.remove(key.hash, old.word, old.bytes);
+                leaf.remove(hash, old.word, old.bytes);
                 self.view.retire(old);
             }
             Removal::Bury { tombstone, may_arrive } => {
                 let address = self.head.append_one_reserved(&tombstone)?;
-                let word = Word::new(key.hash, kind_of(&tombstone), address);
+                let word = Word::new(hash, kind_of(&tombstone), address);
                 let new = Placed::new(word, &tombstone);
-                self.link(leaf, key.hash, old, new)?;
-                self.mourn(access, (key.hash, tombstone.version, new), may_arrive);
+                self.link(leaf, hash, old, new)?;
+                self.mourn(target, tombstone.version, new, may_arrive);
             }
         }
         Ok(())
@@ -65,10 +82,10 @@ impl<'t> Writer<'_, 't> {
     /// Decides how to remove a key. Draws the version, so the leaf must be locked.
     pub(super) fn removal<'k>(
         &self,
-        key: Key<'k>,
-        access: Access<'_>,
+        target: WriteTarget<'k, '_>,
         old: Option<Placed>,
     ) -> Removal<'k> {
+        let WriteTarget { key, access } = target;
         let may_arrive = access.may_arrive(self.view.table, key.hash);
         let is_needed = match (self.view.log.is_durable(), old.map(|old| old.word.kind())) {
             (true, Some(Kind::Object | Kind::Expiring)) => true,
@@ -78,7 +95,7 @@ impl<'t> Writer<'_, 't> {
         };
         match old {
             _ if is_needed => {
-                Removal::Bury { tombstone: self.tombstone(key, access, old), may_arrive }
+                Removal::Bury { tombstone: self.tombstone(target, old), may_arrive }
             }
             Some(old) => Removal::Unlink(old),
             None => Removal::Nothing,
@@ -90,10 +107,12 @@ impl<'t> Writer<'_, 't> {
     /// record may be read there again. Otherwise the word goes when the tombstone is synced.
     pub(super) fn mourn(
         &mut self,
-        access: Access<'_>,
-        (hash, version, tombstone): (KeyHash, Version, Placed),
+        target: WriteTarget<'_, '_>,
+        version: Version,
+        tombstone: Placed,
         may_arrive: bool,
     ) {
+        let WriteTarget { key: Key { hash, .. }, access } = target;
         let table = self.view.table;
         match (access.arrival, access.recovery) {
             (Some(arrival), _) if may_arrive || self.view.log.is_durable() => {
@@ -111,31 +130,31 @@ impl<'t> Writer<'_, 't> {
     #[inline]
     pub(super) fn object<'k>(
         &self,
-        key: Key<'k>,
-        access: Access<'_>,
-        (value, expiry): (&'k [u8], Option<UnixMillis>),
+        target: WriteTarget<'k, '_>,
+        value: WriteValue<'k>,
         old: Option<Placed>,
     ) -> Entry<'k> {
+        let WriteValue { bytes: value, expiry } = value;
         let log = self.view.log;
         let replaces = match old {
             Some(old) if log.is_durable() => Some(log.location_of(old.word.address())),
             Some(_) | None => None,
         };
         Entry {
-            tenure: access.tenure,
+            tenure: target.access.tenure,
             version: self.store.draw_version(),
-            key: key.bytes,
+            key: target.key.bytes,
             body: Body::Object { expiry, replaces, value },
         }
     }
 
     /// Returns the tombstone entry for the key. Draws the version.
-    fn tombstone<'k>(&self, key: Key<'k>, access: Access<'_>, old: Option<Placed>) -> Entry<'k> {
+    fn tombstone<'k>(&self, target: WriteTarget<'k, '_>, old: Option<Placed>) -> Entry<'k> {
         let location = old.map(|old| self.view.log.location_of(old.word.address()));
         Entry {
-            tenure: access.tenure,
+            tenure: target.access.tenure,
             version: self.store.draw_version(),
-            key: key.bytes,
+            key: target.key.bytes,
             body: Body::Tombstone { dead: location.map_or(Dead::Nothing, Dead::At) },
         }
     }

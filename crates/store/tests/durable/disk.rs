@@ -169,13 +169,14 @@ impl Disk {
     pub(crate) fn recover(
         &mut self,
         config: StoreConfig,
-        (tablets, now): (TabletMap, UnixMillis),
+        tablets: TabletMap,
+        now: UnixMillis,
         order: impl FnOnce(&mut Vec<SegmentId>),
     ) -> (Arc<Store>, Vec<Worker>) {
         let (store, mut workers) = self.begin_recovery(config);
         store.publish(tablets);
         workers.iter_mut().for_each(|worker| worker.begin_turn(now));
-        self.enter((&store, &mut workers), now, order);
+        self.enter(&store, &mut workers, now, order);
         (store, workers)
     }
 
@@ -190,7 +191,8 @@ impl Disk {
     /// Recovers the whole log in this order: adopts the segments and enters their entries.
     pub(crate) fn enter(
         &mut self,
-        (store, workers): (&Arc<Store>, &mut [Worker]),
+        store: &Arc<Store>,
+        workers: &mut [Worker],
         now: UnixMillis,
         order: impl FnOnce(&mut Vec<SegmentId>),
     ) {

@@ -42,7 +42,7 @@ fn tablets(tenure: u64, state: TabletState) -> TabletMap {
 impl Server {
     fn new(map: TabletMap) -> Server {
         let mut disk = Disk::default();
-        let (store, workers) = disk.recover(config(24 << 16, 1 << 16, 2), (map, NOW), |_| {});
+        let (store, workers) = disk.recover(config(24 << 16, 1 << 16, 2), map, NOW, |_| {});
         Server { store, workers, disk, now: NOW }
     }
 

@@ -12,9 +12,9 @@ const SEGMENT_BYTES: usize = 64 << 10;
 /// to drop. Returns whether the record exists after a crash.
 pub(crate) fn an_original_outlives_its_copy() -> bool {
     let config = || config(24 * SEGMENT_BYTES, SEGMENT_BYTES, 1);
-    let serving = || (TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)]), NOW);
+    let serving = || TabletMap::new(vec![tablet(HashRange::ALL, TabletState::Serving)]);
     let mut disk = Disk::default();
-    let (store, mut workers) = disk.recover(config(), serving(), |_| {});
+    let (store, mut workers) = disk.recover(config(), serving(), NOW, |_| {});
     let worker = &mut workers[0];
     let copied = key(&store, b"copied");
     worker.put(TABLE, copied, b"original", None).unwrap();
@@ -48,6 +48,6 @@ pub(crate) fn an_original_outlives_its_copy() -> bool {
     disk.sync_all(&store);
     drop(workers);
     let mut disk = disk.after_crash(None::<fn(usize) -> usize>);
-    let (store, mut workers) = disk.recover(config(), serving(), |_| {});
+    let (store, mut workers) = disk.recover(config(), serving(), NOW, |_| {});
     workers[0].read_one(TABLE, key(&store, b"copied"), |record| record.is_some()).unwrap()
 }

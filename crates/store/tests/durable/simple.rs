@@ -25,7 +25,7 @@ struct Server {
 impl Server {
     fn new() -> Server {
         let mut disk = Disk::default();
-        let (store, workers) = disk.recover(config(64 << 20, 4 << 20, 1), (serving(), NOW), |_| {});
+        let (store, workers) = disk.recover(config(64 << 20, 4 << 20, 1), serving(), NOW, |_| {});
         Server { store, workers, disk }
     }
 
@@ -69,7 +69,7 @@ impl Server {
     /// Restarts the server after a crash. All saved data is recovered.
     fn crash(mut self) -> Server {
         let (store, workers) =
-            self.disk.recover(config(64 << 20, 4 << 20, 1), (serving(), NOW), |_| {});
+            self.disk.recover(config(64 << 20, 4 << 20, 1), serving(), NOW, |_| {});
         Server { store, workers, disk: self.disk }
     }
 }
@@ -88,7 +88,7 @@ fn a_turn_that_began_before_the_tablets_were_published_recovers_by_them_all_the_
     let (store, mut workers) = server.disk.begin_recovery(config(64 << 20, 4 << 20, 1));
     workers[0].begin_turn(NOW);
     store.publish(serving());
-    server.disk.enter((&store, &mut workers), NOW, |_| {});
+    server.disk.enter(&store, &mut workers, NOW, |_| {});
     let mut server = Server { store, workers, disk: server.disk };
     assert_eq!(server.get("kept").as_deref(), Some("1"));
     assert_eq!(server.get("deleted"), None);
@@ -146,7 +146,7 @@ fn a_write_that_was_refused_is_not_there_after_a_crash() {
     // Short records in a few slots: leaves cannot grow while the open segment has room.
     let small = || config(16 * SMALL, SMALL, 1);
     let mut disk = Disk::default();
-    let (store, mut workers) = disk.recover(small(), (serving(), NOW), |_| {});
+    let (store, mut workers) = disk.recover(small(), serving(), NOW, |_| {});
     let mut refused = Vec::new();
     for number in 0..100_000 {
         workers[0].begin_turn(NOW);
@@ -158,7 +158,7 @@ fn a_write_that_was_refused_is_not_there_after_a_crash() {
     }
     assert!(refused.len() > 50_000, "{} were refused", refused.len());
     drop(workers);
-    let (store, mut workers) = disk.recover(small(), (serving(), NOW), |_| {});
+    let (store, mut workers) = disk.recover(small(), serving(), NOW, |_| {});
     let is_there = |name: &String| {
         let key = key(&store, name.as_bytes());
         workers[0].read_one(TABLE, key, |record| record.is_some()).unwrap()
@@ -173,7 +173,7 @@ fn a_server_that_was_full_has_room_again_for_what_is_overwritten() {
     for (length, keys) in [(1000, 600), (8, 6000)] {
         let mut disk = Disk::default();
         let small = config(24 * SMALL, SMALL, 2);
-        let (store, mut workers) = disk.recover(small, (serving(), NOW), |_| {});
+        let (store, mut workers) = disk.recover(small, serving(), NOW, |_| {});
         let mut written = 0;
         for number in 0..60_000 {
             let worker = &mut workers[number % 2];
@@ -249,7 +249,7 @@ fn what_a_migration_brought_is_there_after_a_crash() {
 #[test]
 fn what_was_handed_out_can_be_read_by_every_worker_and_nothing_else() {
     let mut disk = Disk::default();
-    let (store, mut workers) = disk.recover(config(64 << 20, 4 << 20, 2), (serving(), NOW), |_| {});
+    let (store, mut workers) = disk.recover(config(64 << 20, 4 << 20, 2), serving(), NOW, |_| {});
     let segment = |disk: &Disk| *disk.segments.keys().next().unwrap();
     workers[0].put(TABLE, key(&store, b"a"), b"1", None).unwrap();
     disk.save(&store, &mut workers[0], || true);
@@ -322,7 +322,7 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
     }));
     let state = TabletState::Recovering(Arc::clone(&recovery));
     let recovering = TabletMap::new(vec![tablet(HashRange::ALL, state)]);
-    let (store, mut workers) = disk.recover(small(), (recovering, NOW), |_| {});
+    let (store, mut workers) = disk.recover(small(), recovering, NOW, |_| {});
     let mut refused = Vec::new();
     for number in 0..50_000 {
         workers[0].begin_turn(NOW);
@@ -339,7 +339,7 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
     disk.save(&store, &mut workers[0], || true);
     assert!(refused.len() > 20_000, "{} were refused", refused.len());
     drop(workers);
-    let (store, mut workers) = disk.recover(small(), (serving(), NOW), |_| {});
+    let (store, mut workers) = disk.recover(small(), serving(), NOW, |_| {});
     let is_there = |name: &String| {
         let key = key(&store, name.as_bytes());
         workers[0].read_one(TABLE, key, |record| record.is_some()).unwrap()

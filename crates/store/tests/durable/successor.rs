@@ -41,8 +41,8 @@ impl World {
         let mut twin = Twin::new(self.scale, left, self.tenure, self.now);
         let old_tenure = self.tenure;
         self.disk = Disk::default();
-        let none = (TabletMap::default(), self.now);
-        (self.store, self.workers) = self.disk.recover(self.scale.config(), none, |_| {});
+        let (none, now) = (TabletMap::default(), self.now);
+        (self.store, self.workers) = self.disk.recover(self.scale.config(), none, now, |_| {});
         let stretches = left.stretches(&mut self.rng, 200).into_iter();
         let stretches: Vec<Arc<Vec<u8>>> = stretches.map(Arc::new).collect();
         loop {
@@ -219,8 +219,8 @@ struct Twin {
 
 impl Twin {
     fn new(scale: Scale, left: &Disk, tenure: u64, now: types::UnixMillis) -> Twin {
-        let serving = (super::tablets(tenure, false), now);
-        let (_, workers) = left.clone().recover(scale.config(), serving, |_| {});
+        let serving = super::tablets(tenure, false);
+        let (_, workers) = left.clone().recover(scale.config(), serving, now, |_| {});
         Twin { workers }
     }
 

@@ -71,7 +71,7 @@ impl World {
     pub(crate) fn new(seed: u64, scale: Scale) -> World {
         let (now, tenure) = (UnixMillis(1_000_000), 1);
         let mut disk = Disk::default();
-        let (store, workers) = disk.recover(scale.config(), (tablets(tenure, false), now), |_| {});
+        let (store, workers) = disk.recover(scale.config(), tablets(tenure, false), now, |_| {});
         World {
             rng: Rng::with_seed(seed),
             scale,
@@ -373,8 +373,9 @@ impl World {
         self.disk = left;
         let seed = self.rng.u64(..);
         let order = |segments: &mut Vec<SegmentId>| Rng::with_seed(seed).shuffle(segments);
-        let serving = (tablets(self.tenure, false), self.now);
-        (self.store, self.workers) = self.disk.recover(self.scale.config(), serving, order);
+        let serving = tablets(self.tenure, false);
+        (self.store, self.workers) =
+            self.disk.recover(self.scale.config(), serving, self.now, order);
     }
 
     /// Returns the states of which one must be present after a crash.
