@@ -15,7 +15,7 @@ use std::{
 use std::{hash::Hasher, sync::Arc};
 use store::{
     Address,
-    index::{Find, Index, Kind, Slab, WalkBudget, Word},
+    index::{Find, Index, WordKind, Slab, WalkBudget, Word},
     log::{Log, LogConfig, Participant},
 };
 use types::{HashRange, KeyHash, ReactorId, SLOT_COUNT, Slot};
@@ -81,7 +81,7 @@ impl World {
         }
         let turn = self.participant.turn();
         let mut guard = self.index.lock(hash, &turn).expect("no other thread locks");
-        let word = Word::new(hash, Kind::Object, Address::from_units(number));
+        let word = Word::new(hash, WordKind::Object, Address::from_units(number));
         guard.insert(hash, word, 130).expect("memory");
     }
 
@@ -95,7 +95,7 @@ impl World {
             let mut guard = self.index.lock(first, &turn).expect("no other thread locks");
             let covered = rest.iter().take_while(|(hash, _)| guard.covers(*hash)).count();
             for &(hash, number) in &rest[..covered] {
-                let word = Word::new(hash, Kind::Object, Address::from_units(number));
+                let word = Word::new(hash, WordKind::Object, Address::from_units(number));
                 guard.insert(hash, word, 130).expect("memory");
             }
             rest = &rest[covered..];

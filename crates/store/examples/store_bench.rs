@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use store::index::{Index, Kind, Slab, WalkBudget, Word};
+use store::index::{Index, WordKind, Slab, WalkBudget, Word};
 use store::log::{Log, LogConfig, Participant, SideLog};
 use store::{
     Address, Arrival, ArrivalPlan, Key, Need, RangeClock, Recovery, RecoveryPlan, Store,
@@ -166,7 +166,7 @@ fn walk_alone(seed: &HashSeed, records: usize, huge_pages: bool) -> f64 {
         }
         let turn = reactor.turn();
         let hash = key_hash(seed, &key_of(number));
-        let word = Word::new(hash, Kind::Object, Address::from_units(number as u64));
+        let word = Word::new(hash, WordKind::Object, Address::from_units(number as u64));
         index
             .lock(hash, &turn)
             .expect("no other thread locks")
@@ -180,7 +180,7 @@ fn walk_alone(seed: &HashSeed, records: usize, huge_pages: bool) -> f64 {
         let mut rest = Some(HashRange::ALL);
         while let Some(range) = rest {
             let next = index.walk(range, budget, &turn, |_, word| {
-                met += usize::from(word.kind() == Kind::Object);
+                met += usize::from(word.kind() == WordKind::Object);
                 ControlFlow::Continue(())
             });
             rest = next.map(|next| HashRange::new(next, range.last()));

@@ -74,7 +74,7 @@ pub(super) fn pause() {
 
 /// Use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum BlockUse {
     /// Buckets of words, with the header in the last one.
     Leaf,
     /// One bucket of nodes.
@@ -108,13 +108,13 @@ pub(super) const NODE_BUCKETS_MAX: usize = 256;
 
 impl Node {
     /// Creates a node for a block that the slab has allocated.
-    pub(super) fn new(purpose: Use, address: usize, buckets: usize) -> Node {
+    pub(super) fn new(purpose: BlockUse, address: usize, buckets: usize) -> Node {
         let address = address as u64;
         assert!(address.is_multiple_of(BUCKET_BYTES as u64) && address & !ADDRESS_MASK == 0);
         assert!((1..=NODE_BUCKETS_MAX).contains(&buckets), "a block of {buckets} buckets");
         let purpose = match purpose {
-            Use::Leaf => 0,
-            Use::Directory => DIRECTORY,
+            BlockUse::Leaf => 0,
+            BlockUse::Directory => DIRECTORY,
         };
         Node(purpose | (buckets as u64 - 1) << BUCKETS_SHIFT | address)
     }

@@ -6,8 +6,8 @@
 
 use super::{
     NoRoom,
-    bucket::{NODE_BUCKETS_MAX, Node, Use, WORDS},
-    leaf::{Leaf, Totals},
+    bucket::{BlockUse, NODE_BUCKETS_MAX, Node, WORDS},
+    leaf::{Leaf, LeafTotals},
     slab::Slab,
     tree::{DEPTH_MAX, FAN, FAN_BITS, digit, for_each_node},
     word::{TAG_BITS, Word},
@@ -60,7 +60,7 @@ impl<'t> Builder<'t> {
     pub(super) fn build(
         &mut self,
         words: &mut [Word],
-        totals: Totals,
+        totals: LeafTotals,
         depth: u32,
         mut buckets: usize,
     ) -> Result<Node, NoRoom> {
@@ -77,7 +77,7 @@ impl<'t> Builder<'t> {
     pub(super) fn build_for(&mut self, records: usize, depth: u32) -> Result<Node, NoRoom> {
         let places = Leaf::capacity(buckets_max(depth));
         if records * 100 <= places * FILL_PERCENT || depth >= DEPTH_MAX {
-            return self.build(&mut [], Totals::default(), depth, buckets_for(records));
+            return self.build(&mut [], LeafTotals::default(), depth, buckets_for(records));
         }
         self.directory(|builder, _| builder.build_for(records.div_ceil(FAN), depth + FAN_BITS))
     }
@@ -94,14 +94,14 @@ impl<'t> Builder<'t> {
     fn leaf(
         &mut self,
         words: &[Word],
-        totals: Totals,
+        totals: LeafTotals,
         depth: u32,
         buckets: usize,
     ) -> Result<Option<Node>, NoRoom> {
         if words.len() > Leaf::capacity(buckets) {
             return Ok(None);
         }
-        let node = self.slab.allocate(Use::Leaf, buckets).ok_or(NoRoom::OutOfMemory)?;
+        let node = self.slab.allocate(BlockUse::Leaf, buckets).ok_or(NoRoom::OutOfMemory)?;
         let leaf = Leaf::new(node.block(self.turn), depth);
         leaf.clear();
         if !leaf.fill(words) {
@@ -113,7 +113,12 @@ impl<'t> Builder<'t> {
         Ok(Some(node))
     }
 
-    fn divide(&mut self, words: &mut [Word], totals: Totals, depth: u32) -> Result<Node, NoRoom> {
+    fn divide(
+        &mut self,
+        words: &mut [Word],
+        totals: LeafTotals,
+        depth: u32,
+    ) -> Result<Node, NoRoom> {
         words.sort_unstable_by_key(|word| word.tag());
         let mut rest: &mut [Word] = words;
         let mut shares = Shares { words: rest.len() as i64, totals };
@@ -131,7 +136,7 @@ impl<'t> Builder<'t> {
         &mut self,
         mut child: impl FnMut(&mut Self, usize) -> Result<Node, NoRoom>,
     ) -> Result<Node, NoRoom> {
-        let node = self.slab.allocate(Use::Directory, 1).ok_or(NoRoom::OutOfMemory)?;
+        let node = self.slab.allocate(BlockUse::Directory, 1).ok_or(NoRoom::OutOfMemory)?;
         self.bytes += node.bytes();
         let cells = &node.block(self.turn)[0].cells;
         cells.iter().for_each(|cell| cell.store(0));
@@ -152,18 +157,18 @@ impl<'t> Builder<'t> {
 struct Shares {
     /// Words without a share so far.
     words: i64,
-    totals: Totals,
+    totals: LeafTotals,
 }
 
 impl Shares {
     /// Returns the share of these words. Records are counted; bytes are divided by the number of
     /// words, because the index does not know the length per word. The last part gets the exact
     /// rest, so the sum is exact.
-    fn take(&mut self, words: &[Word]) -> Totals {
+    fn take(&mut self, words: &[Word]) -> LeafTotals {
         let count = words.len() as i64;
         let bytes = if self.words == 0 { 0 } else { self.totals.bytes * count / self.words };
         let bytes = if count == self.words { self.totals.bytes } else { bytes };
-        let share = Totals { records: records_among(words), bytes };
+        let share = LeafTotals { records: records_among(words), bytes };
         self.words -= count;
         self.totals.bytes -= bytes;
         share

@@ -5,7 +5,7 @@ use super::{
     bucket::Cell,
     growth::{Builder, larger},
     leaf::Leaf,
-    tree::{Place, descend, for_each_leaf},
+    tree::{TreePosition, descend, for_each_leaf},
     word::{TAG_BITS, Tag, UNSEEN_BITS, Word},
 };
 use crate::log::Turn;
@@ -32,7 +32,7 @@ impl<'t> LeafGuard<'t> {
     pub(super) fn new(
         index: &'t Index,
         turn: &'t Turn<'t>,
-        place: &Place<'t>,
+        place: &TreePosition<'t>,
         hash: KeyHash,
     ) -> LeafGuard<'t> {
         let width = (1u64 << (TAG_BITS - place.depth + UNSEEN_BITS)) - 1;
@@ -115,13 +115,13 @@ impl<'t> LeafGuard<'t> {
 
     /// Returns the position of the hash: usually the guard's own cell, otherwise a leaf below it.
     #[inline]
-    fn place(&self, hash: KeyHash) -> Place<'t> {
+    fn place(&self, hash: KeyHash) -> TreePosition<'t> {
         assert!(self.covers(hash), "{hash} is not in {}", self.range);
         descend(self.cell, self.depth, Tag::of(hash), self.turn)
     }
 
     /// Replaces a leaf of this guard by a larger one or by a directory.
-    fn grow(&self, place: Place<'t>) -> Result<(), NoRoom> {
+    fn grow(&self, place: TreePosition<'t>) -> Result<(), NoRoom> {
         let (node, leaf) = place.leaf.expect("a guard holds a leaf");
         let mut words: Vec<Word> = leaf.words().collect();
         let mut builder = Builder::new(&self.index.slab, self.turn);
@@ -149,7 +149,7 @@ impl std::fmt::Debug for LeafGuard<'_> {
     }
 }
 
-fn leaf_in<'t>(place: &Place<'t>) -> Leaf<'t> {
+fn leaf_in<'t>(place: &TreePosition<'t>) -> Leaf<'t> {
     place.leaf.expect("a guard holds a leaf").1
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Leaf<'t> {
 
 /// Totals of a leaf's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(super) struct LeafTotals {
     /// Number of words that represent a record.
     pub(super) records: u64,
     /// Log bytes of all words, as reported at their insertion. Exact over a whole slot. A divided
@@ -194,14 +194,17 @@ impl<'t> Leaf<'t> {
         self.sequence_cell().store(sequence + 1);
     }
 
-    pub(super) fn totals(self) -> Totals {
+    pub(super) fn totals(self) -> LeafTotals {
         let raw = self.totals_cell().load();
-        Totals { records: raw >> BYTES_BITS, bytes: (raw << RECORDS_BITS) as i64 >> RECORDS_BITS }
+        LeafTotals {
+            records: raw >> BYTES_BITS,
+            bytes: (raw << RECORDS_BITS) as i64 >> RECORDS_BITS,
+        }
     }
 
     /// Sets the totals. Only the leaf's writer may call this.
-    pub(super) fn set_totals(self, totals: Totals) {
-        let Totals { records, bytes } = totals;
+    pub(super) fn set_totals(self, totals: LeafTotals) {
+        let LeafTotals { records, bytes } = totals;
         let fits = bytes << RECORDS_BITS >> RECORDS_BITS == bytes && records >> RECORDS_BITS == 0;
         assert!(fits, "{totals:?} in one leaf");
         self.totals_cell().store(records << BYTES_BITS | bytes as u64 & BYTES_MASK);

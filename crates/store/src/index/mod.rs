@@ -34,23 +34,23 @@ mod tree;
 mod walk;
 mod word;
 
+#[cfg(test)]
+mod fixture;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
-#[cfg(test)]
-mod world;
 
 pub use detached::DetachedLeaves;
 pub use guard::LeafGuard;
 pub use slab::Slab;
 pub use walk::WalkBudget;
-pub use word::{Kind, Word};
+pub use word::{Word, WordKind};
 
 use crate::log::Turn;
-use bucket::{Cell, Node, Use};
+use bucket::{BlockUse, Cell, Node};
 use growth::Builder;
-use leaf::{Leaf, Totals};
+use leaf::{Leaf, LeafTotals};
 use std::{
     fmt,
     sync::{
@@ -58,7 +58,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use tree::{Place, descend, for_each_leaf, spin};
+use tree::{TreePosition, descend, for_each_leaf, spin};
 use types::{KeyHash, SLOT_COUNT, Slot};
 use word::Tag;
 
@@ -113,11 +113,11 @@ pub enum NoRoom {
 /// Sequence of a leaf, for checking later whether the leaf has changed.
 #[derive(Clone, Copy)]
 pub struct Sequence<'t> {
-    seen: Seen<'t>,
+    seen: SequenceState<'t>,
 }
 
 #[derive(Clone, Copy)]
-enum Seen<'t> {
+enum SequenceState<'t> {
     /// The cell had no leaf.
     Nothing(&'t Cell),
     Leaf(Leaf<'t>, u64),
@@ -198,13 +198,13 @@ impl Index {
         self.check(turn);
         let place = self.place(hash, turn);
         let seen = match place.leaf {
-            None => Seen::Nothing(place.cell),
+            None => SequenceState::Nothing(place.cell),
             Some((_, leaf)) => {
                 let sequence = leaf.sequence();
                 if !sequence.is_multiple_of(2) {
                     return None;
                 }
-                Seen::Leaf(leaf, sequence)
+                SequenceState::Leaf(leaf, sequence)
             }
         };
         Some(Sequence { seen })
@@ -214,8 +214,8 @@ impl Index {
     #[inline]
     pub fn is_unchanged(&self, sequence: &Sequence<'_>) -> bool {
         match sequence.seen {
-            Seen::Nothing(cell) => Node::in_cell(cell).is_none(),
-            Seen::Leaf(leaf, number) => leaf.sequence() == number,
+            SequenceState::Nothing(cell) => Node::in_cell(cell).is_none(),
+            SequenceState::Leaf(leaf, number) => leaf.sequence() == number,
         }
     }
 
@@ -275,9 +275,9 @@ impl Index {
     /// Returns the contents of the slot.
     pub fn count(&self, slot: Slot, turn: &Turn<'_>) -> SlotCount {
         self.check(turn);
-        let (mut sum, mut leaves) = (Totals::default(), 0);
+        let (mut sum, mut leaves) = (LeafTotals::default(), 0);
         for_each_leaf(self.cell(slot), 0, turn, &mut |leaf| {
-            let Totals { records, bytes } = leaf.totals();
+            let LeafTotals { records, bytes } = leaf.totals();
             sum.records += records;
             sum.bytes += bytes;
             leaves += 1;
@@ -324,10 +324,10 @@ impl Index {
     /// Puts a locked leaf into an empty cell. Returns `None` if another thread was faster.
     fn add_first_leaf<'t>(
         &self,
-        place: Place<'t>,
+        place: TreePosition<'t>,
         turn: &'t Turn<'_>,
-    ) -> Result<Option<Place<'t>>, LockError> {
-        let node = self.slab.allocate(Use::Leaf, 1).ok_or(LockError::OutOfMemory)?;
+    ) -> Result<Option<TreePosition<'t>>, LockError> {
+        let node = self.slab.allocate(BlockUse::Leaf, 1).ok_or(LockError::OutOfMemory)?;
         let leaf = Leaf::new(node.block(turn), place.depth);
         leaf.clear();
         if !place.cell.exchange(0, node.raw()) {
@@ -335,7 +335,7 @@ impl Index {
             return Ok(None);
         }
         self.bytes.fetch_add(node.bytes(), Ordering::Relaxed);
-        Ok(Some(Place { leaf: Some((node, leaf)), ..place }))
+        Ok(Some(TreePosition { leaf: Some((node, leaf)), ..place }))
     }
 
     /// Replaces a leaf by a newly built node. The caller holds the leaf's guard.
@@ -351,7 +351,7 @@ impl Index {
     }
 
     #[inline]
-    fn place<'t>(&'t self, hash: KeyHash, turn: &'t Turn<'_>) -> Place<'t> {
+    fn place<'t>(&'t self, hash: KeyHash, turn: &'t Turn<'_>) -> TreePosition<'t> {
         descend(self.cell(hash.slot()), 0, Tag::of(hash), turn)
     }
 

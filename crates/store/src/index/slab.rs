@@ -10,7 +10,7 @@
 //! Blocks that readers may still see are retired and come back through reclamation.
 
 use super::{
-    bucket::{BUCKET_BYTES, Node, Use},
+    bucket::{BUCKET_BYTES, BlockUse, Node},
     runs::Runs,
 };
 use crate::{
@@ -31,13 +31,13 @@ const _: () = assert!(super::runs::UNITS * BUCKET_BYTES == Chunk::BYTES);
 /// The blocks of all indexes of a store.
 pub struct Slab {
     log: Arc<Log>,
-    chunks: Mutex<Chunks>,
+    chunks: Mutex<SlabChunks>,
     /// Bytes of `chunks`, readable without the lock.
     bytes: AtomicU64,
 }
 
 #[derive(Default)]
-struct Chunks {
+struct SlabChunks {
     by_address: BTreeMap<usize, (Chunk, Runs)>,
     /// Length of the longest free run, and address.
     by_longest_run: BTreeSet<(usize, usize)>,
@@ -62,7 +62,7 @@ impl Slab {
 
     /// Returns a block that no other thread knows, with arbitrary content. `None` if the arena
     /// has no more memory.
-    pub(super) fn allocate(&self, purpose: Use, buckets: usize) -> Option<Node> {
+    pub(super) fn allocate(&self, purpose: BlockUse, buckets: usize) -> Option<Node> {
         let mut chunks = self.lock();
         let address = match chunks.cut(buckets) {
             Some(address) => address,
@@ -91,7 +91,7 @@ impl Slab {
         self.log.reclamation().retire(Retired::Numbered { owner, number: node.raw() });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Chunks> {
+    fn lock(&self) -> MutexGuard<'_, SlabChunks> {
         self.chunks.lock().expect("nothing panics while it holds the slab's lock")
     }
 }
@@ -108,7 +108,7 @@ impl fmt::Debug for Slab {
     }
 }
 
-impl Chunks {
+impl SlabChunks {
     fn add(&mut self, chunk: Chunk) {
         // Nodes refer to blocks by number; `bucket.rs` turns the numbers into references.
         let base = chunk.base().expose_provenance().get();

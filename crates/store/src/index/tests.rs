@@ -1,7 +1,7 @@
 //! The index against a sorted map, single-threaded.
 
 use super::{
-    world::{EVERYTHING, World, word_of},
+    fixture::{EVERYTHING, IndexFixture, word_of},
     *,
 };
 use crate::{address::Address, log::Participant};
@@ -24,16 +24,16 @@ struct Twin {
 
 /// Index and model, which receive the same changes.
 struct Pair {
-    world: World,
+    fixture: IndexFixture,
     participant: Participant,
     twin: Twin,
 }
 
 impl Pair {
     fn new(memory_bytes: usize) -> Pair {
-        let world = World::new(memory_bytes, 1);
-        let participant = world.participant(0);
-        Pair { world, participant, twin: Twin::default() }
+        let fixture = IndexFixture::new(memory_bytes, 1);
+        let participant = fixture.participant(0);
+        Pair { fixture, participant, twin: Twin::default() }
     }
 
     /// Address bit that marks replacements.
@@ -41,7 +41,7 @@ impl Pair {
 
     fn insert(&mut self, (hash, number): Record) -> Result<(), NoRoom> {
         let turn = self.participant.turn();
-        let mut guard = self.world.index.lock(hash, &turn).expect("no other thread locks");
+        let mut guard = self.fixture.index.lock(hash, &turn).expect("no other thread locks");
         assert!(guard.covers(hash));
         let word = word_of(hash, number);
         guard.insert(hash, word, bytes_of(number))?;
@@ -51,11 +51,11 @@ impl Pair {
 
     fn replace(&mut self, (hash, number): Record) {
         let Some(word) = self.twin.words.get_mut(&(hash, number)) else { return };
-        let kind = if number % 3 == 0 { Kind::Tombstone } else { Kind::Object };
+        let kind = if number % 3 == 0 { WordKind::Tombstone } else { WordKind::Object };
         let new =
             Word::new(hash, kind, Address::from_units(word.address().units() ^ Self::REPLACED));
         let turn = self.participant.turn();
-        let mut guard = self.world.index.lock(hash, &turn).expect("no other thread locks");
+        let mut guard = self.fixture.index.lock(hash, &turn).expect("no other thread locks");
         assert_eq!(guard.find(hash, |found| found == *word), Some(*word));
         guard.replace(hash, (*word, bytes_of(number)), (new, bytes_of(number)));
         *word = new;
@@ -64,13 +64,13 @@ impl Pair {
     fn remove(&mut self, (hash, number): Record) {
         let Some(word) = self.twin.words.remove(&(hash, number)) else { return };
         let turn = self.participant.turn();
-        let mut guard = self.world.index.lock(hash, &turn).expect("no other thread locks");
+        let mut guard = self.fixture.index.lock(hash, &turn).expect("no other thread locks");
         guard.remove(hash, word, bytes_of(number));
     }
 
     fn end_turn(&mut self) {
         self.participant.begin_turn();
-        self.world.log.reclamation().collect(usize::MAX);
+        self.fixture.log.reclamation().collect(usize::MAX);
     }
 
     /// Returns the words of the range in the order of the model, by walking in steps of this
@@ -82,7 +82,7 @@ impl Pair {
         let mut border = range.first();
         while let Some(range) = rest {
             let mut step = Vec::new();
-            let next = self.world.index.walk(range, budget, &turn, |hash, word| {
+            let next = self.fixture.index.walk(range, budget, &turn, |hash, word| {
                 step.push((hash, word));
                 ControlFlow::Continue(())
             });
@@ -119,12 +119,12 @@ impl Pair {
         let mut totals: BTreeMap<Slot, (u64, u64)> = BTreeMap::new();
         for ((hash, number), word) in &self.twin.words {
             let (records, bytes) = totals.entry(hash.slot()).or_default();
-            *records += u64::from(word.kind() == Kind::Object);
+            *records += u64::from(word.kind() == WordKind::Object);
             *bytes += u64::from(bytes_of(*number));
         }
         for (slot, (records, bytes)) in totals {
-            assert_eq!(self.world.index.records(slot, &turn), records, "{slot:?}");
-            assert_eq!(self.world.index.bytes(slot, &turn), bytes, "{slot:?}");
+            assert_eq!(self.fixture.index.records(slot, &turn), records, "{slot:?}");
+            assert_eq!(self.fixture.index.bytes(slot, &turn), bytes, "{slot:?}");
         }
     }
 
@@ -132,9 +132,9 @@ impl Pair {
     fn check_finds(&self) {
         let turn = self.participant.turn();
         for ((hash, _), word) in &self.twin.words {
-            let find = self.world.index.find(*hash, &turn, |found| found == *word);
+            let find = self.fixture.index.find(*hash, &turn, |found| found == *word);
             assert_eq!(find, Find::Hit(*word));
-            assert_eq!(self.world.index.find(*hash, &turn, |_| false), Find::Miss);
+            assert_eq!(self.fixture.index.find(*hash, &turn, |_| false), Find::Miss);
         }
     }
 

@@ -26,7 +26,7 @@ const SPINS: u32 = 64;
 
 /// Position of a tag in the tree.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'t> {
+pub(super) struct TreePosition<'t> {
     /// Lowest cell on the path.
     pub(super) cell: &'t Cell,
     /// Number of tag bits decided on the path to the cell.
@@ -48,12 +48,14 @@ pub(super) fn descend<'t>(
     mut depth: u32,
     tag: Tag,
     turn: &'t Turn<'_>,
-) -> Place<'t> {
+) -> TreePosition<'t> {
     loop {
-        let Some(node) = Node::in_cell(cell) else { return Place { cell, depth, leaf: None } };
+        let Some(node) = Node::in_cell(cell) else {
+            return TreePosition { cell, depth, leaf: None };
+        };
         match node.open(turn) {
             Child::Leaf(buckets) => {
-                return Place { cell, depth, leaf: Some((node, Leaf::new(buckets, depth))) };
+                return TreePosition { cell, depth, leaf: Some((node, Leaf::new(buckets, depth))) };
             }
             Child::Directory(cells) => {
                 cell = &cells[digit(tag, depth)];

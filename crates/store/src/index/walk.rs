@@ -11,7 +11,7 @@
 use super::{
     Index,
     leaf::Leaf,
-    tree::{Place, descend},
+    tree::{TreePosition, descend},
     word::{TAG_BITS, Tag, Word},
 };
 use crate::log::Turn;
@@ -32,7 +32,7 @@ pub struct WalkBudget {
 const EMPTY_SLOTS_PER_BUCKET: usize = 8;
 
 /// A step of a walk.
-struct Step<'v, V> {
+struct WalkStep<'v, V> {
     budget: WalkBudget,
     visited: usize,
     /// Effort so far: buckets times [`EMPTY_SLOTS_PER_BUCKET`].
@@ -43,7 +43,7 @@ struct Step<'v, V> {
 
 /// The tags of a range within one slot.
 #[derive(Clone, Copy)]
-struct Span {
+struct TagSpan {
     slot: Slot,
     first: Tag,
     last: Tag,
@@ -64,13 +64,14 @@ impl Index {
         mut visit: impl FnMut(KeyHash, Word) -> ControlFlow<()>,
     ) -> Option<KeyHash> {
         self.check(turn);
-        let mut step = Step { budget, visited: 0, effort: 0, is_stopped: false, visit: &mut visit };
+        let mut step =
+            WalkStep { budget, visited: 0, effort: 0, is_stopped: false, visit: &mut visit };
         let (first_slot, last_slot) = range.slots();
         for number in first_slot.0..=last_slot.0 {
             let slot = Slot(number);
             let first = if slot == first_slot { Tag::of(range.first()) } else { Tag(0) };
             let last = if slot == last_slot { Tag::of(range.last()) } else { Tag::LAST };
-            let next = match self.walk_slot(Span { slot, first, last }, turn, &mut step) {
+            let next = match self.walk_slot(TagSpan { slot, first, last }, turn, &mut step) {
                 Some(tag) => tag.first_hash(slot),
                 None if !step.is_spent() => continue,
                 None if number + 1 < SLOT_COUNT => Slot(number + 1).first_hash(),
@@ -82,12 +83,18 @@ impl Index {
     }
 
     /// Walks a span. Returns the tag at which to resume; `None` at the end of the span.
-    fn walk_slot<V>(&self, mut span: Span, turn: &Turn<'_>, step: &mut Step<'_, V>) -> Option<Tag>
+    fn walk_slot<V>(
+        &self,
+        mut span: TagSpan,
+        turn: &Turn<'_>,
+        step: &mut WalkStep<'_, V>,
+    ) -> Option<Tag>
     where
         V: FnMut(KeyHash, Word) -> ControlFlow<()>,
     {
         loop {
-            let Place { depth, leaf, .. } = descend(self.cell(span.slot), 0, span.first, turn);
+            let TreePosition { depth, leaf, .. } =
+                descend(self.cell(span.slot), 0, span.first, turn);
             let end = match leaf {
                 Some((_, leaf)) => {
                     if let Some(tag) = step.walk_leaf(leaf, span) {
@@ -111,10 +118,10 @@ impl Index {
     }
 }
 
-impl<V: FnMut(KeyHash, Word) -> ControlFlow<()>> Step<'_, V> {
+impl<V: FnMut(KeyHash, Word) -> ControlFlow<()>> WalkStep<'_, V> {
     /// Walks the part of the span that lies in the leaf. Returns the tag at which to resume if
     /// the budget ends within the leaf.
-    fn walk_leaf(&mut self, leaf: Leaf<'_>, span: Span) -> Option<Tag> {
+    fn walk_leaf(&mut self, leaf: Leaf<'_>, span: TagSpan) -> Option<Tag> {
         let last = span.last.min(leaf.last_tag(span.first));
         let last_home = leaf.home(last);
         for home in leaf.home(span.first)..=last_home {

@@ -30,7 +30,7 @@ const _: () = assert!(TAG_SHIFT + TAG_BITS == u64::BITS);
 
 /// Kind of a word's entry, available without loading the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum WordKind {
     /// An existing record without expiry.
     Object,
     /// A record that exists until it expires; its entry contains the time.
@@ -46,11 +46,11 @@ pub struct Word(NonZeroU64);
 impl Word {
     /// Creates the word of the entry at `address`. The entry's key has this hash.
     #[inline]
-    pub fn new(hash: KeyHash, kind: Kind, address: Address) -> Word {
+    pub fn new(hash: KeyHash, kind: WordKind, address: Address) -> Word {
         let kind = match kind {
-            Kind::Object => OBJECT,
-            Kind::Expiring => EXPIRING,
-            Kind::Tombstone => TOMBSTONE,
+            WordKind::Object => OBJECT,
+            WordKind::Expiring => EXPIRING,
+            WordKind::Tombstone => TOMBSTONE,
         };
         let raw = u64::from(Tag::of(hash).0) << TAG_SHIFT | address.units() << KIND_BITS | kind;
         Word(NonZeroU64::new(raw).expect("no kind is zero"))
@@ -58,11 +58,11 @@ impl Word {
 
     /// Returns the kind of the entry.
     #[inline]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> WordKind {
         match self.0.get() & KIND_MASK {
-            OBJECT => Kind::Object,
-            EXPIRING => Kind::Expiring,
-            TOMBSTONE => Kind::Tombstone,
+            OBJECT => WordKind::Object,
+            EXPIRING => WordKind::Expiring,
+            TOMBSTONE => WordKind::Tombstone,
             other => unreachable!("no word is made with kind {other}"),
         }
     }
@@ -84,8 +84,8 @@ impl Word {
     #[inline]
     pub(super) fn is_record(self) -> bool {
         match self.kind() {
-            Kind::Object | Kind::Expiring => true,
-            Kind::Tombstone => false,
+            WordKind::Object | WordKind::Expiring => true,
+            WordKind::Tombstone => false,
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
     fn a_word_gives_back_what_it_was_made_of() {
         for hash in [0, u64::MAX, 0xbe58_7b18_b91b_bb76, 1 << 26, (1 << 26) - 1] {
             for units in [0, 1, (1 << ADDRESS_BITS) - 1] {
-                for kind in [Kind::Object, Kind::Expiring, Kind::Tombstone] {
+                for kind in [WordKind::Object, WordKind::Expiring, WordKind::Tombstone] {
                     let word = Word::new(KeyHash(hash), kind, Address::from_units(units));
                     assert_eq!((word.kind(), word.address().units()), (kind, units));
                     assert!(word.may_be(KeyHash(hash)));

@@ -7,7 +7,7 @@
 //! `unsafe` is needed here for two reasons: a chunk is exclusive memory of its holder, so it may
 //! move between threads; and a chunk is zeroed when it is taken.
 
-use super::segment::{Place, Segments};
+use super::{segment::Segments, state::Place};
 use crate::sync::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,12 +41,12 @@ impl Chunk {
 
 /// The segments that are divided into chunks.
 #[derive(Debug)]
-pub(super) struct Chunks {
-    state: Mutex<State>,
+pub(super) struct ChunkTable {
+    state: Mutex<ChunkTableState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChunkTableState {
     segments: BTreeMap<Place, Pieces>,
     /// Segments with a free chunk.
     with_space: BTreeSet<Place>,
@@ -62,9 +62,9 @@ struct Pieces {
     zero_from: u32,
 }
 
-impl Chunks {
-    pub(super) fn new() -> Chunks {
-        Chunks { state: Mutex::new(State::default()) }
+impl ChunkTable {
+    pub(super) fn new() -> ChunkTable {
+        ChunkTable { state: Mutex::new(ChunkTableState::default()) }
     }
 
     pub(super) fn take(&self, segments: &Segments) -> Option<Chunk> {
@@ -94,7 +94,7 @@ impl Chunks {
 
 const LOCK: &str = "nothing panics while it holds the chunks' lock";
 
-impl State {
+impl ChunkTableState {
     /// Takes a chunk. Returns also whether it is known to be zero.
     fn take(&mut self, segments: &Segments) -> Option<(Place, u32, bool)> {
         let place = match self.with_space.first() {

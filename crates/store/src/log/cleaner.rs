@@ -12,7 +12,7 @@
 
 use super::{
     Log, Turn,
-    segment::{Glance, Place, SegmentState},
+    state::{Place, SegmentSnapshot, SegmentState},
 };
 use crate::address::Address;
 use std::{fmt, sync::Arc};
@@ -135,14 +135,14 @@ pub(super) fn live_bytes_max(segment_bytes: usize, free: usize, low: usize) -> u
 }
 
 /// Criteria for a victim.
-pub(super) struct Search {
+pub(super) struct VictimCriteria {
     pub(super) segment_bytes: usize,
     pub(super) live_bytes_max: usize,
 }
 
 /// Result of a search in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum VictimChoice {
     /// The emptiest segment that is worth cleaning.
     Victim(Place),
     /// No victim, but other segments are being cleaned or wait for their grace period.
@@ -151,13 +151,13 @@ pub(super) enum Found {
     Nothing,
 }
 
-impl Search {
+impl VictimCriteria {
     /// Searches a window of the table.
     pub(super) fn among(
         &self,
         window: impl Iterator<Item = Place>,
-        glance: impl Fn(Place) -> Glance,
-    ) -> Found {
+        glance: impl Fn(Place) -> SegmentSnapshot,
+    ) -> VictimChoice {
         let mut emptiest: Option<(u32, Place)> = None;
         let mut is_under_way = false;
         for place in window {
@@ -179,16 +179,16 @@ impl Search {
             }
         }
         match emptiest {
-            Some((_, place)) => Found::Victim(place),
-            None if is_under_way => Found::UnderWay,
-            None => Found::Nothing,
+            Some((_, place)) => VictimChoice::Victim(place),
+            None if is_under_way => VictimChoice::UnderWay,
+            None => VictimChoice::Nothing,
         }
     }
 
     /// Returns whether copying the live entries wins memory. Dead bytes are won. An unused tail
     /// comes back in the copy, unless it is at least half of the segment. Then the contents of
     /// two such segments fit into one, if no entry is longer than half a segment.
-    fn is_worth_it(&self, glance: &Glance) -> bool {
+    fn is_worth_it(&self, glance: &SegmentSnapshot) -> bool {
         let tail = self.segment_bytes - glance.written as usize;
         let wins = glance.dead as usize >= self.segment_bytes / YIELD_MIN_DIVISOR
             || tail >= self.segment_bytes / 2;

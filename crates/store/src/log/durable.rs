@@ -4,11 +4,11 @@
 
 use super::{
     Log, OutOfMemory, SegmentState, Turn,
-    ledger::{Ledger, LogChange},
     pins::{Pin, Pins},
-    pool::Purpose,
+    pool::SegmentPurpose,
+    registry::{LogChange, SegmentRegistry},
     safety::{Among, Dependency},
-    segment::{Place, Position},
+    state::{LogPosition, Place},
 };
 use crate::address::Address;
 use crate::sync::{
@@ -20,8 +20,8 @@ use types::SegmentId;
 use wire::entry::{Dead, Location};
 
 /// State that exists only for a durable log.
-pub(super) struct Durable {
-    pub(super) ledger: Ledger,
+pub(super) struct DurableLog {
+    pub(super) registry: SegmentRegistry,
     pub(super) pins: Pins,
     /// Set while segments from before a crash are adopted: the set of segments is incomplete
     /// until the end.
@@ -30,10 +30,10 @@ pub(super) struct Durable {
     named: Mutex<BTreeMap<SegmentId, u32>>,
 }
 
-impl Durable {
-    pub(super) fn new() -> Durable {
-        Durable {
-            ledger: Ledger::new(),
+impl DurableLog {
+    pub(super) fn new() -> DurableLog {
+        DurableLog {
+            registry: SegmentRegistry::new(),
             pins: Pins::new(),
             is_adopting: AtomicBool::new(false),
             named: Mutex::new(BTreeMap::new()),
@@ -46,7 +46,7 @@ impl Durable {
 
     /// Returns whether a segment would be read after a crash, as far as is known.
     fn may_contain(&self, segment: SegmentId) -> bool {
-        self.is_adopting.load(Ordering::Relaxed) || self.ledger.contains(segment)
+        self.is_adopting.load(Ordering::Relaxed) || self.registry.contains(segment)
     }
 }
 
@@ -60,12 +60,12 @@ impl Log {
     /// Returns whether [`Log::take_changes`] would return something. One relaxed load.
     #[inline]
     pub fn has_changes(&self) -> bool {
-        self.durable.as_ref().is_some_and(|durable| durable.ledger.has_changes())
+        self.durable.as_ref().is_some_and(|durable| durable.registry.has_changes())
     }
 
     /// Returns the changes of the log's segments since the last call, in order.
     pub fn take_changes(&self) -> Vec<LogChange> {
-        self.durable.as_ref().map_or_else(Vec::new, |durable| durable.ledger.take_changes())
+        self.durable.as_ref().map_or_else(Vec::new, |durable| durable.registry.take_changes())
     }
 
     /// Releases a segment that the manifest has dropped, once that is synced: its memory is free
@@ -75,10 +75,10 @@ impl Log {
     /// If the log has not reported the segment as dead: a bug of the caller.
     pub fn release(&self, segment: SegmentId) {
         let durable = self.ours();
-        let place = durable.ledger.release(&self.segments, segment);
+        let place = durable.registry.release(&self.segments, segment);
         // Later calls of `pin` find that the segment is not in the log.
         let mut unpinned = durable.pins.release(segment);
-        let lowest = durable.ledger.lowest();
+        let lowest = durable.registry.lowest();
         for (holder, bytes) in durable.pins.release_below(lowest) {
             *unpinned.entry(holder).or_default() += bytes;
         }
@@ -90,7 +90,7 @@ impl Log {
     /// Records that the replicas have acknowledged the segment up to this length. Ignores a
     /// segment that has left the log.
     pub fn raise_acknowledged(&self, segment: SegmentId, length: u32) {
-        if let Some(place) = self.ours().ledger.place(segment) {
+        if let Some(place) = self.ours().registry.place(segment) {
             self.segments.raise_acknowledged(place, length);
         }
     }
@@ -98,11 +98,11 @@ impl Log {
     /// Records that the segment is synced up to this length: it survives every crash that the
     /// `durability` setting covers. The bytes are acknowledged, too.
     pub fn raise_stable(&self, segment: SegmentId, length: u32) {
-        let ledger = &self.ours().ledger;
-        if let Some(place) = ledger.place(segment) {
+        let registry = &self.ours().registry;
+        if let Some(place) = registry.place(segment) {
             self.segments.raise_acknowledged(place, length);
             self.segments.raise_stable(place, length);
-            ledger.advance(&self.segments);
+            registry.advance(&self.segments);
         }
     }
 
@@ -123,12 +123,12 @@ impl Log {
 
     /// Processes new acknowledgments or syncs: segments may have become dead.
     pub(super) fn advance(&self) {
-        self.ours().ledger.advance(&self.segments);
+        self.ours().registry.advance(&self.segments);
     }
 
     /// Returns the segments that would be read after a crash, ascending.
     pub fn segments_in_log(&self) -> Vec<SegmentId> {
-        self.ours().ledger.all().into_iter().map(|(segment, _)| segment).collect()
+        self.ours().registry.all().into_iter().map(|(segment, _)| segment).collect()
     }
 
     /// Adopts a segment of the log from before the crash. `fill` receives the bytes of a whole
@@ -139,15 +139,15 @@ impl Log {
         segment: SegmentId,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<(), OutOfMemory> {
-        let Durable { ledger, is_adopting, .. } = self.ours();
+        let DurableLog { registry, is_adopting, .. } = self.ours();
         if !is_adopting.swap(true, Ordering::Relaxed) {
             self.segments.set_adopting(true);
         }
         let mut open =
-            self.segments.open(Purpose::Adoption, SegmentState::Open).ok_or(OutOfMemory)?;
+            self.segments.open(SegmentPurpose::Adoption, SegmentState::Open).ok_or(OutOfMemory)?;
         let place = open.place();
         open.fill(fill);
-        ledger.adopt(&self.segments, place, segment);
+        registry.adopt(&self.segments, place, segment);
         self.segments.set_safe(place);
         open.set_closed_handed_out();
         self.close(place, SegmentState::Open);
@@ -162,8 +162,8 @@ impl Log {
 
     /// Returns the end of an entry.
     #[inline]
-    pub(crate) fn end_of(&self, address: Address, bytes: u32) -> Written {
-        Written(self.segments.end_of(address, bytes))
+    pub(crate) fn end_of(&self, address: Address, bytes: u32) -> EntryEnd {
+        EntryEnd(self.segments.end_of(address, bytes))
     }
 
     /// Adds the entry to an operation's dependency, if it is neither acknowledged nor durable
@@ -181,7 +181,7 @@ impl Log {
 
     /// Returns whether the entry is synced at its place.
     #[inline]
-    pub(crate) fn is_stable(&self, written: &Written) -> bool {
+    pub(crate) fn is_stable(&self, written: &EntryEnd) -> bool {
         self.segments.is_stable(&written.0)
     }
 
@@ -214,11 +214,11 @@ impl Log {
 
     /// Returns whether a tombstone in this place must stay when no index word points at it.
     pub(crate) fn needs_tombstone(&self, at: Address, dead: Dead) -> bool {
-        let ledger = &self.ours().ledger;
+        let registry = &self.ours().registry;
         match self.pin_of(self.segments.place_of(at), dead) {
             None => false,
-            Some(Pin::At(segment)) => ledger.contains(segment),
-            Some(Pin::UpTo(segment)) => ledger.lowest().is_some_and(|lowest| lowest <= segment),
+            Some(Pin::At(segment)) => registry.contains(segment),
+            Some(Pin::UpTo(segment)) => registry.lowest().is_some_and(|lowest| lowest <= segment),
         }
     }
 
@@ -228,7 +228,7 @@ impl Log {
         segment: SegmentId,
         turn: &Turn<'p>,
     ) -> Option<(Address, &'p [u8])> {
-        let place = self.ours().ledger.place(segment)?;
+        let place = self.ours().registry.place(segment)?;
         Some((self.segments.address(place, 0), self.segments.handed_out(place, turn)))
     }
 
@@ -236,22 +236,22 @@ impl Log {
     /// bytes. It then also sends the end of the segment. Any thread may call this. A segment that
     /// is not open, or not in the log, is not affected.
     pub fn end_segment(&self, segment: SegmentId) {
-        self.ours().ledger.end(&self.segments, segment);
+        self.ours().registry.end(&self.segments, segment);
     }
 
     /// Records that entries of one segment were copied into another.
     pub(crate) fn note_origin(&self, into: SegmentId, from: SegmentId) {
-        self.ours().ledger.note_origin(into, from);
+        self.ours().registry.note_origin(into, from);
     }
 
     /// Returns whether entries of `from` were copied into `into`.
     pub(crate) fn is_origin(&self, into: SegmentId, from: SegmentId) -> bool {
-        self.ours().ledger.is_origin(into, from)
+        self.ours().registry.is_origin(into, from)
     }
 
     /// Returns the highest segment number.
     pub(crate) fn last_segment(&self) -> SegmentId {
-        self.ours().ledger.last()
+        self.ours().registry.last()
     }
 
     /// Merges the farthest offsets, per segment, that the entries of an adopted segment name.
@@ -266,10 +266,10 @@ impl Log {
     /// Returns the segments that adopted entries name beyond the adopted length, with that
     /// length. A segment that was dropped before the crash is not lost.
     pub(crate) fn lost_links(&self) -> BTreeMap<SegmentId, u32> {
-        let Durable { ledger, .. } = self.ours();
-        let length = |segment: SegmentId| match ledger.place(segment) {
+        let DurableLog { registry, .. } = self.ours();
+        let length = |segment: SegmentId| match registry.place(segment) {
             Some(place) => Some(self.segments.glance(place).written),
-            None if segment > ledger.last() => Some(0),
+            None if segment > registry.last() => Some(0),
             None => None,
         };
         let named = self.ours().named();
@@ -282,21 +282,21 @@ impl Log {
     /// Ends adoption, after all segments have been entered. Removes the pins on segments that are
     /// not in the log.
     pub(crate) fn end_adoption(&self) {
-        let Durable { ledger, pins, is_adopting, .. } = self.ours();
+        let DurableLog { registry, pins, is_adopting, .. } = self.ours();
         is_adopting.store(false, Ordering::Relaxed);
         self.segments.set_adopting(false);
-        let released = pins.release_absent(|segment| ledger.contains(segment));
+        let released = pins.release_absent(|segment| registry.contains(segment));
         released.into_iter().for_each(|(holder, bytes)| self.kill_in(holder, bytes));
-        let released = pins.release_below(ledger.lowest());
+        let released = pins.release_below(registry.lowest());
         released.into_iter().for_each(|(holder, bytes)| self.kill_in(holder, bytes));
     }
 
     fn pin(&self, holder: Place, bytes: u32, dead: Dead) -> bool {
-        let durable @ Durable { ledger, pins, .. } = self.ours();
+        let durable @ DurableLog { registry, pins, .. } = self.ours();
         let Some(pin) = self.pin_of(holder, dead) else { return false };
         pins.pin(pin, holder, bytes, || match pin {
             Pin::At(segment) => durable.may_contain(segment),
-            Pin::UpTo(segment) => ledger.lowest().is_some_and(|lowest| lowest <= segment),
+            Pin::UpTo(segment) => registry.lowest().is_some_and(|lowest| lowest <= segment),
         })
     }
 
@@ -312,11 +312,11 @@ impl Log {
         }
     }
 
-    pub(super) fn ours(&self) -> &Durable {
+    pub(super) fn ours(&self) -> &DurableLog {
         self.durable.as_ref().expect("the log is durable")
     }
 }
 
 /// End of an entry, for checking its durability.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written(Position);
+pub(crate) struct EntryEnd(LogPosition);

@@ -8,8 +8,9 @@
 
 use super::{
     Log, OutOfMemory,
-    pool::Purpose,
-    segment::{Content, OpenSegment, SegmentState},
+    pool::SegmentPurpose,
+    segment::OpenSegment,
+    state::{ContentKind, SegmentState},
     unsaved::{Backlog, Unsaved},
 };
 use crate::address::Address;
@@ -159,7 +160,8 @@ impl Head {
             return Err(OutOfMemory);
         }
         if self.open.as_ref().is_none_or(|open| bytes > open.space()) {
-            let next = self.log.open(Purpose::Ordinary, SegmentState::Open).ok_or(OutOfMemory)?;
+            let next =
+                self.log.open(SegmentPurpose::Ordinary, SegmentState::Open).ok_or(OutOfMemory)?;
             self.replace_open(next);
         }
         Ok(())
@@ -178,7 +180,7 @@ impl Head {
             }
             was @ (Reserve::InUse | Reserve::Missing) => {
                 self.reserve = was;
-                let next = self.log.open(Purpose::Ordinary, SegmentState::Open);
+                let next = self.log.open(SegmentPurpose::Ordinary, SegmentState::Open);
                 self.replace_open(next.ok_or(OutOfMemory)?);
                 Ok(())
             }
@@ -187,14 +189,14 @@ impl Head {
 
     fn refill_reserve(&mut self) {
         if !matches!(self.reserve, Reserve::Kept(_))
-            && let Some(segment) = self.log.open(Purpose::Ordinary, SegmentState::Open)
+            && let Some(segment) = self.log.open(SegmentPurpose::Ordinary, SegmentState::Open)
         {
             self.reserve = Reserve::Kept(segment);
         }
     }
 
     fn replace_open(&mut self, next: OpenSegment) {
-        let next = self.log.begin(next, Content::Writes);
+        let next = self.log.begin(next, ContentKind::Writes);
         if let Some(full) = self.open.replace(next) {
             self.log.end(full, &mut self.backlog);
         }
@@ -299,8 +301,9 @@ impl Survivors {
     }
 
     fn roll(&mut self) -> Result<(), OutOfMemory> {
-        let next = self.log.open(Purpose::Cleaning, SegmentState::Open).ok_or(OutOfMemory)?;
-        let next = self.log.begin(next, Content::Copies);
+        let next =
+            self.log.open(SegmentPurpose::Cleaning, SegmentState::Open).ok_or(OutOfMemory)?;
+        let next = self.log.begin(next, ContentKind::Copies);
         self.noted = None;
         if let Some(full) = self.open.replace(next) {
             self.log.end(full, &mut self.backlog);

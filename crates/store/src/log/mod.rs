@@ -27,26 +27,27 @@ mod chunks;
 mod cleaner;
 mod durable;
 mod head;
-mod ledger;
 mod pins;
 mod pool;
 mod reclamation;
+mod registry;
 mod safety;
 mod segment;
 mod side;
+mod state;
 mod unsaved;
 mod usage;
 
 pub use arena::HugePages;
 pub use chunks::Chunk;
 pub use cleaner::{Candidate, VictimSegment};
-pub(crate) use durable::Written;
+pub(crate) use durable::EntryEnd;
 pub use head::{Head, Survivors};
-pub use ledger::LogChange;
 pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Retired, Turn};
+pub use registry::LogChange;
 pub use safety::{Among, Dependency};
-pub use segment::SegmentState;
 pub use side::{Reservation, SideLog, Spliced};
+pub use state::SegmentState;
 pub use unsaved::Unsaved;
 pub use usage::{SegmentCounts, Usage};
 
@@ -55,11 +56,12 @@ use crate::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use arena::Arena;
-use chunks::Chunks;
-use cleaner::{Found, Search};
-use durable::Durable;
-use pool::{Pool, Purpose};
-use segment::{Content, OpenSegment, Place, Segments};
+use chunks::ChunkTable;
+use cleaner::{VictimChoice, VictimCriteria};
+use durable::DurableLog;
+use pool::{Pool, SegmentPurpose};
+use segment::{OpenSegment, Segments};
+use state::{ContentKind, Place};
 use std::{fmt, sync::Arc};
 use types::{
     SegmentId,
@@ -146,10 +148,10 @@ pub struct OutOfMemory;
 pub struct Log {
     segments: Arc<Segments>,
     reclamation: Reclamation,
-    chunks: Chunks,
+    chunks: ChunkTable,
     reactors: u16,
     /// State of a durable log; `None` if the log is not read after a crash.
-    durable: Option<Durable>,
+    durable: Option<DurableLog>,
     /// Last number given to a segment of a log that is not durable.
     last_id: AtomicU64,
     /// Number of segments that fit into the memory, without spare places.
@@ -186,9 +188,9 @@ impl Log {
         let segments = Arc::new(Segments::new(arena, shift, pool, durable));
         Ok(Arc::new(Log {
             reclamation: Reclamation::new(reactors, segments.clone()),
-            chunks: Chunks::new(),
+            chunks: ChunkTable::new(),
             reactors,
-            durable: durable.then(Durable::new),
+            durable: durable.then(DurableLog::new),
             last_id: AtomicU64::new(0),
             asked: AtomicUsize::new(0),
             low: (count * cleaner::LOW_PERCENT).div_ceil(100),
@@ -308,7 +310,7 @@ impl Log {
     /// cleaning.
     #[inline]
     fn free_soon(&self) -> usize {
-        let ending = self.durable.as_ref().map_or(0, |durable| durable.ledger.ending());
+        let ending = self.durable.as_ref().map_or(0, |durable| durable.registry.ending());
         self.segments.ordinary() + ending
     }
 
@@ -367,18 +369,18 @@ impl Log {
             |place: &Place| !self.is_durable() || self.segments.is_wholly_acknowledged(*place);
         let places = places.filter(may_go);
         let live_bytes_max = cleaner::live_bytes_max(self.segment_bytes(), free, self.low());
-        let search = Search { segment_bytes: self.segment_bytes(), live_bytes_max };
+        let search = VictimCriteria { segment_bytes: self.segment_bytes(), live_bytes_max };
         match search.among(places, |place| self.segments.glance(place)) {
-            Found::Victim(place) => {
+            VictimChoice::Victim(place) => {
                 self.forget_searches();
                 let claimed = self.segments.claim(place);
                 claimed.then(|| VictimSegment::new(Arc::clone(self), place))
             }
-            Found::UnderWay => {
+            VictimChoice::UnderWay => {
                 self.forget_searches();
                 None
             }
-            Found::Nothing => {
+            VictimChoice::Nothing => {
                 let vain = self.vain_searches.fetch_add(1, Ordering::Relaxed) + 1;
                 if vain >= count.div_ceil(window) {
                     self.forget_searches();
@@ -440,7 +442,7 @@ impl Log {
         self.segments.prepare(within, most)
     }
 
-    fn open(&self, purpose: Purpose, state: SegmentState) -> Option<OpenSegment> {
+    fn open(&self, purpose: SegmentPurpose, state: SegmentState) -> Option<OpenSegment> {
         let open = self.segments.open(purpose, state);
         if open.is_some() {
             self.forget_searches();
@@ -449,15 +451,15 @@ impl Log {
     }
 
     /// Adds an open segment to the log, before its first byte is written.
-    fn begin(&self, mut open: OpenSegment, content: Content) -> OpenSegment {
+    fn begin(&self, mut open: OpenSegment, content: ContentKind) -> OpenSegment {
         match &self.durable {
             Some(durable) => {
-                durable.ledger.open(&self.segments, open.place(), content);
+                durable.registry.open(&self.segments, open.place(), content);
                 match content {
                     // Reserves space for the copy-origin note that a cleaner adds when it copies
                     // the segment.
-                    Content::Writes => open.keep_free(NOTE_BYTES),
-                    Content::Copies => {}
+                    ContentKind::Writes => open.keep_free(NOTE_BYTES),
+                    ContentKind::Copies => {}
                 }
             }
             None => {
@@ -478,7 +480,7 @@ impl Log {
     /// Marks a segment as complete, but not yet available for cleaning.
     fn seal(&self, full: OpenSegment, backlog: &mut Backlog) {
         if let Some(durable) = &self.durable {
-            durable.ledger.close(full.id(), full.written());
+            durable.registry.close(full.id(), full.written());
             backlog.push(full);
         }
     }
@@ -502,7 +504,7 @@ impl Log {
     }
 
     fn end_visit(&self, place: Place) {
-        self.ours().ledger.count_visited();
+        self.ours().registry.count_visited();
         if self.segments.end_visit(place) {
             self.give_up(place);
         }
@@ -511,7 +513,7 @@ impl Log {
     /// Retires a segment without live entries, or begins its removal from a durable log.
     fn give_up(&self, place: Place) {
         match &self.durable {
-            Some(durable) => durable.ledger.begin_leaving(&self.segments, place),
+            Some(durable) => durable.registry.begin_leaving(&self.segments, place),
             None => self.retire(place),
         }
     }

@@ -8,7 +8,7 @@
 //! superseded version's segment is still there.
 #![forbid(unsafe_code)]
 
-use super::segment::Place;
+use super::state::Place;
 use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use types::SegmentId;
@@ -16,14 +16,14 @@ use types::SegmentId;
 const SHARDS: usize = 16;
 
 /// Pinned bytes per holder.
-type Holders = BTreeMap<Place, u32>;
+type PinnedBytes = BTreeMap<Place, u32>;
 
 /// Pinned bytes by superseded segment and holder.
 pub(super) struct Pins {
     /// By the superseded version's segment.
-    shards: [Mutex<BTreeMap<SegmentId, Holders>>; SHARDS],
+    shards: [Mutex<BTreeMap<SegmentId, PinnedBytes>>; SHARDS],
     /// Pins of tombstones that are needed while any segment up to this one is in the log.
-    up_to: Mutex<BTreeMap<SegmentId, Holders>>,
+    up_to: Mutex<BTreeMap<SegmentId, PinnedBytes>>,
 }
 
 impl Pins {
@@ -65,13 +65,13 @@ impl Pins {
     }
 
     /// Removes all pins on a segment that has left the log, and returns them.
-    pub(super) fn release(&self, gone: SegmentId) -> Holders {
+    pub(super) fn release(&self, gone: SegmentId) -> PinnedBytes {
         self.of(Pin::At(gone)).remove(&gone).unwrap_or_default()
     }
 
     /// Removes all pins on segments that are not in the log, and returns them.
-    pub(super) fn release_absent(&self, is_here: impl Fn(SegmentId) -> bool) -> Holders {
-        let mut released = Holders::new();
+    pub(super) fn release_absent(&self, is_here: impl Fn(SegmentId) -> bool) -> PinnedBytes {
+        let mut released = PinnedBytes::new();
         for shard in &self.shards {
             lock(shard).retain(|dead, holders| {
                 let is_needed = is_here(*dead);
@@ -85,10 +85,10 @@ impl Pins {
     }
 
     /// Removes all "up to" pins on segments below the lowest one in the log, and returns them.
-    pub(super) fn release_below(&self, lowest: Option<SegmentId>) -> Holders {
+    pub(super) fn release_below(&self, lowest: Option<SegmentId>) -> PinnedBytes {
         let mut pins = lock(&self.up_to);
         let needed = lowest.map_or_else(BTreeMap::new, |lowest| pins.split_off(&lowest));
-        let mut released = Holders::new();
+        let mut released = PinnedBytes::new();
         pins.values().for_each(|holders| add(&mut released, holders));
         *pins = needed;
         released
@@ -97,17 +97,17 @@ impl Pins {
     /// Returns the total of pinned bytes.
     pub(super) fn bytes(&self) -> u64 {
         let all = self.shards.iter().chain(std::iter::once(&self.up_to));
-        let sum = |pins: &Mutex<BTreeMap<SegmentId, Holders>>| {
+        let sum = |pins: &Mutex<BTreeMap<SegmentId, PinnedBytes>>| {
             lock(pins)
                 .values()
-                .flat_map(Holders::values)
+                .flat_map(PinnedBytes::values)
                 .map(|&bytes| u64::from(bytes))
                 .sum::<u64>()
         };
         all.map(sum).sum()
     }
 
-    fn of(&self, dead: Pin) -> MutexGuard<'_, BTreeMap<SegmentId, Holders>> {
+    fn of(&self, dead: Pin) -> MutexGuard<'_, BTreeMap<SegmentId, PinnedBytes>> {
         match dead {
             Pin::At(segment) => lock(&self.shards[segment.0 as usize % SHARDS]),
             Pin::UpTo(_) => lock(&self.up_to),
@@ -132,7 +132,7 @@ impl Pin {
     }
 }
 
-fn add(sum: &mut Holders, holders: &Holders) {
+fn add(sum: &mut PinnedBytes, holders: &PinnedBytes) {
     for (holder, bytes) in holders {
         *sum.entry(*holder).or_default() += bytes;
     }

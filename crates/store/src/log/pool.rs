@@ -18,11 +18,11 @@
 //! that one with resident pages is better than an untouched one.
 #![forbid(unsafe_code)]
 
-use super::segment::Place;
+use super::state::Place;
 
 /// Purpose of a segment, which decides how many free segments must remain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum SegmentPurpose {
     /// Writes of clients, chunks of the index, side logs without a reservation.
     Ordinary,
     /// The cleaner's survivors.
@@ -84,15 +84,15 @@ impl Pool {
     }
 
     /// Takes a free segment, if the purpose permits it.
-    pub(super) fn take(&mut self, purpose: Purpose) -> Option<Place> {
+    pub(super) fn take(&mut self, purpose: SegmentPurpose) -> Option<Place> {
         let may_have = match purpose {
-            Purpose::Ordinary => self.ordinary() > 0,
-            Purpose::Adoption if !self.spare.is_empty() => {
+            SegmentPurpose::Ordinary => self.ordinary() > 0,
+            SegmentPurpose::Adoption if !self.spare.is_empty() => {
                 self.debt += 1;
                 return self.spare.pop();
             }
-            Purpose::Cleaning | Purpose::Adoption => self.free.len() > self.reserved,
-            Purpose::Reserved => {
+            SegmentPurpose::Cleaning | SegmentPurpose::Adoption => self.free.len() > self.reserved,
+            SegmentPurpose::Reserved => {
                 assert!(self.reserved > 0, "more is taken than was reserved");
                 self.reserved -= 1;
                 true
@@ -146,28 +146,32 @@ mod tests {
     #[test]
     fn the_cleaner_finds_a_segment_when_writers_find_none() {
         let mut pool = Pool::new(4, 2);
-        assert!(pool.take(Purpose::Ordinary).is_some());
-        assert!(pool.take(Purpose::Ordinary).is_some());
-        assert_eq!(pool.take(Purpose::Ordinary), None);
-        let survivors = pool.take(Purpose::Cleaning).unwrap();
+        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
+        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
+        assert_eq!(pool.take(SegmentPurpose::Ordinary), None);
+        let survivors = pool.take(SegmentPurpose::Cleaning).unwrap();
         pool.give(survivors);
-        assert_eq!(pool.take(Purpose::Ordinary), None, "returned segments refill the reserve");
+        assert_eq!(
+            pool.take(SegmentPurpose::Ordinary),
+            None,
+            "returned segments refill the reserve"
+        );
         pool.give(Place(0));
-        assert!(pool.take(Purpose::Ordinary).is_some());
+        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
     }
 
     #[test]
     fn what_is_adopted_comes_into_spare_places_which_writers_pay_for() {
         let mut pool = Pool::new(6, 1).with_spare(2);
         pool.set_adopting(true);
-        let adopted = [(); 3].map(|()| pool.take(Purpose::Adoption).unwrap());
+        let adopted = [(); 3].map(|()| pool.take(SegmentPurpose::Adoption).unwrap());
         assert_eq!(adopted, [Place(6), Place(7), Place(0)]);
         assert_eq!(pool.ordinary(), 4);
         pool.set_adopting(false);
         assert_eq!(pool.ordinary(), 2);
         pool.give(Place(7));
         assert_eq!(pool.ordinary(), 3);
-        let taken = std::iter::from_fn(|| pool.take(Purpose::Cleaning));
+        let taken = std::iter::from_fn(|| pool.take(SegmentPurpose::Cleaning));
         assert!(taken.eq((1..6).map(Place)), "a spare place has no other owner");
     }
 
@@ -176,25 +180,25 @@ mod tests {
         let mut pool = Pool::new(6, 1);
         assert!(!pool.reserve(5, 1));
         assert!(pool.reserve(4, 1));
-        assert!(pool.take(Purpose::Ordinary).is_some());
-        assert_eq!(pool.take(Purpose::Ordinary), None);
-        assert!(pool.take(Purpose::Cleaning).is_some());
-        assert_eq!(pool.take(Purpose::Cleaning), None);
+        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
+        assert_eq!(pool.take(SegmentPurpose::Ordinary), None);
+        assert!(pool.take(SegmentPurpose::Cleaning).is_some());
+        assert_eq!(pool.take(SegmentPurpose::Cleaning), None);
         for _ in 0..3 {
-            assert!(pool.take(Purpose::Reserved).is_some());
+            assert!(pool.take(SegmentPurpose::Reserved).is_some());
         }
         pool.unreserve(1);
-        assert!(pool.take(Purpose::Cleaning).is_some());
+        assert!(pool.take(SegmentPurpose::Cleaning).is_some());
     }
 
     #[test]
     fn the_segment_given_back_last_is_taken_first() {
         let mut pool = Pool::new(4, 0);
-        let first = pool.take(Purpose::Ordinary).unwrap();
+        let first = pool.take(SegmentPurpose::Ordinary).unwrap();
         assert_eq!(first, Place(0));
-        pool.take(Purpose::Ordinary).unwrap();
+        pool.take(SegmentPurpose::Ordinary).unwrap();
         pool.give(first);
         assert_eq!(pool.next().next(), Some(first));
-        assert_eq!(pool.take(Purpose::Ordinary), Some(first));
+        assert_eq!(pool.take(SegmentPurpose::Ordinary), Some(first));
     }
 }

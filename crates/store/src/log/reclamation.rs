@@ -40,17 +40,17 @@ const NOTHING: u64 = u64::MAX;
 /// The queue of retired items and the epochs of all participants. Clones share one state.
 #[derive(Clone)]
 pub struct Reclamation {
-    shared: Arc<Shared>,
+    shared: Arc<ReclamationState>,
 }
 
-struct Shared {
+struct ReclamationState {
     /// Current epoch. Begins at 1 and rises only under `retired`'s lock.
     epoch: CachePadded<AtomicU64>,
     /// Stamp of the oldest item in the queue, or [`NOTHING`]. `collect` checks it first.
     oldest: CachePadded<AtomicU64>,
     /// Participant that blocked the last collection: checked before all others.
     blocker: AtomicUsize,
-    participants: Box<[CachePadded<Shown>]>,
+    participants: Box<[CachePadded<ParticipantEpoch>]>,
     /// Memory that is read within turns; kept alive as long as turns are possible.
     memory: Arc<dyn Reclaim>,
     /// Retired items in order of stamps.
@@ -58,7 +58,7 @@ struct Shared {
 }
 
 /// Published state of a participant.
-struct Shown {
+struct ParticipantEpoch {
     /// Epoch that the participant loaded when its turn began, or [`ASLEEP`].
     epoch: AtomicU64,
     /// Set while a [`Participant`] exists.
@@ -97,9 +97,10 @@ impl Reclamation {
     /// `memory`.
     pub fn new(reactors: u16, memory: Arc<dyn Reclaim>) -> Reclamation {
         assert!(reactors > 0, "a store without reactors");
-        let shown = || Shown { epoch: AtomicU64::new(ASLEEP), is_taken: AtomicBool::new(false) };
+        let shown =
+            || ParticipantEpoch { epoch: AtomicU64::new(ASLEEP), is_taken: AtomicBool::new(false) };
         Reclamation {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ReclamationState {
                 epoch: CachePadded::new(AtomicU64::new(1)),
                 oldest: CachePadded::new(AtomicU64::new(NOTHING)),
                 blocker: AtomicUsize::new(0),
@@ -188,7 +189,7 @@ impl Reclamation {
     }
 }
 
-impl Shared {
+impl ReclamationState {
     fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, Retired)>> {
         self.retired.lock().expect("nothing panics while it holds the queue's lock")
     }
@@ -230,7 +231,7 @@ impl fmt::Debug for Reclamation {
 
 /// One reactor's part in reclamation.
 pub struct Participant {
-    shared: Arc<Shared>,
+    shared: Arc<ReclamationState>,
     place: usize,
     /// Value that `participants[place]` shows.
     shows: u64,

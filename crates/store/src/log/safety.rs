@@ -1,7 +1,8 @@
 //! Durability of positions in segments, and the dependencies that wait for it.
 #![forbid(unsafe_code)]
 
-use super::segment::{Place, Position, SegmentState, Segments};
+use super::segment::Segments;
+use super::state::{LogPosition, Place, SegmentState};
 use crate::address::Address;
 use crate::sync::atomic::Ordering;
 use types::SegmentId;
@@ -17,9 +18,9 @@ impl Segments {
 
     /// Returns the end position of an entry of `bytes` bytes.
     #[inline]
-    pub(super) fn end_of(&self, address: Address, bytes: u32) -> Position {
+    pub(super) fn end_of(&self, address: Address, bytes: u32) -> LogPosition {
         let place = self.place_of(address);
-        Position { place, segment: self.id(place), end: self.offset(address) + bytes }
+        LogPosition { place, segment: self.id(place), end: self.offset(address) + bytes }
     }
 
     /// Returns whether a reply may reveal the entry without waiting for an acknowledgment.
@@ -32,7 +33,7 @@ impl Segments {
 
     /// Returns whether all bytes up to the position are acknowledged. A segment that has left the
     /// log counts as acknowledged.
-    pub(super) fn is_acknowledged(&self, position: &Position) -> bool {
+    pub(super) fn is_acknowledged(&self, position: &LogPosition) -> bool {
         let end = self.tail(position.place).acknowledged.load(Ordering::Acquire);
         end >= position.end || self.id(position.place) != position.segment
     }
@@ -40,7 +41,7 @@ impl Segments {
     /// Returns whether all bytes up to the position are synced. A segment that has left the log
     /// counts as synced.
     #[inline]
-    pub(super) fn is_stable(&self, position: &Position) -> bool {
+    pub(super) fn is_stable(&self, position: &LogPosition) -> bool {
         let end = self.tail(position.place).stable.load(Ordering::Acquire);
         end >= position.end || self.id(position.place) != position.segment
     }
@@ -61,13 +62,13 @@ impl Segments {
 
     /// Returns the current end of every segment that is not completely synced. Everything written
     /// before is synced when all of these are.
-    pub(super) fn barrier(&self) -> Vec<Position> {
+    pub(super) fn barrier(&self) -> Vec<LogPosition> {
         self.ends().filter(|end| !self.is_stable(end)).collect()
     }
 
     /// Returns the current end of every selected segment that is not completely acknowledged.
-    pub(super) fn unacknowledged(&self, among: Among) -> impl Iterator<Item = Position> {
-        let counts = move |end: &Position| match among {
+    pub(super) fn unacknowledged(&self, among: Among) -> impl Iterator<Item = LogPosition> {
+        let counts = move |end: &LogPosition| match among {
             Among::Everything => true,
             Among::Log => self.glance(end.place).state != SegmentState::Side,
             Among::Writes => !self.tail(end.place).is_copy.load(Ordering::Relaxed),
@@ -76,7 +77,7 @@ impl Segments {
     }
 
     /// Returns the current end of every segment with entries.
-    fn ends(&self) -> impl Iterator<Item = Position> {
+    fn ends(&self) -> impl Iterator<Item = LogPosition> {
         let places = (0..self.count() as u32).map(Place);
         places.filter_map(|place| {
             let glance = self.glance(place);
@@ -89,7 +90,7 @@ impl Segments {
                 | SegmentState::Leaving => true,
                 SegmentState::Free | SegmentState::Retired | SegmentState::Chunks => false,
             };
-            let position = Position { place, segment: self.id(place), end: glance.written };
+            let position = LogPosition { place, segment: self.id(place), end: glance.written };
             holds_entries.then_some(position)
         })
     }
@@ -117,12 +118,12 @@ pub enum Among {
 /// Durability dependency of an operation: unacknowledged positions that it read or wrote.
 #[derive(Clone, Debug)]
 pub struct Dependency {
-    first: Position,
-    more: Vec<Position>,
+    first: LogPosition,
+    more: Vec<LogPosition>,
 }
 
 impl Dependency {
-    pub(super) fn new(first: Position) -> Dependency {
+    pub(super) fn new(first: LogPosition) -> Dependency {
         Dependency { first, more: Vec::new() }
     }
 
@@ -138,7 +139,7 @@ impl Dependency {
         all.map(|position| (position.segment, position.end))
     }
 
-    pub(super) fn note(&mut self, new: Position) {
+    pub(super) fn note(&mut self, new: LogPosition) {
         let mut all = std::iter::once(&mut self.first).chain(&mut self.more);
         match all.find(|known| known.segment == new.segment) {
             Some(known) => known.end = known.end.max(new.end),
@@ -146,7 +147,7 @@ impl Dependency {
         }
     }
 
-    pub(super) fn all(&self, mut holds: impl FnMut(&Position) -> bool) -> bool {
+    pub(super) fn all(&self, mut holds: impl FnMut(&LogPosition) -> bool) -> bool {
         holds(&self.first) && self.more.iter().all(holds)
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! A segment of a durable log has two more states: Cleaning ──▶ Visited ──▶ Leaving ──▶ Retired.
 //! It is visited when a cleaner has processed all of it, is leaving when it has no live bytes,
-//! and is retired when the segment manifest has dropped it (`ledger.rs`).
+//! and is retired when the segment manifest has dropped it (`registry.rs`).
 //!
 //! **Access to bytes.** The bytes below `written` do not change until the segment is free again.
 //! The bytes above belong exclusively to its [`OpenSegment`]. So a writer needs no lock and a
@@ -23,8 +23,9 @@
 
 use super::{
     arena::{Arena, HugePages},
-    pool::{Pool, Purpose},
+    pool::{Pool, SegmentPurpose},
     reclamation::{Reclaim, Turn},
+    state::{ContentKind, LogPosition, Place, SegmentSnapshot, SegmentState, StateWord},
 };
 use crate::{
     address::{ADDRESS_UNIT, Address},
@@ -37,68 +38,6 @@ use crossbeam_utils::CachePadded;
 use std::{ptr::NonNull, slice, sync::Arc};
 use types::SegmentId;
 use wire::entry::{HEADER_BYTES, encoded_bytes_of};
-
-/// Index of a segment-sized part of the arena. It holds one segment after another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) u32);
-
-/// State of a segment. The numbers are stored in the word that counts the dead bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SegmentState {
-    /// Unused.
-    Free = 0,
-    /// A head appends to it.
-    Open = 1,
-    /// Part of a side log: its entries are live, but it has not joined the log yet.
-    Side = 2,
-    /// Completely written. Its live bytes only fall.
-    Closed = 3,
-    /// Claimed by a cleaner, which copies the live entries.
-    Cleaning = 4,
-    /// Without live entries; waits until no reader can see it.
-    Retired = 5,
-    /// Divided into chunks for the index; holds no entries.
-    Chunks = 6,
-    /// Durable log only: a cleaner has processed all of it and copied everything needed.
-    Visited = 7,
-    /// Durable log only: visited and without live entries. It may still be read after a crash.
-    Leaving = 8,
-}
-
-impl SegmentState {
-    /// Number of states.
-    pub(super) const COUNT: usize = 9;
-
-    const ALL: [SegmentState; SegmentState::COUNT] = [
-        SegmentState::Free,
-        SegmentState::Open,
-        SegmentState::Side,
-        SegmentState::Closed,
-        SegmentState::Cleaning,
-        SegmentState::Retired,
-        SegmentState::Chunks,
-        SegmentState::Visited,
-        SegmentState::Leaving,
-    ];
-}
-
-/// State (high half) and dead bytes (low half) of a segment, updated atomically together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Word(u64);
-
-impl Word {
-    fn new(state: SegmentState, dead: u32) -> Word {
-        Word((state as u64) << 32 | u64::from(dead))
-    }
-
-    fn state(self) -> SegmentState {
-        SegmentState::ALL[(self.0 >> 32) as usize]
-    }
-
-    fn dead(self) -> u32 {
-        self.0 as u32
-    }
-}
 
 /// Metadata of a segment: one cache line in which all threads count dead bytes, and one that
 /// changes only while the segment is open.
@@ -135,42 +74,6 @@ pub(super) struct Tail {
     is_ending: AtomicBool,
 }
 
-/// Kind of entries that a segment receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    /// Writes of clients.
-    Writes,
-    /// Entries that are durable elsewhere until they are durable here: survivors, arriving
-    /// records.
-    Copies,
-}
-
-/// A position in a segment for which a caller awaits durability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Position {
-    pub(super) place: Place,
-    pub(super) segment: SegmentId,
-    pub(super) end: u32,
-}
-
-/// A snapshot of a segment's metadata.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Glance {
-    pub(super) state: SegmentState,
-    pub(super) written: u32,
-    pub(super) dead: u32,
-    /// Resident bytes, as far as known.
-    pub(super) touched: u32,
-}
-
-impl Glance {
-    pub(super) fn live(&self) -> u32 {
-        // Free segments and chunk segments have no entries. The two values are loaded separately,
-        // so the difference saturates at 0.
-        self.written.saturating_sub(self.dead)
-    }
-}
-
 /// All segments of a server, with their memory.
 pub(super) struct Segments {
     arena: Arena,
@@ -190,7 +93,7 @@ impl Segments {
     pub(super) fn new(arena: Arena, shift: u32, pool: Pool, is_durable: bool) -> Segments {
         let places = u32::try_from(arena.bytes() >> shift).expect("arenas end at 2 TiB");
         let table = (0..places).map(|_| Segment {
-            word: AtomicU64::new(Word::new(SegmentState::Free, 0).0),
+            word: AtomicU64::new(StateWord::new(SegmentState::Free, 0).raw()),
             id: AtomicU64::new(0),
             length: AtomicU32::new(0),
             touched: AtomicU32::new(0),
@@ -255,12 +158,12 @@ impl Segments {
         SegmentId(self.segment(place).id.load(Ordering::Relaxed))
     }
 
-    pub(super) fn glance(&self, place: Place) -> Glance {
+    pub(super) fn glance(&self, place: Place) -> SegmentSnapshot {
         let segment = self.segment(place);
-        let word = Word(segment.word.load(Ordering::Acquire));
+        let word = StateWord::from_raw(segment.word.load(Ordering::Acquire));
         let written = segment.tail.written.load(Ordering::Acquire);
         let touched = segment.touched.load(Ordering::Relaxed).max(written);
-        Glance { state: word.state(), written, dead: word.dead(), touched }
+        SegmentSnapshot { state: word.state(), written, dead: word.dead(), touched }
     }
 
     /// Returns the encoded entry at `address`, with padding. `append` must have returned the
@@ -317,7 +220,7 @@ impl Segments {
     /// Takes a free segment for `purpose` and opens it in `state`.
     pub(super) fn open(
         self: &Arc<Self>,
-        purpose: Purpose,
+        purpose: SegmentPurpose,
         state: SegmentState,
     ) -> Option<OpenSegment> {
         let place = self.take(purpose, state)?;
@@ -335,9 +238,9 @@ impl Segments {
     }
 
     /// Assigns a number to an open segment, before its first byte is written.
-    pub(super) fn name(&self, place: Place, id: SegmentId, content: Content) {
+    pub(super) fn name(&self, place: Place, id: SegmentId, content: ContentKind) {
         let segment = self.segment(place);
-        segment.tail.is_copy.store(content == Content::Copies, Ordering::Relaxed);
+        segment.tail.is_copy.store(content == ContentKind::Copies, Ordering::Relaxed);
         segment.id.store(id.0, Ordering::Release);
     }
 
@@ -364,7 +267,8 @@ impl Segments {
     #[must_use]
     pub(super) fn kill(&self, place: Place, bytes: u32) -> bool {
         let segment = self.segment(place);
-        let before = Word(segment.word.fetch_add(u64::from(bytes), Ordering::AcqRel));
+        let before =
+            StateWord::from_raw(segment.word.fetch_add(u64::from(bytes), Ordering::AcqRel));
         match before.state() {
             SegmentState::Open | SegmentState::Side => false,
             SegmentState::Closed | SegmentState::Cleaning | SegmentState::Visited => {
@@ -386,9 +290,9 @@ impl Segments {
     pub(super) fn claim(&self, place: Place) -> bool {
         let word = &self.segment(place).word;
         let claimed = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
-            let now = Word(now);
+            let now = StateWord::from_raw(now);
             (now.state() == SegmentState::Closed)
-                .then(|| Word::new(SegmentState::Cleaning, now.dead()).0)
+                .then(|| StateWord::new(SegmentState::Cleaning, now.dead()).raw())
         });
         claimed.is_ok()
     }
@@ -414,7 +318,7 @@ impl Segments {
 
     /// Takes a free segment for chunks. Returns also whether it is still zeroed.
     pub(super) fn take_for_chunks(&self) -> Option<(Place, bool)> {
-        let place = self.take(Purpose::Ordinary, SegmentState::Chunks)?;
+        let place = self.take(SegmentPurpose::Ordinary, SegmentState::Chunks)?;
         let was_used = self.segment(place).is_used.swap(true, Ordering::Relaxed);
         Some((place, !was_used))
     }
@@ -503,8 +407,8 @@ impl Segments {
         &self.table[place.0 as usize]
     }
 
-    fn take(&self, purpose: Purpose, state: SegmentState) -> Option<Place> {
-        if purpose == Purpose::Ordinary && self.ordinary() == 0 {
+    fn take(&self, purpose: SegmentPurpose, state: SegmentState) -> Option<Place> {
+        if purpose == SegmentPurpose::Ordinary && self.ordinary() == 0 {
             // A full server checks this repeatedly, so it must not take the lock.
             return None;
         }
@@ -525,10 +429,10 @@ impl Segments {
     /// Changes the state and keeps the dead bytes, which are reset for a free segment.
     fn change(&self, place: Place, from: SegmentState, to: SegmentState) {
         let update = |now| {
-            let now = Word(now);
+            let now = StateWord::from_raw(now);
             assert!(now.state() == from, "{place:?} is {:?}, not {from:?}", now.state());
             let dead = if to == SegmentState::Free { 0 } else { now.dead() };
-            Some(Word::new(to, dead).0)
+            Some(StateWord::new(to, dead).raw())
         };
         let word = &self.segment(place).word;
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update).expect("it always updates");
@@ -543,7 +447,8 @@ impl Segments {
             false => (SegmentState::Closed, SegmentState::Retired),
             true => (SegmentState::Visited, SegmentState::Leaving),
         };
-        let (dead, retired) = (Word::new(from, length).0, Word::new(to, length).0);
+        let (dead, retired) =
+            (StateWord::new(from, length).raw(), StateWord::new(to, length).raw());
         let word = &segment.word;
         word.compare_exchange(dead, retired, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -700,7 +605,7 @@ impl OpenSegment {
     /// Returns whether the replicas have acknowledged all sent bytes.
     pub(super) fn is_acknowledged(&self) -> bool {
         let (place, segment, end) = (self.place, self.id(), self.handed_out as u32);
-        self.segments.is_acknowledged(&Position { place, segment, end })
+        self.segments.is_acknowledged(&LogPosition { place, segment, end })
     }
 
     /// Returns whether the writer must continue in another segment.

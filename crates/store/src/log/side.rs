@@ -14,8 +14,9 @@
 use super::{
     Log, OutOfMemory,
     head::append_replacing,
-    pool::Purpose,
-    segment::{Content, OpenSegment, Place, SegmentState},
+    pool::SegmentPurpose,
+    segment::OpenSegment,
+    state::{ContentKind, Place, SegmentState},
     unsaved::{Backlog, Unsaved},
 };
 use crate::{
@@ -76,7 +77,7 @@ pub struct SideLog {
     /// are full.
     full: Option<Vec<Place>>,
     backlog: Backlog,
-    content: Content,
+    content: ContentKind,
     bytes: u64,
 }
 
@@ -92,7 +93,7 @@ impl SideLog {
         reservation: Option<Arc<Reservation>>,
         full: Option<Vec<Place>>,
     ) -> SideLog {
-        let (open, backlog, content) = (None, Backlog::default(), Content::Copies);
+        let (open, backlog, content) = (None, Backlog::default(), ContentKind::Copies);
         SideLog { log, reservation, open, full, backlog, content, bytes: 0 }
     }
 
@@ -100,7 +101,7 @@ impl SideLog {
     /// as soon as they are full, and its bytes are sent immediately.
     pub(super) fn of_writes(log: Arc<Log>) -> SideLog {
         let mut side_log = SideLog::new(log, None, None);
-        side_log.content = Content::Writes;
+        side_log.content = ContentKind::Writes;
         side_log
     }
 
@@ -150,8 +151,8 @@ impl SideLog {
             self.seal_open();
         }
         let has_ended = match self.content {
-            Content::Writes => self.backlog.hand_out(self.open.as_mut(), save),
-            Content::Copies => self.backlog.hand_out_piece(self.open.as_mut(), save),
+            ContentKind::Writes => self.backlog.hand_out(self.open.as_mut(), save),
+            ContentKind::Copies => self.backlog.hand_out_piece(self.open.as_mut(), save),
         };
         if has_ended {
             self.log.advance();
@@ -193,8 +194,8 @@ impl SideLog {
 
     fn roll(&mut self) -> Result<(), OutOfMemory> {
         let purpose = match &self.reservation {
-            Some(reservation) if reservation.draw() => Purpose::Reserved,
-            Some(_) | None => Purpose::Ordinary,
+            Some(reservation) if reservation.draw() => SegmentPurpose::Reserved,
+            Some(_) | None => SegmentPurpose::Ordinary,
         };
         let next = self.log.open(purpose, SegmentState::Side).ok_or(OutOfMemory)?;
         self.seal_open();

@@ -3,7 +3,8 @@
 
 use super::{
     arena::HugePages,
-    segment::{Place, SegmentState, Segments},
+    segment::Segments,
+    state::{Place, SegmentState},
 };
 
 /// Memory usage of a log, in bytes unless stated otherwise. Summed while other threads work:

@@ -13,9 +13,8 @@
 //!
 //! Outside this module: requesting records and deciding the progress (`protocols::migration`).
 
-use super::replay::{ReplayCounters, ReplayCounts};
-use super::tablets::TableSet;
-use super::view::View;
+use super::replay_counters::{ReplayCounters, ReplayCounts};
+use super::table_set::TableSet;
 use crate::log::Reservation;
 use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -202,8 +201,8 @@ impl Arrival {
     }
 
     /// Returns the progress of the partition that contains this hash.
-    pub(super) fn progress_at(&self, hash: KeyHash) -> Progress<'_> {
-        Progress { partition: self.partition_of(hash) }
+    pub(super) fn progress_at(&self, hash: KeyHash) -> PartitionProgress<'_> {
+        PartitionProgress { partition: self.partition_of(hash) }
     }
 
     /// Returns the last hash of the contiguous arrived stretch that begins at this hash, within
@@ -260,13 +259,9 @@ impl Arrival {
         }
     }
 
-    /// Creates the slot's leaf at its expected final size, if there is none. Without memory it
-    /// does nothing: the leaf then grows as others do.
-    pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot) {
-        if view.index.is_used(slot) {
-            return;
-        }
-        let _ = view.index.reserve(slot, self.expected.in_slot(view.table, slot), view.turn);
+    /// Returns the number of records that the source has reported for a slot.
+    pub(super) fn expected_records(&self, table: TableId, slot: Slot) -> u32 {
+        self.expected.in_slot(table, slot)
     }
 
     /// Returns the reservation that provides the segments of replay.
@@ -289,11 +284,11 @@ impl Arrival {
 
 /// Progress of one partition.
 #[derive(Clone, Copy)]
-pub(super) struct Progress<'a> {
+pub(super) struct PartitionProgress<'a> {
     partition: &'a Partition,
 }
 
-impl Progress<'_> {
+impl PartitionProgress<'_> {
     /// Returns the range of the partition.
     pub(super) fn range(self) -> HashRange {
         self.partition.range

@@ -2,53 +2,22 @@
 //! contiguously in one segment, and then points the index at all of them.
 //!
 //! A reader takes no lock, so it may find one of the new words before another is stored. A reader
-//! that finds a word therefore checks [`Publications`] and, if a publication is in progress,
+//! that finds a word therefore checks [`super::publications::Publications`] and, if a publication is in progress,
 //! waits until the leaf is unlocked. The unlock comes after the last word. A reader that finds an
 //! old word needs no check: it read before the write.
 
-use super::changes::{Change, Changes, Scratch, What};
+use super::access::Access;
+use super::changes::{Change, ChangeAction, Changes, Scratch};
 use super::leaves::Leaves;
 use super::read::{judge, may_arrive, records};
-use super::view::{Found, Placed, View, kind_of};
-use super::worker::{Access, check_size};
+use super::record::{Key, Need, Record};
+use super::stall::{Stall, check_size};
+use super::view::{Lookup, Placed, View, kind_of};
+use super::worker::Worker;
 use super::write::{Removal, WriteTarget, WriteValue, Writer};
-use super::{Key, Need, Record, Stall, Worker};
 use crate::index::Word;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use types::TableId;
 use wire::entry::{Body, Entry};
-
-/// Number of multi-key writes that are storing their index words.
-#[derive(Debug)]
-pub(super) struct Publications(AtomicU64);
-
-/// One such write, until it is dropped.
-struct Publication<'p>(&'p Publications);
-
-impl Publications {
-    pub(super) const fn new() -> Publications {
-        Publications(AtomicU64::new(0))
-    }
-
-    /// Returns whether a word that the caller has just found may belong to a multi-key write with
-    /// words that are not all stored.
-    #[inline]
-    pub(super) fn may_be_partial(&self) -> bool {
-        self.0.load(Ordering::Acquire) > 0
-    }
-
-    fn begin(&self) -> Publication<'_> {
-        // Ordered before the words by their release stores.
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Publication(self)
-    }
-}
-
-impl Drop for Publication<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Release);
-    }
-}
 
 impl Worker {
     pub(super) fn update_several<T>(
@@ -61,7 +30,7 @@ impl Worker {
         keys.iter().try_for_each(|key| check_size(key.bytes, 0))?;
         let accesses = self.tablets.accesses(table, keys)?;
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.shown);
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
         for (key, access) in keys.iter().zip(&accesses) {
             access.make_leaf(&view, key.hash);
         }
@@ -74,24 +43,24 @@ impl Worker {
         let records = records(&self.store, &found, &accesses);
         let mut changes = Changes::new(&mut self.scratch, keys.len());
         let result = f(&records, &mut changes);
-        let (head, graves) = (&mut self.head, &mut self.graves);
-        let writer = Writer { store: &self.store, head, graves, view };
-        let batch = Batch { writer, keys, accesses: &accesses, found: &found };
+        let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+        let writer = Writer { store: &self.store, head, tombstones, view };
+        let batch = MultiKeyWrite { writer, keys, accesses: &accesses, found: &found };
         batch.carry_out(&mut leaves, &self.scratch)?;
         Ok(result)
     }
 }
 
 /// Changes of several keys that are applied atomically.
-struct Batch<'b, 'w, 't> {
+struct MultiKeyWrite<'b, 'w, 't> {
     writer: Writer<'w, 't>,
     keys: &'b [Key<'b>],
     accesses: &'b [Access<'b>],
-    found: &'b [Found<'t>],
+    found: &'b [Lookup<'t>],
 }
 
 /// Planned change of one key.
-struct Step<'b> {
+struct KeyChange<'b> {
     /// Position of the key.
     key: usize,
     old: Option<Placed>,
@@ -103,7 +72,7 @@ struct Step<'b> {
     may_arrive: bool,
 }
 
-impl<'b> Batch<'b, '_, '_> {
+impl<'b> MultiKeyWrite<'b, '_, '_> {
     fn carry_out(mut self, leaves: &mut Leaves<'_>, scratch: &'b Scratch) -> Result<(), Stall> {
         let mut steps = self.plan(leaves.order(), scratch);
         self.check(&steps)?;
@@ -128,30 +97,30 @@ impl<'b> Batch<'b, '_, '_> {
 
     /// Returns the planned changes by ascending hash. Draws the versions, so the leaves must be
     /// locked.
-    fn plan(&self, order: &[usize], scratch: &'b Scratch) -> Vec<Step<'b>> {
+    fn plan(&self, order: &[usize], scratch: &'b Scratch) -> Vec<KeyChange<'b>> {
         let mut steps = Vec::new();
         for change in last_changes(self.keys, order, scratch) {
             let at = change.key;
             let (target, old) = (self.target(at), self.found[at].old());
             let (entry, may_arrive) = match &change.what {
-                What::Put { value, expiry } => {
+                ChangeAction::Put { value, expiry } => {
                     let bytes = &scratch.values[value.clone()];
                     let value = WriteValue { bytes, expiry: *expiry };
                     (Some(self.writer.object(target, value, old)), false)
                 }
-                What::Delete => match self.writer.removal(target, old) {
+                ChangeAction::Delete => match self.writer.removal(target, old) {
                     Removal::Nothing => continue,
                     Removal::Unlink(_) => (None, false),
                     Removal::Bury { tombstone, may_arrive } => (Some(tombstone), may_arrive),
                 },
             };
-            steps.push(Step { key: at, old, entry, new: None, may_arrive });
+            steps.push(KeyChange { key: at, old, entry, new: None, may_arrive });
         }
         steps
     }
 
     /// Rejects values that are too long and batches that do not fit into one segment.
-    fn check(&self, steps: &[Step<'b>]) -> Result<(), Stall> {
+    fn check(&self, steps: &[KeyChange<'b>]) -> Result<(), Stall> {
         let mut bytes = 0;
         for entry in steps.iter().filter_map(|step| step.entry.as_ref()) {
             match entry.body {
@@ -164,7 +133,7 @@ impl<'b> Batch<'b, '_, '_> {
     }
 
     /// Appends all entries to one segment and records their positions.
-    fn append(&mut self, steps: &mut [Step<'b>]) -> Result<(), Stall> {
+    fn append(&mut self, steps: &mut [KeyChange<'b>]) -> Result<(), Stall> {
         let mut entries: Vec<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
         let makes_room = |entry: &Entry<'_>| matches!(entry.body, Body::Tombstone { .. });
         let mut addresses = Vec::with_capacity(entries.len());
@@ -183,7 +152,7 @@ impl<'b> Batch<'b, '_, '_> {
         Ok(())
     }
 
-    fn publish(&self, leaves: &mut Leaves<'_>, step: &Step<'_>) {
+    fn publish(&self, leaves: &mut Leaves<'_>, step: &KeyChange<'_>) {
         let hash = self.keys[step.key].hash;
         let leaf = leaves.of(step.key);
         match (step.old, step.new) {
@@ -198,7 +167,7 @@ impl<'b> Batch<'b, '_, '_> {
 
     /// Does the follow-up work of a published change: marks the old entry as dead, records the
     /// reply's dependency, schedules tombstone reclamation.
-    fn settle(&mut self, step: &Step<'_>) {
+    fn settle(&mut self, step: &KeyChange<'_>) {
         if let Some(old) = step.old {
             self.writer.view.retire(old);
         }

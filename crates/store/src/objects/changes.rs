@@ -34,10 +34,10 @@ impl Scratch {
     /// Returns the collected changes in order: the key's position and its new value.
     pub fn collected(&self) -> impl Iterator<Item = (usize, NewValue<'_>)> {
         self.list.iter().map(|change| match &change.what {
-            What::Put { value, expiry } => {
+            ChangeAction::Put { value, expiry } => {
                 (change.key, Some((&self.values[value.clone()], *expiry)))
             }
-            What::Delete => (change.key, None),
+            ChangeAction::Delete => (change.key, None),
         })
     }
 }
@@ -47,12 +47,12 @@ impl Scratch {
 pub(super) struct Change {
     /// Position of the key in the update.
     pub(super) key: usize,
-    pub(super) what: What,
+    pub(super) what: ChangeAction,
 }
 
 /// New state of a key.
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum ChangeAction {
     /// A value, as a range of the scratch values.
     Put { value: Range<usize>, expiry: Option<UnixMillis> },
     /// Removed.
@@ -82,13 +82,13 @@ impl<'c> Changes<'c> {
             self.scratch.values.extend_from_slice(part);
         }
         let value = start..self.scratch.values.len();
-        self.scratch.list.push(Change { key, what: What::Put { value, expiry } });
+        self.scratch.list.push(Change { key, what: ChangeAction::Put { value, expiry } });
     }
 
     /// Removes the key at this position.
     #[inline]
     pub fn delete(&mut self, key: usize) {
         assert!(key < self.keys, "change of key {key} of {}", self.keys);
-        self.scratch.list.push(Change { key, what: What::Delete });
+        self.scratch.list.push(Change { key, what: ChangeAction::Delete });
     }
 }

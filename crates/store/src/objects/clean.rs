@@ -5,13 +5,15 @@
 //! range is relocated as any other. Entries are looked up in windows, so that the next buckets
 //! are prefetched while one entry is copied.
 
-use super::expire::reclaim;
-use super::graves::Graves;
+use super::expired::reclaim;
+use super::record::Key;
+use super::stall::Stall;
 use super::store::Store;
 use super::tablets::TabletMap;
+use super::tombstones::TombstoneQueue;
 use super::view::{View, kind_of};
+use super::worker::Worker;
 use super::write::Writer;
-use super::{Key, Stall, Worker};
 use crate::index::{Find, Word};
 use crate::log::{Candidate, Head, Survivors, Turn, VictimSegment};
 use planted::Bug;
@@ -57,7 +59,7 @@ impl Worker {
                 bytes += entry.candidate.encoded.len();
                 let output = CleanerOutput {
                     head: &mut self.head,
-                    graves: &mut self.graves,
+                    tombstones: &mut self.tombstones,
                     survivors: &mut self.survivors,
                 };
                 if cleaner.settle(&entry, output).is_err() {
@@ -94,7 +96,7 @@ struct Cleaner<'t> {
 struct CleanerOutput<'w> {
     /// Tombstones of expired records.
     head: &'w mut Head,
-    graves: &'w mut Graves,
+    tombstones: &'w mut TombstoneQueue,
     /// Copies of live entries.
     survivors: &'w mut Survivors,
 }
@@ -132,12 +134,8 @@ impl<'t> Cleaner<'t> {
 
     /// Moves the entry if it is live. In a durable log, otherwise preserves what the entry keeps
     /// superseded.
-    fn settle(
-        &self,
-        entry: &Hashed<'t>,
-        output: CleanerOutput<'_>,
-    ) -> Result<(), Stall> {
-        let CleanerOutput { head, graves, survivors } = output;
+    fn settle(&self, entry: &Hashed<'t>, output: CleanerOutput<'_>) -> Result<(), Stall> {
+        let CleanerOutput { head, tombstones, survivors } = output;
         let address = entry.candidate.address;
         for table in self.tables_of(entry.candidate.entry.tenure, entry.hash) {
             let view = View::new(self.store, table, self.turn);
@@ -152,7 +150,7 @@ impl<'t> Cleaner<'t> {
             if let Ok(access) = access
                 && entry.candidate.entry.is_expired(access.clock(self.store))
             {
-                let mut writer = Writer { store: self.store, head, graves, view };
+                let mut writer = Writer { store: self.store, head, tombstones, view };
                 reclaim(&mut writer, key, access)?;
             }
             if relocate(&view, entry, survivors)? {

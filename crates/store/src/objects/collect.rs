@@ -8,9 +8,11 @@
 //! Long records are handled separately. The walk ends before an entry that would exceed the
 //! limit. If nothing was copied by then, the next records are copied hash by hash instead.
 
+use super::stall::Stall;
+use super::store::Store;
 use super::view::View;
-use super::{Stall, Store, Worker};
-use crate::index::{Find, Kind, WalkBudget, Word};
+use super::worker::Worker;
+use crate::index::{Find, WalkBudget, Word, WordKind};
 use crate::log::Turn;
 use std::ops::ControlFlow;
 use types::limits::TABLES_MAX;
@@ -46,7 +48,8 @@ impl Worker {
     ) -> Option<KeyHash> {
         let turn = self.participant.turn();
         let rest = HashRange::try_from((cursor.max(range.first()), range.last())).ok()?;
-        let pull = Pull { store: &self.store, turn: &turn, rest, bytes_max, start: out.len() };
+        let pull =
+            ServedPull { store: &self.store, turn: &turn, rest, bytes_max, start: out.len() };
         let next = pull.copy_buckets(out);
         if next.is_none_or(|next| next > rest.first()) {
             return next;
@@ -97,7 +100,7 @@ impl Worker {
 }
 
 /// A pull that is being served.
-struct Pull<'t> {
+struct ServedPull<'t> {
     store: &'t Store,
     turn: &'t Turn<'t>,
     /// Range from the cursor on.
@@ -116,7 +119,7 @@ struct Density {
     bytes: u64,
 }
 
-impl Pull<'_> {
+impl ServedPull<'_> {
     /// Copies the records of whole buckets, or fewer. Returns where to resume. That is the cursor
     /// itself if the records of the first hash are too long to be copied with their neighbors.
     fn copy_buckets(&self, out: &mut Vec<u8>) -> Option<KeyHash> {
@@ -171,7 +174,7 @@ impl Pull<'_> {
     ) -> Option<KeyHash> {
         let view = View::new(self.store, density.table, self.turn);
         let entry_bytes = density.mean_entry_bytes();
-        let mut ahead = Ahead { words: [None; AHEAD], met: 0 };
+        let mut ahead = PrefetchQueue { words: [None; AHEAD], met: 0 };
         let budget = WalkBudget { entries: usize::MAX, buckets: BUCKETS_MAX };
         let next = view.index.walk(range, budget, view.turn, |hash, word| {
             if is_record(word) {
@@ -272,12 +275,12 @@ impl Copying<'_> {
 }
 
 /// Words with entries that are being prefetched.
-struct Ahead {
+struct PrefetchQueue {
     words: [Option<(KeyHash, Word)>; AHEAD],
     met: usize,
 }
 
-impl Ahead {
+impl PrefetchQueue {
     /// Inserts a word and returns the oldest one, once enough words are queued.
     #[inline]
     fn exchange(&mut self, hash: KeyHash, word: Word) -> Option<(KeyHash, Word)> {
@@ -297,7 +300,7 @@ impl Ahead {
 #[inline]
 fn is_record(word: Word) -> bool {
     match word.kind() {
-        Kind::Object | Kind::Expiring => true,
-        Kind::Tombstone => false,
+        WordKind::Object | WordKind::Expiring => true,
+        WordKind::Tombstone => false,
     }
 }

@@ -1,7 +1,7 @@
 //! Record and byte counts, from the totals that the index keeps in its leaves.
 
-use super::Worker;
 use super::tablets::{Tablet, TabletState};
+use super::worker::Worker;
 use crate::index::{Index, SlotCount};
 use types::{HashRange, SLOT_COUNT, Slot, TableId};
 

@@ -6,11 +6,12 @@
 //! lengths of the dead entries are read. In a large slot each record is removed on its own.
 
 use super::leaves::HeldLeaf;
+use super::record::Key;
 use super::store::{Store, behind};
 use super::tablets::TabletState;
 use super::view::View;
-use super::{Key, Worker};
-use crate::index::{Contended, Kind, WalkBudget, Word};
+use super::worker::Worker;
+use crate::index::{Contended, WalkBudget, Word, WordKind};
 use std::ops::ControlFlow;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 use wire::entry::HEADER_BYTES;
@@ -76,7 +77,7 @@ impl Worker {
         let turn = self.participant.turn();
         let view = View::new(&self.store, table, &turn);
         let left = buckets_max * EMPTY_SLOTS_PER_BUCKET;
-        let mut step = Step { store: &self.store, view, words: &mut self.words, left };
+        let mut step = DeletionStep { store: &self.store, view, words: &mut self.words, left };
         let mut cursor = range.first();
         while step.left > 0 {
             let last = range.last().min(cursor.slot().last_hash());
@@ -96,7 +97,7 @@ const EMPTY_SLOTS_PER_BUCKET: usize = 8;
 const WHOLE_MAX: u64 = 2048;
 
 /// A step of deleting the records of one table.
-struct Step<'s, 't> {
+struct DeletionStep<'s, 't> {
     store: &'s Store,
     view: View<'t>,
     words: &'s mut Vec<(KeyHash, Word)>,
@@ -104,14 +105,14 @@ struct Step<'s, 't> {
     left: usize,
 }
 
-impl Step<'_, '_> {
+impl DeletionStep<'_, '_> {
     /// Deletes the records of a part of a slot. Returns where to resume, if that is still inside
     /// the slot.
     fn drop_in_slot(&mut self, range: HashRange) -> Option<KeyHash> {
         let view = self.view;
         self.words.clear();
         let is_small = view.index.records(range.first().slot(), view.turn) <= WHOLE_MAX;
-        let next = if range.is_whole_slots() && is_small && !self.has_graves(range) {
+        let next = if range.is_whole_slots() && is_small && !self.has_tombstones(range) {
             self.drop_whole(range)
         } else {
             self.drop_each(range)
@@ -124,17 +125,17 @@ impl Step<'_, '_> {
     /// Returns whether the range contains tombstones of a durable store. Each of them stays in
     /// the log as long as it is needed, which is decided while its leaf is locked. No new ones
     /// appear: there are no deletes in this range any more.
-    fn has_graves(&mut self, range: HashRange) -> bool {
+    fn has_tombstones(&mut self, range: HashRange) -> bool {
         if !self.view.log.is_durable() {
             return false;
         }
         let budget = WalkBudget { entries: usize::MAX, buckets: usize::MAX };
-        let mut has_graves = false;
+        let mut has_tombstones = false;
         self.view.index.walk(range, budget, self.view.turn, |_, word| {
-            has_graves |= word.kind() == Kind::Tombstone;
+            has_tombstones |= word.kind() == WordKind::Tombstone;
             ControlFlow::Continue(())
         });
-        has_graves
+        has_tombstones
     }
 
     /// Detaches the slot's leaves from the index, and marks their entries as dead.

@@ -4,8 +4,9 @@
 //! deadlock. All leaves stay locked until the operation ends; lock-free readers see odd sequences
 //! meanwhile. A bulk walk never waits for one leaf while it holds another.
 
-use super::view::{Found, View};
-use super::{Key, Stall};
+use super::record::Key;
+use super::stall::Stall;
+use super::view::{Lookup, View};
 use crate::index::{LeafGuard, NoRoom};
 use types::KeyHash;
 
@@ -36,7 +37,7 @@ impl<'t> Leaves<'t> {
     }
 
     /// Finds the entries of all keys.
-    pub(super) fn find_all(&self, view: &View<'t>, keys: &[Key<'_>]) -> Vec<Found<'t>> {
+    pub(super) fn find_all(&self, view: &View<'t>, keys: &[Key<'_>]) -> Vec<Lookup<'t>> {
         let leaves = self.guard_of.iter().map(|&guard| &self.guards[guard]);
         leaves.zip(keys).map(|(leaf, key)| view.find_locked(leaf, *key)).collect()
     }

@@ -3,12 +3,15 @@
 //! A snapshot is consistent if no leaf changed between the first and the last search. After a few
 //! attempts the reader locks the leaves instead.
 
-use super::expire::reclaim_touched;
+use super::access::Access;
+use super::expired::reclaim_touched;
 use super::leaves::Leaves;
-use super::view::{Found, View};
-use super::worker::Access;
+use super::record::{Key, Record};
+use super::stall::Stall;
+use super::store::Store;
+use super::view::{Lookup, View};
+use super::worker::Worker;
 use super::write::Writer;
-use super::{Key, Record, Stall, Store, Worker};
 use planted::Bug;
 use types::TableId;
 
@@ -26,14 +29,14 @@ impl Worker {
     ) -> Result<T, Stall> {
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.shown);
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
         let mut found = view.find(key)?;
-        if let (Found::Nothing, Some(arrival)) = (&found, access.arrival) {
+        if let (Lookup::Nothing, Some(arrival)) = (&found, access.arrival) {
             // The order matters: the record may arrive between the first search and this check.
             let may_arrive = arrival.may_arrive(table, key.hash);
             found = view.find(key)?;
             if may_arrive && found.is_nothing() && !planted::is(Bug::MissingReadAsAbsent) {
-                return Err(Stall::missing(arrival, table, vec![key.hash]));
+                return Err(Stall::missing(arrival.migration(), table, vec![key.hash]));
             }
         }
         view.note_found(&found);
@@ -42,8 +45,8 @@ impl Worker {
         let result = f(record);
         if has_expired {
             let view = View::new(&self.store, table, &turn);
-            let (head, graves) = (&mut self.head, &mut self.graves);
-            reclaim_touched(Writer { store: &self.store, head, graves, view }, key, access);
+            let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+            reclaim_touched(Writer { store: &self.store, head, tombstones, view }, key, access);
         }
         Ok(result)
     }
@@ -60,7 +63,7 @@ impl Worker {
         }
         let accesses = self.tablets.accesses(table, keys)?;
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.shown);
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
         let found = look(&view, table, keys, &accesses)?;
         found.iter().for_each(|found| view.note_found(found));
         Ok(f(&records(&self.store, &found, &accesses)))
@@ -70,7 +73,7 @@ impl Worker {
 /// Returns the records that have not expired by their ranges' clocks.
 pub(super) fn records<'t>(
     store: &Store,
-    found: &[Found<'t>],
+    found: &[Lookup<'t>],
     accesses: &[Access<'_>],
 ) -> Vec<Option<Record<'t>>> {
     let judged = found.iter().zip(accesses);
@@ -84,12 +87,12 @@ fn look<'t>(
     table: TableId,
     keys: &[Key<'_>],
     accesses: &[Access<'_>],
-) -> Result<Vec<Found<'t>>, Stall> {
+) -> Result<Vec<Lookup<'t>>, Stall> {
     // Per key, whether the record may still arrive. Evaluated before the search that it decides.
     let mut judgment: Option<Vec<bool>> = None;
     for _ in 0..TRIES {
         let Some(found) = look_once(view, keys) else { continue };
-        let may_miss = |(found, access): (&Found<'_>, &Access<'_>)| {
+        let may_miss = |(found, access): (&Lookup<'_>, &Access<'_>)| {
             found.is_nothing() && access.arrival.is_some()
         };
         if !found.iter().zip(accesses).any(may_miss) {
@@ -106,7 +109,7 @@ fn look<'t>(
 }
 
 /// Searches once without a lock; returns `None` if a leaf changed meanwhile.
-fn look_once<'t>(view: &View<'t>, keys: &[Key<'_>]) -> Option<Vec<Found<'t>>> {
+fn look_once<'t>(view: &View<'t>, keys: &[Key<'_>]) -> Option<Vec<Lookup<'t>>> {
     let sequences: Option<Vec<_>> =
         keys.iter().map(|key| view.index.sequence(key.hash, view.turn)).collect();
     let found: Result<Vec<_>, Stall> = keys.iter().map(|key| view.find(*key)).collect();
@@ -125,8 +128,8 @@ pub(super) fn judge<'t>(
     keys: &[Key<'_>],
     accesses: &[Access<'_>],
     may_arrive: &[bool],
-    found: Vec<Found<'t>>,
-) -> Result<Vec<Found<'t>>, Stall> {
+    found: Vec<Lookup<'t>>,
+) -> Result<Vec<Lookup<'t>>, Stall> {
     let waits = !planted::is(Bug::PartnerReadAsAbsent);
     let is_missing = |&at: &usize| waits && may_arrive[at] && found[at].is_nothing();
     let missing: Vec<usize> = (0..keys.len()).filter(is_missing).collect();
@@ -135,5 +138,5 @@ pub(super) fn judge<'t>(
     // Missing keys of other migrations are reported when the operation restarts.
     let hashes = missing.iter().map(|&at| keys[at].hash);
     let hashes = hashes.filter(|&hash| arrival.range().contains(hash)).collect();
-    Err(Stall::missing(arrival, table, hashes))
+    Err(Stall::missing(arrival.migration(), table, hashes))
 }

@@ -11,13 +11,15 @@
 //! superseded are no longer kept superseded. [`Worker::finish_recovery`] finds such *lost links*
 //! and mends them.
 
-use super::expected::Seen;
+use super::estimate::EntryCounts;
+use super::record::Key;
+use super::stall::Stall;
 use super::store::Store;
 use super::tablets::TabletMap;
-use super::view::{Found, Placed, View, kind_of, rank};
-use super::{Key, Stall, Worker};
+use super::view::{Lookup, Placed, View, kind_of, rank};
+use super::worker::Worker;
 use crate::address::Address;
-use crate::index::{Kind, Word};
+use crate::index::{Word, WordKind};
 use crate::log::{OutOfMemory, Turn};
 use planted::Bug;
 use std::collections::BTreeMap;
@@ -41,7 +43,7 @@ pub enum RecoverError {
 }
 
 /// An entry of an adopted segment.
-struct Read<'t> {
+struct AdoptedEntry<'t> {
     /// Table of the entry; `None` if the entry is void.
     table: Option<TableId>,
     hash: KeyHash,
@@ -60,7 +62,7 @@ struct Entering<'t> {
     turn: &'t Turn<'t>,
     segment: SegmentId,
     named: Named,
-    seen: Seen,
+    seen: EntryCounts,
 }
 
 impl Worker {
@@ -78,11 +80,11 @@ impl Worker {
         // published, and an entry outside every tablet is void.
         let tablets = self.store.tablets();
         let (store, tablets) = (&*self.store, &*tablets);
-        let (named, seen) = (Named::new(), Seen::default());
+        let (named, seen) = (Named::new(), EntryCounts::default());
         let mut entering = Entering { store, tablets, turn: &turn, segment, named, seen };
         let next = entering.run(offset, entries_max);
         store.log.note_named(&entering.named);
-        store.expected.note_seen(&entering.seen);
+        store.estimate.note_seen(&entering.seen);
         next
     }
 
@@ -102,7 +104,7 @@ impl Worker {
         let mut next = None;
         let tables: Vec<TableId> = self.store.indexes().map(|(table, _)| table).collect();
         for table in tables {
-            if let Some(stopped) = self.close_recovered_graves(table, rest, buckets_max) {
+            if let Some(stopped) = self.remove_recovered_tombstones(table, rest, buckets_max) {
                 next = Some(stopped);
                 if stopped <= rest.first() {
                     break;
@@ -114,7 +116,7 @@ impl Worker {
     }
 
     /// Removes the tombstones' words from a range of one table. Returns where to resume.
-    fn close_recovered_graves(
+    fn remove_recovered_tombstones(
         &mut self,
         table: TableId,
         range: HashRange,
@@ -124,7 +126,7 @@ impl Worker {
         let view = View::new(&self.store, table, &turn);
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
-        for &(_, word) in self.words.iter().filter(|(_, word)| word.kind() == Kind::Tombstone) {
+        for &(_, word) in self.words.iter().filter(|(_, word)| word.kind() == WordKind::Tombstone) {
             let entry = view.entry(word);
             let hash = key_hash(self.store.seed(), entry.key);
             if !range.contains(hash) {
@@ -173,7 +175,7 @@ impl Worker {
 impl<'t> Entering<'t> {
     fn run(&mut self, offset: u32, mut entries_max: usize) -> Result<Option<u32>, RecoverError> {
         let (first, mut entries) = entries_of(self.store, self.segment, offset, self.turn);
-        let mut window: Vec<Read<'t>> = Vec::with_capacity(WINDOW);
+        let mut window: Vec<AdoptedEntry<'t>> = Vec::with_capacity(WINDOW);
         while entries_max > 0 && !entries.is_at_end() {
             window.clear();
             let count = entries_max.min(WINDOW);
@@ -205,7 +207,7 @@ impl<'t> Entering<'t> {
         first: Address,
         entries: &mut EntryReader<'t>,
         count: usize,
-        window: &mut Vec<Read<'t>>,
+        window: &mut Vec<AdoptedEntry<'t>>,
     ) -> Result<(), Corrupt> {
         let log = &self.store.log;
         for _ in 0..count {
@@ -220,21 +222,24 @@ impl<'t> Entering<'t> {
             if let Some(table) = table {
                 self.seen.note(table, encoded.len());
                 let view = View::new(self.store, table, self.turn);
-                self.store.expected.make_leaf(&view, hash.slot(), HashRange::ALL);
+                view.make_leaf(hash.slot(), || {
+                    let (estimate, log_bytes) = (&self.store.estimate, view.log.total_bytes());
+                    estimate.records_per_slot(table, HashRange::ALL, log_bytes)
+                });
                 view.index.prefetch_for_change(hash, self.turn);
             }
             if let Some(Location { segment, offset }) = named_by(&entry) {
                 let farthest = self.named.entry(segment).or_default();
                 *farthest = offset.max(*farthest);
             }
-            window.push(Read { table, hash, entry, address, bytes });
+            window.push(AdoptedEntry { table, hash, entry, address, bytes });
         }
         Ok(())
     }
 
     /// Prefetches the entries that may have the same keys. Their buckets are expected to be in
     /// the cache.
-    fn prefetch_rivals(&self, window: &[Read<'t>]) {
+    fn prefetch_rivals(&self, window: &[AdoptedEntry<'t>]) {
         for read in window {
             if let Some(table) = read.table {
                 View::new(self.store, table, self.turn).prefetch_rivals(read.hash);
@@ -243,8 +248,8 @@ impl<'t> Entering<'t> {
     }
 
     /// Points the index at the entry unless a newer one is present.
-    fn enter(&self, read: &Read<'t>) -> Result<(), Stall> {
-        let &Read { table, hash, ref entry, address, bytes } = read;
+    fn enter(&self, read: &AdoptedEntry<'t>) -> Result<(), Stall> {
+        let &AdoptedEntry { table, hash, ref entry, address, bytes } = read;
         let Some(table) = table else {
             match entry.body {
                 // Pinned, as every tombstone without a word. So the cleaner can rely on the pin.
@@ -257,13 +262,13 @@ impl<'t> Entering<'t> {
         let mut leaf = view.lock(hash)?;
         let new = Placed { word: Word::new(hash, kind_of(entry), address), bytes };
         match view.find_locked(&leaf, Key { hash, bytes: entry.key }) {
-            Found::Nothing => leaf.insert(hash, new.word, bytes)?,
-            Found::Here(word, here) if self.is_newer((entry, new.word), (&here, word)) => {
+            Lookup::Nothing => leaf.insert(hash, new.word, bytes)?,
+            Lookup::Here(word, here) if self.is_newer((entry, new.word), (&here, word)) => {
                 let old = Placed::new(word, &here);
                 leaf.replace(hash, old.tuple(), new.tuple());
                 view.retire(old);
             }
-            Found::Here(..) => view.retire(new),
+            Lookup::Here(..) => view.retire(new),
         }
         Ok(())
     }

@@ -34,13 +34,12 @@
 //! log before the range is served (`protocols`, `server`). [`super::Worker::forget`] clears the
 //! range of an abandoned recovery.
 
-use super::expected::{Expected, Seen};
-use super::replay::{ReplayCounters, ReplayCounts};
-use super::view::View;
+use super::estimate::{EntryCounts, RecordEstimate};
+use super::replay_counters::{ReplayCounters, ReplayCounts};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use std::fmt;
-use types::{HashRange, KeyHash, Slot, TableId, Tenure};
+use types::{HashRange, KeyHash, TableId, Tenure};
 
 /// Parameters of a [`Recovery`].
 pub struct RecoveryPlan {
@@ -63,7 +62,7 @@ pub struct Recovery {
     /// Tombstones in the index.
     buried: Mutex<Vec<(TableId, KeyHash)>>,
     counts: ReplayCounts,
-    expected: Expected,
+    estimate: RecordEstimate,
 }
 
 impl Recovery {
@@ -77,7 +76,7 @@ impl Recovery {
             is_over: AtomicBool::new(false),
             buried: Mutex::new(Vec::new()),
             counts: ReplayCounts::default(),
-            expected: Expected::default(),
+            estimate: RecordEstimate::default(),
         }
     }
 
@@ -95,7 +94,7 @@ impl Recovery {
     /// times the range's part of the dead server's load. The index uses this hint to avoid most
     /// of its growth.
     pub fn foresee(&self, bytes: u64) {
-        self.expected.foresee(bytes);
+        self.estimate.foresee(bytes);
     }
 
     /// Returns the totals of replay so far.
@@ -112,15 +111,15 @@ impl Recovery {
         (tenure != Tenure(0)).then_some(TableId(table as u8))
     }
 
-    /// Creates the slot's leaf at about its final size, if there is none.
-    #[inline]
-    pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot) {
-        self.expected.make_leaf(view, slot, self.range);
+    /// Returns the estimated number of records of a table per slot, in a log of at most
+    /// `log_bytes`.
+    pub(super) fn records_per_slot(&self, table: TableId, log_bytes: u64) -> Option<u32> {
+        self.estimate.records_per_slot(table, self.range, log_bytes)
     }
 
     /// Adds the entries that one step has read.
-    pub(super) fn note_seen(&self, new: &Seen) {
-        self.expected.note_seen(new);
+    pub(super) fn note_seen(&self, new: &EntryCounts) {
+        self.estimate.note_seen(new);
     }
 
     /// Returns the totals that replay updates.

@@ -6,18 +6,20 @@
 //! - The run of a batch gives the slot, so only the hash within the slot is computed.
 //! - A leaf stays locked while the next record belongs to it.
 
-use super::arrival::{Arrival, Progress};
+use super::arrival::{Arrival, PartitionProgress};
 use super::leaves::HeldLeaf;
+use super::record::Key;
 use super::recovery::Recovery;
+use super::replay_counters::ReplayCounters;
+use super::side_logs::SideLogPurpose;
+use super::stall::Stall;
 use super::store::Store;
-use super::tablets::{Tablet, TabletMap, TabletState};
-use super::view::{Found, Placed, View, kind_of, rank};
-use super::worker::Cause;
-use super::{Key, Stall, Worker};
+use super::tablets::{TabletMap, TabletState};
+use super::view::{Lookup, Placed, View, kind_of, rank};
+use super::worker::Worker;
 use crate::address::Address;
-use crate::index::{Kind, Word};
-use crate::log::{Log, OutOfMemory, SideLog, Turn};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::index::{Word, WordKind};
+use crate::log::{OutOfMemory, Reservation, SideLog, Turn};
 use planted::Bug;
 use std::sync::Arc;
 use types::{HashRange, KeyHash, MigrationId, TableId, Tenure, Version, key_hash_in_slot};
@@ -54,41 +56,6 @@ pub enum ReplayError {
     OutOfMemory,
 }
 
-/// Totals of replay so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplayCounters {
-    /// Number of records inserted into the index by replay.
-    pub records: u64,
-    /// Bytes of these records in the log.
-    pub bytes: u64,
-    /// Number of records not needed, because a newer version or the record itself was present.
-    pub dropped: u64,
-}
-
-/// Totals of replay, updated by all workers.
-#[derive(Debug, Default)]
-pub(super) struct ReplayCounts {
-    records: AtomicU64,
-    bytes: AtomicU64,
-    dropped: AtomicU64,
-}
-
-impl ReplayCounts {
-    fn add(&self, done: &Replayed) {
-        self.records.fetch_add(done.records, Ordering::Relaxed);
-        self.bytes.fetch_add(done.bytes, Ordering::Relaxed);
-        self.dropped.fetch_add(done.dropped, Ordering::Relaxed);
-    }
-
-    pub(super) fn load(&self) -> ReplayCounters {
-        ReplayCounters {
-            records: self.records.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            dropped: self.dropped.load(Ordering::Relaxed),
-        }
-    }
-}
-
 impl Worker {
     /// Replays at most `entries_max` records of a batch, starting at offset `from`. Stops early
     /// at a leaf that another thread keeps locked. `from` is 0 or the `next` of an earlier call.
@@ -100,109 +67,50 @@ impl Worker {
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
         let reader = BatchReader::resume(batch, from)?;
-        let mut source = Batch { reader, bytes: batch.len(), arrival };
-        self.replay_from(Bringer::Arrival(arrival), &mut source, entries_max)
+        let mut source = BatchSource { reader, bytes: batch.len(), arrival };
+        self.replay_from(ReplayOrigin::Arrival(arrival), &mut source, entries_max)
     }
 
     pub(super) fn replay_from<'b>(
         &mut self,
-        bringer: Bringer<'_>,
-        source: &mut impl Source<'b>,
+        origin: ReplayOrigin<'_>,
+        source: &mut impl EntrySource<'b>,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
         let turn = self.participant.turn();
-        let side_log = side_log_of(&mut self.side_logs, &self.store.log, bringer);
+        let (purpose, reservation) = (origin.purpose(), origin.reservation());
+        let side_log = self.side_logs.get_or_open(purpose, reservation, &self.store.log);
         let place =
-            Destination { store: &self.store, tablets: &self.tablets, bringer, turn: &turn };
-        let (stay, done, buried) = (None, Replayed::default(), Vec::new());
+            ReplayDestination { store: &self.store, tablets: &self.tablets, origin, turn: &turn };
+        let (stay, done, buried) = (None, ReplayCounters::default(), Vec::new());
         let mut replay = Replay { place, side_log, stay, done, buried };
         let result = replay.run(source, entries_max);
         let Replay { done, mut buried, .. } = replay;
-        match bringer {
-            Bringer::Arrival(arrival) => arrival.counts().add(&done),
-            Bringer::Recovery { recovery, .. } => {
+        match origin {
+            ReplayOrigin::Arrival(arrival) => arrival.counts().add(&done),
+            ReplayOrigin::Recovery { recovery, .. } => {
                 recovery.counts().add(&done);
                 recovery.note_buried(&mut buried);
             }
         }
-        result.map(|next| Replayed { next, ..done })
+        let ReplayCounters { records, bytes, dropped } = done;
+        result.map(|next| Replayed { next, records, bytes, dropped })
     }
 
     /// Splices this worker's side log of a migration into the log.
     pub fn splice(&mut self, migration: MigrationId) {
-        let is_it = |(cause, _): &(Cause, SideLog)| *cause == Cause::Migration(migration);
-        if let Some(at) = self.side_logs.iter().position(is_it) {
-            self.side_logs.swap_remove(at).1.splice(&mut self.spliced);
-        }
-    }
-
-    /// Closes the side logs of recoveries when no range is recovering any more: their last
-    /// segments become ordinary ones.
-    pub(super) fn end_recoveries(&mut self) {
-        let is_recovering = |tablet: &Tablet| matches!(tablet.state, TabletState::Recovering(_));
-        if self.tablets.iter().any(is_recovering) {
-            return;
-        }
-        for (cause, log) in &mut self.side_logs {
-            match cause {
-                Cause::Recoveries | Cause::Unsettled => log.end(),
-                Cause::Migration(_) => {}
-            }
-        }
-    }
-
-    /// Splices the side logs of migrations that have ended, however they ended.
-    pub(super) fn end_arrivals(&mut self) {
-        let tablets = &self.tablets;
-        let is_over = |(cause, _): &mut (Cause, SideLog)| match *cause {
-            Cause::Migration(migration) => !tablets.iter().any(|tablet| match &tablet.state {
-                TabletState::Arriving(arrival) => arrival.migration() == migration,
-                TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Leaving
-                | TabletState::Recovering(_)
-                | TabletState::Securing(_) => false,
-            }),
-            Cause::Recoveries | Cause::Unsettled => false,
-        };
-        for (_, side_log) in self.side_logs.extract_if(.., is_over) {
-            side_log.splice(&mut self.spliced);
-        }
+        self.side_logs.splice(migration);
     }
 
     /// Returns the bytes that this worker has replayed for a migration and not spliced.
     pub fn side_bytes(&self, migration: MigrationId) -> u64 {
-        let is_it = |(cause, _): &&(Cause, SideLog)| *cause == Cause::Migration(migration);
-        self.side_logs.iter().find(is_it).map_or(0, |(_, side_log)| side_log.bytes())
+        self.side_logs.bytes(migration)
     }
-}
-
-fn side_log_of<'s>(
-    side_logs: &'s mut Vec<(Cause, SideLog)>,
-    log: &Arc<Log>,
-    bringer: Bringer<'_>,
-) -> &'s mut SideLog {
-    let (cause, reservation) = match bringer {
-        Bringer::Arrival(arrival) => (Cause::Migration(arrival.migration()), arrival.reservation()),
-        Bringer::Recovery { is_settled: true, .. } => (Cause::Recoveries, None),
-        Bringer::Recovery { is_settled: false, .. } => (Cause::Unsettled, None),
-    };
-    let at = side_logs.iter().position(|(known, _)| *known == cause).unwrap_or_else(|| {
-        let side_log = match (cause, reservation) {
-            (Cause::Recoveries, _) => log.side_log_of_recoveries(),
-            (Cause::Unsettled, _) => log.side_log_of_unsettled(),
-            (Cause::Migration(_), Some(reservation)) => reservation.side_log(),
-            (Cause::Migration(_), None) => log.side_log(),
-        };
-        side_logs.push((cause, side_log));
-        side_logs.len() - 1
-    });
-    &mut side_logs[at].1
 }
 
 /// Range for which records are replayed.
 #[derive(Clone, Copy)]
-pub(super) enum Bringer<'t> {
+pub(super) enum ReplayOrigin<'t> {
     /// A range that a migration delivers.
     Arrival(&'t Arc<Arrival>),
     /// A range that is being recovered.
@@ -214,15 +122,34 @@ pub(super) enum Bringer<'t> {
     },
 }
 
-/// Origin of the records.
-pub(super) trait Source<'b> {
+impl<'t> ReplayOrigin<'t> {
+    /// Returns the purpose of the side log that takes the records.
+    fn purpose(self) -> SideLogPurpose {
+        match self {
+            ReplayOrigin::Arrival(arrival) => SideLogPurpose::Migration(arrival.migration()),
+            ReplayOrigin::Recovery { is_settled: true, .. } => SideLogPurpose::Recoveries,
+            ReplayOrigin::Recovery { is_settled: false, .. } => SideLogPurpose::Unsettled,
+        }
+    }
+
+    /// Returns the reservation that provides the segments of replay, if there is one.
+    fn reservation(self) -> Option<&'t Arc<Reservation>> {
+        match self {
+            ReplayOrigin::Arrival(arrival) => arrival.reservation(),
+            ReplayOrigin::Recovery { .. } => None,
+        }
+    }
+}
+
+/// Parser of the records from one origin.
+pub(super) trait EntrySource<'b> {
     /// Parses at most `count` records and prefetches the memory that their insertion touches. An
     /// empty window means the end.
     fn fill(
         &mut self,
-        place: &Destination<'_>,
+        place: &ReplayDestination<'_>,
         count: usize,
-        window: &mut Vec<Parsed<'b>>,
+        window: &mut Vec<ParsedRecord<'b>>,
     ) -> Result<(), Corrupt>;
 
     /// Returns the offset at which to resume; `None` at the end.
@@ -231,35 +158,35 @@ pub(super) trait Source<'b> {
 
 /// Destination of the records.
 #[derive(Clone, Copy)]
-pub(super) struct Destination<'t> {
+pub(super) struct ReplayDestination<'t> {
     pub(super) store: &'t Store,
     tablets: &'t TabletMap,
-    bringer: Bringer<'t>,
+    origin: ReplayOrigin<'t>,
     pub(super) turn: &'t Turn<'t>,
 }
 
 /// One quantum of replay.
 struct Replay<'t, 's> {
-    place: Destination<'t>,
+    place: ReplayDestination<'t>,
     side_log: &'s mut SideLog,
     /// Decision for the previous record; most records share it with the one before.
-    stay: Option<Stay<'t>>,
-    done: Replayed,
+    stay: Option<RangeDecision<'t>>,
+    done: ReplayCounters,
     /// Tombstones of a recovery that this quantum has put into the index.
     buried: Vec<(TableId, KeyHash)>,
 }
 
 /// A range of one table with the decision whether its records are wanted.
 #[derive(Clone, Copy)]
-struct Stay<'t> {
+struct RangeDecision<'t> {
     table: TableId,
     range: HashRange,
-    wanted: Option<Wanted<'t>>,
+    wanted: Option<WantedRange<'t>>,
 }
 
 /// Treatment of wanted records.
 #[derive(Clone, Copy)]
-struct Wanted<'t> {
+struct WantedRange<'t> {
     view: View<'t>,
     limit: Limit<'t>,
     /// Incarnation that is written into the stored records.
@@ -270,7 +197,7 @@ struct Wanted<'t> {
 #[derive(Clone, Copy)]
 enum Limit<'t> {
     /// The progress has passed the record's hash.
-    Progress(Progress<'t>),
+    PartitionProgress(PartitionProgress<'t>),
     /// The recovery has replayed everything.
     Recovery(&'t Recovery),
 }
@@ -279,7 +206,7 @@ impl Limit<'_> {
     #[inline]
     fn has_passed(self, hash: KeyHash) -> bool {
         match self {
-            Limit::Progress(progress) => progress.has_passed(hash),
+            Limit::PartitionProgress(progress) => progress.has_passed(hash),
             Limit::Recovery(recovery) => recovery.is_over(),
         }
     }
@@ -287,7 +214,7 @@ impl Limit<'_> {
 
 /// A parsed record.
 #[derive(Clone, Copy)]
-pub(super) struct Parsed<'b> {
+pub(super) struct ParsedRecord<'b> {
     /// Table of the record; `None` if the record is to be dropped.
     pub(super) table: Option<TableId>,
     pub(super) hash: KeyHash,
@@ -298,30 +225,30 @@ pub(super) struct Parsed<'b> {
 }
 
 /// A batch of a migration.
-struct Batch<'b> {
+struct BatchSource<'b> {
     reader: BatchReader<'b>,
     bytes: usize,
     arrival: &'b Arrival,
 }
 
-impl<'b> Source<'b> for Batch<'b> {
+impl<'b> EntrySource<'b> for BatchSource<'b> {
     fn fill(
         &mut self,
-        place: &Destination<'_>,
+        place: &ReplayDestination<'_>,
         count: usize,
-        window: &mut Vec<Parsed<'b>>,
+        window: &mut Vec<ParsedRecord<'b>>,
     ) -> Result<(), Corrupt> {
         for _ in 0..count {
             let offset = self.reader.offset();
             let Some(record) = self.reader.next().transpose()? else { break };
             let BatchEntry { table, slot, entry, encoded } = record;
             let hash = key_hash_in_slot(place.store.seed(), slot, entry.key);
-            let parsed = Parsed { table: Some(table), hash, entry, encoded, offset };
+            let parsed = ParsedRecord { table: Some(table), hash, entry, encoded, offset };
             let is_same_slot =
-                |last: &Parsed<'_>| last.table == parsed.table && last.hash.slot() == slot;
+                |last: &ParsedRecord<'_>| last.table == parsed.table && last.hash.slot() == slot;
             if !window.last().is_some_and(is_same_slot) {
                 let view = View::new(place.store, table, place.turn);
-                self.arrival.make_leaf(&view, slot);
+                view.make_leaf(slot, || Some(self.arrival.expected_records(table, slot)));
             }
             place.store.index_or_new(table).prefetch(hash, place.turn);
             window.push(parsed);
@@ -345,7 +272,7 @@ impl<'t> Replay<'t, '_> {
     /// Replays up to `entries_max` records. Returns where to resume.
     fn run<'b>(
         &mut self,
-        source: &mut impl Source<'b>,
+        source: &mut impl EntrySource<'b>,
         mut entries_max: usize,
     ) -> Result<Option<usize>, ReplayError> {
         let mut window = Vec::with_capacity(WINDOW);
@@ -375,13 +302,13 @@ impl<'t> Replay<'t, '_> {
     }
 
     #[inline]
-    fn insert(&mut self, parsed: &Parsed<'_>, held: &mut HeldLeaf<'t>) -> Result<(), Halt> {
-        let &Parsed { table, hash, ref entry, .. } = parsed;
+    fn insert(&mut self, parsed: &ParsedRecord<'_>, held: &mut HeldLeaf<'t>) -> Result<(), Halt> {
+        let &ParsedRecord { table, hash, ref entry, .. } = parsed;
         let Some(wanted) = table.and_then(|table| self.wanted(table, hash)) else {
             self.done.dropped += 1;
             return Ok(());
         };
-        let Wanted { view, limit, tenure } = wanted;
+        let WantedRange { view, limit, tenure } = wanted;
         let leaf = match held.lock(&view, hash) {
             Ok(leaf) => leaf,
             Err(Stall::OutOfMemory) => return Err(Halt::Failed(ReplayError::OutOfMemory)),
@@ -389,7 +316,7 @@ impl<'t> Replay<'t, '_> {
         };
         let kind = kind_of(entry);
         let found = view.find_locked(leaf, Key { hash, bytes: entry.key });
-        let is_old = matches!(&found, Found::Here(word, here)
+        let is_old = matches!(&found, Lookup::Here(word, here)
             if rank(here.version, word.kind()) >= rank(entry.version, kind));
         // Checked under the lock: a record must not return after its tombstone was reclaimed.
         if is_old || limit.has_passed(hash) {
@@ -412,8 +339,8 @@ impl<'t> Replay<'t, '_> {
             }
         }
         match kind {
-            Kind::Tombstone => self.note_buried(view.table, hash),
-            Kind::Object | Kind::Expiring => {}
+            WordKind::Tombstone => self.note_buried(view.table, hash),
+            WordKind::Object | WordKind::Expiring => {}
         }
         self.done.records += 1;
         self.done.bytes += u64::from(new.bytes);
@@ -422,10 +349,10 @@ impl<'t> Replay<'t, '_> {
 
     /// Records a tombstone that was put into the index. Its leaf is locked.
     fn note_buried(&mut self, table: TableId, hash: KeyHash) {
-        match self.place.bringer {
-            Bringer::Arrival(arrival) => arrival.note_buried(table, hash),
+        match self.place.origin {
+            ReplayOrigin::Arrival(arrival) => arrival.note_buried(table, hash),
             // Tombstones of a recovery are reclaimed only after everything has been replayed.
-            Bringer::Recovery { .. } => self.buried.push((table, hash)),
+            ReplayOrigin::Recovery { .. } => self.buried.push((table, hash)),
         }
     }
 
@@ -435,7 +362,7 @@ impl<'t> Replay<'t, '_> {
     #[inline]
     fn append(
         &mut self,
-        parsed: &Parsed<'_>,
+        parsed: &ParsedRecord<'_>,
         tenure: Tenure,
         old: Option<Placed>,
     ) -> Result<(Address, u32), OutOfMemory> {
@@ -467,24 +394,24 @@ impl<'t> Replay<'t, '_> {
 
     /// Returns the treatment of a record; `None` if it is not wanted any more.
     #[inline]
-    fn wanted(&mut self, table: TableId, hash: KeyHash) -> Option<Wanted<'t>> {
+    fn wanted(&mut self, table: TableId, hash: KeyHash) -> Option<WantedRange<'t>> {
         match self.stay {
             Some(stay) if stay.table == table && stay.range.contains(hash) => stay.wanted,
             Some(_) | None => self.enter(table, hash),
         }
     }
 
-    fn enter(&mut self, table: TableId, hash: KeyHash) -> Option<Wanted<'t>> {
-        let Destination { store, tablets, bringer, turn } = self.place;
+    fn enter(&mut self, table: TableId, hash: KeyHash) -> Option<WantedRange<'t>> {
+        let ReplayDestination { store, tablets, origin, turn } = self.place;
         let tablet = tablets.at(hash)?;
-        let found = match (&tablet.state, bringer) {
-            (TabletState::Arriving(current), Bringer::Arrival(arrival))
+        let found = match (&tablet.state, origin) {
+            (TabletState::Arriving(current), ReplayOrigin::Arrival(arrival))
                 if Arc::ptr_eq(current, arrival) && !arrival.is_flushed(table) =>
             {
                 let progress = arrival.progress_at(hash);
-                Some((Limit::Progress(progress), progress.range()))
+                Some((Limit::PartitionProgress(progress), progress.range()))
             }
-            (TabletState::Recovering(current), Bringer::Recovery { recovery, .. })
+            (TabletState::Recovering(current), ReplayOrigin::Recovery { recovery, .. })
                 if Arc::ptr_eq(current, recovery) =>
             {
                 Some((Limit::Recovery(recovery), recovery.range()))
@@ -496,14 +423,14 @@ impl<'t> Replay<'t, '_> {
                 | TabletState::Serving
                 | TabletState::Frozen
                 | TabletState::Leaving,
-                Bringer::Arrival(_) | Bringer::Recovery { .. },
+                ReplayOrigin::Arrival(_) | ReplayOrigin::Recovery { .. },
             ) => None,
         };
-        let mut stay = Stay { table, range: tablet.range, wanted: None };
+        let mut stay = RangeDecision { table, range: tablet.range, wanted: None };
         if let Some((limit, range)) = found.filter(|_| !tablet.flushing.contains(table)) {
             stay.range = range.intersection(tablet.range)?;
             let tenure = tablet.tenures[usize::from(table.0)];
-            stay.wanted = Some(Wanted { view: View::new(store, table, turn), limit, tenure });
+            stay.wanted = Some(WantedRange { view: View::new(store, table, turn), limit, tenure });
         }
         self.stay = Some(stay);
         stay.wanted

@@ -4,11 +4,13 @@
 //! or older than an entry of the same key that is already replayed. So the entries of the same
 //! hash are prefetched as well, before the first of a window is inserted.
 
-use super::expected::Seen;
+use super::estimate::EntryCounts;
 use super::recovery::Recovery;
-use super::replay::{Bringer, Destination, Parsed, Source};
+use super::replay::{
+    EntrySource, ParsedRecord, ReplayDestination, ReplayError, ReplayOrigin, Replayed,
+};
 use super::view::View;
-use super::{ReplayError, Replayed, Worker};
+use super::worker::Worker;
 use std::sync::Arc;
 use types::key_hash;
 use wire::Corrupt;
@@ -29,7 +31,7 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        let origin = Bringer::Recovery { recovery, is_settled: true };
+        let origin = ReplayOrigin::Recovery { recovery, is_settled: true };
         self.replay_entries(recovery, origin, EntryReader::from(entries, from), entries_max)
     }
 
@@ -43,18 +45,18 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        let origin = Bringer::Recovery { recovery, is_settled: false };
+        let origin = ReplayOrigin::Recovery { recovery, is_settled: false };
         self.replay_entries(recovery, origin, EntryReader::from(entries, from), entries_max)
     }
 
     fn replay_entries(
         &mut self,
         recovery: &Recovery,
-        origin: Bringer<'_>,
+        origin: ReplayOrigin<'_>,
         reader: EntryReader<'_>,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        let mut source = Log { reader, recovery, seen: Seen::default() };
+        let mut source = LogSource { reader, recovery, seen: EntryCounts::default() };
         let replayed = self.replay_from(origin, &mut source, entries_max);
         recovery.note_seen(&source.seen);
         replayed
@@ -62,18 +64,18 @@ impl Worker {
 }
 
 /// Entries of the dead server's log.
-struct Log<'b> {
+struct LogSource<'b> {
     reader: EntryReader<'b>,
     recovery: &'b Recovery,
-    seen: Seen,
+    seen: EntryCounts,
 }
 
-impl<'b> Source<'b> for Log<'b> {
+impl<'b> EntrySource<'b> for LogSource<'b> {
     fn fill(
         &mut self,
-        place: &Destination<'_>,
+        place: &ReplayDestination<'_>,
         count: usize,
-        window: &mut Vec<Parsed<'b>>,
+        window: &mut Vec<ParsedRecord<'b>>,
     ) -> Result<(), Corrupt> {
         for _ in 0..count {
             let Some(read) = self.reader.next_checked().transpose()? else { break };
@@ -84,10 +86,12 @@ impl<'b> Source<'b> for Log<'b> {
             if let Some(table) = table {
                 self.seen.note(table, encoded.len());
                 let view = View::new(place.store, table, place.turn);
-                self.recovery.make_leaf(&view, hash.slot());
+                view.make_leaf(hash.slot(), || {
+                    self.recovery.records_per_slot(table, view.log.total_bytes())
+                });
                 view.index.prefetch_for_change(hash, place.turn);
             }
-            window.push(Parsed { table, hash, entry, encoded, offset });
+            window.push(ParsedRecord { table, hash, entry, encoded, offset });
         }
         for parsed in &*window {
             if let Some(table) = parsed.table {

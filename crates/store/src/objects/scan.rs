@@ -1,12 +1,15 @@
 //! Scans over all records of a table, for clients: SCAN, KEYS and similar commands.
 
-use super::expire::reclaim_touched;
+use super::access::Access;
+use super::arrival::Arrival;
+use super::expired::reclaim_touched;
+use super::record::{Key, Record};
+use super::stall::Stall;
 use super::store::behind;
 use super::tablets::{TabletMap, TabletState};
-use super::view::{Found, View, record_of};
-use super::worker::Access;
+use super::view::{Lookup, View, record_of};
+use super::worker::Worker;
 use super::write::Writer;
-use super::{Arrival, Key, Record, Stall, Worker};
 use planted::Bug;
 use std::sync::Arc;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
@@ -27,21 +30,21 @@ impl Worker {
             return Ok(None);
         };
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.shown);
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
-        let shown =
+        let covered =
             HashRange::new(range.first(), next.map_or(range.last(), |next| KeyHash(next.0 - 1)));
         let now = access.clock(&self.store);
         let mut expired = Vec::new();
         for &(lowest, word) in &self.words {
             let entry = view.entry(word);
-            view.note_found(&Found::Here(word, entry));
+            view.note_found(&Lookup::Here(word, entry));
             if entry.is_expired(now) {
                 expired.push((lowest.slot(), entry.key));
             }
             if let Some(record) = record_of(&entry, now)
-                && shown.contains(key_hash_in_slot(self.store.seed(), lowest.slot(), entry.key))
+                && covered.contains(key_hash_in_slot(self.store.seed(), lowest.slot(), entry.key))
             {
                 f(entry.key, record);
             }
@@ -50,8 +53,8 @@ impl Worker {
         for (slot, bytes) in expired {
             let key = Key { hash: key_hash_in_slot(self.store.seed(), slot, bytes), bytes };
             if range.contains(key.hash) {
-                let (head, graves) = (&mut self.head, &mut self.graves);
-                reclaim_touched(Writer { store: &self.store, head, graves, view }, key, access);
+                let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+                reclaim_touched(Writer { store: &self.store, head, tombstones, view }, key, access);
             }
         }
         Ok(next.or_else(|| behind(range.last())))

@@ -2,10 +2,9 @@
 //! index per table, the tablets, and two monotonic numbers: the version counter and the expiry
 //! clock.
 
-use super::batch::Publications;
-use super::expected::Expected;
+use super::estimate::RecordEstimate;
+use super::publications::Publications;
 use super::tablets::TabletMap;
-use super::worker::Worker;
 use crate::index::{Index, Slab};
 use crate::log::{GracePeriod, Log, LogConfig, LogError, Usage};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use types::limits::TABLES_MAX;
-use types::{HashSeed, KeyHash, ReactorId, TableId, UnixMillis, Version};
+use types::{HashSeed, KeyHash, TableId, UnixMillis, Version};
 use wire::replica::Stamp;
 
 /// Configuration of a store.
@@ -70,7 +69,7 @@ pub struct Store {
     /// Number of expired records that were reclaimed.
     pub(super) expired: CachePadded<AtomicU64>,
     /// Expected size of the log that is recovered after a crash.
-    pub(super) expected: Expected,
+    pub(super) estimate: RecordEstimate,
 }
 
 impl Store {
@@ -95,13 +94,8 @@ impl Store {
             clock: CachePadded::new(AtomicU64::new(0)),
             clock_floor: AtomicU64::new(0),
             expired: CachePadded::new(AtomicU64::new(0)),
-            expected: Expected::default(),
+            estimate: RecordEstimate::default(),
         }))
-    }
-
-    /// Returns the worker of a reactor. Each reactor takes exactly one.
-    pub fn worker(self: &Arc<Self>, reactor: ReactorId) -> Worker {
-        Worker::new(Arc::clone(self), reactor)
     }
 
     /// Returns the secret seed of the key hash.
@@ -154,7 +148,7 @@ impl Store {
     /// Announces the approximate size, in bytes, of the log that is recovered after a crash
     /// ([`super::Worker::recover`]). The index uses this hint to avoid most of its growth.
     pub fn foresee(&self, bytes: u64) {
-        self.expected.foresee(bytes);
+        self.estimate.foresee(bytes);
     }
 
     /// Returns the version counter. No version in the store is higher.

@@ -3,12 +3,14 @@
 //! They go when the progress has passed them, or when the whole recovery has been replayed.
 
 use super::arrival::Arrival;
-use super::graves::{Grave, Graves};
 use super::recovery::Recovery;
+use super::stall::Stall;
+use super::store::Store;
 use super::tablets::TabletState;
+use super::tombstones::{IndexedTombstone, TombstoneQueue};
 use super::view::{Placed, View};
-use super::{Stall, Worker};
-use crate::index::Kind;
+use super::worker::Worker;
+use crate::index::{Word, WordKind};
 use std::sync::Arc;
 use types::{KeyHash, TableId, key_hash};
 
@@ -69,8 +71,8 @@ impl Worker {
             }
             let view = View::new(&self.store, table, &turn);
             let done = match self.store.log.is_durable() {
-                false => drop_tombstones(&view, &self.store, hash),
-                true => mourn_tombstones(&view, &self.store, hash, &mut self.graves),
+                false => remove_tombstones(&view, &self.store, hash),
+                true => schedule_removal(&view, &self.store, hash, &mut self.tombstones),
             };
             if done.is_err() {
                 left.push((table, hash));
@@ -81,19 +83,21 @@ impl Worker {
 }
 
 /// Schedules every tombstone with this hash for ordinary reclamation of a durable store.
-fn mourn_tombstones(
+fn schedule_removal(
     view: &View<'_>,
-    store: &super::Store,
+    store: &Store,
     hash: KeyHash,
-    graves: &mut Graves,
+    tombstones: &mut TombstoneQueue,
 ) -> Result<(), Stall> {
     let leaf = view.lock(hash)?;
     leaf.find(hash, |word| {
-        if word.kind() == Kind::Tombstone && key_hash(store.seed(), view.entry(word).key) == hash {
+        if word.kind() == WordKind::Tombstone
+            && key_hash(store.seed(), view.entry(word).key) == hash
+        {
             let Placed { bytes, .. } = Placed::new(word, &view.entry(word));
             let (table, version) = (view.table, view.entry(word).version);
             let written = view.log.end_of(word.address(), bytes);
-            graves.push_back(Grave { table, hash, version, written });
+            tombstones.push(IndexedTombstone { table, hash, version, written });
         }
         false
     });
@@ -101,10 +105,10 @@ fn mourn_tombstones(
 }
 
 /// Removes every tombstone with this hash.
-fn drop_tombstones(view: &View<'_>, store: &super::Store, hash: KeyHash) -> Result<(), Stall> {
+fn remove_tombstones(view: &View<'_>, store: &Store, hash: KeyHash) -> Result<(), Stall> {
     let mut leaf = view.lock(hash)?;
-    let is_it = |word: crate::index::Word| {
-        word.kind() == Kind::Tombstone && key_hash(store.seed(), view.entry(word).key) == hash
+    let is_it = |word: Word| {
+        word.kind() == WordKind::Tombstone && key_hash(store.seed(), view.entry(word).key) == hash
     };
     while let Some(word) = leaf.find(hash, is_it) {
         let tombstone = Placed::new(word, &view.entry(word));

@@ -11,9 +11,10 @@
 use super::arrival::Arrival;
 use super::range_clock::RangeClock;
 use super::recovery::Recovery;
+use super::table_set::TableSet;
 use std::sync::Arc;
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, TableId, Tenure};
+use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, Tenure};
 
 /// State of a tablet, which decides the allowed operations.
 #[derive(Clone, Debug)]
@@ -53,64 +54,6 @@ pub struct Tablet {
     /// Tables that are being flushed: operations on them wait, and arriving records of theirs are
     /// dropped.
     pub flushing: TableSet,
-}
-
-/// A set of tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableSet(u16);
-
-const _: () = assert!(TABLES_MAX <= u16::BITS as usize);
-
-impl TableSet {
-    /// The empty set.
-    pub const NONE: TableSet = TableSet(0);
-
-    /// The set of all tables.
-    pub const ALL: TableSet = TableSet(u16::MAX);
-
-    /// Returns the set of one table.
-    pub fn of(table: TableId) -> TableSet {
-        TableSet(1 << table.0)
-    }
-
-    /// Returns this set with the table added.
-    #[must_use]
-    pub fn with(self, table: TableId) -> TableSet {
-        TableSet(self.0 | TableSet::of(table).0)
-    }
-
-    /// Returns the union of both sets.
-    #[must_use]
-    pub fn union(self, other: TableSet) -> TableSet {
-        TableSet(self.0 | other.0)
-    }
-
-    /// Returns this set without the tables of the other.
-    #[must_use]
-    pub fn without(self, other: TableSet) -> TableSet {
-        TableSet(self.0 & !other.0)
-    }
-
-    /// Returns whether the set contains the table.
-    #[inline]
-    pub fn contains(self, table: TableId) -> bool {
-        self.0 & TableSet::of(table).0 != 0
-    }
-
-    /// Returns whether the set is empty.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Returns the set as bits, table 0 lowest.
-    pub(super) fn bits(self) -> u16 {
-        self.0
-    }
-
-    /// Returns the set with these bits.
-    pub(super) fn from_bits(bits: u16) -> TableSet {
-        TableSet(bits)
-    }
 }
 
 /// All tablets of a server at one moment.

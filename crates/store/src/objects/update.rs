@@ -1,12 +1,13 @@
 //! Writes of one key: blind, conditional on the present record, or conditional on a second record
 //! in another table.
 
-use super::changes::{Changes, Scratch, What};
-use super::expire::reclaim_touched;
-use super::view::{Found, Placed, View};
-use super::worker::check_size;
+use super::changes::{ChangeAction, Changes, Scratch};
+use super::expired::reclaim_touched;
+use super::record::{Key, Need, Record, TableKey};
+use super::stall::{Stall, check_size};
+use super::view::{Lookup, Placed, View};
+use super::worker::Worker;
 use super::write::{WriteTarget, WriteValue, Writer};
-use super::{Key, Need, Record, Stall, TableKey, Worker};
 use crate::index::LeafGuard;
 use planted::Bug;
 use types::{TableId, UnixMillis};
@@ -24,12 +25,12 @@ impl Worker {
         check_size(key.bytes, value.len())?;
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.shown);
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
         let old = view.find_locked(&leaf, key).old();
-        let (head, graves) = (&mut self.head, &mut self.graves);
-        let mut writer = Writer { store: &self.store, head, graves, view };
+        let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+        let mut writer = Writer { store: &self.store, head, tombstones, view };
         writer.put(&mut leaf, WriteTarget { key, access }, old, WriteValue { bytes: value, expiry })
     }
 
@@ -61,7 +62,7 @@ impl Worker {
         check_size(key.bytes, 0)?;
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.shown);
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
         let target = WriteTarget { key, access };
@@ -70,14 +71,14 @@ impl Worker {
         let has_expired = record.is_none() && found.may_expire();
         let mut changes = Changes::new(&mut self.scratch, 1);
         let result = f(record, &mut changes);
-        let (head, graves) = (&mut self.head, &mut self.graves);
-        let writer = Writer { store: &self.store, head, graves, view };
+        let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+        let writer = Writer { store: &self.store, head, tombstones, view };
         carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
         if has_expired && self.scratch.list.is_empty() {
             drop(leaf);
             let view = View::new(&self.store, table, &turn);
-            let (head, graves) = (&mut self.head, &mut self.graves);
-            reclaim_touched(Writer { store: &self.store, head, graves, view }, key, access);
+            let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+            reclaim_touched(Writer { store: &self.store, head, tombstones, view }, key, access);
         }
         Ok(result)
     }
@@ -100,8 +101,8 @@ impl Worker {
         let access = self.tablets.access(table, key.hash)?;
         let other_access = self.tablets.access(other_table, other_key.hash)?;
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.shown);
-        let other_view = View::for_client(&self.store, other_table, &turn, &self.shown);
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
+        let other_view = View::for_client(&self.store, other_table, &turn, &self.dependency);
         access.make_leaf(&view, key.hash);
         other_access.make_leaf(&other_view, other_key.hash);
         // Locked by ascending table, so that two such updates cannot deadlock.
@@ -121,8 +122,8 @@ impl Worker {
             [seen.record(other_access.clock(&self.store)), found.record(access.clock(&self.store))];
         let mut changes = Changes::new(&mut self.scratch, 1);
         let result = f(records, &mut changes);
-        let (head, graves) = (&mut self.head, &mut self.graves);
-        let writer = Writer { store: &self.store, head, graves, view };
+        let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+        let writer = Writer { store: &self.store, head, tombstones, view };
         carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
         Ok(result)
     }
@@ -136,14 +137,14 @@ fn look<'t>(
     leaf: &LeafGuard<'_>,
     target: WriteTarget<'_, '_>,
     need: Need,
-) -> Result<Found<'t>, Stall> {
+) -> Result<Lookup<'t>, Stall> {
     let WriteTarget { key, access } = target;
     let found = view.find_locked(leaf, key);
-    if let (Need::Records, Found::Nothing, Some(arrival)) = (need, &found, access.arrival)
+    if let (Need::Records, Lookup::Nothing, Some(arrival)) = (need, &found, access.arrival)
         && arrival.may_arrive(view.table, key.hash)
         && !planted::is(Bug::DecidedOnMissing)
     {
-        return Err(Stall::missing(arrival, view.table, vec![key.hash]));
+        return Err(Stall::missing(arrival.migration(), view.table, vec![key.hash]));
     }
     view.note_found(&found);
     Ok(found)
@@ -160,11 +161,11 @@ fn carry_out(
 ) -> Result<(), Stall> {
     let Some(change) = scratch.list.last() else { return Ok(()) };
     match &change.what {
-        What::Put { value, expiry } => {
+        ChangeAction::Put { value, expiry } => {
             let bytes = &scratch.values[value.clone()];
             check_size(target.key.bytes, bytes.len())?;
             writer.put(leaf, target, old, WriteValue { bytes, expiry: *expiry })
         }
-        What::Delete => writer.remove(leaf, target, old),
+        ChangeAction::Delete => writer.remove(leaf, target, old),
     }
 }

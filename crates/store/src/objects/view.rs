@@ -1,15 +1,16 @@
 //! The [`View`]: log and index of one table within a turn, from a key to its entry.
 
-use super::batch::Publications;
+use super::publications::Publications;
+use super::record::{Key, Record};
+use super::stall::Stall;
 use super::store::Store;
-use super::{Key, Record, Stall};
 use crate::address::Address;
-use crate::index::{Find, Index, Kind, LeafGuard, WalkBudget, Word};
+use crate::index::{Find, Index, LeafGuard, WalkBudget, Word, WordKind};
 use crate::log::{Dependency, Log, Turn};
 use planted::Bug;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
-use types::{HashRange, KeyHash, TableId, UnixMillis, Version};
+use types::{HashRange, KeyHash, Slot, TableId, UnixMillis, Version};
 use wire::entry::{Body, Entry};
 
 /// Checks of a leaf during a publication before the writer is assumed to be descheduled.
@@ -28,7 +29,7 @@ pub(super) struct View<'t> {
     publications: &'t Publications,
     /// Collector of the reply's durability dependencies; `None` if the store is not durable or
     /// the reader is internal.
-    shown: Option<&'t Shown>,
+    dependency: Option<&'t ReplyDependency>,
     pub(super) log: &'t Log,
     pub(super) index: &'t Index,
     pub(super) turn: &'t Turn<'t>,
@@ -37,9 +38,9 @@ pub(super) struct View<'t> {
 /// Durability dependency of the replies to clients: log positions they reveal that are not
 /// acknowledged.
 #[derive(Debug, Default)]
-pub(super) struct Shown(RefCell<Option<Dependency>>);
+pub(super) struct ReplyDependency(RefCell<Option<Dependency>>);
 
-impl Shown {
+impl ReplyDependency {
     pub(super) fn take(&mut self) -> Option<Dependency> {
         self.0.get_mut().take()
     }
@@ -52,7 +53,7 @@ impl Shown {
 
 /// Search result for a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Found<'t> {
+pub(super) enum Lookup<'t> {
     /// Neither a record nor a tombstone.
     Nothing,
     /// Index word with its entry: a record or a tombstone.
@@ -64,7 +65,7 @@ impl<'t> View<'t> {
     pub(super) fn new(store: &'t Store, table: TableId, turn: &'t Turn<'t>) -> View<'t> {
         let index = store.index_or_new(table);
         let publications = &store.publications;
-        View { table, publications, shown: None, log: &store.log, index, turn }
+        View { table, publications, dependency: None, log: &store.log, index, turn }
     }
 
     /// Returns a view for a client's operation, which also collects durability dependencies.
@@ -73,40 +74,40 @@ impl<'t> View<'t> {
         store: &'t Store,
         table: TableId,
         turn: &'t Turn<'t>,
-        shown: &'t Shown,
+        dependency: &'t ReplyDependency,
     ) -> View<'t> {
-        let shown = store.log.is_durable().then_some(shown);
-        View { shown, ..View::new(store, table, turn) }
+        let dependency = store.log.is_durable().then_some(dependency);
+        View { dependency, ..View::new(store, table, turn) }
     }
 
     /// Records that the client's reply depends on a found entry.
     #[inline]
-    pub(super) fn note_found(&self, found: &Found<'_>) {
-        if let (Some(shown), Found::Here(word, entry)) = (self.shown, found) {
-            shown.note(self.log, word.address(), entry.encoded_bytes() as u32);
+    pub(super) fn note_found(&self, found: &Lookup<'_>) {
+        if let (Some(dependency), Lookup::Here(word, entry)) = (self.dependency, found) {
+            dependency.note(self.log, word.address(), entry.encoded_bytes() as u32);
         }
     }
 
     /// Records that the client's reply depends on an entry in the log.
     #[inline]
     pub(super) fn note(&self, address: Address, bytes: u32) {
-        if let Some(shown) = self.shown {
-            shown.note(self.log, address, bytes);
+        if let Some(dependency) = self.dependency {
+            dependency.note(self.log, address, bytes);
         }
     }
 
     /// Searches for a key without a lock.
     #[inline]
-    pub(super) fn find(&self, key: Key<'_>) -> Result<Found<'t>, Stall> {
+    pub(super) fn find(&self, key: Key<'_>) -> Result<Lookup<'t>, Stall> {
         let mut entry = None;
         match self.index.find(key.hash, self.turn, |word| self.is_it(word, key, &mut entry)) {
             Find::Hit(word) => {
                 if self.publications.may_be_partial() {
                     self.wait_for_publication(key.hash)?;
                 }
-                Ok(Found::of(word, entry))
+                Ok(Lookup::of(word, entry))
             }
-            Find::Miss => Ok(Found::Nothing),
+            Find::Miss => Ok(Lookup::Nothing),
             Find::Contended => Err(Stall::Contended),
         }
     }
@@ -115,6 +116,17 @@ impl<'t> View<'t> {
     #[inline]
     pub(super) fn lock(&self, hash: KeyHash) -> Result<LeafGuard<'t>, Stall> {
         Ok(self.index.lock(hash, self.turn)?)
+    }
+
+    /// Creates the slot's leaf, if there is none, for as many records as `expected` returns.
+    /// Without memory it does nothing: the leaf then grows as others do.
+    #[inline]
+    pub(super) fn make_leaf(&self, slot: Slot, expected: impl FnOnce() -> Option<u32>) {
+        if !self.index.is_used(slot)
+            && let Some(records) = expected()
+        {
+            let _ = self.index.reserve(slot, records, self.turn);
+        }
     }
 
     /// Adds the words of a range to `words`, each with the lowest hash that it may have, and
@@ -156,11 +168,11 @@ impl<'t> View<'t> {
 
     /// Searches for a key in a locked leaf.
     #[inline(always)]
-    pub(super) fn find_locked(&self, leaf: &LeafGuard<'_>, key: Key<'_>) -> Found<'t> {
+    pub(super) fn find_locked(&self, leaf: &LeafGuard<'_>, key: Key<'_>) -> Lookup<'t> {
         let mut entry = None;
         match leaf.find(key.hash, |word| self.is_it(word, key, &mut entry)) {
-            Some(word) => Found::of(word, entry),
-            None => Found::Nothing,
+            Some(word) => Lookup::of(word, entry),
+            None => Lookup::Nothing,
         }
     }
 
@@ -168,6 +180,27 @@ impl<'t> View<'t> {
     #[inline(always)]
     pub(super) fn entry(&self, word: Word) -> Entry<'t> {
         self.log.entry(word.address(), self.turn)
+    }
+
+    /// Releases an entry that no word points at any more. The entry is marked as dead, but a
+    /// tombstone of a durable store stays live as long as it is needed. The caller holds the
+    /// leaf's lock.
+    #[inline]
+    pub(super) fn retire(&self, old: Placed) {
+        if self.log.is_durable() && old.word.kind() == WordKind::Tombstone {
+            self.retire_tombstone(old);
+        } else {
+            self.log.kill(old.word.address(), old.bytes);
+        }
+    }
+
+    fn retire_tombstone(&self, tombstone: Placed) {
+        match self.entry(tombstone.word).body {
+            Body::Tombstone { dead } => {
+                self.log.bury(tombstone.word.address(), tombstone.bytes, dead);
+            }
+            Body::Object { .. } | Body::CopiesOf(_) => unreachable!("the word says tombstone"),
+        }
     }
 
     #[inline(always)]
@@ -181,30 +214,30 @@ impl<'t> View<'t> {
     }
 }
 
-impl<'t> Found<'t> {
+impl<'t> Lookup<'t> {
     #[inline]
-    fn of(word: Word, entry: Option<Entry<'t>>) -> Found<'t> {
-        Found::Here(word, entry.expect("the word was found by its entry"))
+    fn of(word: Word, entry: Option<Entry<'t>>) -> Lookup<'t> {
+        Lookup::Here(word, entry.expect("the word was found by its entry"))
     }
 
     /// Returns whether there is neither a record nor a tombstone.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
-        matches!(self, Found::Nothing)
+        matches!(self, Lookup::Nothing)
     }
 
     /// Returns whether the entry is a record with an expiry.
     #[inline]
     pub(super) fn may_expire(&self) -> bool {
-        matches!(self, Found::Here(word, _) if word.kind() == Kind::Expiring)
+        matches!(self, Lookup::Here(word, _) if word.kind() == WordKind::Expiring)
     }
 
     /// Returns the record, if it exists at this time.
     #[inline]
     pub(super) fn record(&self, now: UnixMillis) -> Option<Record<'t>> {
         match self {
-            Found::Nothing => None,
-            Found::Here(_, entry) => record_of(entry, now),
+            Lookup::Nothing => None,
+            Lookup::Here(_, entry) => record_of(entry, now),
         }
     }
 
@@ -212,8 +245,8 @@ impl<'t> Found<'t> {
     #[inline]
     pub(super) fn old(&self) -> Option<Placed> {
         match self {
-            Found::Nothing => None,
-            Found::Here(word, entry) => Some(Placed::new(*word, entry)),
+            Lookup::Nothing => None,
+            Lookup::Here(word, entry) => Some(Placed::new(*word, entry)),
         }
     }
 }
@@ -240,11 +273,11 @@ impl Placed {
 
 /// Returns the kind of an entry's index word.
 #[inline]
-pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
+pub(super) fn kind_of(entry: &Entry<'_>) -> WordKind {
     match entry.body {
-        Body::Object { expiry: None, .. } => Kind::Object,
-        Body::Object { expiry: Some(_), .. } => Kind::Expiring,
-        Body::Tombstone { .. } => Kind::Tombstone,
+        Body::Object { expiry: None, .. } => WordKind::Object,
+        Body::Object { expiry: Some(_), .. } => WordKind::Expiring,
+        Body::Tombstone { .. } => WordKind::Tombstone,
         Body::CopiesOf(_) => unreachable!("the index never points at a note"),
     }
 }
@@ -254,8 +287,8 @@ pub(super) fn kind_of(entry: &Entry<'_>) -> Kind {
 /// tombstone derived by the cleaner from an object must win over the version that the object
 /// replaced.
 #[inline]
-pub(super) fn rank(version: Version, kind: Kind) -> (Version, bool) {
-    (version, (kind == Kind::Tombstone) != planted::is(Bug::TieToObject))
+pub(super) fn rank(version: Version, kind: WordKind) -> (Version, bool) {
+    (version, (kind == WordKind::Tombstone) != planted::is(Bug::TieToObject))
 }
 
 /// Returns the record of an entry, if it exists at this time.

@@ -1,13 +1,14 @@
 //! The steps of every change of a key: append the entry, point the index at it, and mark the
 //! replaced entry as dead. The caller holds the lock of the key's leaf throughout.
 
-use super::graves::{Grave, Graves};
+use super::access::Access;
+use super::record::Key;
+use super::stall::Stall;
 use super::store::Store;
+use super::tombstones::{IndexedTombstone, TombstoneQueue};
 use super::view::{Placed, View, kind_of};
-use super::worker::Access;
-use super::{Key, Stall};
-use crate::index::{Kind, LeafGuard, LockError, NoRoom, Word};
-use crate::log::{Head, OutOfMemory};
+use crate::index::{LeafGuard, Word, WordKind};
+use crate::log::Head;
 use types::{KeyHash, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
@@ -30,7 +31,7 @@ pub(super) struct WriteValue<'k> {
 pub(super) struct Writer<'w, 't> {
     pub(super) store: &'w Store,
     pub(super) head: &'w mut Head,
-    pub(super) graves: &'w mut Graves,
+    pub(super) tombstones: &'w mut TombstoneQueue,
     pub(super) view: View<'t>,
 }
 
@@ -88,15 +89,13 @@ impl<'t> Writer<'_, 't> {
         let WriteTarget { key, access } = target;
         let may_arrive = access.may_arrive(self.view.table, key.hash);
         let is_needed = match (self.view.log.is_durable(), old.map(|old| old.word.kind())) {
-            (true, Some(Kind::Object | Kind::Expiring)) => true,
+            (true, Some(WordKind::Object | WordKind::Expiring)) => true,
             // Removed already.
-            (true, Some(Kind::Tombstone)) => return Removal::Nothing,
+            (true, Some(WordKind::Tombstone)) => return Removal::Nothing,
             (true, None) | (false, _) => may_arrive,
         };
         match old {
-            _ if is_needed => {
-                Removal::Bury { tombstone: self.tombstone(target, old), may_arrive }
-            }
+            _ if is_needed => Removal::Bury { tombstone: self.tombstone(target, old), may_arrive },
             Some(old) => Removal::Unlink(old),
             None => Removal::Nothing,
         }
@@ -121,7 +120,7 @@ impl<'t> Writer<'_, 't> {
             (_, Some(recovery)) => recovery.note_buried(&mut vec![(table, hash)]),
             (_, None) => {
                 let written = self.view.log.end_of(tombstone.word.address(), tombstone.bytes);
-                self.graves.push_back(Grave { table, hash, version, written });
+                self.tombstones.push(IndexedTombstone { table, hash, version, written });
             }
         }
     }
@@ -197,25 +196,4 @@ pub(super) enum Removal<'k> {
         /// Set if the tombstone must stay in the index because a record may still arrive.
         may_arrive: bool,
     },
-}
-
-impl From<OutOfMemory> for Stall {
-    fn from(_: OutOfMemory) -> Stall {
-        Stall::OutOfMemory
-    }
-}
-
-impl From<NoRoom> for Stall {
-    fn from(_: NoRoom) -> Stall {
-        Stall::OutOfMemory
-    }
-}
-
-impl From<LockError> for Stall {
-    fn from(error: LockError) -> Stall {
-        match error {
-            LockError::Contended => Stall::Contended,
-            LockError::OutOfMemory => Stall::OutOfMemory,
-        }
-    }
 }

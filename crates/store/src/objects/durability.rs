@@ -1,7 +1,6 @@
 //! Log bytes that a worker must replicate, and the durability dependencies of its replies.
 
-use super::Worker;
-use super::worker::Cause;
+use super::worker::Worker;
 use crate::log::{Dependency, Unsaved};
 use types::SegmentId;
 
@@ -16,23 +15,9 @@ impl Worker {
     /// [`crate::log::Log::raise_stable`].
     #[inline]
     pub fn hand_out(&mut self, mut save: impl FnMut(Unsaved<'_>) -> bool) {
-        self.spliced.hand_out(&self.store.log, &mut save);
+        self.side_logs.hand_out_spliced(&self.store.log, &mut save);
         self.survivors.hand_out(&mut save);
-        for (cause, side_log) in &mut self.side_logs {
-            let keeps_back = match cause {
-                Cause::Migration(_) => true,
-                Cause::Recoveries => self.keeps_recovered_back,
-                Cause::Unsettled => false,
-            };
-            // Unsent segments delay the release of memory: dead entries free nothing meanwhile.
-            if !keeps_back || self.store.log.is_low() {
-                side_log.hand_out(&mut save);
-            }
-        }
-        self.side_logs.retain(|(cause, log)| match cause {
-            Cause::Migration(_) => true,
-            Cause::Recoveries | Cause::Unsettled => !log.is_idle(),
-        });
+        self.side_logs.hand_out_open(&self.store.log, &mut save);
         self.head.hand_out(&mut save);
     }
 
@@ -44,7 +29,7 @@ impl Worker {
     /// Sets whether [`Worker::hand_out`] skips recovered records while there is enough memory.
     /// They are durable elsewhere, and other bytes may be more urgent.
     pub fn keep_recovered_back(&mut self, keeps: bool) {
-        self.keeps_recovered_back = keeps;
+        self.side_logs.keep_recovered_back(keeps);
     }
 
     /// Returns bytes `from..to` of a segment, if some worker has sent them. `None` if not, or if
@@ -58,6 +43,6 @@ impl Worker {
     /// read. Their replies must not leave before these are acknowledged.
     #[inline]
     pub fn take_dependency(&mut self) -> Option<Dependency> {
-        self.shown.take()
+        self.dependency.take()
     }
 }

@@ -1,4 +1,4 @@
-//! The [`Ledger`]: the set of segments that make up a durable log, and the steps by which a
+//! The [`SegmentRegistry`]: the set of segments that make up a durable log, and the steps by which a
 //! segment leaves it.
 //!
 //! After a crash exactly the segments in the segment manifest are read again. So the manifest may
@@ -15,7 +15,8 @@
 //! is synced, [`Log::release`](super::Log::release) frees it after a grace period.
 #![forbid(unsafe_code)]
 
-use super::segment::{Content, Place, Position, Segments};
+use super::segment::Segments;
+use super::state::{ContentKind, LogPosition, Place};
 use crate::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -42,37 +43,37 @@ pub enum LogChange {
 }
 
 /// The segments of a durable log: the store's side of the segment manifest.
-pub(super) struct Ledger {
-    state: Mutex<State>,
+pub(super) struct SegmentRegistry {
+    state: Mutex<RegistryState>,
     has_changes: AtomicBool,
     /// Number of segments that are visited and not released.
     ending: AtomicUsize,
 }
 
-struct State {
+struct RegistryState {
     /// Highest number that was assigned or adopted.
     last: SegmentId,
     places: BTreeMap<SegmentId, Place>,
     changes: Vec<LogChange>,
     /// Per segment, the segments from which entries were copied into it.
     origins: BTreeMap<SegmentId, BTreeSet<SegmentId>>,
-    leaving: Vec<Leaving>,
+    leaving: Vec<LeavingSegment>,
     /// Segments reported as [`LogChange::Dead`].
     dead: BTreeSet<SegmentId>,
 }
 
 /// A segment without live entries that waits for its barrier.
-struct Leaving {
+struct LeavingSegment {
     segment: SegmentId,
     place: Place,
     /// Positions that must be synced.
-    barrier: Vec<Position>,
+    barrier: Vec<LogPosition>,
 }
 
-impl Ledger {
-    pub(super) fn new() -> Ledger {
-        Ledger {
-            state: Mutex::new(State {
+impl SegmentRegistry {
+    pub(super) fn new() -> SegmentRegistry {
+        SegmentRegistry {
+            state: Mutex::new(RegistryState {
                 last: SegmentId(0),
                 places: BTreeMap::new(),
                 changes: Vec::new(),
@@ -86,7 +87,7 @@ impl Ledger {
     }
 
     /// Assigns the next number to the segment in a place.
-    pub(super) fn open(&self, segments: &Segments, place: Place, content: Content) {
+    pub(super) fn open(&self, segments: &Segments, place: Place, content: ContentKind) {
         let mut state = self.lock();
         state.last = SegmentId(state.last.0 + 1);
         let id = state.last;
@@ -99,7 +100,7 @@ impl Ledger {
     pub(super) fn adopt(&self, segments: &Segments, place: Place, id: SegmentId) {
         let mut state = self.lock();
         state.last = state.last.max(id);
-        segments.name(place, id, Content::Writes);
+        segments.name(place, id, ContentKind::Writes);
         let known = state.places.insert(id, place);
         assert!(known.is_none(), "{id} is adopted twice");
     }
@@ -168,7 +169,7 @@ impl Ledger {
     pub(super) fn begin_leaving(&self, segments: &Segments, place: Place) {
         let mut state = self.lock();
         let barrier = segments.barrier();
-        state.leaving.push(Leaving { segment: segments.id(place), place, barrier });
+        state.leaving.push(LeavingSegment { segment: segments.id(place), place, barrier });
         self.report_dead(&mut state, segments);
     }
 
@@ -207,9 +208,9 @@ impl Ledger {
         std::mem::take(&mut state.changes)
     }
 
-    fn report_dead(&self, state: &mut State, segments: &Segments) {
-        let State { leaving, origins, dead, changes, .. } = state;
-        leaving.retain_mut(|Leaving { segment, place, barrier }| {
+    fn report_dead(&self, state: &mut RegistryState, segments: &Segments) {
+        let RegistryState { leaving, origins, dead, changes, .. } = state;
+        leaving.retain_mut(|LeavingSegment { segment, place, barrier }| {
             barrier.retain(|position| !segments.is_stable(position));
             if planted::is(Bug::LeftBeforeStable) {
                 barrier.clear();
@@ -226,12 +227,12 @@ impl Ledger {
         });
     }
 
-    fn say(&self, state: &mut State, change: LogChange) {
+    fn say(&self, state: &mut RegistryState, change: LogChange) {
         state.changes.push(change);
         self.has_changes.store(true, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds the ledger's lock")
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().expect("nothing panics while it holds the registry's lock")
     }
 }

@@ -4,14 +4,13 @@
 //! The estimate assumes that unread entries are as long as those already read, and that slots are
 //! alike. A wrong estimate costs memory or growth.
 
-use super::view::View;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use types::limits::TABLES_MAX;
-use types::{HashRange, Slot, TableId};
+use types::{HashRange, TableId};
 
 /// Estimate of the entries that a log contains.
 #[derive(Debug, Default)]
-pub(super) struct Expected {
+pub(super) struct RecordEstimate {
     /// Expected bytes of entries; 0 if unknown.
     bytes: AtomicU64,
     /// Number of entries read so far, per table.
@@ -21,7 +20,7 @@ pub(super) struct Expected {
 
 /// Entries of the range that one step has read, whether they were needed or not.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct EntryCounts {
     by_table: [u64; TABLES_MAX],
     bytes: u64,
 }
@@ -33,7 +32,7 @@ const SEEN_MIN: u64 = 256;
 /// runs at a higher share; a log that was never cleaned has a lower one.
 const NEEDED_PERCENT: u64 = 75;
 
-impl Seen {
+impl EntryCounts {
     /// Counts one entry.
     #[inline]
     pub(super) fn note(&mut self, table: TableId, bytes: usize) {
@@ -42,14 +41,14 @@ impl Seen {
     }
 }
 
-impl Expected {
+impl RecordEstimate {
     /// Sets the expected bytes of entries.
     pub(super) fn foresee(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Adds the entries that one step has read.
-    pub(super) fn note_seen(&self, new: &Seen) {
+    pub(super) fn note_seen(&self, new: &EntryCounts) {
         let by_table = self.seen_by_table.iter().zip(new.by_table);
         for (all, new) in by_table.filter(|(_, new)| *new > 0) {
             all.fetch_add(new, Ordering::Relaxed);
@@ -57,28 +56,23 @@ impl Expected {
         self.seen_bytes.fetch_add(new.bytes, Ordering::Relaxed);
     }
 
-    /// Creates the leaf of a slot of the range at about its final size, if there is none. Without
-    /// memory it does nothing: the leaf then grows as others do.
-    #[inline]
-    pub(super) fn make_leaf(&self, view: &View<'_>, slot: Slot, range: HashRange) {
-        if !view.index.is_used(slot)
-            && let Some(records) = self.records_per_slot(view, range)
-        {
-            let _ = view.index.reserve(slot, records, view.turn);
-        }
-    }
-
-    /// Returns the estimated number of records per slot of the view's table.
+    /// Returns the estimated number of records of a table per slot of the range, in a log of at
+    /// most `log_bytes`. `None` if too little is known.
     #[inline(never)]
-    fn records_per_slot(&self, view: &View<'_>, range: HashRange) -> Option<u32> {
+    pub(super) fn records_per_slot(
+        &self,
+        table: TableId,
+        range: HashRange,
+        log_bytes: u64,
+    ) -> Option<u32> {
         let expected = self.bytes.load(Ordering::Relaxed);
         // The log cannot hold more.
-        let bytes = u128::from(expected.min(view.log.total_bytes()));
+        let bytes = u128::from(expected.min(log_bytes));
         let seen: u64 = self.seen_by_table.iter().map(|seen| seen.load(Ordering::Relaxed)).sum();
         if bytes == 0 || seen < SEEN_MIN || !range.is_whole_slots() {
             return None;
         }
-        let of_table = &self.seen_by_table[usize::from(view.table.0)];
+        let of_table = &self.seen_by_table[usize::from(table.0)];
         let of_table = u128::from(of_table.load(Ordering::Relaxed));
         let seen_bytes = u128::from(self.seen_bytes.load(Ordering::Relaxed).max(1));
         let entries = bytes * of_table / seen_bytes;

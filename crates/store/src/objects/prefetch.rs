@@ -4,8 +4,8 @@
 //! for the entry, for the rest of the entry. Several such operations wait one after the other.
 //! Prefetched together, they take the time of one.
 
-use super::Worker;
 use super::view::View;
+use super::worker::Worker;
 use types::{KeyHash, TableId};
 
 /// Prefetched bytes of an entry: header, key, and the value of a small record.

@@ -9,13 +9,13 @@ use types::ReactorId;
 
 pub(super) const EVERYTHING: WalkBudget = WalkBudget { entries: usize::MAX, buckets: usize::MAX };
 
-pub(super) struct World {
+pub(super) struct IndexFixture {
     pub(super) index: Index,
     pub(super) log: Arc<Log>,
 }
 
-impl World {
-    pub(super) fn new(memory_bytes: usize, reactors: u16) -> World {
+impl IndexFixture {
+    pub(super) fn new(memory_bytes: usize, reactors: u16) -> IndexFixture {
         let config = LogConfig {
             memory_bytes,
             reactors,
@@ -25,7 +25,7 @@ impl World {
         };
         let log = Log::new(&config).expect("the memory suffices");
         let slab = Slab::new(Arc::clone(&log));
-        World { index: Index::new(slab), log }
+        IndexFixture { index: Index::new(slab), log }
     }
 
     pub(super) fn participant(&self, reactor: u16) -> Participant {
@@ -37,5 +37,5 @@ impl World {
 
 /// Returns the word of a record that stores `number` in its address.
 pub(super) fn word_of(hash: KeyHash, number: u64) -> Word {
-    Word::new(hash, Kind::Object, Address::from_units(number))
+    Word::new(hash, WordKind::Object, Address::from_units(number))
 }

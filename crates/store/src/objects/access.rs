@@ -1,0 +1,96 @@
+//! The permission of an operation on a hash, by the state of its tablet.
+
+use super::arrival::Arrival;
+use super::range_clock::RangeClock;
+use super::record::Key;
+use super::recovery::Recovery;
+use super::stall::Stall;
+use super::store::Store;
+use super::tablets::{Tablet, TabletMap, TabletState};
+use super::view::View;
+use planted::Bug;
+use std::sync::Arc;
+use types::{KeyHash, TableId, Tenure, UnixMillis};
+
+/// Permission of an operation on a hash that this server owns.
+#[derive(Clone, Copy)]
+pub(super) struct Access<'m> {
+    /// Incarnation that is written into new entries.
+    pub(super) tenure: Tenure,
+    clock: &'m RangeClock,
+    /// Set where records may still arrive.
+    pub(super) arrival: Option<&'m Arc<Arrival>>,
+    /// Set where recovered records depend on another log.
+    pub(super) recovery: Option<&'m Recovery>,
+}
+
+impl TabletMap {
+    /// Returns the permission of an operation on this hash, by the tablet's state alone.
+    #[inline]
+    pub(super) fn access(&self, table: TableId, hash: KeyHash) -> Result<Access<'_>, Stall> {
+        self.at(hash).ok_or(Stall::NotOwned)?.access(table)
+    }
+
+    /// Returns [`TabletMap::access`] for each of these keys.
+    pub(super) fn accesses(
+        &self,
+        table: TableId,
+        keys: &[Key<'_>],
+    ) -> Result<Vec<Access<'_>>, Stall> {
+        keys.iter().map(|key| self.access(table, key.hash)).collect()
+    }
+}
+
+impl Tablet {
+    /// Returns the same permission as [`TabletMap::access`], for any hash of the tablet.
+    #[inline]
+    pub(super) fn access(&self, table: TableId) -> Result<Access<'_>, Stall> {
+        let (arrival, recovery) = match &self.state {
+            TabletState::Serving => (None, None),
+            TabletState::Arriving(arrival) if arrival.is_suspended() => return Err(Stall::Held),
+            TabletState::Arriving(arrival) => (Some(arrival), None),
+            TabletState::Securing(recovery) => (None, Some(&**recovery)),
+            TabletState::Recovering(_) if planted::is(Bug::ServedBeforeReplayed) => (None, None),
+            TabletState::Frozen | TabletState::Recovering(_) => return Err(Stall::Held),
+            TabletState::Leaving if planted::is(Bug::CopyServedAfterLeaving) => (None, None),
+            TabletState::Leaving => return Err(Stall::NotOwned),
+        };
+        if self.flushing.contains(table) {
+            return Err(Stall::Held);
+        }
+        let tenure = self.tenures[usize::from(table.0)];
+        Ok(Access { tenure, clock: &self.clock, arrival, recovery })
+    }
+}
+
+impl Access<'_> {
+    /// Returns the range's clock, which decides expiry. It is loaded anew for each decision: see
+    /// [`Store::clock`].
+    #[inline]
+    pub(super) fn clock(&self, store: &Store) -> UnixMillis {
+        self.clock.read(store.clock())
+    }
+
+    /// Returns whether another log may hold an older version of a record. If so, a removal must
+    /// leave a tombstone.
+    #[inline]
+    pub(super) fn is_inherited(&self) -> bool {
+        self.arrival.is_some() || self.recovery.is_some()
+    }
+
+    /// Returns whether an absent record may still arrive.
+    #[inline]
+    pub(super) fn may_arrive(&self, table: TableId, hash: KeyHash) -> bool {
+        self.arrival.is_some_and(|arrival| arrival.may_arrive(table, hash))
+    }
+
+    /// Creates the slot's leaf at its expected final size, if records arrive and there is no
+    /// leaf.
+    #[inline]
+    pub(super) fn make_leaf(&self, view: &View<'_>, hash: KeyHash) {
+        if let Some(arrival) = self.arrival {
+            let slot = hash.slot();
+            view.make_leaf(slot, || Some(arrival.expected_records(view.table, slot)));
+        }
+    }
+}

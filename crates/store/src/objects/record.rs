@@ -1,0 +1,42 @@
+//! Keys and records, as operations take and return them.
+
+use types::{KeyHash, TableId, UnixMillis, Version};
+
+/// A key with its hash, which the caller computes once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'a> {
+    /// Position in the key space.
+    pub hash: KeyHash,
+    /// Key bytes.
+    pub bytes: &'a [u8],
+}
+
+/// A key of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableKey<'a> {
+    /// Table of the key.
+    pub table: TableId,
+    /// The key.
+    pub key: Key<'a>,
+}
+
+/// An existing record as the store returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The value, in the log.
+    pub value: &'a [u8],
+    /// Version of the write that produced the record.
+    pub version: Version,
+    /// Expiry time; `None` if the record does not expire.
+    pub expiry: Option<UnixMillis>,
+}
+
+/// Dependency of a write on the records that it replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The write decides by the records, so all of them must have arrived.
+    Records,
+    /// The write is blind. It sees the records that happen to be present and must not depend on
+    /// them.
+    Nothing,
+}
