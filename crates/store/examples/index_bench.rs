@@ -15,7 +15,7 @@ use std::{
 use std::{hash::Hasher, sync::Arc};
 use store::{
     Address,
-    index::{Find, Index, WordKind, Slab, WalkBudget, Word},
+    index::{Find, Index, Slab, WalkBudget, Word, WordKind},
     log::{Log, LogConfig, Participant},
 };
 use types::{HashRange, KeyHash, ReactorId, SLOT_COUNT, Slot};

@@ -125,7 +125,7 @@ fn appending(huge_pages: bool) {
     let bytes = record(0).encoded_bytes() as u32;
     fastrand::Rng::with_seed(1).shuffle(&mut addresses);
     reading(&log, &reactor, &addresses);
-    show("kill, random", nanos_once(RECORDS, |i| log.kill(addresses[i], bytes)));
+    show("kill, random", nanos_once(RECORDS, |i| log.mark_dead(addresses[i], bytes)));
     drop(head);
     for _ in 0..3 {
         reactor.begin_turn();
@@ -239,7 +239,7 @@ fn cleaning(live_percent: usize) {
         match head.append_one(&kilobyte(&key_bytes)) {
             Ok(to) => {
                 if let Some(old) = places[key].replace(to) {
-                    log.kill(old, bytes as u32);
+                    log.mark_dead(old, bytes as u32);
                 }
             }
             Err(_) => refused += 1,
@@ -269,7 +269,7 @@ fn clean(
             let Ok(to) = survivors.append_encoded(candidate.encoded) else { break };
             places[key] = Some(to);
             copied += candidate.encoded.len();
-            log.kill(candidate.address, candidate.encoded.len() as u32);
+            log.mark_dead(candidate.address, candidate.encoded.len() as u32);
         }
         victim.advance(&candidate);
     }

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use store::index::{Index, WordKind, Slab, WalkBudget, Word};
+use store::index::{Index, Slab, WalkBudget, Word, WordKind};
 use store::log::{Log, LogConfig, Participant, SideLog};
 use store::{
     Address, Arrival, ArrivalPlan, Key, Need, RangeClock, Recovery, RecoveryPlan, Store,
@@ -228,7 +228,7 @@ impl Scratch {
 
     /// Frees the memory of full segments.
     fn forget(&mut self) {
-        self.copies.drain(..).for_each(|(address, bytes)| self.log.kill(address, bytes));
+        self.copies.drain(..).for_each(|(address, bytes)| self.log.mark_dead(address, bytes));
         if self.side_log.bytes() > 4 * self.log.segment_bytes() as u64 {
             self.side_log = self.log.side_log();
         }

@@ -14,13 +14,16 @@ use super::{
     Log, Turn,
     state::{Place, SegmentSnapshot, SegmentState},
 };
-use crate::address::Address;
+use crate::{
+    address::Address,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+};
 use std::{fmt, sync::Arc};
 use types::SegmentId;
 use wire::entry::Entry;
 
 /// Percentage of free segments below which the cleaner works.
-pub(super) const LOW_PERCENT: usize = 15;
+const LOW_PERCENT: usize = 15;
 
 /// Segments kept for cleaning beyond one per reactor. The cleaner may abandon a victim halfway if
 /// it cannot lock a leaf; its copies have then freed nothing yet.
@@ -134,6 +137,93 @@ pub(super) fn live_bytes_max(segment_bytes: usize, free: usize, low: usize) -> u
     segment_bytes - wanted.max(segment_bytes / YIELD_MIN_DIVISOR)
 }
 
+/// Number of free segments that the cleaner must provide, and the results of its searches.
+pub(super) struct CleaningDemand {
+    /// Number of free segments below which the cleaner works.
+    low: usize,
+    /// Number of free segments that a refused reservation or demand needs. Reset when a
+    /// reservation is granted or the cleaner finds no more victims.
+    asked: AtomicUsize,
+    /// Place at which the next search for a victim begins.
+    search_from: AtomicU32,
+    /// Number of consecutive table windows without a victim.
+    vain_searches: AtomicU32,
+    /// Result of the last complete search for victims: see [`Log::is_exhausted`].
+    is_exhausted: AtomicBool,
+}
+
+impl CleaningDemand {
+    /// Creates the demand of a log whose memory has `count` segments.
+    pub(super) fn new(count: usize) -> CleaningDemand {
+        CleaningDemand {
+            low: (count * LOW_PERCENT).div_ceil(100),
+            asked: AtomicUsize::new(0),
+            search_from: AtomicU32::new(0),
+            vain_searches: AtomicU32::new(0),
+            is_exhausted: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the number of free segments below which the cleaner works.
+    #[inline]
+    pub(super) fn segments(&self) -> usize {
+        self.low.max(self.asked.load(Ordering::Relaxed))
+    }
+
+    /// Raises the demand to at least this number of free segments.
+    pub(super) fn raise(&self, segments: usize) {
+        self.asked.fetch_max(segments, Ordering::Relaxed);
+    }
+
+    /// Replaces an earlier demand; 0 withdraws it.
+    pub(super) fn set(&self, segments: usize) {
+        self.asked.store(segments, Ordering::Relaxed);
+    }
+
+    /// Returns the memory shortage in percent: 0 while half of the target is free, 100 when
+    /// nothing is.
+    #[inline]
+    pub(super) fn shortage_percent(&self, free: usize) -> u8 {
+        let half = self.low.div_ceil(2);
+        let missing = half.saturating_sub(free);
+        (100 * missing / half) as u8
+    }
+
+    /// Returns whether the last complete search found no victim while nothing was free.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.is_exhausted.load(Ordering::Relaxed)
+    }
+
+    /// Returns the places that the next search checks, of a table of `count` places.
+    pub(super) fn next_window(&self, count: u32) -> impl Iterator<Item = Place> + use<> {
+        let window = window_of(count);
+        let from = self.search_from.fetch_add(window, Ordering::Relaxed) % count;
+        (0..window).map(move |i| Place((from + i) % count))
+    }
+
+    /// Resets the search results: segments that were not worth cleaning may be now.
+    pub(super) fn reset_searches(&self) {
+        self.vain_searches.store(0, Ordering::Relaxed);
+        self.is_exhausted.store(false, Ordering::Relaxed);
+    }
+
+    /// Records a search without a victim. After one in every window of the table, the demand is
+    /// withdrawn. `free` is the number of free segments.
+    pub(super) fn record_vain_search(&self, count: u32, free: usize) {
+        let vain = self.vain_searches.fetch_add(1, Ordering::Relaxed) + 1;
+        if vain >= count.div_ceil(window_of(count)) {
+            self.reset_searches();
+            self.set(0);
+            self.is_exhausted.store(free == 0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the number of places that one search checks.
+fn window_of(count: u32) -> u32 {
+    count.min(SEARCH_SEGMENTS as u32)
+}
+
 /// Criteria for a victim.
 pub(super) struct VictimCriteria {
     pub(super) segment_bytes: usize,
@@ -153,7 +243,7 @@ pub(super) enum VictimChoice {
 
 impl VictimCriteria {
     /// Searches a window of the table.
-    pub(super) fn among(
+    pub(super) fn choose(
         &self,
         window: impl Iterator<Item = Place>,
         glance: impl Fn(Place) -> SegmentSnapshot,

@@ -106,7 +106,7 @@ impl Head {
     pub fn revoke(&mut self, last: Address, bytes: u32) {
         let open = self.open.as_mut().expect("it has just been appended to");
         open.revise(last, |entry| set_tenure(entry, Tenure(0)));
-        self.log.kill(last, bytes);
+        self.log.mark_dead(last, bytes);
     }
 
     /// Returns whether appended bytes were not sent yet.
@@ -129,7 +129,7 @@ impl Head {
         if !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
             && self.backlog.hand_out(self.open.as_mut(), save)
         {
-            self.log.advance();
+            self.log.durable_log().advance();
         }
     }
 
@@ -278,7 +278,7 @@ impl Survivors {
         if !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
             && self.backlog.hand_out(self.open.as_mut(), save)
         {
-            self.log.advance();
+            self.log.durable_log().advance();
         }
     }
 
@@ -286,8 +286,8 @@ impl Survivors {
     /// `from`.
     fn append_note(&mut self, from: SegmentId) -> Result<(), OutOfMemory> {
         let note = append_entry(self.segment_for(NOTE_BYTES)?, &Entry::note(from));
-        self.log.note_origin(self.log.segment_of(note), from);
-        self.log.kill(note, NOTE_BYTES as u32);
+        self.log.durable_log().note_origin(self.log.segment_of(note), from);
+        self.log.mark_dead(note, NOTE_BYTES as u32);
         self.noted = Some(from);
         Ok(())
     }

@@ -133,7 +133,7 @@ fn a_dead_segment_is_retired_exactly_once() {
         let addresses = [(); 2].map(|()| head.append_one(&entry).unwrap());
         let killers = addresses.map(|address| {
             let log = Arc::clone(&log);
-            thread::spawn(move || log.kill(address, 32))
+            thread::spawn(move || log.mark_dead(address, 32))
         });
         let cleaner = {
             let log = Arc::clone(&log);
@@ -219,7 +219,7 @@ fn a_segment_leaves_a_kept_log_exactly_once() {
         let closed = kept.log.segment_of(kept.entries[0].0);
         let killers = kept.entries.map(|(address, bytes)| {
             let log = Arc::clone(&kept.log);
-            thread::spawn(move || log.kill(address, bytes))
+            thread::spawn(move || log.mark_dead(address, bytes))
         });
         let visitor = {
             let log = Arc::clone(&kept.log);
@@ -244,13 +244,13 @@ fn a_tombstone_dies_once_when_what_it_names_goes() {
     explore(|| {
         let mut kept = Kept::new();
         kept.save();
-        kept.entries.iter().for_each(|&(address, bytes)| kept.log.kill(address, bytes));
+        kept.entries.iter().for_each(|&(address, bytes)| kept.log.mark_dead(address, bytes));
         visit(&kept.log, &mut kept.log.reclamation().participant(ReactorId(0)));
         let dead = Dead::At(kept.log.location_of(kept.entries[0].0));
         let gone = kept.dead()[0];
         let burier = {
             let (log, (_, bytes)) = (Arc::clone(&kept.log), kept.entries[1]);
-            thread::spawn(move || log.bury(kept.behind, bytes, dead))
+            thread::spawn(move || log.durable_log().retire_tombstone(kept.behind, bytes, dead))
         };
         kept.log.release(gone);
         burier.join().unwrap();

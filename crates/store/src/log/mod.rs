@@ -9,7 +9,7 @@
 //! The idea: one writer writes each byte once, and it does not change until the whole segment is
 //! free again. So appending takes no lock, reading takes no copy, and memory is freed by segment.
 //! The log knows how many bytes of each segment are live, but not which entries. The caller that
-//! removes an entry from the index marks it as dead ([`Log::kill`]).
+//! removes an entry from the index marks it as dead ([`Log::mark_dead`]).
 //!
 //! Invariants:
 //! - The live bytes of a segment are the bytes of its entries that were not marked as dead.
@@ -27,6 +27,7 @@ mod chunks;
 mod cleaner;
 mod durable;
 mod head;
+mod persistence;
 mod pins;
 mod pool;
 mod reclamation;
@@ -41,8 +42,8 @@ mod usage;
 pub use arena::HugePages;
 pub use chunks::Chunk;
 pub use cleaner::{Candidate, VictimSegment};
-pub(crate) use durable::EntryEnd;
 pub use head::{Head, Survivors};
+pub(crate) use persistence::EntryEnd;
 pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Retired, Turn};
 pub use registry::LogChange;
 pub use safety::{Among, Dependency};
@@ -53,11 +54,11 @@ pub use usage::{SegmentCounts, Usage};
 
 use crate::{
     address::{ARENA_BYTES_MAX, Address},
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
 use arena::Arena;
 use chunks::ChunkTable;
-use cleaner::{VictimChoice, VictimCriteria};
+use cleaner::{CleaningDemand, VictimChoice, VictimCriteria};
 use durable::DurableLog;
 use pool::{Pool, SegmentPurpose};
 use segment::{OpenSegment, Segments};
@@ -156,17 +157,8 @@ pub struct Log {
     last_id: AtomicU64,
     /// Number of segments that fit into the memory, without spare places.
     count: usize,
-    /// Number of free segments below which the cleaner works.
-    low: usize,
-    /// Number of free segments that a refused reservation or demand needs. Reset when a
-    /// reservation is granted or the cleaner finds no more victims.
-    asked: AtomicUsize,
-    /// Place at which the next search for a victim begins.
-    search_from: AtomicU32,
-    /// Number of consecutive table windows without a victim.
-    vain_searches: AtomicU32,
-    /// Result of the last complete search for victims: see [`Log::is_exhausted`].
-    is_exhausted: AtomicBool,
+    /// Free segments that the cleaner must provide.
+    demand: CleaningDemand,
 }
 
 impl Log {
@@ -190,14 +182,10 @@ impl Log {
             reclamation: Reclamation::new(reactors, segments.clone()),
             chunks: ChunkTable::new(),
             reactors,
-            durable: durable.then(DurableLog::new),
+            durable: durable.then(|| DurableLog::new(Arc::clone(&segments))),
             last_id: AtomicU64::new(0),
-            asked: AtomicUsize::new(0),
-            low: (count * cleaner::LOW_PERCENT).div_ceil(100),
+            demand: CleaningDemand::new(count),
             count,
-            search_from: AtomicU32::new(0),
-            vain_searches: AtomicU32::new(0),
-            is_exhausted: AtomicBool::new(false),
             segments,
         }))
     }
@@ -257,13 +245,13 @@ impl Log {
     /// Marks the entry at the address as dead. `bytes` is its length with padding. No search may
     /// find the entry any more. A closed segment without live bytes is retired immediately.
     #[inline]
-    pub fn kill(&self, address: Address, bytes: u32) {
-        self.kill_in(self.segments.place_of(address), bytes);
+    pub fn mark_dead(&self, address: Address, bytes: u32) {
+        self.mark_dead_in(self.segments.place_of(address), bytes);
     }
 
     #[inline]
-    fn kill_in(&self, place: Place, bytes: u32) {
-        if self.segments.kill(place, bytes) {
+    fn mark_dead_in(&self, place: Place, bytes: u32) {
+        if self.segments.mark_dead(place, bytes) {
             self.give_up(place);
         }
     }
@@ -303,7 +291,7 @@ impl Log {
     /// Returns whether so little memory is free that the cleaner should work.
     #[inline]
     pub fn is_low(&self) -> bool {
-        self.free_soon() < self.low()
+        self.free_soon() < self.demand.segments()
     }
 
     /// Returns the number of segments that ordinary writers may take, now or without further
@@ -312,10 +300,6 @@ impl Log {
     fn free_soon(&self) -> usize {
         let ending = self.durable.as_ref().map_or(0, |durable| durable.registry.ending());
         self.segments.ordinary() + ending
-    }
-
-    fn low(&self) -> usize {
-        self.low.max(self.asked.load(Ordering::Relaxed))
     }
 
     /// Returns whether an ordinary writer would get a segment.
@@ -335,7 +319,7 @@ impl Log {
     pub fn demand_segments(&self, count: usize) -> bool {
         let is_there = self.has_free_segments(count);
         if !is_there {
-            self.asked.fetch_max(count, Ordering::Relaxed);
+            self.demand.raise(count);
         }
         is_there
     }
@@ -344,58 +328,43 @@ impl Log {
     /// when nothing is.
     #[inline]
     pub fn shortage_percent(&self) -> u8 {
-        let half = self.low.div_ceil(2);
-        let missing = half.saturating_sub(self.segments.ordinary());
-        (100 * missing / half) as u8
+        self.demand.shortage_percent(self.segments.ordinary())
     }
 
     /// Returns whether waiting cannot free memory: all segments are taken, and the cleaner has
     /// found nothing to win.
     #[inline]
     pub fn is_exhausted(&self) -> bool {
-        self.is_exhausted.load(Ordering::Relaxed) && !self.has_free()
+        self.demand.is_exhausted() && !self.has_free()
     }
 
     /// Claims the closed segment with the fewest live bytes, if cleaning it is worthwhile.
     pub fn emptiest(self: &Arc<Self>) -> Option<VictimSegment> {
         let count = self.segments.count() as u32;
-        let window = count.min(cleaner::SEARCH_SEGMENTS as u32);
-        let from = self.search_from.fetch_add(window, Ordering::Relaxed) % count;
-        let places = (0..window).map(|i| Place((from + i) % count));
         let free = self.free_soon();
         // Unacknowledged bytes stay in place, because pending replies may refer to their
         // position.
         let may_go =
             |place: &Place| !self.is_durable() || self.segments.is_wholly_acknowledged(*place);
-        let places = places.filter(may_go);
-        let live_bytes_max = cleaner::live_bytes_max(self.segment_bytes(), free, self.low());
-        let search = VictimCriteria { segment_bytes: self.segment_bytes(), live_bytes_max };
-        match search.among(places, |place| self.segments.glance(place)) {
+        let places = self.demand.next_window(count).filter(may_go);
+        let segment_bytes = self.segment_bytes();
+        let live_bytes_max = cleaner::live_bytes_max(segment_bytes, free, self.demand.segments());
+        let criteria = VictimCriteria { segment_bytes, live_bytes_max };
+        match criteria.choose(places, |place| self.segments.glance(place)) {
             VictimChoice::Victim(place) => {
-                self.forget_searches();
+                self.demand.reset_searches();
                 let claimed = self.segments.claim(place);
                 claimed.then(|| VictimSegment::new(Arc::clone(self), place))
             }
             VictimChoice::UnderWay => {
-                self.forget_searches();
+                self.demand.reset_searches();
                 None
             }
             VictimChoice::Nothing => {
-                let vain = self.vain_searches.fetch_add(1, Ordering::Relaxed) + 1;
-                if vain >= count.div_ceil(window) {
-                    self.forget_searches();
-                    self.asked.store(0, Ordering::Relaxed);
-                    self.is_exhausted.store(free == 0, Ordering::Relaxed);
-                }
+                self.demand.record_vain_search(count, free);
                 None
             }
         }
-    }
-
-    /// Resets the search results: segments that were not worth cleaning may be now.
-    fn forget_searches(&self) {
-        self.vain_searches.store(0, Ordering::Relaxed);
-        self.is_exhausted.store(false, Ordering::Relaxed);
     }
 
     /// Reserves free segments for `bytes` of side logs; `None` if there are not enough. One
@@ -406,7 +375,7 @@ impl Log {
         let margin = usize::from(self.reactors);
         let is_there = self.segments.reserve(count, margin);
         let asked = if is_there { 0 } else { count + margin };
-        self.asked.store(if self.could_free(asked) { asked } else { 0 }, Ordering::Relaxed);
+        self.demand.set(if self.could_free(asked) { asked } else { 0 });
         is_there.then(|| Reservation::new(Arc::clone(self), count))
     }
 
@@ -445,7 +414,7 @@ impl Log {
     fn open(&self, purpose: SegmentPurpose, state: SegmentState) -> Option<OpenSegment> {
         let open = self.segments.open(purpose, state);
         if open.is_some() {
-            self.forget_searches();
+            self.demand.reset_searches();
         }
         open
     }
@@ -504,7 +473,7 @@ impl Log {
     }
 
     fn end_visit(&self, place: Place) {
-        self.ours().registry.count_visited();
+        self.durable_log().registry.count_visited();
         if self.segments.end_visit(place) {
             self.give_up(place);
         }
@@ -519,7 +488,7 @@ impl Log {
     }
 
     fn retire(&self, place: Place) {
-        self.forget_searches();
+        self.demand.reset_searches();
         let owner = Arc::clone(&self.segments) as Arc<dyn Reclaim>;
         self.reclamation.retire(Retired::Numbered { owner, number: u64::from(place.0) });
     }

@@ -265,7 +265,7 @@ impl Segments {
     /// Counts bytes as dead. Returns whether the caller must retire the segment, as `close` does.
     #[inline]
     #[must_use]
-    pub(super) fn kill(&self, place: Place, bytes: u32) -> bool {
+    pub(super) fn mark_dead(&self, place: Place, bytes: u32) -> bool {
         let segment = self.segment(place);
         let before =
             StateWord::from_raw(segment.word.fetch_add(u64::from(bytes), Ordering::AcqRel));

@@ -139,7 +139,7 @@ impl SideLog {
     pub fn revoke(&mut self, last: Address, bytes: u32) {
         let open = self.open.as_mut().expect("it has just been appended to");
         open.revise(last, |entry| set_tenure(entry, Tenure(0)));
-        self.log.kill(last, bytes);
+        self.log.mark_dead(last, bytes);
     }
 
     /// Offers the next unsent piece to `save`; see [`super::Head::hand_out`].
@@ -155,7 +155,7 @@ impl SideLog {
             ContentKind::Copies => self.backlog.hand_out_piece(self.open.as_mut(), save),
         };
         if has_ended {
-            self.log.advance();
+            self.log.durable_log().advance();
         }
     }
 
@@ -209,7 +209,7 @@ impl Spliced {
     #[inline]
     pub fn hand_out(&mut self, log: &Log, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
         if !self.backlog.is_empty() && self.backlog.hand_out_piece(None, save) {
-            log.advance();
+            log.durable_log().advance();
         }
     }
 }

@@ -95,7 +95,7 @@ fn a_closed_segment_without_a_live_byte_is_free_after_a_grace_period() {
     let value = vec![1; 1 << 20];
     let entry = object(b"key", 1, &value);
     let mut addresses: Vec<Address> = (0..3).map(|_| head.append_one(&entry).unwrap()).collect();
-    addresses.drain(..).for_each(|address| log.kill(address, bytes_of(&entry)));
+    addresses.drain(..).for_each(|address| log.mark_dead(address, bytes_of(&entry)));
     assert_eq!(log.usage().segments.open, 2, "an open segment is not retired");
     head.append_one(&entry).unwrap();
     assert_eq!(log.usage().segments.retired, 1);
@@ -140,8 +140,8 @@ fn a_full_server_refuses_writes_but_not_deletes_and_recovers_by_them() {
     for address in live.drain(..) {
         let tombstone = tombstone(b"key", 2, log.segment_of(address));
         let at = head.append_one_reserved(&tombstone).unwrap();
-        log.kill(address, bytes_of(&entry));
-        log.kill(at, bytes_of(&tombstone));
+        log.mark_dead(address, bytes_of(&entry));
+        log.mark_dead(at, bytes_of(&tombstone));
     }
     assert_eq!(head.append_one(&entry), Err(OutOfMemory), "freed without a grace period");
     settle(&log, &mut reactors);
@@ -161,7 +161,7 @@ fn a_refused_reservation_makes_the_cleaner_work_until_it_can_be_granted() {
     let mut live = Vec::new();
     while log.usage().segments.free > 6 {
         live.push(head.append_one(&entry).unwrap());
-        log.kill(head.append_one(&entry).unwrap(), bytes_of(&entry));
+        log.mark_dead(head.append_one(&entry).unwrap(), bytes_of(&entry));
     }
     assert!(!log.is_low(), "nearly a third is free");
     // Cleaning of a segment, without the copies.
@@ -169,7 +169,7 @@ fn a_refused_reservation_makes_the_cleaner_work_until_it_can_be_granted() {
         let Some(victim) = log.emptiest() else { return false };
         let (there, elsewhere) = live.iter().partition(|&&at| log.segment_of(at) == victim.id());
         live = elsewhere;
-        Vec::into_iter(there).for_each(|at| log.kill(at, bytes_of(&entry)));
+        Vec::into_iter(there).for_each(|at| log.mark_dead(at, bytes_of(&entry)));
         victim.release();
         settle(&log, &mut reactors);
         true
@@ -226,7 +226,7 @@ fn a_side_log_keeps_its_segments_until_it_is_spliced() {
     let turn = reactors[0].turn();
     let read = Entry::parse_checked(log.encoded(addresses[0], &turn)).unwrap().0;
     assert_eq!(read, Entry { tenure: Tenure(5), ..entry });
-    addresses[..3].iter().for_each(|&at| log.kill(at, encoded.len() as u32));
+    addresses[..3].iter().for_each(|&at| log.mark_dead(at, encoded.len() as u32));
     assert_eq!((log.usage().segments.side, log.usage().segments.retired), (2, 0));
     side.splice(&mut Spliced::default());
     let segments = log.usage().segments;
@@ -309,8 +309,8 @@ fn killing_twice_is_our_bug() {
     let address = head.append_one(&a).unwrap();
     head.append_one(&b).unwrap();
     drop(head);
-    log.kill(address, bytes_of(&a));
-    log.kill(address, bytes_of(&a));
+    log.mark_dead(address, bytes_of(&a));
+    log.mark_dead(address, bytes_of(&a));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_full_log_of_entries_that_leave_long_tails_is_not_cleaned_for_ever() {
     assert!(twin.log.is_exhausted());
     let (_, (address, bytes, _)) = twin.records.pop_first().expect("it is full");
     twin.by_address.remove(&address);
-    twin.log.kill(address, bytes);
+    twin.log.mark_dead(address, bytes);
     assert!(twin.clean(0), "something is dead");
     assert!(!twin.log.is_exhausted());
 }
@@ -384,7 +384,7 @@ impl Twin {
         let bytes = bytes_of(&object(&key.to_le_bytes(), 0, &value));
         if let Some((old, old_bytes, _)) = self.records.insert(key, (address, bytes, value)) {
             self.by_address.remove(&old);
-            self.log.kill(old, old_bytes);
+            self.log.mark_dead(old, old_bytes);
         }
         self.by_address.insert(address, key);
     }
@@ -449,8 +449,8 @@ impl Twin {
         let head = rng.usize(..self.heads.len());
         let at = self.heads[head].append_one_reserved(&tombstone).expect("a delete finds room");
         self.by_address.remove(&address);
-        self.log.kill(address, bytes);
-        self.log.kill(at, bytes_of(&tombstone));
+        self.log.mark_dead(address, bytes);
+        self.log.mark_dead(at, bytes_of(&tombstone));
     }
 
     /// Cleans one victim. Returns `false` if there was none or no room.
@@ -465,7 +465,7 @@ impl Twin {
                 record.0 = to;
                 self.by_address.remove(&candidate.address);
                 self.by_address.insert(to, key);
-                self.log.kill(candidate.address, record.1);
+                self.log.mark_dead(candidate.address, record.1);
             }
             victim.advance(&candidate);
         }
@@ -606,7 +606,7 @@ impl Stress<'_> {
         if old != NO_ENTRY {
             let turn = self.reactor.turn();
             let old = Address::from_units(old);
-            self.log.kill(old, self.log.encoded(old, &turn).len() as u32);
+            self.log.mark_dead(old, self.log.encoded(old, &turn).len() as u32);
         }
     }
 
@@ -678,7 +678,7 @@ fn many_threads_never_see_memory_that_is_used_again() {
     });
     let last = log.head().append_one(&object(b"last", 1, b"")).unwrap();
     assert!(log.segment_of(last).0 > 100, "memory was hardly used again");
-    log.kill(last, 32);
+    log.mark_dead(last, 32);
     let live = log.usage().live_bytes;
     let mut reactors = [log.reclamation().participant(ReactorId(0))];
     reactors[0].begin_turn();

@@ -176,7 +176,7 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         match step.entry.map(|entry| (entry.version, entry.body)) {
             Some((version, Body::Tombstone { .. })) => {
                 let target = self.target(step.key);
-                self.writer.mourn(target, version, new, step.may_arrive);
+                self.writer.schedule_word_removal(target, version, new, step.may_arrive);
             }
             Some((_, Body::Object { .. } | Body::CopiesOf(_))) | None => {}
         }

@@ -174,17 +174,17 @@ impl<'t> Cleaner<'t> {
         let forgets =
             if is_tombstone { Bug::TombstoneDroppedEarly } else { Bug::OverwriteForgotten };
         if is_tombstone && planted::is(forgets) {
-            log.exhume(address, encoded.len() as u32, dead);
+            log.durable_log().unpin_tombstone(address, encoded.len() as u32, dead);
             return Ok(());
         }
-        if !log.needs_tombstone(address, dead) || planted::is(forgets) {
+        if !log.durable_log().needs_tombstone(address, dead) || planted::is(forgets) {
             return Ok(());
         }
         match (is_tombstone, self.is_over(fields.tenure, entry.hash)) {
-            (true, true) => log.exhume(address, encoded.len() as u32, dead),
+            (true, true) => log.durable_log().unpin_tombstone(address, encoded.len() as u32, dead),
             (true, false) => {
                 let copy = survivors.append_encoded(encoded)?;
-                log.move_tombstone(address, copy, encoded.len() as u32, dead);
+                log.durable_log().move_tombstone(address, copy, encoded.len() as u32, dead);
             }
             (false, true) => {}
             (false, false) => {
@@ -192,7 +192,7 @@ impl<'t> Cleaner<'t> {
                 let version = Version(fields.version.0 - 1);
                 let tombstone = Entry { version, body: Body::Tombstone { dead }, ..fields };
                 let bytes = tombstone.encoded_bytes() as u32;
-                log.bury(survivors.append_one(&tombstone)?, bytes, dead);
+                log.durable_log().retire_tombstone(survivors.append_one(&tombstone)?, bytes, dead);
             }
         }
         Ok(())
@@ -215,7 +215,7 @@ fn relocate(view: &View<'_>, entry: &Hashed<'_>, survivors: &mut Survivors) -> R
         let bytes = encoded.len() as u32;
         let moved = Word::new(entry.hash, kind_of(&fields), copy);
         leaf.replace(entry.hash, (word, bytes), (moved, bytes));
-        view.log.kill(address, bytes);
+        view.log.mark_dead(address, bytes);
     }
     Ok(found.is_some())
 }

@@ -156,7 +156,7 @@ impl DeletionStep<'_, '_> {
         });
         assert!(drained, "all that was taken out is counted");
         for &(_, word) in &*self.words {
-            log.kill(word.address(), log.encoded(word.address(), turn).len() as u32);
+            log.mark_dead(word.address(), log.encoded(word.address(), turn).len() as u32);
         }
         None
     }

@@ -35,7 +35,8 @@ impl Worker {
     /// Returns bytes `from..to` of a segment, if some worker has sent them. `None` if not, or if
     /// the segment is no longer part of the durable log.
     pub fn read_segment(&self, segment: SegmentId, from: u32, to: u32) -> Option<&[u8]> {
-        let (_, bytes) = self.store.log.handed_out(segment, &self.participant.turn())?;
+        let (_, bytes) =
+            self.store.log.durable_log().handed_out(segment, &self.participant.turn())?;
         bytes.get(from as usize..to as usize)
     }
 

@@ -83,7 +83,7 @@ impl Worker {
         let (named, seen) = (Named::new(), EntryCounts::default());
         let mut entering = Entering { store, tablets, turn: &turn, segment, named, seen };
         let next = entering.run(offset, entries_max);
-        store.log.note_named(&entering.named);
+        store.log.durable_log().note_named(&entering.named);
         store.estimate.note_seen(&entering.seen);
         next
     }
@@ -98,7 +98,7 @@ impl Worker {
     ) -> Result<Option<KeyHash>, OutOfMemory> {
         if cursor == KeyHash(0) {
             self.mend_lost_links()?;
-            self.store.log.end_adoption();
+            self.store.log.durable_log().end_adoption();
         }
         let mut rest = HashRange::new(cursor, HashRange::ALL.last());
         let mut next = None;
@@ -146,13 +146,13 @@ impl Worker {
     /// the same versions as the missing one did. The tombstone stays as long as any segment from
     /// before the crash is in the log.
     fn mend_lost_links(&mut self) -> Result<(), OutOfMemory> {
-        let lost = self.store.log.lost_links();
+        let lost = self.store.log.durable_log().lost_links();
         if lost.is_empty() || planted::is(Bug::LostLinkIgnored) {
             return Ok(());
         }
         let turn = self.participant.turn();
         let tablets = self.store.tablets();
-        let dead = Dead::UpTo(self.store.log.last_segment());
+        let dead = Dead::UpTo(self.store.log.durable_log().last_segment());
         for segment in self.store.log.segments_in_log() {
             let (_, mut entries) = entries_of(&self.store, segment, 0, &turn);
             while let Some(Ok(ReadEntry { entry, .. })) = entries.next_unchecked() {
@@ -164,7 +164,11 @@ impl Worker {
                     let version = Version(entry.version.0 - 1);
                     let tombstone = Entry { version, body: Body::Tombstone { dead }, ..entry };
                     let address = self.head.append_one_reserved(&tombstone)?;
-                    self.store.log.bury(address, tombstone.encoded_bytes() as u32, dead);
+                    self.store.log.durable_log().retire_tombstone(
+                        address,
+                        tombstone.encoded_bytes() as u32,
+                        dead,
+                    );
                 }
             }
         }
@@ -215,7 +219,7 @@ impl<'t> Entering<'t> {
             let ReadEntry { offset, entry, encoded } = read;
             let (address, bytes) = (first.plus(offset as u32), encoded.len() as u32);
             if let Body::CopiesOf(origin) = entry.body {
-                log.note_origin(self.segment, origin);
+                log.durable_log().note_origin(self.segment, origin);
             }
             let hash = key_hash(self.store.seed(), entry.key);
             let table = table_of(self.tablets, hash, entry.tenure);
@@ -253,8 +257,10 @@ impl<'t> Entering<'t> {
         let Some(table) = table else {
             match entry.body {
                 // Pinned, as every tombstone without a word. So the cleaner can rely on the pin.
-                Body::Tombstone { dead } => self.store.log.bury(address, bytes, dead),
-                Body::Object { .. } | Body::CopiesOf(_) => self.store.log.kill(address, bytes),
+                Body::Tombstone { dead } => {
+                    self.store.log.durable_log().retire_tombstone(address, bytes, dead)
+                }
+                Body::Object { .. } | Body::CopiesOf(_) => self.store.log.mark_dead(address, bytes),
             }
             return Ok(());
         };
@@ -280,7 +286,7 @@ impl<'t> Entering<'t> {
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal => {
                 let of_old = self.store.log.segment_of(old.1.address());
-                self.store.log.is_origin(self.segment, of_old)
+                self.store.log.durable_log().is_origin(self.segment, of_old)
             }
         }
     }
@@ -308,7 +314,7 @@ fn entries_of<'t>(
     from: u32,
     turn: &'t Turn<'t>,
 ) -> (Address, EntryReader<'t>) {
-    let whole = store.log.handed_out(segment, turn);
+    let whole = store.log.durable_log().handed_out(segment, turn);
     let (first, bytes) = whole.expect("the segment is the log's");
     (first, EntryReader::from(bytes, from as usize))
 }

@@ -113,7 +113,7 @@ fn remove_tombstones(view: &View<'_>, store: &Store, hash: KeyHash) -> Result<()
     while let Some(word) = leaf.find(hash, is_it) {
         let tombstone = Placed::new(word, &view.entry(word));
         leaf.remove(hash, word, tombstone.bytes);
-        view.log.kill(word.address(), tombstone.bytes);
+        view.log.mark_dead(word.address(), tombstone.bytes);
     }
     Ok(())
 }

@@ -190,14 +190,18 @@ impl<'t> View<'t> {
         if self.log.is_durable() && old.word.kind() == WordKind::Tombstone {
             self.retire_tombstone(old);
         } else {
-            self.log.kill(old.word.address(), old.bytes);
+            self.log.mark_dead(old.word.address(), old.bytes);
         }
     }
 
     fn retire_tombstone(&self, tombstone: Placed) {
         match self.entry(tombstone.word).body {
             Body::Tombstone { dead } => {
-                self.log.bury(tombstone.word.address(), tombstone.bytes, dead);
+                self.log.durable_log().retire_tombstone(
+                    tombstone.word.address(),
+                    tombstone.bytes,
+                    dead,
+                );
             }
             Body::Object { .. } | Body::CopiesOf(_) => unreachable!("the word says tombstone"),
         }

@@ -74,7 +74,7 @@ impl<'t> Writer<'_, 't> {
                 let word = Word::new(hash, kind_of(&tombstone), address);
                 let new = Placed::new(word, &tombstone);
                 self.link(leaf, hash, old, new)?;
-                self.mourn(target, tombstone.version, new, may_arrive);
+                self.schedule_word_removal(target, tombstone.version, new, may_arrive);
             }
         }
         Ok(())
@@ -104,7 +104,7 @@ impl<'t> Writer<'_, 't> {
     /// Schedules the removal of a tombstone's index word. A durable store keeps the word while
     /// the range depends on another log (the source's or the dead server's), because an older
     /// record may be read there again. Otherwise the word goes when the tombstone is synced.
-    pub(super) fn mourn(
+    pub(super) fn schedule_word_removal(
         &mut self,
         target: WriteTarget<'_, '_>,
         version: Version,
