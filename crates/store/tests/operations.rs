@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{NOW, Server, TABLE, value};
+use common::{NOW, Server, TABLE, tablet, value};
 use std::collections::BTreeMap;
-use store::{Key, Need, Stall, TabletState};
+use store::{Key, Need, Stall, TableKey, TabletMap, TabletState};
 use types::{HashRange, KeyHash, Slot, TableId, UnixMillis, Version};
 
 /// The naive model of a store.
@@ -470,4 +470,19 @@ fn an_expired_record_is_reclaimed_when_it_is_touched() {
         assert!(server.worker.is_empty(HashRange::ALL), "{name}");
         assert_eq!(server.store.expired(), 1, "{name}");
     }
+}
+
+#[test]
+#[should_panic = "one leaf would be locked twice"]
+fn updating_beside_a_record_of_the_same_table_is_our_bug() {
+    let mut server = Server::serving();
+    let target = TableKey { table: TABLE, key: server.key("a") };
+    let _ = server.worker.update_beside(target, target, |_, _| ());
+}
+
+#[test]
+#[should_panic = "tablets overlap"]
+fn publishing_tablets_that_overlap_is_our_bug() {
+    let whole = || tablet(HashRange::ALL, TabletState::Serving);
+    TabletMap::new(vec![whole(), whole()]);
 }

@@ -40,7 +40,8 @@ impl Index {
         cell.store(0);
         let mut bytes = 0;
         for_each_node(node, turn, &mut |node| bytes += node.bytes());
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "{bytes} bytes are detached of {before}");
         Ok(Some(DetachedLeaves { slab: Arc::clone(&self.slab), nodes: vec![node] }))
     }
 }

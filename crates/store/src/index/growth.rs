@@ -85,6 +85,7 @@ impl<'t> Builder<'t> {
     /// Frees a node that was built and never published.
     pub(super) fn discard(&mut self, node: Node) {
         for_each_node(node, self.turn, &mut |node: Node| {
+            assert!(node.bytes() <= self.bytes, "more is discarded than was built");
             self.bytes -= node.bytes();
             self.slab.free(node);
         });
@@ -122,13 +123,16 @@ impl<'t> Builder<'t> {
         words.sort_unstable_by_key(|word| word.tag());
         let mut rest: &mut [Word] = words;
         let mut shares = Shares { words: rest.len() as i64, totals };
-        self.directory(|builder, place| {
+        let divided = self.directory(|builder, place| {
             let count = rest.partition_point(|word| digit(word.tag(), depth) <= place);
             let (mine, others) = std::mem::take(&mut rest).split_at_mut(count);
             rest = others;
             let share = shares.take(mine);
             builder.build(mine, share, depth + FAN_BITS, buckets_for(mine.len()))
-        })
+        })?;
+        assert!(rest.is_empty(), "{} words belong to no part of the leaf", rest.len());
+        assert!(shares.words == 0 && shares.totals.bytes == 0, "a part has no share of the bytes");
+        Ok(divided)
     }
 
     /// Builds a directory of eight nodes, each made by `child`.

@@ -61,6 +61,7 @@ impl<'t> LeafGuard<'t> {
     /// Makes room for one word per hash, so that their insertion cannot fail. Must be called
     /// before any write that could not be undone.
     pub fn make_room(&mut self, hashes: &[KeyHash]) -> Result<(), NoRoom> {
+        debug_assert!(hashes.is_sorted(), "room is made for hashes out of order");
         self.has_held = true;
         let mut at = 0;
         while let Some(&hash) = hashes.get(at) {
@@ -96,6 +97,7 @@ impl<'t> LeafGuard<'t> {
     /// their entries in bytes.
     pub fn replace(&mut self, hash: KeyHash, old: (Word, u32), new: (Word, u32)) {
         debug_assert!(new.0.may_be(hash), "{new:?} is not of {hash}");
+        debug_assert!(old.0.may_be(hash), "{old:?} is not of {hash}");
         let leaf = self.leaf(hash);
         leaf.replace(old.0, Some(new.0));
         change_totals(leaf, Some(old), Some(new));
@@ -103,6 +105,7 @@ impl<'t> LeafGuard<'t> {
 
     /// Removes the word of a record with this length in the log, in bytes.
     pub fn remove(&mut self, hash: KeyHash, word: Word, bytes: u32) {
+        debug_assert!(word.may_be(hash), "{word:?} is not of {hash}");
         let leaf = self.leaf(hash);
         leaf.replace(word, None);
         change_totals(leaf, Some((word, bytes)), None);
@@ -123,10 +126,12 @@ impl<'t> LeafGuard<'t> {
     /// Replaces a leaf of this guard by a larger one or by a directory.
     fn grow(&self, place: TreePosition<'t>) -> Result<(), NoRoom> {
         let (node, leaf) = place.leaf.expect("a guard holds a leaf");
+        assert!(leaf.is_locked(), "a leaf grows that is not locked");
         let mut words: Vec<Word> = leaf.words().collect();
         let mut builder = Builder::new(&self.index.slab, self.turn);
         let buckets = larger(node.buckets(), place.depth);
         let grown = builder.build(&mut words, leaf.totals(), place.depth, buckets)?;
+        assert!(builder.bytes() >= grown.bytes(), "a node is larger than all that was built");
         self.index.publish(place.cell, grown, builder.bytes());
         self.index.retire(node);
         Ok(())

@@ -53,6 +53,7 @@ pub(super) struct LeafTotals {
 
 impl<'t> Leaf<'t> {
     pub(super) fn new(buckets: &'t [Bucket], depth: u32) -> Leaf<'t> {
+        debug_assert!(!buckets.is_empty() && depth < TAG_BITS, "a leaf at depth {depth}");
         Leaf { buckets, depth }
     }
 
@@ -127,6 +128,7 @@ impl<'t> Leaf<'t> {
         let home = self.home(old.tag());
         let cell = self.pair(home).find(|cell| cell.load() == old.raw());
         let cell = cell.unwrap_or_else(|| panic!("{old:?} is to be replaced but is not here"));
+        debug_assert!(self.is_locked(), "{old:?} is replaced in a leaf that is not locked");
         cell.store(new.map_or(0, Word::raw));
     }
 
@@ -179,6 +181,11 @@ impl<'t> Leaf<'t> {
         self.sequence_cell().load()
     }
 
+    /// Returns whether a writer holds the leaf, or the leaf has been replaced.
+    pub(super) fn is_locked(self) -> bool {
+        !self.sequence().is_multiple_of(2)
+    }
+
     /// Takes the lock if it is free.
     #[inline]
     pub(super) fn try_lock(self) -> bool {
@@ -204,6 +211,7 @@ impl<'t> Leaf<'t> {
 
     /// Sets the totals. Only the leaf's writer may call this.
     pub(super) fn set_totals(self, totals: LeafTotals) {
+        debug_assert!(self.is_locked(), "totals of a leaf that is not locked");
         let LeafTotals { records, bytes } = totals;
         let fits = bytes << RECORDS_BITS >> RECORDS_BITS == bytes && records >> RECORDS_BITS == 0;
         assert!(fits, "{totals:?} in one leaf");
@@ -237,6 +245,7 @@ impl<'t> Leaf<'t> {
     }
 
     fn place_raw(self, raw: u64) -> bool {
+        debug_assert!(self.is_locked(), "a word is placed into a leaf that is not locked");
         let home = self.home(Tag::of_raw(raw));
         let empty = self.empty_in(home).or_else(|| self.make_empty_in(home + 1));
         empty.inspect(|cell| cell.store(raw)).is_some()

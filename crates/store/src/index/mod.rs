@@ -340,13 +340,16 @@ impl Index {
 
     /// Replaces a leaf by a newly built node. The caller holds the leaf's guard.
     fn publish(&self, cell: &Cell, node: Node, bytes: u64) {
+        let old = Node::in_cell(cell);
+        assert!(old.is_some_and(|old| old != node), "a leaf is replaced by itself or by nothing");
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         cell.store(node.raw());
     }
 
     /// Retires a leaf that has been replaced. It stays locked forever.
     fn retire(&self, node: Node) {
-        self.bytes.fetch_sub(node.bytes(), Ordering::Relaxed);
+        let before = self.bytes.fetch_sub(node.bytes(), Ordering::Relaxed);
+        assert!(before >= node.bytes(), "{} bytes retire of {before}", node.bytes());
         self.slab.retire(node);
     }
 

@@ -39,6 +39,7 @@ impl Runs {
             }
         }
         let best = best.expect("a run is long enough");
+        debug_assert!(best.units >= units && best.units <= self.longest, "{units} units of a run");
         self.flip(best.first, units, 0);
         self.longest = longest_other.max(best.units - units);
         best.first
@@ -52,6 +53,7 @@ impl Runs {
         self.flip(first, units, u64::MAX);
         let begin = self.last_used(first).map_or(0, |used| used + 1);
         let end = self.next(first + units, true).unwrap_or(UNITS);
+        assert!(end - begin >= units, "a run of {} units contains {units}", end - begin);
         self.longest = self.longest.max(end - begin);
     }
 
@@ -142,5 +144,14 @@ mod tests {
                 assert_eq!(runs.longest(), longest_of(&row));
             }
         }
+    }
+
+    #[test]
+    #[should_panic = "are not as they were"]
+    fn freeing_units_twice_is_our_bug() {
+        let mut runs = Runs::new();
+        let first = runs.take(3);
+        runs.give(first, 3);
+        runs.give(first, 3);
     }
 }

@@ -112,6 +112,7 @@ impl SlabChunks {
     fn add(&mut self, chunk: Chunk) {
         // Nodes refer to blocks by number; `bucket.rs` turns the numbers into references.
         let base = chunk.base().expose_provenance().get();
+        assert!(base.is_multiple_of(Chunk::BYTES), "a chunk at {base:#x} is not aligned");
         let runs = Runs::new();
         self.by_longest_run.insert((runs.longest(), base));
         self.by_address.insert(base, (chunk, runs));
@@ -123,6 +124,7 @@ impl SlabChunks {
         let (_, runs) = self.by_address.get_mut(&base).expect("a listed chunk is known");
         let first = runs.take(buckets);
         let now = runs.longest();
+        debug_assert!(now <= longest, "a run grew from {longest} to {now} by an allocation");
         if now != longest {
             self.by_longest_run.remove(&(longest, base));
             self.by_longest_run.insert((now, base));
@@ -138,13 +140,19 @@ impl SlabChunks {
         runs.give((address - base) / BUCKET_BYTES, buckets);
         let now = runs.longest();
         if now != before {
-            self.by_longest_run.remove(&(before, base));
+            let was_listed = self.by_longest_run.remove(&(before, base));
+            assert!(was_listed, "a chunk is not listed by its longest run of {before}");
             self.by_longest_run.insert((now, base));
         }
         if now < super::runs::UNITS {
             return None;
         }
         self.by_longest_run.remove(&(now, base));
-        self.by_address.remove(&base).map(|(chunk, _)| chunk)
+        let emptied = self.by_address.remove(&base).map(|(chunk, _)| chunk);
+        assert!(
+            self.by_address.len() == self.by_longest_run.len(),
+            "a chunk is listed twice, or not at all"
+        );
+        emptied
     }
 }

@@ -196,3 +196,13 @@ fn random_changes_leave_the_index_like_its_sorted_twin() {
         pair.check();
     }
 }
+
+#[test]
+#[should_panic = "is not in"]
+fn searching_a_leaf_for_a_hash_of_another_is_our_bug() {
+    let fixture = IndexFixture::new(64 << 20, 1);
+    let participant = fixture.participant(0);
+    let turn = participant.turn();
+    let guard = fixture.index.lock(KeyHash(0), &turn).expect("no other thread locks");
+    guard.find(KeyHash(u64::MAX), |_| true);
+}

@@ -38,6 +38,7 @@ pub(super) struct TreePosition<'t> {
 /// Returns the index of the directory cell to which the tag belongs.
 #[inline]
 pub(super) fn digit(tag: Tag, depth: u32) -> usize {
+    debug_assert!(depth + FAN_BITS <= TAG_BITS, "a directory at depth {depth}");
     (tag.0 >> (TAG_BITS - depth - FAN_BITS)) as usize & (FAN - 1)
 }
 

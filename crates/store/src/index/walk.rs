@@ -77,6 +77,7 @@ impl Index {
                 None if number + 1 < SLOT_COUNT => Slot(number + 1).first_hash(),
                 None => return None,
             };
+            assert!(next > range.first(), "a walk from {} stands still", range.first());
             return (next <= range.last()).then_some(next);
         }
         None

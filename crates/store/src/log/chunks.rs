@@ -70,6 +70,7 @@ impl ChunkTable {
     pub(super) fn take(&self, segments: &Segments) -> Option<Chunk> {
         let (place, piece, is_zero) = self.state.lock().expect(LOCK).take(segments)?;
         let base = segments.memory(place, piece as usize * Chunk::BYTES, Chunk::BYTES);
+        assert!((base.as_ptr() as usize).is_multiple_of(Chunk::BYTES), "{base:?} is not aligned");
         segments.touch(place, (piece + 1) * Chunk::BYTES as u32);
         if !is_zero {
             // SAFETY: these bytes are within the arena, by `memory`, and exclusive: the piece was
@@ -102,6 +103,7 @@ impl ChunkTableState {
             None => self.add_segment(segments)?,
         };
         let pieces = self.segments.get_mut(&place).expect("a segment with space is a segment");
+        assert!(pieces.free != 0, "{place:?} has no free chunk, but is listed with space");
         let piece = pieces.free.trailing_zeros();
         pieces.free &= !(1 << piece);
         let is_zero = piece >= pieces.zero_from;
@@ -133,6 +135,11 @@ impl ChunkTableState {
         }
         self.with_space.remove(&chunk.place);
         self.segments.remove(&chunk.place);
+        assert!(
+            !self.segments.is_empty() || self.used == 0,
+            "{} chunks are in no segment",
+            self.used
+        );
         Some(chunk.place)
     }
 }

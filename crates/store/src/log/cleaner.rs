@@ -60,7 +60,9 @@ pub struct Candidate<'t> {
 
 impl VictimSegment {
     pub(super) fn new(log: Arc<Log>, place: Place) -> VictimSegment {
-        let length = log.segments.glance(place).written as usize;
+        let SegmentSnapshot { state, written, .. } = log.segments.glance(place);
+        assert!(state == SegmentState::Cleaning, "{place:?} is {state:?} and was not claimed");
+        let length = written as usize;
         VictimSegment { log, place, offset: 0, length }
     }
 
@@ -87,11 +89,18 @@ impl VictimSegment {
     pub fn advance(&mut self, past: &Candidate<'_>) {
         assert!(past.address == self.log.segments.address(self.place, self.offset));
         self.offset += past.encoded.len();
+        debug_assert!(self.offset <= self.length, "an entry extends past the segment's end");
     }
 
     /// Moves back to an earlier entry.
     pub(crate) fn go_back(&mut self, to: &Candidate<'_>) {
-        self.offset = self.log.segments.offset(to.address) as usize;
+        let offset = self.log.segments.offset(to.address) as usize;
+        assert!(
+            self.log.segments.place_of(to.address) == self.place,
+            "an entry of another segment"
+        );
+        assert!(offset <= self.offset, "the cleaner goes back from {} to {offset}", self.offset);
+        self.offset = offset;
     }
 
     /// Returns the number of live bytes.

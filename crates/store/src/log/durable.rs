@@ -90,6 +90,7 @@ impl DurableLog {
     /// Moves the pin of a tombstone without an index word to its copy. A tombstone that is not
     /// needed is marked as dead.
     pub(crate) fn move_tombstone(&self, from: Address, to: Address, bytes: u32, dead: Dead) {
+        assert!(from != to, "a tombstone at {from:?} is moved to itself");
         self.retire_tombstone(to, bytes, dead);
         self.unpin_tombstone(from, bytes, dead);
     }

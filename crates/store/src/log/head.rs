@@ -139,6 +139,7 @@ impl Head {
         if !fits || !matches!(self.reserve, Reserve::Kept(_)) {
             self.roll(bytes)?;
         }
+        debug_assert!(has_room(self.open.as_ref(), bytes), "no room for {bytes} bytes");
         self.open.as_mut().ok_or(OutOfMemory)
     }
 
@@ -147,6 +148,7 @@ impl Head {
         if self.segment_for(bytes).is_err() {
             self.roll_to_reserve(bytes)?;
         }
+        debug_assert!(has_room(self.open.as_ref(), bytes), "no room for {bytes} bytes to delete");
         self.open.as_mut().ok_or(OutOfMemory)
     }
 
@@ -286,7 +288,9 @@ impl Survivors {
     /// `from`.
     fn append_note(&mut self, from: SegmentId) -> Result<(), OutOfMemory> {
         let note = append_entry(self.segment_for(NOTE_BYTES)?, &Entry::note(from));
-        self.log.durable_log().note_origin(self.log.segment_of(note), from);
+        let into = self.log.segment_of(note);
+        assert!(into != from, "entries of {from} are copied into itself");
+        self.log.durable_log().note_origin(into, from);
         self.log.mark_dead(note, NOTE_BYTES as u32);
         self.noted = Some(from);
         Ok(())
@@ -297,6 +301,7 @@ impl Survivors {
         if self.open.as_ref().is_none_or(|open| bytes > open.space()) {
             self.roll()?;
         }
+        debug_assert!(has_room(self.open.as_ref(), bytes), "no room for {bytes} bytes to copy");
         self.open.as_mut().ok_or(OutOfMemory)
     }
 
@@ -340,4 +345,9 @@ pub(super) fn append_replacing(segment: &mut OpenSegment, entry: &mut Entry<'_>)
 #[inline]
 fn append_entry(segment: &mut OpenSegment, entry: &Entry<'_>) -> Address {
     segment.append(entry.encoded_bytes(), |out| entry.encode(out))
+}
+
+/// Returns whether the open segment has room for `bytes`.
+pub(super) fn has_room(open: Option<&OpenSegment>, bytes: usize) -> bool {
+    open.is_some_and(|open| bytes <= open.space())
 }

@@ -168,6 +168,7 @@ impl Log {
         let segment_bytes = segment_bytes_for(config)?;
         let count = given / segment_bytes;
         let kept_for_cleaning = usize::from(reactors) + cleaner::KEPT_MORE;
+        assert!(count > kept_for_cleaning, "{count} segments leave none for writers");
         let pool = Pool::new(count as u32, kept_for_cleaning);
         let spare =
             if durable { count / SPARE_DIVISOR + SPARE_MORE * kept_for_cleaning } else { 0 };
@@ -421,6 +422,7 @@ impl Log {
 
     /// Adds an open segment to the log, before its first byte is written.
     fn begin(&self, mut open: OpenSegment, content: ContentKind) -> OpenSegment {
+        assert!(open.written() == 0, "a segment is written to before it is in the log");
         match &self.durable {
             Some(durable) => {
                 durable.registry.open(&self.segments, open.place(), content);
@@ -488,6 +490,8 @@ impl Log {
     }
 
     fn retire(&self, place: Place) {
+        let state = self.segments.glance(place).state;
+        assert!(state == SegmentState::Retired, "{place:?} is retired, but is {state:?}");
         self.demand.reset_searches();
         let owner = Arc::clone(&self.segments) as Arc<dyn Reclaim>;
         self.reclamation.retire(Retired::Numbered { owner, number: u64::from(place.0) });

@@ -43,6 +43,7 @@ impl Pins {
         bytes: u32,
         is_here: impl FnOnce() -> bool,
     ) -> bool {
+        assert!(bytes > 0, "an empty tombstone is pinned in {holder:?}");
         let mut pins = self.of(dead);
         let is_here = is_here();
         if is_here {

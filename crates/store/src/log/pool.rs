@@ -46,6 +46,8 @@ pub(super) struct Pool {
     /// First spare place.
     first_spare: Place,
     spare: Vec<Place>,
+    /// Number of spare places, used or not.
+    spare_count: usize,
     /// Number of used spare places, which reduce the segments of ordinary writers.
     debt: usize,
     is_adopting: bool,
@@ -60,6 +62,7 @@ impl Pool {
             kept_for_cleaning,
             first_spare: Place(places),
             spare: Vec::new(),
+            spare_count: 0,
             debt: 0,
             is_adopting: false,
         }
@@ -67,7 +70,9 @@ impl Pool {
 
     /// Adds `count` spare places behind the others.
     pub(super) fn with_spare(mut self, count: u32) -> Pool {
+        assert!(self.spare_count == 0, "spare places are added twice");
         let first = self.first_spare.0;
+        self.spare_count = count as usize;
         self.spare = (first..first + count).rev().map(Place).collect();
         self
     }
@@ -89,7 +94,9 @@ impl Pool {
             SegmentPurpose::Ordinary => self.ordinary() > 0,
             SegmentPurpose::Adoption if !self.spare.is_empty() => {
                 self.debt += 1;
-                return self.spare.pop();
+                let place = self.spare.pop();
+                self.check();
+                return place;
             }
             SegmentPurpose::Cleaning | SegmentPurpose::Adoption => self.free.len() > self.reserved,
             SegmentPurpose::Reserved => {
@@ -98,17 +105,22 @@ impl Pool {
                 true
             }
         };
-        may_have.then(|| self.free.pop().expect("no more is promised than is free"))
+        let place = may_have.then(|| self.free.pop().expect("no more is promised than is free"));
+        self.check();
+        place
     }
 
     /// Returns a segment to the pool.
     pub(super) fn give(&mut self, place: Place) {
+        debug_assert!(!self.free.contains(&place), "{place:?} is returned twice");
         if place < self.first_spare {
             self.free.push(place);
         } else {
+            assert!(self.debt > 0, "{place:?} is returned, but no spare place is in use");
             self.spare.push(place);
             self.debt -= 1;
         }
+        self.check();
     }
 
     /// Reserves `count` segments and returns whether there are enough. Leaves `margin` for
@@ -118,6 +130,7 @@ impl Pool {
         if is_there {
             self.reserved += count;
         }
+        self.check();
         is_there
     }
 
@@ -125,6 +138,19 @@ impl Pool {
     pub(super) fn unreserve(&mut self, count: usize) {
         assert!(count <= self.reserved, "more is returned than was reserved");
         self.reserved -= count;
+    }
+
+    /// Checks the counts against each other after a change.
+    fn check(&self) {
+        let (free, reserved) = (self.free.len(), self.reserved);
+        assert!(reserved <= free, "{reserved} segments are reserved of {free} free ones");
+        assert!(
+            self.debt + self.spare.len() == self.spare_count,
+            "{} of {} spare places are in use, and {} are not",
+            self.debt,
+            self.spare_count,
+            self.spare.len()
+        );
     }
 
     /// Returns the number of segments that ordinary writers may take.
@@ -189,6 +215,20 @@ mod tests {
         }
         pool.unreserve(1);
         assert!(pool.take(SegmentPurpose::Cleaning).is_some());
+    }
+
+    #[test]
+    #[should_panic = "more is returned than was reserved"]
+    fn returning_more_than_was_reserved_is_our_bug() {
+        let mut pool = Pool::new(6, 1);
+        assert!(pool.reserve(2, 1));
+        pool.unreserve(3);
+    }
+
+    #[test]
+    #[should_panic = "no spare place is in use"]
+    fn returning_a_spare_place_that_was_not_taken_is_our_bug() {
+        Pool::new(6, 1).with_spare(2).give(Place(6));
     }
 
     #[test]

@@ -142,6 +142,8 @@ impl Reclamation {
         if retired.is_empty() {
             self.shared.oldest.store(stamp, Ordering::Relaxed);
         }
+        let is_in_order = retired.back().is_none_or(|(last, _)| *last <= stamp);
+        assert!(is_in_order, "the epoch has fallen below {stamp}");
         retired.push_back((stamp, what));
     }
 
@@ -174,6 +176,10 @@ impl Reclamation {
         if shared.epoch.load(Ordering::Relaxed) < newest {
             shared.raise_epoch();
         }
+        debug_assert!(
+            retired.front().map(|(stamp, _)| *stamp) == Some(shared.oldest.load(Ordering::Relaxed)),
+            "the oldest stamp is not the queue's"
+        );
         let passed = shared.epoch_shown_by_all();
         let due = retired.iter().take(max).take_while(|(stamp, _)| *stamp <= passed).count();
         if due == 0 {
@@ -250,6 +256,7 @@ impl Participant {
     #[inline]
     pub fn begin_turn(&mut self) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
+        debug_assert!(epoch >= self.shows || self.shows == ASLEEP, "epoch {epoch} has fallen");
         if epoch != self.shows {
             self.show(epoch);
         }
@@ -278,6 +285,7 @@ impl Participant {
 
     #[inline(never)]
     fn show(&mut self, epoch: u64) {
+        assert!(epoch != ASLEEP, "the epoch has reached its end");
         self.shared.participants[self.place].epoch.store(epoch, Ordering::Release);
         if self.shows == ASLEEP {
             fence(Ordering::SeqCst);
@@ -297,7 +305,9 @@ impl Turn<'_> {
 impl Drop for Participant {
     fn drop(&mut self) {
         self.sleep();
-        self.shared.participants[self.place].is_taken.store(false, Ordering::Release);
+        let is_taken = &self.shared.participants[self.place].is_taken;
+        let was_taken = is_taken.swap(false, Ordering::Release);
+        debug_assert!(was_taken, "participant {} is returned twice", self.place);
     }
 }
 

@@ -92,7 +92,8 @@ impl SegmentRegistry {
         state.last = SegmentId(state.last.0 + 1);
         let id = state.last;
         segments.name(place, id, content);
-        state.places.insert(id, place);
+        let known = state.places.insert(id, place);
+        assert!(known.is_none(), "{id} is in the log before it is opened");
         self.say(&mut state, LogChange::Opened(id));
     }
 
@@ -106,7 +107,9 @@ impl SegmentRegistry {
     }
 
     pub(super) fn close(&self, segment: SegmentId, length: u32) {
-        self.say(&mut self.lock(), LogChange::Closed { segment, length });
+        let mut state = self.lock();
+        assert!(state.places.contains_key(&segment), "{segment} is closed, but not in the log");
+        self.say(&mut state, LogChange::Closed { segment, length });
     }
 
     /// Asks the segment's writer to continue in another one.
@@ -168,8 +171,14 @@ impl SegmentRegistry {
     /// Begins the removal of a visited segment without live entries.
     pub(super) fn begin_leaving(&self, segments: &Segments, place: Place) {
         let mut state = self.lock();
+        let segment = segments.id(place);
+        assert!(state.places.get(&segment) == Some(&place), "{segment} leaves, but is not here");
+        debug_assert!(
+            state.leaving.iter().all(|leaving| leaving.segment != segment),
+            "{segment} leaves twice"
+        );
         let barrier = segments.barrier();
-        state.leaving.push(LeavingSegment { segment: segments.id(place), place, barrier });
+        state.leaving.push(LeavingSegment { segment, place, barrier });
         self.report_dead(&mut state, segments);
     }
 
@@ -192,7 +201,8 @@ impl SegmentRegistry {
         for origins in state.origins.values_mut() {
             origins.remove(&segment);
         }
-        self.ending.fetch_sub(1, Ordering::Relaxed);
+        let ending = self.ending.fetch_sub(1, Ordering::Relaxed);
+        assert!(ending > 0, "{segment} is released, but no segment was visited");
         self.report_dead(&mut state, segments);
         place
     }
@@ -220,7 +230,8 @@ impl SegmentRegistry {
             if !barrier.is_empty() || has_origins || !segments.is_handed_out(*place) {
                 return true;
             }
-            dead.insert(*segment);
+            let is_new = dead.insert(*segment);
+            assert!(is_new, "{segment} is reported dead twice");
             changes.push(LogChange::Dead(*segment));
             self.has_changes.store(true, Ordering::Relaxed);
             false

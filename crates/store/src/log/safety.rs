@@ -19,8 +19,9 @@ impl Segments {
     /// Returns the end position of an entry of `bytes` bytes.
     #[inline]
     pub(super) fn end_of(&self, address: Address, bytes: u32) -> LogPosition {
-        let place = self.place_of(address);
-        LogPosition { place, segment: self.id(place), end: self.offset(address) + bytes }
+        let (place, end) = (self.place_of(address), self.offset(address) + bytes);
+        debug_assert!(end as usize <= self.segment_bytes(), "{address:?} ends at {end}");
+        LogPosition { place, segment: self.id(place), end }
     }
 
     /// Returns whether a reply may reveal the entry without waiting for an acknowledgment.
@@ -142,7 +143,10 @@ impl Dependency {
     pub(super) fn note(&mut self, new: LogPosition) {
         let mut all = std::iter::once(&mut self.first).chain(&mut self.more);
         match all.find(|known| known.segment == new.segment) {
-            Some(known) => known.end = known.end.max(new.end),
+            Some(known) => {
+                debug_assert!(known.place == new.place, "{known:?} and {new:?} are one segment");
+                known.end = known.end.max(new.end);
+            }
             None => self.more.push(new),
         }
     }

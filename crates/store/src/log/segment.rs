@@ -92,6 +92,7 @@ impl Segments {
     /// Divides `arena` into segments of `1 << shift` bytes.
     pub(super) fn new(arena: Arena, shift: u32, pool: Pool, is_durable: bool) -> Segments {
         let places = u32::try_from(arena.bytes() >> shift).expect("arenas end at 2 TiB");
+        assert!(pool.first_spare().0 <= places, "the pool has more places than the arena");
         let table = (0..places).map(|_| Segment {
             word: AtomicU64::new(StateWord::new(SegmentState::Free, 0).raw()),
             id: AtomicU64::new(0),
@@ -241,7 +242,8 @@ impl Segments {
     pub(super) fn name(&self, place: Place, id: SegmentId, content: ContentKind) {
         let segment = self.segment(place);
         segment.tail.is_copy.store(content == ContentKind::Copies, Ordering::Relaxed);
-        segment.id.store(id.0, Ordering::Release);
+        let before = segment.id.swap(id.0, Ordering::Release);
+        assert!(before == 0, "{place:?} gets number {id}, but has number {before}");
     }
 
     /// Ends the use of an open segment that was not written to. The caller retires it.
@@ -256,7 +258,8 @@ impl Segments {
     pub(super) fn close(&self, place: Place, from: SegmentState) -> bool {
         let segment = self.segment(place);
         let written = segment.tail.written.load(Ordering::Relaxed);
-        segment.length.store(written, Ordering::Relaxed);
+        let before = segment.length.swap(written, Ordering::Relaxed);
+        assert!(before == 0, "{place:?} is closed twice");
         segment.touched.fetch_max(written, Ordering::Relaxed);
         self.change(place, from, SegmentState::Closed);
         self.retires_if_dead(place)
@@ -266,6 +269,7 @@ impl Segments {
     #[inline]
     #[must_use]
     pub(super) fn mark_dead(&self, place: Place, bytes: u32) -> bool {
+        debug_assert!(bytes > 0 && bytes as usize <= self.segment_bytes(), "{bytes} bytes die");
         let segment = self.segment(place);
         let before =
             StateWord::from_raw(segment.word.fetch_add(u64::from(bytes), Ordering::AcqRel));
@@ -313,6 +317,7 @@ impl Segments {
 
     /// Moves a segment that the manifest has dropped to the retired state. The caller retires it.
     pub(super) fn end_leaving(&self, place: Place) {
+        assert!(self.is_handed_out(place), "{place:?} leaves before all of it was sent");
         self.change(place, SegmentState::Leaving, SegmentState::Retired);
     }
 
@@ -428,6 +433,7 @@ impl Segments {
 
     /// Changes the state and keeps the dead bytes, which are reset for a free segment.
     fn change(&self, place: Place, from: SegmentState, to: SegmentState) {
+        assert!(from.may_become(to), "{place:?} cannot change from {from:?} to {to:?}");
         let update = |now| {
             let now = StateWord::from_raw(now);
             assert!(now.state() == from, "{place:?} is {:?}, not {from:?}", now.state());
@@ -469,6 +475,9 @@ fn lines_of(start: usize, bytes: usize) -> usize {
 impl Reclaim for Segments {
     fn reclaim(&self, number: u64) {
         let place = Place(u32::try_from(number).expect("retired by its place"));
+        let SegmentSnapshot { state, written, dead, .. } = self.glance(place);
+        assert!(state == SegmentState::Retired, "{place:?} is {state:?} and cannot be reused");
+        assert!(written == dead, "{place:?} is reused with {written} bytes, {dead} of them dead");
         let segment = self.segment(place);
         segment.id.store(0, Ordering::Relaxed);
         segment.length.store(0, Ordering::Relaxed);
@@ -569,6 +578,7 @@ impl OpenSegment {
 
     /// Reserves `bytes` at the end.
     pub(super) fn keep_free(&mut self, bytes: usize) {
+        assert!(bytes <= self.space(), "{bytes} bytes are kept free of {}", self.space());
         self.capacity -= bytes;
     }
 
@@ -580,6 +590,7 @@ impl OpenSegment {
 
     /// Returns the offset of the first unsent byte, and all unsent bytes.
     pub(super) fn unsaved(&self) -> (u32, &[u8]) {
+        debug_assert!(self.handed_out <= self.written, "more was sent than was appended");
         let length = self.written - self.handed_out;
         // SAFETY: these bytes lie below `written`: this writer wrote them, and they do not
         // change. They stay valid while the writer exists, since a segment is not released before
@@ -617,6 +628,8 @@ impl OpenSegment {
     /// Marks all bytes and the end of the segment as sent.
     pub(super) fn set_closed_handed_out(&mut self) {
         self.set_handed_out();
-        self.segments.segment(self.place).is_handed_out.store(true, Ordering::Release);
+        let is_handed_out = &self.segments.segment(self.place).is_handed_out;
+        let was_sent = is_handed_out.swap(true, Ordering::Release);
+        assert!(!was_sent, "the end of {:?} is sent twice", self.place);
     }
 }

@@ -13,7 +13,7 @@
 
 use super::{
     Log, OutOfMemory,
-    head::append_replacing,
+    head::{append_replacing, has_room},
     pool::SegmentPurpose,
     segment::OpenSegment,
     state::{ContentKind, Place, SegmentState},
@@ -130,6 +130,7 @@ impl SideLog {
         if self.open.as_ref().is_none_or(|open| bytes > open.space()) {
             self.roll()?;
         }
+        debug_assert!(has_room(self.open.as_ref(), bytes), "no room for {bytes} bytes");
         self.bytes += bytes as u64;
         self.open.as_mut().ok_or(OutOfMemory)
     }
@@ -179,6 +180,7 @@ impl SideLog {
     pub fn splice(mut self, to: &mut Spliced) {
         self.seal_open();
         to.backlog.append(&mut self.backlog);
+        assert!(self.is_idle(), "a spliced side log has bytes left");
     }
 
     fn seal_open(&mut self) {

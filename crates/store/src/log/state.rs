@@ -47,6 +47,26 @@ impl SegmentState {
     ];
 }
 
+impl SegmentState {
+    /// Returns whether a segment may change from this state to another.
+    pub(super) fn may_become(self, next: SegmentState) -> bool {
+        match self {
+            SegmentState::Free => {
+                matches!(next, SegmentState::Open | SegmentState::Side | SegmentState::Chunks)
+            }
+            SegmentState::Open => matches!(next, SegmentState::Closed | SegmentState::Retired),
+            SegmentState::Side => next == SegmentState::Closed,
+            SegmentState::Closed => matches!(next, SegmentState::Cleaning | SegmentState::Retired),
+            SegmentState::Cleaning => {
+                matches!(next, SegmentState::Closed | SegmentState::Visited)
+            }
+            SegmentState::Visited => next == SegmentState::Leaving,
+            SegmentState::Leaving => next == SegmentState::Retired,
+            SegmentState::Retired | SegmentState::Chunks => next == SegmentState::Free,
+        }
+    }
+}
+
 /// State (high half) and dead bytes (low half) of a segment, updated atomically together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StateWord(u64);

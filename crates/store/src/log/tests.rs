@@ -314,6 +314,42 @@ fn killing_twice_is_our_bug() {
 }
 
 #[test]
+#[should_panic = "was not reported dead"]
+fn releasing_a_segment_that_is_in_use_is_our_bug() {
+    let config = LogConfig {
+        memory_bytes: 20 * SEGMENT_BYTES_MIN,
+        reactors: 1,
+        huge_pages: false,
+        durable: true,
+        segment_bytes: None,
+    };
+    let log = Log::new(&config).unwrap();
+    let address = log.head().append_one(&object(b"key", 1, b"")).unwrap();
+    log.release(log.segment_of(address));
+}
+
+#[test]
+#[should_panic = "leaves before all of it was sent"]
+fn ending_the_removal_of_an_unsent_segment_is_our_bug() {
+    log_of(10, 1).segments.end_leaving(Place(0));
+}
+
+#[test]
+fn a_segment_has_a_way_back_to_free_from_every_state() {
+    use SegmentState::{Chunks, Cleaning, Closed, Free, Leaving, Open, Retired, Side, Visited};
+    for way in [
+        &[Free, Open, Retired, Free][..],
+        &[Free, Open, Closed, Retired, Free],
+        &[Free, Side, Closed, Cleaning, Closed, Retired, Free],
+        &[Free, Open, Closed, Cleaning, Visited, Leaving, Retired, Free],
+        &[Free, Chunks, Free],
+    ] {
+        assert!(way.windows(2).all(|pair| pair[0].may_become(pair[1])), "{way:?}");
+    }
+    assert!(!Closed.may_become(Free) && !Leaving.may_become(Free), "freed without a grace period");
+}
+
+#[test]
 fn a_victim_must_yield_the_more_the_more_is_free() {
     let most = |free| cleaner::live_bytes_max(1 << 22, free, 100);
     assert_eq!(most(0), (1 << 22) / 32 * 31);

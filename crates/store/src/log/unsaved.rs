@@ -83,6 +83,7 @@ impl Backlog {
         let (from, all) = segment.unsaved();
         let bytes = &all[..if is_urgent { all.len() } else { piece_of(all) }];
         let (length, is_end) = (bytes.len(), has_closed && bytes.len() == all.len());
+        assert!(length > 0 || is_end, "an empty piece that does not end its segment");
         if !save(Unsaved { segment: segment.id(), from, bytes, is_closed: is_end }) {
             return false;
         }

@@ -249,6 +249,10 @@ impl Arrival {
         for partition in &self.partitions {
             let progress = partition.progress.load(Ordering::Acquire);
             let mut notes = partition.notes();
+            debug_assert!(
+                notes.buried.iter().all(|(hash, _)| partition.range.contains(*hash)),
+                "a partition has a tombstone of another"
+            );
             while out.len() < max
                 && let Some(&(hash, table)) = notes.buried.first()
                 && (hash.0 < progress || progress == END)

@@ -75,6 +75,10 @@ struct KeyChange<'b> {
 impl<'b> MultiKeyWrite<'b, '_, '_> {
     fn carry_out(mut self, leaves: &mut Leaves<'_>, scratch: &'b Scratch) -> Result<(), Stall> {
         let mut steps = self.plan(leaves.order(), scratch);
+        debug_assert!(
+            steps.is_sorted_by_key(|step| self.keys[step.key].hash),
+            "changes are planned out of order"
+        );
         self.check(&steps)?;
         let inserted = steps.iter().filter(|step| step.old.is_none()).map(|step| step.key);
         leaves.make_room(self.keys, &inserted.collect::<Vec<_>>())?;
@@ -144,6 +148,7 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         } else {
             self.writer.head.append_all(&mut entries, &mut addresses)?;
         }
+        assert!(addresses.len() == entries.len(), "an entry of a batch has no address");
         let appended = steps.iter_mut().filter(|step| step.entry.is_some());
         for ((step, entry), address) in appended.zip(&entries).zip(addresses) {
             let word = Word::new(self.keys[step.key].hash, kind_of(entry), address);

@@ -110,6 +110,7 @@ struct Hashed<'t> {
 impl<'t> Cleaner<'t> {
     /// Takes the next entries of the victim and prefetches their buckets.
     fn fill(&self, victim: &mut VictimSegment, window: &mut Vec<Hashed<'t>>) {
+        assert!(window.is_empty(), "{} entries of the last window are left", window.len());
         while window.len() < WINDOW
             && let Some(candidate) = victim.peek(self.turn)
         {
@@ -212,6 +213,7 @@ fn relocate(view: &View<'_>, entry: &Hashed<'_>, survivors: &mut Survivors) -> R
     let found = leaf.find(entry.hash, |word| word.address() == address);
     if let Some(word) = found {
         let copy = survivors.append_copy(encoded, view.log.segment_of(address))?;
+        debug_assert!(copy != address, "an entry at {address:?} is copied to itself");
         let bytes = encoded.len() as u32;
         let moved = Word::new(entry.hash, kind_of(&fields), copy);
         leaf.replace(entry.hash, (word, bytes), (moved, bytes));

@@ -54,8 +54,11 @@ impl Worker {
         if next.is_none_or(|next| next > rest.first()) {
             return next;
         }
+        assert!(out.len() >= pull.start, "a pull has removed bytes of the buffer");
         out.truncate(pull.start);
-        pull.copy_hashes(out)
+        let next = pull.copy_hashes(out);
+        assert!(next.is_none_or(|next| next > rest.first()), "a pull of {rest} stands still");
+        next
     }
 
     /// Appends to `out` every record with this hash. Returns `Ok(false)` if there is none.

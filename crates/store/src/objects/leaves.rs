@@ -33,6 +33,10 @@ impl<'t> Leaves<'t> {
             }
             guard_of[key] = guards.len() - 1;
         }
+        debug_assert!(
+            guards.is_sorted_by(|low, high| low.range().last() < high.range().first()),
+            "leaves are locked out of order"
+        );
         Ok(Leaves { guards, order, guard_of })
     }
 

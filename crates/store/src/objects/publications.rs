@@ -30,6 +30,7 @@ impl Publications {
 
 impl Drop for Publication<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Release);
+        let before = self.0.0.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "a publication ends that did not begin");
     }
 }

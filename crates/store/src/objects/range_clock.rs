@@ -49,6 +49,7 @@ impl RangeClock {
     }
 
     fn read_behind(&self, own: UnixMillis) -> UnixMillis {
+        debug_assert!(self.behind <= BEHIND_MAX_MILLIS, "{self:?} is too far behind");
         let gained = own.0.saturating_sub(self.since.0) / GAIN_PARTS;
         let left = self.behind.saturating_sub(gained);
         UnixMillis(own.0.saturating_sub(left)).max(self.floor)

@@ -130,6 +130,7 @@ pub(super) fn judge<'t>(
     may_arrive: &[bool],
     found: Vec<Lookup<'t>>,
 ) -> Result<Vec<Lookup<'t>>, Stall> {
+    debug_assert!(keys.len() == found.len() && keys.len() == accesses.len(), "a key is lost");
     let waits = !planted::is(Bug::PartnerReadAsAbsent);
     let is_missing = |&at: &usize| waits && may_arrive[at] && found[at].is_nothing();
     let missing: Vec<usize> = (0..keys.len()).filter(is_missing).collect();

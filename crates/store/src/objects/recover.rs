@@ -188,6 +188,7 @@ impl<'t> Entering<'t> {
             entries_max = entries_max.saturating_sub(WINDOW);
             let highest = window.iter().map(|read| read.entry.version).max();
             self.store.raise_version(highest.unwrap_or(Version(0)));
+            assert!(window.len() <= WINDOW, "a window of {} entries", window.len());
             for read in &window {
                 match self.enter(read) {
                     Ok(()) => {}
@@ -316,5 +317,6 @@ fn entries_of<'t>(
 ) -> (Address, EntryReader<'t>) {
     let whole = store.log.durable_log().handed_out(segment, turn);
     let (first, bytes) = whole.expect("the segment is the log's");
+    assert!(from as usize <= bytes.len(), "{segment} is entered from {from} of {}", bytes.len());
     (first, EntryReader::from(bytes, from as usize))
 }

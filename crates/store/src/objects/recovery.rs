@@ -140,6 +140,10 @@ impl Recovery {
 
     /// Records the tombstones that were put into the index under these hashes.
     pub(super) fn note_buried(&self, new: &mut Vec<(TableId, KeyHash)>) {
+        debug_assert!(
+            new.iter().all(|(_, hash)| self.range.contains(*hash)),
+            "{self:?} gets a tombstone of another range"
+        );
         if !new.is_empty() {
             self.buried().append(new);
         }

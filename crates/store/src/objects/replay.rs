@@ -282,6 +282,7 @@ impl<'t> Replay<'t, '_> {
             if window.is_empty() {
                 return Ok(None);
             }
+            assert!(window.len() <= entries_max, "a window of {} records", window.len());
             entries_max -= window.len();
             let highest = window.iter().map(|parsed| parsed.entry.version).max();
             if !planted::is(Bug::VersionsGoBack) {
@@ -432,6 +433,7 @@ impl<'t> Replay<'t, '_> {
             let tenure = tablet.tenures[usize::from(table.0)];
             stay.wanted = Some(WantedRange { view: View::new(store, table, turn), limit, tenure });
         }
+        debug_assert!(stay.range.contains(hash), "{hash} is not in {}", stay.range);
         self.stay = Some(stay);
         stay.wanted
     }

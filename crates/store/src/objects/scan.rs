@@ -33,6 +33,7 @@ impl Worker {
         let view = View::for_client(&self.store, table, &turn, &self.dependency);
         self.words.clear();
         let next = view.gather(range, buckets_max, &mut self.words);
+        assert!(next.is_none_or(|next| next > range.first()), "a scan of {range} stands still");
         let covered =
             HashRange::new(range.first(), next.map_or(range.last(), |next| KeyHash(next.0 - 1)));
         let now = access.clock(&self.store);

@@ -45,6 +45,7 @@ impl SideLogs {
                 (SideLogPurpose::Migration(_), Some(reservation)) => reservation.side_log(),
                 (SideLogPurpose::Migration(_), None) => log.side_log(),
             };
+            debug_assert!(self.position(purpose).is_none(), "two side logs of {purpose:?}");
             self.open.push((purpose, side_log));
             self.open.len() - 1
         });

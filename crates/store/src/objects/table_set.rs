@@ -18,6 +18,7 @@ impl TableSet {
 
     /// Returns the set of one table.
     pub fn of(table: TableId) -> TableSet {
+        debug_assert!(usize::from(table.0) < TABLES_MAX, "{table:?} of {TABLES_MAX}");
         TableSet(1 << table.0)
     }
 

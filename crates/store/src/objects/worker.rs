@@ -87,6 +87,7 @@ impl Worker {
         // After `begin_turn`: a thread that sees this turn begin relies on the worker using the
         // tablets published before.
         let generation = self.store.generation();
+        debug_assert!(generation >= self.generation, "tablets of generation {generation} return");
         if generation != self.generation {
             self.tablets = self.store.tablets();
             self.generation = generation;

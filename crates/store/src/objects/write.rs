@@ -9,6 +9,7 @@ use super::tombstones::{IndexedTombstone, TombstoneQueue};
 use super::view::{Placed, View, kind_of};
 use crate::index::{LeafGuard, Word, WordKind};
 use crate::log::Head;
+use planted::Bug;
 use types::{KeyHash, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
@@ -46,6 +47,7 @@ impl<'t> Writer<'_, 't> {
         value: WriteValue<'_>,
     ) -> Result<(), Stall> {
         let mut entry = self.object(target, value, old);
+        debug_assert!(self.is_newer(entry.version, old), "a write has an older version");
         let address = match self.view.log.is_durable() {
             false => self.head.append_one(&entry)?,
             true => self.head.append_replacing(&mut entry)?,
@@ -145,6 +147,12 @@ impl<'t> Writer<'_, 't> {
             key: target.key.bytes,
             body: Body::Object { expiry, replaces, value },
         }
+    }
+
+    /// Returns whether a drawn version is above that of the replaced entry.
+    fn is_newer(&self, drawn: Version, old: Option<Placed>) -> bool {
+        let is_newer = |old: Placed| self.view.entry(old.word).version < drawn;
+        old.is_none_or(is_newer) || planted::is(Bug::VersionsGoBack)
     }
 
     /// Returns the tombstone entry for the key. Draws the version.
