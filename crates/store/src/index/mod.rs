@@ -112,7 +112,7 @@ pub enum NoRoom {
 
 /// Sequence of a leaf, for checking later whether the leaf has changed.
 #[derive(Clone, Copy)]
-pub struct Sequence<'t> {
+pub struct LeafSequence<'t> {
     seen: SequenceState<'t>,
 }
 
@@ -194,7 +194,7 @@ impl Index {
     /// one moment. For several hashes, take all sequences before the searches and check all of
     /// them after.
     #[inline]
-    pub fn sequence<'t>(&'t self, hash: KeyHash, turn: &'t Turn<'_>) -> Option<Sequence<'t>> {
+    pub fn sequence<'t>(&'t self, hash: KeyHash, turn: &'t Turn<'_>) -> Option<LeafSequence<'t>> {
         self.check(turn);
         let place = self.place(hash, turn);
         let seen = match place.leaf {
@@ -207,12 +207,12 @@ impl Index {
                 SequenceState::Leaf(leaf, sequence)
             }
         };
-        Some(Sequence { seen })
+        Some(LeafSequence { seen })
     }
 
     /// Returns whether the leaf has not changed since the sequence was taken.
     #[inline]
-    pub fn is_unchanged(&self, sequence: &Sequence<'_>) -> bool {
+    pub fn is_unchanged(&self, sequence: &LeafSequence<'_>) -> bool {
         match sequence.seen {
             SequenceState::Nothing(cell) => Node::in_cell(cell).is_none(),
             SequenceState::Leaf(leaf, number) => leaf.sequence() == number,

@@ -1,5 +1,5 @@
-//! The [`SegmentRegistry`]: the set of segments that make up a durable log, and the steps by which a
-//! segment leaves it.
+//! The [`SegmentRegistry`]: the set of segments that make up a durable log, and the steps by which
+//! a segment leaves it.
 //!
 //! After a crash exactly the segments in the segment manifest are read again. So the manifest may
 //! drop a segment only when these conditions hold:

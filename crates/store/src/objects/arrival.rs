@@ -58,7 +58,7 @@ struct Notes {
     /// Hashes for which the source has no record.
     absent: BTreeSet<(KeyHash, TableId)>,
     /// Tombstones in the index.
-    buried: BTreeSet<(KeyHash, TableId)>,
+    tombstones: BTreeSet<(KeyHash, TableId)>,
 }
 
 /// Parameters of an [`Arrival`].
@@ -240,24 +240,24 @@ impl Arrival {
     }
 
     /// Records a tombstone that was put into the index under this hash.
-    pub(super) fn note_buried(&self, table: TableId, hash: KeyHash) {
-        self.partition_of(hash).notes().buried.insert((hash, table));
+    pub(super) fn note_tombstone(&self, table: TableId, hash: KeyHash) {
+        self.partition_of(hash).notes().tombstones.insert((hash, table));
     }
 
     /// Moves up to `max` tombstones that the progress has passed into `out`.
-    pub(super) fn take_buried(&self, max: usize, out: &mut Vec<(TableId, KeyHash)>) {
+    pub(super) fn take_tombstones(&self, max: usize, out: &mut Vec<(TableId, KeyHash)>) {
         for partition in &self.partitions {
             let progress = partition.progress.load(Ordering::Acquire);
             let mut notes = partition.notes();
             debug_assert!(
-                notes.buried.iter().all(|(hash, _)| partition.range.contains(*hash)),
+                notes.tombstones.iter().all(|(hash, _)| partition.range.contains(*hash)),
                 "a partition has a tombstone of another"
             );
             while out.len() < max
-                && let Some(&(hash, table)) = notes.buried.first()
+                && let Some(&(hash, table)) = notes.tombstones.first()
                 && (hash.0 < progress || progress == END)
             {
-                notes.buried.pop_first();
+                notes.tombstones.pop_first();
                 out.push((table, hash));
             }
         }

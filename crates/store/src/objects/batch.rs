@@ -2,9 +2,9 @@
 //! contiguously in one segment, and then points the index at all of them.
 //!
 //! A reader takes no lock, so it may find one of the new words before another is stored. A reader
-//! that finds a word therefore checks [`super::publications::Publications`] and, if a publication is in progress,
-//! waits until the leaf is unlocked. The unlock comes after the last word. A reader that finds an
-//! old word needs no check: it read before the write.
+//! that finds a word therefore checks [`super::publications::Publications`] and, if a publication
+//! is in progress, waits until the leaf is unlocked. The unlock comes after the last word. A
+//! reader that finds an old word needs no check: it read before the write.
 
 use super::access::Access;
 use super::changes::{Change, ChangeAction, Changes, Scratch};
@@ -115,7 +115,7 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
                 ChangeAction::Delete => match self.writer.removal(target, old) {
                     Removal::Nothing => continue,
                     Removal::Unlink(_) => (None, false),
-                    Removal::Bury { tombstone, may_arrive } => (Some(tombstone), may_arrive),
+                    Removal::Tombstone { tombstone, may_arrive } => (Some(tombstone), may_arrive),
                 },
             };
             steps.push(KeyChange { key: at, old, entry, new: None, may_arrive });

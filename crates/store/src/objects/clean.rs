@@ -102,14 +102,14 @@ struct CleanerOutput<'w> {
 }
 
 /// An entry of the victim, with its key hash.
-struct Hashed<'t> {
+struct HashedCandidate<'t> {
     candidate: Candidate<'t>,
     hash: KeyHash,
 }
 
 impl<'t> Cleaner<'t> {
     /// Takes the next entries of the victim and prefetches their buckets.
-    fn fill(&self, victim: &mut VictimSegment, window: &mut Vec<Hashed<'t>>) {
+    fn fill(&self, victim: &mut VictimSegment, window: &mut Vec<HashedCandidate<'t>>) {
         assert!(window.is_empty(), "{} entries of the last window are left", window.len());
         while window.len() < WINDOW
             && let Some(candidate) = victim.peek(self.turn)
@@ -119,7 +119,7 @@ impl<'t> Cleaner<'t> {
             for table in self.tables_of(candidate.entry.tenure, hash) {
                 self.store.index_or_new(table).prefetch(hash, self.turn);
             }
-            window.push(Hashed { candidate, hash });
+            window.push(HashedCandidate { candidate, hash });
         }
     }
 
@@ -135,7 +135,7 @@ impl<'t> Cleaner<'t> {
 
     /// Moves the entry if it is live. In a durable log, otherwise preserves what the entry keeps
     /// superseded.
-    fn settle(&self, entry: &Hashed<'t>, output: CleanerOutput<'_>) -> Result<(), Stall> {
+    fn settle(&self, entry: &HashedCandidate<'t>, output: CleanerOutput<'_>) -> Result<(), Stall> {
         let CleanerOutput { head, tombstones, survivors } = output;
         let address = entry.candidate.address;
         for table in self.tables_of(entry.candidate.entry.tenure, entry.hash) {
@@ -164,7 +164,11 @@ impl<'t> Cleaner<'t> {
 
     /// Preserves the effect of a dead entry: the versions that it superseded must not return when
     /// its segment leaves the log. Leaves a tombstone where one is needed.
-    fn keep_dead(&self, entry: &Hashed<'t>, survivors: &mut Survivors) -> Result<(), Stall> {
+    fn keep_dead(
+        &self,
+        entry: &HashedCandidate<'t>,
+        survivors: &mut Survivors,
+    ) -> Result<(), Stall> {
         let Candidate { address, entry: fields, encoded } = entry.candidate;
         let log = &self.store.log;
         let (dead, is_tombstone) = match fields.body {
@@ -207,7 +211,11 @@ impl<'t> Cleaner<'t> {
 
 /// Copies the entry and points the index at the copy. Returns `false` if the index no longer
 /// points at the original.
-fn relocate(view: &View<'_>, entry: &Hashed<'_>, survivors: &mut Survivors) -> Result<bool, Stall> {
+fn relocate(
+    view: &View<'_>,
+    entry: &HashedCandidate<'_>,
+    survivors: &mut Survivors,
+) -> Result<bool, Stall> {
     let Candidate { address, entry: fields, encoded } = entry.candidate;
     let mut leaf = view.lock(entry.hash)?;
     let found = leaf.find(entry.hash, |word| word.address() == address);

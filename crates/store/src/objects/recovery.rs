@@ -60,7 +60,7 @@ pub struct Recovery {
     /// Set when everything has been replayed and tombstones may be reclaimed.
     is_over: AtomicBool,
     /// Tombstones in the index.
-    buried: Mutex<Vec<(TableId, KeyHash)>>,
+    tombstones: Mutex<Vec<(TableId, KeyHash)>>,
     counts: ReplayCounts,
     estimate: RecordEstimate,
 }
@@ -74,7 +74,7 @@ impl Recovery {
             range,
             old_tenures,
             is_over: AtomicBool::new(false),
-            buried: Mutex::new(Vec::new()),
+            tombstones: Mutex::new(Vec::new()),
             counts: ReplayCounts::default(),
             estimate: RecordEstimate::default(),
         }
@@ -139,25 +139,25 @@ impl Recovery {
     }
 
     /// Records the tombstones that were put into the index under these hashes.
-    pub(super) fn note_buried(&self, new: &mut Vec<(TableId, KeyHash)>) {
+    pub(super) fn note_tombstone(&self, new: &mut Vec<(TableId, KeyHash)>) {
         debug_assert!(
             new.iter().all(|(_, hash)| self.range.contains(*hash)),
             "{self:?} gets a tombstone of another range"
         );
         if !new.is_empty() {
-            self.buried().append(new);
+            self.tombstones().append(new);
         }
     }
 
     /// Takes up to `max` recorded tombstones.
-    pub(super) fn take_buried(&self, max: usize) -> Vec<(TableId, KeyHash)> {
-        let mut buried = self.buried();
-        let left = buried.len().saturating_sub(max);
-        buried.split_off(left)
+    pub(super) fn take_tombstones(&self, max: usize) -> Vec<(TableId, KeyHash)> {
+        let mut tombstones = self.tombstones();
+        let left = tombstones.len().saturating_sub(max);
+        tombstones.split_off(left)
     }
 
-    fn buried(&self) -> MutexGuard<'_, Vec<(TableId, KeyHash)>> {
-        self.buried.lock().expect("nothing panics while it holds this lock")
+    fn tombstones(&self) -> MutexGuard<'_, Vec<(TableId, KeyHash)>> {
+        self.tombstones.lock().expect("nothing panics while it holds this lock")
     }
 }
 

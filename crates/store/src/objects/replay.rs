@@ -80,17 +80,17 @@ impl Worker {
         let turn = self.participant.turn();
         let (purpose, reservation) = (origin.purpose(), origin.reservation());
         let side_log = self.side_logs.get_or_open(purpose, reservation, &self.store.log);
-        let place =
+        let destination =
             ReplayDestination { store: &self.store, tablets: &self.tablets, origin, turn: &turn };
-        let (stay, done, buried) = (None, ReplayCounters::default(), Vec::new());
-        let mut replay = Replay { place, side_log, stay, done, buried };
+        let (decision, done, tombstones) = (None, ReplayCounters::default(), Vec::new());
+        let mut replay = Replay { destination, side_log, decision, done, tombstones };
         let result = replay.run(source, entries_max);
-        let Replay { done, mut buried, .. } = replay;
+        let Replay { done, mut tombstones, .. } = replay;
         match origin {
             ReplayOrigin::Arrival(arrival) => arrival.counts().add(&done),
             ReplayOrigin::Recovery { recovery, .. } => {
                 recovery.counts().add(&done);
-                recovery.note_buried(&mut buried);
+                recovery.note_tombstone(&mut tombstones);
             }
         }
         let ReplayCounters { records, bytes, dropped } = done;
@@ -147,7 +147,7 @@ pub(super) trait EntrySource<'b> {
     /// empty window means the end.
     fn fill(
         &mut self,
-        place: &ReplayDestination<'_>,
+        destination: &ReplayDestination<'_>,
         count: usize,
         window: &mut Vec<ParsedRecord<'b>>,
     ) -> Result<(), Corrupt>;
@@ -167,13 +167,13 @@ pub(super) struct ReplayDestination<'t> {
 
 /// One quantum of replay.
 struct Replay<'t, 's> {
-    place: ReplayDestination<'t>,
+    destination: ReplayDestination<'t>,
     side_log: &'s mut SideLog,
     /// Decision for the previous record; most records share it with the one before.
-    stay: Option<RangeDecision<'t>>,
+    decision: Option<RangeDecision<'t>>,
     done: ReplayCounters,
     /// Tombstones of a recovery that this quantum has put into the index.
-    buried: Vec<(TableId, KeyHash)>,
+    tombstones: Vec<(TableId, KeyHash)>,
 }
 
 /// A range of one table with the decision whether its records are wanted.
@@ -234,7 +234,7 @@ struct BatchSource<'b> {
 impl<'b> EntrySource<'b> for BatchSource<'b> {
     fn fill(
         &mut self,
-        place: &ReplayDestination<'_>,
+        destination: &ReplayDestination<'_>,
         count: usize,
         window: &mut Vec<ParsedRecord<'b>>,
     ) -> Result<(), Corrupt> {
@@ -242,15 +242,15 @@ impl<'b> EntrySource<'b> for BatchSource<'b> {
             let offset = self.reader.offset();
             let Some(record) = self.reader.next().transpose()? else { break };
             let BatchEntry { table, slot, entry, encoded } = record;
-            let hash = key_hash_in_slot(place.store.seed(), slot, entry.key);
+            let hash = key_hash_in_slot(destination.store.seed(), slot, entry.key);
             let parsed = ParsedRecord { table: Some(table), hash, entry, encoded, offset };
             let is_same_slot =
                 |last: &ParsedRecord<'_>| last.table == parsed.table && last.hash.slot() == slot;
             if !window.last().is_some_and(is_same_slot) {
-                let view = View::new(place.store, table, place.turn);
+                let view = View::new(destination.store, table, destination.turn);
                 view.make_leaf(slot, || Some(self.arrival.expected_records(table, slot)));
             }
-            place.store.index_or_new(table).prefetch(hash, place.turn);
+            destination.store.index_or_new(table).prefetch(hash, destination.turn);
             window.push(parsed);
         }
         Ok(())
@@ -278,7 +278,7 @@ impl<'t> Replay<'t, '_> {
         let mut window = Vec::with_capacity(WINDOW);
         while entries_max > 0 {
             window.clear();
-            source.fill(&self.place, entries_max.min(WINDOW), &mut window)?;
+            source.fill(&self.destination, entries_max.min(WINDOW), &mut window)?;
             if window.is_empty() {
                 return Ok(None);
             }
@@ -286,7 +286,7 @@ impl<'t> Replay<'t, '_> {
             entries_max -= window.len();
             let highest = window.iter().map(|parsed| parsed.entry.version).max();
             if !planted::is(Bug::VersionsGoBack) {
-                self.place.store.raise_version(highest.unwrap_or(Version(0)));
+                self.destination.store.raise_version(highest.unwrap_or(Version(0)));
             }
             // Held for one window only: a client that needs the leaf waits less than a
             // microsecond.
@@ -340,7 +340,7 @@ impl<'t> Replay<'t, '_> {
             }
         }
         match kind {
-            WordKind::Tombstone => self.note_buried(view.table, hash),
+            WordKind::Tombstone => self.note_tombstone(view.table, hash),
             WordKind::Object | WordKind::Expiring => {}
         }
         self.done.records += 1;
@@ -349,11 +349,11 @@ impl<'t> Replay<'t, '_> {
     }
 
     /// Records a tombstone that was put into the index. Its leaf is locked.
-    fn note_buried(&mut self, table: TableId, hash: KeyHash) {
-        match self.place.origin {
-            ReplayOrigin::Arrival(arrival) => arrival.note_buried(table, hash),
+    fn note_tombstone(&mut self, table: TableId, hash: KeyHash) {
+        match self.destination.origin {
+            ReplayOrigin::Arrival(arrival) => arrival.note_tombstone(table, hash),
             // Tombstones of a recovery are reclaimed only after everything has been replayed.
-            ReplayOrigin::Recovery { .. } => self.buried.push((table, hash)),
+            ReplayOrigin::Recovery { .. } => self.tombstones.push((table, hash)),
         }
     }
 
@@ -367,7 +367,7 @@ impl<'t> Replay<'t, '_> {
         tenure: Tenure,
         old: Option<Placed>,
     ) -> Result<(Address, u32), OutOfMemory> {
-        let log = &self.place.store.log;
+        let log = &self.destination.store.log;
         let old = old.filter(|_| log.is_durable());
         let here = old.map(|old| log.location_of(old.word.address()));
         let body = match parsed.entry.body {
@@ -396,14 +396,16 @@ impl<'t> Replay<'t, '_> {
     /// Returns the treatment of a record; `None` if it is not wanted any more.
     #[inline]
     fn wanted(&mut self, table: TableId, hash: KeyHash) -> Option<WantedRange<'t>> {
-        match self.stay {
-            Some(stay) if stay.table == table && stay.range.contains(hash) => stay.wanted,
+        match self.decision {
+            Some(decision) if decision.table == table && decision.range.contains(hash) => {
+                decision.wanted
+            }
             Some(_) | None => self.enter(table, hash),
         }
     }
 
     fn enter(&mut self, table: TableId, hash: KeyHash) -> Option<WantedRange<'t>> {
-        let ReplayDestination { store, tablets, origin, turn } = self.place;
+        let ReplayDestination { store, tablets, origin, turn } = self.destination;
         let tablet = tablets.at(hash)?;
         let found = match (&tablet.state, origin) {
             (TabletState::Arriving(current), ReplayOrigin::Arrival(arrival))
@@ -427,15 +429,16 @@ impl<'t> Replay<'t, '_> {
                 ReplayOrigin::Arrival(_) | ReplayOrigin::Recovery { .. },
             ) => None,
         };
-        let mut stay = RangeDecision { table, range: tablet.range, wanted: None };
+        let mut decision = RangeDecision { table, range: tablet.range, wanted: None };
         if let Some((limit, range)) = found.filter(|_| !tablet.flushing.contains(table)) {
-            stay.range = range.intersection(tablet.range)?;
+            decision.range = range.intersection(tablet.range)?;
             let tenure = tablet.tenures[usize::from(table.0)];
-            stay.wanted = Some(WantedRange { view: View::new(store, table, turn), limit, tenure });
+            decision.wanted =
+                Some(WantedRange { view: View::new(store, table, turn), limit, tenure });
         }
-        debug_assert!(stay.range.contains(hash), "{hash} is not in {}", stay.range);
-        self.stay = Some(stay);
-        stay.wanted
+        debug_assert!(decision.range.contains(hash), "{hash} is not in {}", decision.range);
+        self.decision = Some(decision);
+        decision.wanted
     }
 }
 

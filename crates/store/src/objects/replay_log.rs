@@ -73,29 +73,29 @@ struct LogSource<'b> {
 impl<'b> EntrySource<'b> for LogSource<'b> {
     fn fill(
         &mut self,
-        place: &ReplayDestination<'_>,
+        destination: &ReplayDestination<'_>,
         count: usize,
         window: &mut Vec<ParsedRecord<'b>>,
     ) -> Result<(), Corrupt> {
         for _ in 0..count {
             let Some(read) = self.reader.next_checked().transpose()? else { break };
             let ReadEntry { offset, entry, encoded } = read;
-            let hash = key_hash(place.store.seed(), entry.key);
+            let hash = key_hash(destination.store.seed(), entry.key);
             let in_range = self.recovery.range().contains(hash);
             let table = self.recovery.table_of(entry.tenure).filter(|_| in_range);
             if let Some(table) = table {
                 self.seen.note(table, encoded.len());
-                let view = View::new(place.store, table, place.turn);
+                let view = View::new(destination.store, table, destination.turn);
                 view.make_leaf(hash.slot(), || {
                     self.recovery.records_per_slot(table, view.log.total_bytes())
                 });
-                view.index.prefetch_for_change(hash, place.turn);
+                view.index.prefetch_for_change(hash, destination.turn);
             }
             window.push(ParsedRecord { table, hash, entry, encoded, offset });
         }
         for parsed in &*window {
             if let Some(table) = parsed.table {
-                View::new(place.store, table, place.turn).prefetch_rivals(parsed.hash);
+                View::new(destination.store, table, destination.turn).prefetch_rivals(parsed.hash);
             }
         }
         Ok(())

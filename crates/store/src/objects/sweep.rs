@@ -19,8 +19,8 @@ impl Worker {
     /// left.
     pub fn sweep(&mut self, arrival: &Arrival, max: usize) -> bool {
         let mut passed = Vec::new();
-        arrival.take_buried(max, &mut passed);
-        let left = self.unbury(&passed, |state| match state {
+        arrival.take_tombstones(max, &mut passed);
+        let left = self.reclaim_passed(&passed, |state| match state {
             TabletState::Arriving(current) => std::ptr::eq(Arc::as_ptr(current), arrival),
             TabletState::Serving | TabletState::Frozen => true,
             TabletState::Leaving | TabletState::Recovering(_) | TabletState::Securing(_) => false,
@@ -34,7 +34,7 @@ impl Worker {
         let recovered = passed.iter().copied().filter(|(_, hash)| is_recovered(*hash));
         left.into_iter()
             .chain(recovered)
-            .for_each(|(table, hash)| arrival.note_buried(table, hash));
+            .for_each(|(table, hash)| arrival.note_tombstone(table, hash));
         !passed.is_empty()
     }
 
@@ -42,15 +42,15 @@ impl Worker {
     /// here; this call rules out further replay. Returns `false` if none was left.
     pub fn sweep_recovery(&mut self, recovery: &Recovery, max: usize) -> bool {
         recovery.end();
-        let passed = recovery.take_buried(max);
-        let mut left = self.unbury(&passed, |state| match state {
+        let passed = recovery.take_tombstones(max);
+        let mut left = self.reclaim_passed(&passed, |state| match state {
             TabletState::Recovering(current) | TabletState::Securing(current) => {
                 std::ptr::eq(Arc::as_ptr(current), recovery)
             }
             TabletState::Serving | TabletState::Frozen => true,
             TabletState::Leaving | TabletState::Arriving(_) => false,
         });
-        recovery.note_buried(&mut left);
+        recovery.note_tombstone(&mut left);
         !passed.is_empty()
     }
 
@@ -58,14 +58,14 @@ impl Worker {
     /// condition on the tablet's state. Once a range has left, `forget` removes its tombstones
     /// with its records; later tombstones at the same hash belong to a later arrival, which needs
     /// them. Returns the tombstones that could not be reclaimed now.
-    fn unbury(
+    fn reclaim_passed(
         &mut self,
-        buried: &[(TableId, KeyHash)],
+        tombstones: &[(TableId, KeyHash)],
         is_still_here: impl Fn(&TabletState) -> bool,
     ) -> Vec<(TableId, KeyHash)> {
         let turn = self.participant.turn();
         let mut left = Vec::new();
-        for &(table, hash) in buried {
+        for &(table, hash) in tombstones {
             if !self.tablets.at(hash).is_some_and(|tablet| is_still_here(&tablet.state)) {
                 continue;
             }

@@ -71,7 +71,7 @@ impl<'t> Writer<'_, 't> {
                 leaf.remove(hash, old.word, old.bytes);
                 self.view.retire(old);
             }
-            Removal::Bury { tombstone, may_arrive } => {
+            Removal::Tombstone { tombstone, may_arrive } => {
                 let address = self.head.append_one_reserved(&tombstone)?;
                 let word = Word::new(hash, kind_of(&tombstone), address);
                 let new = Placed::new(word, &tombstone);
@@ -97,7 +97,9 @@ impl<'t> Writer<'_, 't> {
             (true, None) | (false, _) => may_arrive,
         };
         match old {
-            _ if is_needed => Removal::Bury { tombstone: self.tombstone(target, old), may_arrive },
+            _ if is_needed => {
+                Removal::Tombstone { tombstone: self.tombstone(target, old), may_arrive }
+            }
             Some(old) => Removal::Unlink(old),
             None => Removal::Nothing,
         }
@@ -117,9 +119,9 @@ impl<'t> Writer<'_, 't> {
         let table = self.view.table;
         match (access.arrival, access.recovery) {
             (Some(arrival), _) if may_arrive || self.view.log.is_durable() => {
-                arrival.note_buried(table, hash);
+                arrival.note_tombstone(table, hash);
             }
-            (_, Some(recovery)) => recovery.note_buried(&mut vec![(table, hash)]),
+            (_, Some(recovery)) => recovery.note_tombstone(&mut vec![(table, hash)]),
             (_, None) => {
                 let written = self.view.log.end_of(tombstone.word.address(), tombstone.bytes);
                 self.tombstones.push(IndexedTombstone { table, hash, version, written });
@@ -199,7 +201,7 @@ pub(super) enum Removal<'k> {
     /// Removal of the index word, without a tombstone.
     Unlink(Placed),
     /// Replacement by a tombstone.
-    Bury {
+    Tombstone {
         tombstone: Entry<'k>,
         /// Set if the tombstone must stay in the index because a record may still arrive.
         may_arrive: bool,
