@@ -119,18 +119,7 @@ impl Head {
     /// offered again. Does nothing in a log that is not durable.
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        if !self.log.is_durable() {
-            return;
-        }
-        if let Some(ended) = self.open.take_if(|open| open.is_ending()) {
-            self.log.end(ended, &mut self.backlog);
-        }
-        let is_all = self.backlog.is_empty();
-        if !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
-            && self.backlog.hand_out(self.open.as_mut(), save)
-        {
-            self.log.durable_log().advance();
-        }
+        self.backlog.hand_out_all(&self.log, &mut self.open, save);
     }
 
     #[inline]
@@ -270,18 +259,7 @@ impl Survivors {
     /// Offers the unsent bytes to `save`; see [`Head::hand_out`].
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        if !self.log.is_durable() {
-            return;
-        }
-        if let Some(ended) = self.open.take_if(|open| open.is_ending()) {
-            self.log.end(ended, &mut self.backlog);
-        }
-        let is_all = self.backlog.is_empty();
-        if !(is_all && self.open.as_ref().is_none_or(|open| !open.has_unsaved()))
-            && self.backlog.hand_out(self.open.as_mut(), save)
-        {
-            self.log.durable_log().advance();
-        }
+        self.backlog.hand_out_all(&self.log, &mut self.open, save);
     }
 
     /// Appends a copy-origin note: the following entries of the open segment may be copies from

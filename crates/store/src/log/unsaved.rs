@@ -1,7 +1,7 @@
 //! Appended bytes that were not sent to the replicas yet.
 #![forbid(unsafe_code)]
 
-use super::segment::OpenSegment;
+use super::{Log, segment::OpenSegment};
 use std::fmt;
 use types::SegmentId;
 use wire::entries::EntryReader;
@@ -38,6 +38,27 @@ impl Backlog {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.closed.is_empty()
+    }
+
+    /// Offers all unsent bytes of a writer to `save`; see [`super::Head::hand_out`]. Closes its
+    /// open segment first if that must end.
+    #[inline]
+    pub(super) fn hand_out_all(
+        &mut self,
+        log: &Log,
+        open: &mut Option<OpenSegment>,
+        save: &mut impl FnMut(Unsaved<'_>) -> bool,
+    ) {
+        if !log.is_durable() {
+            return;
+        }
+        if let Some(ended) = open.take_if(|open| open.is_ending()) {
+            log.end(ended, self);
+        }
+        let has_some = !self.is_empty() || open.as_ref().is_some_and(OpenSegment::has_unsaved);
+        if has_some && self.hand_out(open.as_mut(), save) {
+            log.durable_log().advance();
+        }
     }
 
     /// Offers all unsent bytes to `save`, those of the open segment last. Bytes that `save` takes
