@@ -8,9 +8,13 @@ use crate::{address::Address, log::Participant};
 use std::{collections::BTreeMap, ops::ControlFlow};
 use types::HashRange;
 
-/// A record: a hash and a number that its word stores as the address. Two records may share the
-/// hash. The number also determines the bytes.
-type Record = (KeyHash, u64);
+/// A hash and a number that its word stores as the address. Two words may share the hash. The
+/// number also determines the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Numbered {
+    hash: KeyHash,
+    number: u64,
+}
 
 fn bytes_of(number: u64) -> u32 {
     24 + (number % 1000) as u32
@@ -19,7 +23,7 @@ fn bytes_of(number: u64) -> u32 {
 /// The model: the word of each record.
 #[derive(Default)]
 struct Twin {
-    words: BTreeMap<Record, Word>,
+    words: BTreeMap<Numbered, Word>,
 }
 
 /// Index and model, which receive the same changes.
@@ -39,18 +43,20 @@ impl Pair {
     /// Address bit that marks replacements.
     const REPLACED: u64 = 1 << 30;
 
-    fn insert(&mut self, (hash, number): Record) -> Result<(), NoRoom> {
+    fn insert(&mut self, key: Numbered) -> Result<(), NoRoom> {
+        let Numbered { hash, number } = key;
         let turn = self.participant.turn();
         let mut guard = self.fixture.index.lock(hash, &turn).expect("no other thread locks");
         assert!(guard.covers(hash));
         let word = word_of(hash, number);
         guard.insert(hash, word, bytes_of(number))?;
-        self.twin.words.insert((hash, number), word);
+        self.twin.words.insert(key, word);
         Ok(())
     }
 
-    fn replace(&mut self, (hash, number): Record) {
-        let Some(word) = self.twin.words.get_mut(&(hash, number)) else { return };
+    fn replace(&mut self, key: Numbered) {
+        let Numbered { hash, number } = key;
+        let Some(word) = self.twin.words.get_mut(&key) else { return };
         let kind = if number % 3 == 0 { WordKind::Tombstone } else { WordKind::Object };
         let new =
             Word::new(hash, kind, Address::from_units(word.address().units() ^ Self::REPLACED));
@@ -61,8 +67,9 @@ impl Pair {
         *word = new;
     }
 
-    fn remove(&mut self, (hash, number): Record) {
-        let Some(word) = self.twin.words.remove(&(hash, number)) else { return };
+    fn remove(&mut self, key: Numbered) {
+        let Numbered { hash, number } = key;
+        let Some(word) = self.twin.words.remove(&key) else { return };
         let turn = self.participant.turn();
         let mut guard = self.fixture.index.lock(hash, &turn).expect("no other thread locks");
         guard.remove(hash, word, bytes_of(number));
@@ -107,8 +114,8 @@ impl Pair {
         let mut expected: Vec<(KeyHash, Word)> = self
             .twin
             .words
-            .range((first, 0)..=(last, u64::MAX))
-            .map(|((hash, _), word)| (KeyHash(hash.0 & !unseen), *word))
+            .range(Numbered { hash: first, number: 0 }..=Numbered { hash: last, number: u64::MAX })
+            .map(|(Numbered { hash, .. }, word)| (KeyHash(hash.0 & !unseen), *word))
             .collect();
         expected.sort_by_key(|(hash, word)| (*hash, word.address()));
         assert_eq!(walked, expected, "{range} {budget:?}");
@@ -117,7 +124,7 @@ impl Pair {
     fn check_totals(&self) {
         let turn = self.participant.turn();
         let mut totals: BTreeMap<Slot, (u64, u64)> = BTreeMap::new();
-        for ((hash, number), word) in &self.twin.words {
+        for (Numbered { hash, number }, word) in &self.twin.words {
             let (records, bytes) = totals.entry(hash.slot()).or_default();
             *records += u64::from(word.kind() == WordKind::Object);
             *bytes += u64::from(bytes_of(*number));
@@ -131,7 +138,7 @@ impl Pair {
     /// Checks that every record is found, and that an absent one is not.
     fn check_finds(&self) {
         let turn = self.participant.turn();
-        for ((hash, _), word) in &self.twin.words {
+        for (Numbered { hash, .. }, word) in &self.twin.words {
             let find = self.fixture.index.find(*hash, &turn, |found| found == *word);
             assert_eq!(find, Find::Hit(*word));
             assert_eq!(self.fixture.index.find(*hash, &turn, |_| false), Find::Miss);
@@ -150,10 +157,11 @@ fn random_budget(random: &mut fastrand::Rng) -> WalkBudget {
 }
 
 /// Returns a hash in a few slots: `width` bits below the slot are random, the others zero.
-fn random_record(random: &mut fastrand::Rng, slots: u16, width: u32) -> Record {
+fn random_record(random: &mut fastrand::Rng, slots: u16, width: u32) -> Numbered {
     let slot = Slot(random.u16(0..slots) * 5 + 7);
     let below = (random.u64(..) >> (64 - width)) << (50 - width);
-    (KeyHash(slot.first_hash().0 | below), random.u64(0..1 << 20))
+    let hash = KeyHash(slot.first_hash().0 | below);
+    Numbered { hash, number: random.u64(0..1 << 20) }
 }
 
 /// Random hashes, dense enough for directories of directories.
@@ -164,7 +172,7 @@ fn random_changes_leave_the_index_like_its_sorted_twin() {
     {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut pair = Pair::new(64 << 20);
-        let mut known: Vec<Record> = Vec::new();
+        let mut known: Vec<Numbered> = Vec::new();
         for step in 0..steps {
             // Grows, then shrinks.
             let inserts = if step < steps * 2 / 3 { 7 } else { 2 };
