@@ -174,7 +174,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         let is_look_up = call.args.is_empty() && OPTIONAL_PARTS.iter().any(|it| call.method == it);
-        if is_look_up && self.source.path.contains("/engine/") {
+        if is_look_up && self.source.path.contains("crates/node/") {
             self.items.look_ups += 1;
         }
         visit::visit_expr_method_call(self, call);
@@ -185,7 +185,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
             syn::Member::Named(name) => OPTIONAL_PARTS.iter().any(|it| name == it),
             syn::Member::Unnamed(_) => false,
         };
-        if is_look_up && self.source.path.contains("/engine/") {
+        if is_look_up && self.source.path.contains("crates/node/") {
             self.items.look_ups += 1;
         }
         visit::visit_expr_field(self, field);
