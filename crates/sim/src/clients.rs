@@ -5,8 +5,10 @@
 //! its end, however often it is sent. Slots are numbered across all clients; the number of the
 //! slot is the client number in a history.
 
-use crate::history::{self, Action, Lives, Operation, Outcome, Place, Verdict};
-use crate::workload::{Job, TABLE, expiry_millis};
+use crate::history::{
+    self, HistoryVerdict, Lives, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace,
+};
+use crate::workload::{ClientJob, TABLE, expiry_millis};
 use front::core::ConnectionId;
 use resp::{ReplyLimits, ReplyParser};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,34 +25,38 @@ const CROWD: u32 = 6;
 
 /// Time by which values may expire too early and too late, beside the error of clocks that run
 /// too fast or too slow.
-pub(crate) type Slack = (Duration, Duration);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpiryTolerance {
+    pub(crate) early: Duration,
+    pub(crate) late: Duration,
+}
 
 /// Unfinished job.
 #[derive(Clone, Debug)]
-pub(crate) struct Open {
-    pub(crate) job: Job,
+pub(crate) struct OpenJob {
+    pub(crate) job: ClientJob,
     pub(crate) since: Instant,
     begun: u64,
     /// Connection and request of the last attempt.
-    place: Place,
+    place: RequestPlace,
     hops: u32,
-    pub(crate) state: State,
+    pub(crate) state: JobState,
 }
 
 /// State of an unfinished job.
 #[derive(Clone, Debug)]
-pub(crate) enum State {
+pub(crate) enum JobState {
     Operation,
     /// For each register, the epoch under which the server held its range when the job began.
     Flush(Vec<(usize, Option<OwnershipEpoch>)>),
-    Walk(Walk),
+    Scan(OpenScan),
     /// Number of records when the job began.
     Count(u64),
 }
 
 /// Scan over all keys of a server.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct OpenScan {
     pub(crate) cursor: u64,
     /// Registers that the scan must find if the server still holds them under this epoch at the
     /// end.
@@ -60,7 +66,7 @@ pub(crate) struct Walk {
 
 /// Meaning of the next reply on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedReply {
     /// Reply to the job of this slot.
     Job(usize),
     /// Reply to `SELECT`.
@@ -68,12 +74,12 @@ pub(crate) enum Expected {
     /// Reply to `ECHO` of this number.
     Echo(u64),
     /// Reply to `MULTI`, or to a queued command of the transaction in this slot.
-    Collected(usize),
+    Queued(usize),
 }
 
 /// Client's end of a connection to a server.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ClientConnection {
     pub(crate) id: ConnectionId,
     pub(crate) reactor: usize,
     /// Set once the server knows the connection.
@@ -86,7 +92,7 @@ pub(crate) struct Connection {
     pub(crate) input: Vec<u8>,
     pub(crate) parser: ReplyParser,
     /// Expected replies, in the order of the requests.
-    pub(crate) expected: VecDeque<Expected>,
+    pub(crate) expected: VecDeque<ExpectedReply>,
     requests: u64,
     /// Arrival time of the last piece in each direction.
     pub(crate) up: Instant,
@@ -94,26 +100,26 @@ pub(crate) struct Connection {
 }
 
 #[derive(Debug)]
-struct Client {
+struct SimulatedClient {
     slots: Range<usize>,
     /// Believed owner of each slot.
     owners: BTreeMap<Slot, usize>,
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<ClientConnection>>,
     /// Set if the client is planned to look for new jobs.
     is_thinking: bool,
 }
 
 /// All clients of a run, with their observations.
 #[derive(Debug)]
-pub(crate) struct Clients {
-    clients: Vec<Client>,
-    open: Vec<Option<Open>>,
+pub(crate) struct SimulatedClients {
+    clients: Vec<SimulatedClient>,
+    open: Vec<Option<OpenJob>>,
     /// Number of open operations on each register.
     crowds: Vec<u32>,
     /// Moment at which the first write of each register ended.
     written: Vec<Option<u64>>,
     /// Finished operations of each register.
-    histories: Vec<Vec<Operation>>,
+    histories: Vec<Vec<RegisterOperation>>,
     /// Moments at which each register was lost with its server.
     losses: Vec<Vec<u64>>,
     /// Result of the last read of each register, if it was answered.
@@ -128,9 +134,9 @@ pub(crate) struct Clients {
     pub(crate) longest: Duration,
 }
 
-impl Clients {
+impl SimulatedClients {
     /// Creates clients; `depths` contains the number of slots of each.
-    pub(crate) fn new(depths: &[usize], servers: usize, registers: usize) -> Clients {
+    pub(crate) fn new(depths: &[usize], servers: usize, registers: usize) -> SimulatedClients {
         let mut clients = Vec::new();
         let mut first = 0;
         for depth in depths {
@@ -138,9 +144,9 @@ impl Clients {
             let slots = first..first + depth;
             first = slots.end;
             let owners = BTreeMap::new();
-            clients.push(Client { slots, owners, connections, is_thinking: false });
+            clients.push(SimulatedClient { slots, owners, connections, is_thinking: false });
         }
-        Clients {
+        SimulatedClients {
             clients,
             open: vec![None; first],
             crowds: vec![0; registers],
@@ -188,15 +194,15 @@ impl Clients {
     }
 
     /// Returns the unfinished jobs.
-    pub(crate) fn open(&self) -> impl Iterator<Item = &Open> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &OpenJob> {
         self.open.iter().flatten()
     }
 
-    pub(crate) fn job(&self, slot: usize) -> &Open {
+    pub(crate) fn job(&self, slot: usize) -> &OpenJob {
         self.open[slot].as_ref().expect("a reply belongs to an open request")
     }
 
-    pub(crate) fn job_mut(&mut self, slot: usize) -> &mut Open {
+    pub(crate) fn job_mut(&mut self, slot: usize) -> &mut OpenJob {
         self.open[slot].as_mut().expect("a reply belongs to an open request")
     }
 
@@ -210,19 +216,19 @@ impl Clients {
         self.written[register].is_some()
     }
 
-    pub(crate) fn begin(&mut self, now: Instant, slot: usize, job: Job, state: State) {
+    pub(crate) fn begin(&mut self, now: Instant, slot: usize, job: ClientJob, state: JobState) {
         let begun = self.next_moment(now);
-        if let Job::Operation(register, _) = job {
+        if let ClientJob::Operation(register, _) = job {
             self.crowds[register] += 1;
         }
-        let place = Place { connection: 0, request: 0 };
-        let open = Open { job, since: now, begun, place, hops: 0, state };
+        let place = RequestPlace { connection: 0, request: 0 };
+        let open = OpenJob { job, since: now, begun, place, hops: 0, state };
         let before = self.open[slot].replace(open);
         assert!(before.is_none(), "a slot has one job at a time");
     }
 
     /// Ends an operation that was executed.
-    pub(crate) fn end(&mut self, now: Instant, slot: usize, outcome: Outcome) {
+    pub(crate) fn end(&mut self, now: Instant, slot: usize, outcome: OperationOutcome) {
         self.close(now, slot, Some(outcome));
     }
 
@@ -231,19 +237,19 @@ impl Clients {
         self.close(now, slot, None);
     }
 
-    fn close(&mut self, now: Instant, slot: usize, outcome: Option<Outcome>) {
+    fn close(&mut self, now: Instant, slot: usize, outcome: Option<OperationOutcome>) {
         let ended = self.next_moment(now);
         let open = self.finish(now, slot);
-        let Open { job: Job::Operation(register, action), begun, place, .. } = open else {
+        let OpenJob { job: ClientJob::Operation(register, action), begun, place, .. } = open else {
             unreachable!("{open:?} has no outcome");
         };
-        if matches!(action, Action::Write(_)) && outcome == Some(Outcome::Done) {
+        if matches!(action, RegisterAction::Write(_)) && outcome == Some(OperationOutcome::Done) {
             self.written[register].get_or_insert(ended);
         }
-        if let (Action::Read, Some(Outcome::Value(value))) = (action, outcome) {
+        if let (RegisterAction::Read, Some(OperationOutcome::Value(value))) = (action, outcome) {
             self.last_reads[register] = Some(value);
         }
-        let operation = Operation { client: slot, begun, ended, place, action, outcome };
+        let operation = RegisterOperation { client: slot, begun, ended, place, action, outcome };
         self.histories[register].push(operation);
     }
 
@@ -255,7 +261,7 @@ impl Clients {
     /// Ends a flush that was executed. `was_hit` are the registers that its server owned all the
     /// time.
     pub(crate) fn end_flush(&mut self, now: Instant, slot: usize, was_hit: &BTreeSet<usize>) {
-        let hit = |register| Some(Outcome::Applied(was_hit.contains(&register)));
+        let hit = |register| Some(OperationOutcome::Applied(was_hit.contains(&register)));
         self.close_flush(now, slot, hit);
     }
 
@@ -263,22 +269,23 @@ impl Clients {
         &mut self,
         now: Instant,
         slot: usize,
-        outcome: impl Fn(usize) -> Option<Outcome>,
+        outcome: impl Fn(usize) -> Option<OperationOutcome>,
     ) {
         let ended = self.next_moment(now);
-        let Open { begun, place, state, .. } = self.finish(now, slot);
-        let State::Flush(registers) = state else { unreachable!("a flush remembers registers") };
+        let OpenJob { begun, place, state, .. } = self.finish(now, slot);
+        let JobState::Flush(registers) = state else { unreachable!("a flush remembers registers") };
         for (register, _) in registers {
-            let (action, outcome) = (Action::Flush, outcome(register));
-            let operation = Operation { client: slot, begun, ended, place, action, outcome };
+            let (action, outcome) = (RegisterAction::Flush, outcome(register));
+            let operation =
+                RegisterOperation { client: slot, begun, ended, place, action, outcome };
             self.histories[register].push(operation);
         }
     }
 
     /// Ends a job that is in no history, or was not executed.
-    pub(crate) fn finish(&mut self, now: Instant, slot: usize) -> Open {
+    pub(crate) fn finish(&mut self, now: Instant, slot: usize) -> OpenJob {
         let open = self.open[slot].take().expect("a job ends once");
-        if let Job::Operation(register, _) = open.job {
+        if let ClientJob::Operation(register, _) = open.job {
             self.crowds[register] -= 1;
         }
         self.longest = self.longest.max(now.since(open.since));
@@ -337,10 +344,10 @@ impl Clients {
         client: usize,
         server: usize,
         reactor: impl FnOnce() -> usize,
-    ) -> &mut Connection {
+    ) -> &mut ClientConnection {
         self.clients[client].connections[server].get_or_insert_with(|| {
             self.connections += 1;
-            Connection {
+            ClientConnection {
                 id: ConnectionId::from_number(self.connections),
                 reactor: reactor(),
                 is_announced: false,
@@ -358,25 +365,36 @@ impl Clients {
 
     /// Registers that the next request on the client's connection to a server is the job of a
     /// slot.
-    pub(crate) fn ask(&mut self, client: usize, server: usize, slot: usize) -> &mut Connection {
+    pub(crate) fn ask(
+        &mut self,
+        client: usize,
+        server: usize,
+        slot: usize,
+    ) -> &mut ClientConnection {
         let connection = self.clients[client].connections[server].as_mut();
         let connection = connection.expect("a request needs an open connection");
         connection.requests += 1;
-        connection.expected.push_back(Expected::Job(slot));
-        let place = Place { connection: connection.id.number(), request: connection.requests };
+        connection.expected.push_back(ExpectedReply::Job(slot));
+        let place =
+            RequestPlace { connection: connection.id.number(), request: connection.requests };
         self.open[slot].as_mut().expect("a request is open before it is sent").place = place;
         connection
     }
 
     /// Returns the client's connection to a server, if there is one.
-    pub(crate) fn connection(&mut self, client: usize, server: usize) -> Option<&mut Connection> {
+    pub(crate) fn connection(
+        &mut self,
+        client: usize,
+        server: usize,
+    ) -> Option<&mut ClientConnection> {
         self.clients[client].connections[server].as_mut()
     }
 
     /// Returns the client that has this connection, and the server.
     pub(crate) fn holder(&self, id: ConnectionId) -> Option<(usize, usize)> {
         self.clients.iter().enumerate().find_map(|(number, client)| {
-            let is_it = |there: &Option<Connection>| there.as_ref().is_some_and(|c| c.id == id);
+            let is_it =
+                |there: &Option<ClientConnection>| there.as_ref().is_some_and(|c| c.id == id);
             client.connections.iter().position(is_it).map(|server| (number, server))
         })
     }
@@ -392,19 +410,20 @@ impl Clients {
     pub(crate) fn disconnect(&mut self, id: ConnectionId) -> Option<(usize, Vec<usize>)> {
         let (client, server) = self.holder(id)?;
         let connection = self.clients[client].connections[server].take()?;
-        let slot = |expected: &Expected| match expected {
-            Expected::Job(slot) => Some(*slot),
-            Expected::Selected | Expected::Echo(_) | Expected::Collected(_) => None,
+        let slot = |expected: &ExpectedReply| match expected {
+            ExpectedReply::Job(slot) => Some(*slot),
+            ExpectedReply::Selected | ExpectedReply::Echo(_) | ExpectedReply::Queued(_) => None,
         };
         Some((client, connection.expected.iter().filter_map(slot).collect()))
     }
 
     /// Returns the first register with a history that is impossible or undecided.
-    pub(crate) fn judge(&self, slack: Slack) -> Option<(usize, Verdict)> {
+    pub(crate) fn judge(&self, tolerance: ExpiryTolerance) -> Option<(usize, HistoryVerdict)> {
         let histories = self.histories.iter().zip(&self.losses);
-        let verdicts = histories
-            .map(|(history, losses)| history::check(history, losses, &self.lives(history, slack)));
-        verdicts.enumerate().find(|(_, verdict)| *verdict != Verdict::Linearizable)
+        let verdicts = histories.map(|(history, losses)| {
+            history::check(history, losses, &self.lives(history, tolerance))
+        });
+        verdicts.enumerate().find(|(_, verdict)| *verdict != HistoryVerdict::Linearizable)
     }
 
     /// Discards the result of the last read, since the register is read once more.
@@ -422,17 +441,17 @@ impl Clients {
         self.moments.len() as u64
     }
 
-    /// Returns the time ranges in which expiring values disappear. Clocks may be wrong by `early`
-    /// and `late`. A server's clock may run a twentieth fast or slow, and a range's clock that is
+    /// Returns the time ranges in which expiring values disappear. Clocks may be wrong by the
+    /// tolerance. A server's clock may run a twentieth fast or slow, and a range's clock that is
     /// behind gains another twentieth.
-    fn lives(&self, history: &[Operation], (early, late): Slack) -> Lives {
-        let life = |operation: &Operation| {
-            let Action::WriteExpiring(value) = operation.action else { return None };
+    fn lives(&self, history: &[RegisterOperation], tolerance: ExpiryTolerance) -> Lives {
+        let life = |operation: &RegisterOperation| {
+            let RegisterAction::WriteExpiring(value) = operation.action else { return None };
             let time = |moment: u64| self.moments[moment as usize - 1];
             let lasts = Duration::from_millis(expiry_millis(value));
             let first = (time(operation.begun) + lasts * 400 / 441).0;
-            let first = Instant(first.saturating_sub(early.as_nanos() as u64));
-            let last = time(operation.ended) + lasts * 20 / 19 + late;
+            let first = Instant(first.saturating_sub(tolerance.early.as_nanos() as u64));
+            let last = time(operation.ended) + lasts * 20 / 19 + tolerance.late;
             // Moments count from 1.
             let first = self.moments.partition_point(|at| *at < first) as u64 + 1;
             let last = self.moments.partition_point(|at| *at <= last) as u64;

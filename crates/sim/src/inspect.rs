@@ -17,15 +17,23 @@ pub(crate) struct Inspector {
     passed: BTreeSet<(MigrationId, KeyHash)>,
 }
 
+/// Key of a moving range that the progress of its migration has passed.
+pub(crate) struct PassedKey {
+    pub(crate) migration: MigrationId,
+    pub(crate) source: ServerId,
+    pub(crate) table: TableId,
+    pub(crate) hash: KeyHash,
+}
+
 /// Result of a scan over a server.
-pub(crate) struct Walk {
+pub(crate) struct ServerContents {
     /// Served records, by key.
     pub(crate) held: BTreeMap<Vec<u8>, u64>,
     /// Number of expired records, and of copies of records that another server serves.
     pub(crate) others: u64,
     /// Set if there may be tombstones, which scans do not return: a range arrives, or the log is
     /// durable.
-    pub(crate) may_bury: bool,
+    pub(crate) may_have_tombstones: bool,
     /// Bytes of all of them in the log.
     pub(crate) bytes: u64,
 }
@@ -37,7 +45,7 @@ impl Inspector {
     }
 
     /// Runs `look` on the store as a turn of its own; no grace period waits for it afterwards.
-    pub(crate) fn look<T>(&mut self, _wall: UnixMillis, look: impl FnOnce(&mut Worker) -> T) -> T {
+    pub(crate) fn look<T>(&mut self, look: impl FnOnce(&mut Worker) -> T) -> T {
         // The inspector does not advance the clock: only the server's turns do.
         let clock = self.worker.store().clock();
         self.worker.begin_turn(clock);
@@ -48,10 +56,7 @@ impl Inspector {
 
     /// Returns the keys that the progress of a migration has passed since the last call, with the
     /// source of the migration. Keys of flushed tables are left out.
-    pub(crate) fn newly_passed(
-        &mut self,
-        registers: &[Register],
-    ) -> Vec<(MigrationId, ServerId, TableId, KeyHash)> {
+    pub(crate) fn newly_passed(&mut self, registers: &[Register]) -> Vec<PassedKey> {
         let mut newly = Vec::new();
         let tablets = self.worker.store().tablets();
         if !self.has_progressed(&tablets) {
@@ -59,14 +64,14 @@ impl Inspector {
         }
         for tablet in tablets.iter() {
             let TabletState::Arriving(arrival) = &tablet.state else { continue };
-            let (id, source) = (arrival.migration(), arrival.source());
+            let (migration, source) = (arrival.migration(), arrival.source());
             for register in registers {
                 let table = register.table;
                 let is_flushed = arrival.is_flushed(table) || tablet.flushing.contains(table);
                 for &(hash, _) in &register.keys {
                     let is_passed = tablet.range.contains(hash) && arrival.is_below_progress(hash);
-                    if is_passed && self.passed.insert((id, hash)) && !is_flushed {
-                        newly.push((id, source, table, hash));
+                    if is_passed && self.passed.insert((migration, hash)) && !is_flushed {
+                        newly.push(PassedKey { migration, source, table, hash });
                     }
                 }
             }
@@ -100,20 +105,15 @@ impl Inspector {
     }
 
     /// Returns whether the server has a record with this hash, or its tombstone.
-    pub(crate) fn knows(&mut self, wall: UnixMillis, table: TableId, hash: KeyHash) -> bool {
-        self.look(wall, |worker| worker.knows(table, hash)) == Ok(true)
+    pub(crate) fn knows(&mut self, table: TableId, hash: KeyHash) -> bool {
+        self.look(|worker| worker.knows(table, hash)) == Ok(true)
     }
 
     /// Returns whether the server has a record with this hash that has not expired by `clock` (if
     /// any).
-    pub(crate) fn has(
-        &mut self,
-        wall: UnixMillis,
-        (table, hash): (TableId, KeyHash),
-        clock: Option<UnixMillis>,
-    ) -> bool {
+    pub(crate) fn has(&mut self, table: TableId, hash: KeyHash, clock: Option<UnixMillis>) -> bool {
         let mut batch = Vec::new();
-        let is_here = self.look(wall, |worker| worker.collect_hash(table, hash, &mut batch));
+        let is_here = self.look(|worker| worker.collect_hash(table, hash, &mut batch));
         let is_expired = |entry: &Entry<'_>| clock.is_some_and(|clock| entry.is_expired(clock));
         let mut records = BatchReader::new(&batch).flatten();
         is_here == Ok(true) && records.any(|record| !is_expired(&record.entry))
@@ -131,20 +131,20 @@ impl Inspector {
     }
 
     /// Planted bug: removes expired records above the progress without leaving tombstones.
-    pub(crate) fn reclaim_without_tombstone(&mut self, wall: UnixMillis, registers: &[Register]) {
+    pub(crate) fn reclaim_without_tombstone(&mut self, registers: &[Register]) {
         let clock = self.worker.store().latest_clock();
         for (table, hash) in self.above_progress(registers) {
-            if self.has(wall, (table, hash), None) && !self.has(wall, (table, hash), Some(clock)) {
-                self.look(wall, |w| planted::drop_range(w, HashRange::new(hash, hash)));
+            if self.has(table, hash, None) && !self.has(table, hash, Some(clock)) {
+                self.look(|w| planted::drop_range(w, HashRange::new(hash, hash)));
             }
         }
     }
 
     /// Planted bug: removes tombstones above the progress.
-    pub(crate) fn drop_tombstones(&mut self, wall: UnixMillis, registers: &[Register]) {
+    pub(crate) fn drop_tombstones(&mut self, registers: &[Register]) {
         for (table, hash) in self.above_progress(registers) {
-            if self.knows(wall, table, hash) && !self.has(wall, (table, hash), None) {
-                self.look(wall, |w| planted::drop_range(w, HashRange::new(hash, hash)));
+            if self.knows(table, hash) && !self.has(table, hash, None) {
+                self.look(|w| planted::drop_range(w, HashRange::new(hash, hash)));
             }
         }
     }
@@ -172,25 +172,25 @@ impl Inspector {
     }
 
     /// Returns the ranges that this server does not own, but in which it has records.
-    pub(crate) fn left_behind(&mut self, wall: UnixMillis) -> Vec<HashRange> {
+    pub(crate) fn left_behind(&mut self) -> Vec<HashRange> {
         let tablets = self.worker.store().tablets();
         let mut foreign = vec![HashRange::ALL];
         for tablet in tablets.iter() {
             foreign =
                 foreign.iter().flat_map(|range| range.without(tablet.range)).flatten().collect();
         }
-        foreign.retain(|&range| !self.look(wall, |worker| worker.is_empty(range)));
+        foreign.retain(|&range| !self.look(|worker| worker.is_empty(range)));
         foreign
     }
 
     /// Scans all entries of this server.
-    pub(crate) fn walk(&mut self, wall: UnixMillis) -> Walk {
+    pub(crate) fn scan(&mut self) -> ServerContents {
         let clock = self.worker.store().latest_clock();
         let (mut held, mut others, mut bytes) = (BTreeMap::new(), 0, 0);
-        let mut may_bury = self.worker.store().log().is_durable();
+        let mut may_have_tombstones = self.worker.store().log().is_durable();
         let tablets = self.worker.store().tablets();
         for tablet in tablets.iter() {
-            may_bury |=
+            may_have_tombstones |=
                 matches!(tablet.state, TabletState::Arriving(_) | TabletState::Recovering(_));
             let is_served = match tablet.state {
                 TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
@@ -200,7 +200,7 @@ impl Inspector {
             let mut cursor = Some(tablet.range.first());
             while let Some(at) = cursor {
                 batch.clear();
-                cursor = self.look(wall, |w| w.collect(tablet.range, at, WALK_BYTES, &mut batch));
+                cursor = self.look(|w| w.collect(tablet.range, at, SCAN_BYTES, &mut batch));
                 let records = BatchReader::new(&batch);
                 for record in records.map(|entry| entry.expect("the batch is ours")) {
                     let entry = record.entry;
@@ -223,16 +223,16 @@ impl Inspector {
                 }
             }
         }
-        Walk { held, others, may_bury, bytes }
+        ServerContents { held, others, may_have_tombstones, bytes }
     }
 
     /// Returns the number of index words: records, and tombstones that have not been reclaimed.
-    pub(crate) fn words(&mut self, wall: UnixMillis) -> u64 {
-        self.look(wall, |worker| {
+    pub(crate) fn words(&mut self) -> u64 {
+        self.look(|worker| {
             worker.counts(HashRange::ALL).iter().map(|&(_, _, records)| u64::from(records)).sum()
         })
     }
 }
 
 /// Size of one step of the final scan, in bytes.
-const WALK_BYTES: usize = 64 << 10;
+const SCAN_BYTES: usize = 64 << 10;

@@ -5,14 +5,18 @@
 //! end, engine, store and protocol machines) and the real coordinator. Clients read, write,
 //! delete, increment and let expire a few hot and many cold keys. Ranges move back and forth all
 //! the time, messages are late, lost, repeated and out of order, disks and servers fail.
-//! [`history`] checks the observations of the clients; `world` checks the contents of the
-//! servers. The same seed gives the same run, and [`Report::trace`] is a fingerprint of it. See
+//! [`history`] checks the observations of the clients; `monitor` and `run` check the servers. The
+//! same seed gives the same run, and [`Report::trace`] is a fingerprint of it. See
 //! `docs/design/simulator.md`.
 //!
-//! - `world`: servers, coordinator, clients, network, faults and rules, event by event;
+//! - `run`: one run, event by event: its phases, its accidents, and the verdict at the end;
+//! - `timeline`: virtual time, planned events, random numbers, trace and failure of a run;
+//! - `cluster`: the servers, coordinators and disks under test, connected by links and messages;
+//!   its parts are `fleet` (of `servers`), `coordinators` (on `metadata`), `disks`, `network`,
+//!   `faults` (the fault schedule), `losses`, `moves` and `monitor` (rules checked meanwhile);
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
-//! - `network`: delay, loss and duplication of messages between servers;
-//! - `clients`, `workload`, `commands`: keys, operations, their requests and replies, and moves;
+//! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
+//!   `workload` and `commands`;
 //! - [`history`]: the linearizability checker;
 //! - `planted`: bugs that are built in on purpose, so that the simulator itself is tested.
 //!
@@ -24,22 +28,34 @@
 pub mod history;
 pub mod planted;
 
+mod agreement;
 mod clients;
+mod cluster;
 mod commands;
+mod coordinators;
+mod disks;
 mod failure;
+mod faults;
+mod fleet;
 mod inspect;
+mod load;
+mod losses;
 mod metadata;
+mod monitor;
+mod moves;
 mod network;
+mod profile;
 mod reactor;
+mod run;
 mod search;
 mod servers;
 mod settings;
+mod timeline;
 mod trace;
 mod workload;
-mod world;
 
 pub use failure::{Failure, Report, Rule};
 pub use planted::Planted;
+pub use run::run;
 pub use search::{minimize, search};
-pub use settings::{Knob, Settings};
-pub use world::run;
+pub use settings::{Knob, RunSettings};

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use sim::{Failure, Knob, Planted, Report, Rule, Settings, minimize, run, search};
+use sim::{Failure, Knob, Planted, Report, Rule, RunSettings, minimize, run, search};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         Knob::ALL.iter().for_each(|knob| println!("{}: {}", knob.name(), knob.sentence()));
         return ExitCode::SUCCESS;
     }
-    let settings = Settings {
+    let settings = RunSettings {
         planted: arguments.plant,
         is_printed: arguments.trace || arguments.seed.is_some() && !arguments.minimize,
         clients: arguments.clients,
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),
         is_replicated: arguments.replicated,
-        ..Settings::new(arguments.seed.unwrap_or(arguments.first_seed))
+        ..RunSettings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };
     let here = || std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = arguments.jobs.unwrap_or_else(here);
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn fail(settings: &Settings, failure: &Failure) -> ExitCode {
+fn fail(settings: &RunSettings, failure: &Failure) -> ExitCode {
     eprintln!("seed {}: {failure}", settings.seed);
     eprintln!("the rule: {}", failure.rule.sentence());
     eprintln!("run it again: cargo run --release -p sim -- {settings}");
@@ -126,7 +126,7 @@ fn fail(settings: &Settings, failure: &Failure) -> ExitCode {
 
 /// Sums over all runs.
 #[derive(Default)]
-struct Totals {
+struct RunTotals {
     seeds: u64,
     operations: usize,
     refused: usize,
@@ -134,7 +134,7 @@ struct Totals {
     not_moved: usize,
 }
 
-impl Totals {
+impl RunTotals {
     fn add(&mut self, report: &Report) {
         self.seeds += 1;
         self.operations += report.operations;
@@ -145,12 +145,12 @@ impl Totals {
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long to go on is asked of the real clock")]
-fn run_many(arguments: &Arguments, settings: &Settings, jobs: usize) -> ExitCode {
+fn run_many(arguments: &Arguments, settings: &RunSettings, jobs: usize) -> ExitCode {
     let begin = Instant::now();
     let enough = arguments.seconds.map_or(Duration::MAX, Duration::from_secs);
     let all = if arguments.seconds.is_some() { u64::MAX } else { SEEDS };
     let end = settings.seed.saturating_add(arguments.seeds.unwrap_or(all));
-    let mut totals = Totals::default();
+    let mut totals = RunTotals::default();
     let mut said = begin;
     let found = search(
         settings,
@@ -167,9 +167,9 @@ fn run_many(arguments: &Arguments, settings: &Settings, jobs: usize) -> ExitCode
         },
     );
     if let Some((seed, Report { failure: Some(failure), .. })) = found {
-        return fail(&Settings { seed, ..settings.clone() }, &failure);
+        return fail(&RunSettings { seed, ..settings.clone() }, &failure);
     }
-    let Totals { seeds, operations, refused, moved, not_moved } = totals;
+    let RunTotals { seeds, operations, refused, moved, not_moved } = totals;
     let seconds = begin.elapsed().as_secs_f64();
     println!(
         "{seeds} seeds, {operations} operations, {refused} refused, {moved} moves, {not_moved} \
@@ -180,7 +180,7 @@ fn run_many(arguments: &Arguments, settings: &Settings, jobs: usize) -> ExitCode
     ExitCode::SUCCESS
 }
 
-fn make_smaller(settings: &Settings, jobs: usize) -> ExitCode {
+fn make_smaller(settings: &RunSettings, jobs: usize) -> ExitCode {
     let smaller = minimize(settings, TRIES, jobs, |smaller| eprintln!("smaller: {smaller}"));
     match smaller {
         Some((smallest, Report { failure: Some(failure), .. })) => fail(&smallest, &failure),

@@ -10,13 +10,13 @@ use std::rc::Rc;
 
 /// Handle of the store. Clones share everything.
 #[derive(Clone, Debug)]
-pub(crate) struct Metadata {
+pub(crate) struct FaultyMetaStore {
     store: MemoryStore,
-    trouble: Rc<RefCell<Trouble>>,
+    failures: Rc<RefCell<StoreFailures>>,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct StoreFailures {
     rng: Rng,
     /// One call in this many fails; 0: none.
     one_in: u32,
@@ -24,16 +24,16 @@ struct Trouble {
     is_blind: bool,
 }
 
-impl Metadata {
+impl FaultyMetaStore {
     /// Creates an empty store without failures.
-    pub(crate) fn new(seed: u64, is_blind: bool) -> Metadata {
-        let trouble = Trouble { rng: Rng::with_seed(seed), one_in: 0, is_blind };
-        Metadata { store: MemoryStore::new(), trouble: Rc::new(RefCell::new(trouble)) }
+    pub(crate) fn new(seed: u64, is_blind: bool) -> FaultyMetaStore {
+        let failures = StoreFailures { rng: Rng::with_seed(seed), one_in: 0, is_blind };
+        FaultyMetaStore { store: MemoryStore::new(), failures: Rc::new(RefCell::new(failures)) }
     }
 
     /// Copies the contents, as a backup tool does.
-    pub(crate) fn copy(&self) -> Metadata {
-        Metadata { store: self.store.copy(), trouble: self.trouble.clone() }
+    pub(crate) fn copy(&self) -> FaultyMetaStore {
+        FaultyMetaStore { store: self.store.copy(), failures: self.failures.clone() }
     }
 
     /// Returns the number of the newest transaction.
@@ -42,13 +42,13 @@ impl Metadata {
     }
 
     /// Lets one call in this many fail from now on; 0: none.
-    pub(crate) fn set_trouble(&self, one_in: u32) {
-        self.trouble.borrow_mut().one_in = one_in;
+    pub(crate) fn set_failures(&self, one_in: u32) {
+        self.failures.borrow_mut().one_in = one_in;
     }
 
     fn fails(&self) -> bool {
-        let trouble = &mut *self.trouble.borrow_mut();
-        trouble.one_in > 0 && trouble.rng.u32(..trouble.one_in) == 0
+        let failures = &mut *self.failures.borrow_mut();
+        failures.one_in > 0 && failures.rng.u32(..failures.one_in) == 0
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -56,7 +56,7 @@ impl Metadata {
     }
 }
 
-impl MetaStore for Metadata {
+impl MetaStore for FaultyMetaStore {
     fn read(&self, key: &str) -> Result<Option<Entry>, StoreError> {
         self.check()?;
         self.store.read(key)
@@ -70,7 +70,7 @@ impl MetaStore for Metadata {
     fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError> {
         self.check()?;
         let mut transaction = transaction.clone();
-        if self.trouble.borrow().is_blind {
+        if self.failures.borrow().is_blind {
             transaction.expected.clear();
         }
         let verdict = self.store.transact(&transaction)?;

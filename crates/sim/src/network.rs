@@ -5,21 +5,24 @@
 //! coordinator keep order, and lose messages only when they break. Requests and replies of
 //! clients are only delayed.
 
+use crate::servers::SERVERS;
+use crate::settings::{Knob, RunSettings};
 use fastrand::Rng;
 use std::time::Duration;
+use types::Instant;
 use wire::peer::PeerMessage;
 
 /// Fault rates of the network in one run. Each kind of message has its own rates, so that runs
 /// differ in what they test, and rare coincidences become likely in some of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
-    kinds: [Accidents; KINDS],
+struct MessageFaults {
+    kinds: [MessageFaultRates; KINDS],
     usual: Duration,
 }
 
 /// Fault rates of one kind of message, in ten thousandths.
 #[derive(Clone, Copy, Debug, Default)]
-struct Accidents {
+struct MessageFaultRates {
     lost: u32,
     repeated: u32,
     /// Messages that take up to [`LATE`] instead of up to `usual`.
@@ -45,36 +48,39 @@ const LATE: Duration = Duration::from_millis(300);
 /// Shortest delay between two servers.
 const QUICKEST: Duration = Duration::from_micros(10);
 
-impl Weather {
+impl MessageFaults {
     /// Draws the rates: some runs have nearly no faults, so that much happens; others have many.
-    pub(crate) fn draw(rng: &mut Rng) -> Weather {
+    fn draw(rng: &mut Rng) -> MessageFaults {
         let worst = [1, 300, 1_500, 4_000][rng.usize(..4)];
-        let mut kinds = [Accidents::default(); KINDS];
-        for (kind, accidents) in kinds.iter_mut().enumerate() {
+        let mut kinds = [MessageFaultRates::default(); KINDS];
+        for (kind, rates) in kinds.iter_mut().enumerate() {
             // The outcome of a flip is the hardest question, so flips get high rates most often.
-            let storms = if kind < FLIPS { 4 } else { 8 };
-            let is_stormy = rng.u32(..storms) == 0 && worst > 1;
-            let worst = if is_stormy { WHOLE * 2 / 3 } else { worst };
+            let fault_one_in = if kind < FLIPS { 4 } else { 8 };
+            let is_severe = rng.u32(..fault_one_in) == 0 && worst > 1;
+            let worst = if is_severe { WHOLE * 2 / 3 } else { worst };
             let worst = if kind == BULK { worst.div_ceil(BULK_PART) } else { worst };
             let mut often = || rng.u32(..worst);
-            *accidents = Accidents { lost: often(), repeated: often(), late: often() };
+            *rates = MessageFaultRates { lost: often(), repeated: often(), late: often() };
         }
         let usual = Duration::from_micros([50, 300, 2_000][rng.usize(..3)]);
-        Weather { kinds, usual }
+        MessageFaults { kinds, usual }
     }
 
-    /// Returns a network without faults: every message arrives once and soon.
-    pub(crate) fn fair() -> Weather {
-        Weather { kinds: [Accidents::default(); KINDS], usual: Duration::from_micros(50) }
+    /// Returns no faults: every message arrives once and soon.
+    fn none() -> MessageFaults {
+        MessageFaults {
+            kinds: [MessageFaultRates::default(); KINDS],
+            usual: Duration::from_micros(50),
+        }
     }
 
     /// Draws the delay of a message that cannot be lost.
-    pub(crate) fn delay(&self, rng: &mut Rng) -> Duration {
+    fn delay(&self, rng: &mut Rng) -> Duration {
         QUICKEST + self.usual.mul_f64(rng.f64())
     }
 
     /// Draws the delays of all copies of a message between servers: none, one or two.
-    pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
+    fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
         let kind = match message {
             PeerMessage::Flip(_) => 0,
             PeerMessage::FlipAnswer { .. } => 1,
@@ -92,7 +98,7 @@ impl Weather {
             | PeerMessage::Ping
             | PeerMessage::Pong => BULK,
         };
-        let Accidents { lost, repeated, late } = self.kinds[kind];
+        let MessageFaultRates { lost, repeated, late } = self.kinds[kind];
         let mut copies = Vec::new();
         if rng.u32(..WHOLE) >= lost {
             copies.push(self.travel(rng, late));
@@ -105,5 +111,98 @@ impl Weather {
 
     fn travel(&self, rng: &mut Rng, late: u32) -> Duration {
         if rng.u32(..WHOLE) < late { LATE.mul_f64(rng.f64()) } else { self.delay(rng) }
+    }
+}
+
+/// Network of a run: the faults of its messages, and the partitions between servers.
+#[derive(Debug)]
+pub(crate) struct Network {
+    faults: MessageFaults,
+    /// For each pair of servers (sender first), the time until which messages get lost.
+    partitioned_until: [[Instant; SERVERS]; SERVERS],
+}
+
+impl Network {
+    pub(crate) fn draw(rng: &mut Rng, settings: &RunSettings) -> Network {
+        let drawn = MessageFaults::draw(rng);
+        let faults = match settings.has(Knob::MessageFaults) {
+            true => drawn,
+            false => MessageFaults::none(),
+        };
+        Network { faults, partitioned_until: Default::default() }
+    }
+
+    /// Ends all faults.
+    pub(crate) fn repair(&mut self) {
+        *self = Network { faults: MessageFaults::none(), partitioned_until: Default::default() };
+    }
+
+    /// Loses all messages from one server to another until this time.
+    pub(crate) fn partition(&mut self, from: usize, to: usize, until: Instant) {
+        self.partitioned_until[from][to] = until;
+    }
+
+    /// Returns whether messages from one server to another get lost.
+    pub(crate) fn is_partitioned(&self, from: usize, to: usize, now: Instant) -> bool {
+        now < self.partitioned_until[from][to]
+    }
+
+    /// Draws the delay of a message that cannot be lost.
+    pub(crate) fn delay(&self, rng: &mut Rng) -> Duration {
+        self.faults.delay(rng)
+    }
+
+    /// Draws the delays of all copies of a message between servers: none, one or two.
+    pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
+        self.faults.copies(rng, message)
+    }
+}
+
+/// Cuts bytes into pieces as they arrive: mostly one, sometimes cut anywhere.
+pub(crate) fn in_pieces(bytes: Vec<u8>, rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut pieces = vec![bytes];
+    while rng.u32(..8) == 0 {
+        let last = pieces.last_mut().expect("there is always one piece");
+        if last.len() < 2 {
+            break;
+        }
+        let rest = last.split_off(rng.usize(1..last.len()));
+        pieces.push(rest);
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_loses_messages_in_one_direction_until_its_end() {
+        let settings = RunSettings::new(1);
+        let mut network = Network::draw(&mut Rng::with_seed(1), &settings);
+        network.partition(0, 1, Instant(10));
+        assert!(network.is_partitioned(0, 1, Instant(9)));
+        assert!(!network.is_partitioned(1, 0, Instant(9)));
+        assert!(!network.is_partitioned(0, 1, Instant(10)));
+        network.partition(0, 1, Instant(20));
+        network.repair();
+        assert!(!network.is_partitioned(0, 1, Instant(19)));
+    }
+
+    #[test]
+    fn a_repaired_network_delivers_every_message_once() {
+        let mut rng = Rng::with_seed(1);
+        let mut network = Network::draw(&mut rng, &RunSettings::new(1));
+        network.repair();
+        assert!((0..100).all(|_| network.copies(&mut rng, &PeerMessage::Ping).len() == 1));
+    }
+
+    #[test]
+    fn pieces_are_the_whole() {
+        let mut rng = Rng::with_seed(1);
+        let bytes: Vec<u8> = (0..100).collect();
+        let cut: Vec<_> = (0..50).map(|_| in_pieces(bytes.clone(), &mut rng)).collect();
+        assert!(cut.iter().all(|pieces| pieces.concat() == bytes));
+        assert!(cut.iter().any(|pieces| pieces.len() > 1));
     }
 }

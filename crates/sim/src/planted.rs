@@ -312,7 +312,7 @@ pub(crate) fn without_records(message: &mut PeerMessage, payload: &mut Vec<u8>) 
 }
 
 /// Turns the answers *absent* of a priority reply into *gone*.
-pub(crate) fn without_absence(message: &mut PeerMessage) {
+pub(crate) fn without_absent(message: &mut PeerMessage) {
     if let PeerMessage::PriorityReply(reply) = message {
         let absent =
             reply.answers.iter_mut().filter(|(_, _, answer)| *answer == PriorityAnswer::Absent);

@@ -58,7 +58,7 @@ pub(crate) enum Outbound {
 
 /// Server's end of a client's connection.
 #[derive(Debug, Default)]
-struct End {
+struct ClientEndpoint {
     /// Bytes that the core has not consumed.
     input: Vec<u8>,
     output: Vec<u8>,
@@ -67,15 +67,15 @@ struct End {
 
 /// All connections of the reactor; in a real server the runtime has them.
 #[derive(Debug, Default)]
-struct Ends {
-    ends: BTreeMap<ConnectionId, End>,
+struct ClientEndpoints {
+    ends: BTreeMap<ConnectionId, ClientEndpoint>,
     /// Connections that are read again and may have earlier input.
     resumed: Vec<ConnectionId>,
     /// Discards output for connections that do not exist.
     sink: Vec<u8>,
 }
 
-impl Connections for Ends {
+impl Connections for ClientEndpoints {
     fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
         match self.ends.get_mut(&connection) {
             Some(end) => &mut end.output,
@@ -105,37 +105,43 @@ impl Connections for Ends {
     }
 }
 
-pub(crate) struct Reactor {
+pub(crate) struct SimulatedReactor {
     pub(crate) core: Core,
     pub(crate) inbox: VecDeque<Inbound>,
     /// Time of the next turn (or of its second step).
     pub(crate) due: Instant,
     /// Set between the two steps of a turn; other reactors may have turns in between.
     pub(crate) is_begun: bool,
-    ends: Ends,
+    ends: ClientEndpoints,
     /// Input of clients in this turn; `None` for a new connection.
     heard: Vec<(ConnectionId, Option<Vec<u8>>)>,
 }
 
-/// Environment of a turn.
-pub(crate) struct Surroundings<'t> {
+/// Conditions of one turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnInput {
     pub(crate) now: Instant,
     /// Set if background work gets a quantum in this turn.
     pub(crate) has_quantum: bool,
     pub(crate) planted: Option<Planted>,
+}
+
+/// Environment of a turn.
+pub(crate) struct Surroundings<'t> {
+    pub(crate) input: TurnInput,
     /// Access to the store beside the reactors', for planted bugs.
     pub(crate) inspector: &'t mut Worker,
     pub(crate) out: &'t mut Vec<Outbound>,
 }
 
-impl Reactor {
-    pub(crate) fn new(engine: Engine, operators: Arc<Operators>) -> Reactor {
-        Reactor {
+impl SimulatedReactor {
+    pub(crate) fn new(engine: Engine, operators: Arc<Operators>) -> SimulatedReactor {
+        SimulatedReactor {
             core: Core::new(engine, operators),
             inbox: VecDeque::new(),
             due: Instant(0),
             is_begun: false,
-            ends: Ends::default(),
+            ends: ClientEndpoints::default(),
             heard: Vec::new(),
         }
     }
@@ -176,7 +182,7 @@ impl Reactor {
 
     /// Runs the rest of the turn. Returns whether there is more to do at once.
     pub(crate) fn turn(&mut self, around: &mut Surroundings<'_>) -> bool {
-        let now = around.now;
+        let now = around.input.now;
         self.is_begun = false;
         self.serve_clients();
         self.core.end_of_input(&mut self.ends);
@@ -185,7 +191,7 @@ impl Reactor {
         }
         // The quantum comes last, so that nothing is done after it within this turn.
         let mut has_work = self.carry_out(around);
-        if self.core.has_background() && around.has_quantum {
+        if self.core.has_background() && around.input.has_quantum {
             self.core.quantum(now, &mut self.ends);
         }
         has_work |= self.carry_out(around);
@@ -205,7 +211,7 @@ impl Reactor {
             match bytes {
                 Some(bytes) => self.give(connection, bytes),
                 None => {
-                    self.ends.ends.insert(connection, End::default());
+                    self.ends.ends.insert(connection, ClientEndpoint::default());
                     self.core.open(connection, "client".into(), &mut self.ends);
                 }
             }
@@ -236,7 +242,7 @@ impl Reactor {
         payload: &[u8],
         around: &mut Surroundings<'_>,
     ) {
-        match (around.planted, message) {
+        match (around.input.planted, message) {
             (Some(Planted::ProgressOnReceipt), PeerMessage::PullReply(reply)) => {
                 planted::advance_on_receipt(&self.core.engine().worker, reply);
             }
@@ -256,7 +262,7 @@ impl Reactor {
         let has_work = !outgoing.peers.is_empty();
         for sending in outgoing.peers.drain(..) {
             if let (Some(Planted::ForgottenWhenSent), PeerMessage::PullReply(reply)) =
-                (around.planted, &sending.message)
+                (around.input.planted, &sending.message)
                 && let Some(next) = reply.next
             {
                 let range = HashRange::new(reply.cursor, KeyHash(next.0 - 1));

@@ -1,8 +1,8 @@
 //! Searches over many runs: for a seed that breaks a rule, and for a smaller run that breaks it.
 
 use crate::failure::{Failure, Report, Rule};
-use crate::settings::{Knob, Settings};
-use crate::world::run;
+use crate::run::run;
+use crate::settings::{Knob, RunSettings};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Runs these seeds on `jobs` threads until a run is a hit or `each` returns `false`. Returns the
 /// hit with the lowest seed.
 pub fn search(
-    settings: &Settings,
+    settings: &RunSettings,
     seeds: Range<u64>,
     jobs: usize,
     is_hit: impl Fn(&Failure) -> bool,
@@ -28,7 +28,7 @@ pub fn search(
                     if seed >= seeds.end {
                         break;
                     }
-                    let report = run(&Settings { seed, ..settings.clone() });
+                    let report = run(&RunSettings { seed, ..settings.clone() });
                     if sender.send((seed, report)).is_err() {
                         break;
                     }
@@ -56,15 +56,15 @@ pub fn search(
 /// same seed, that still breaks the same rule. `each` gets every smaller run. Returns `None` if
 /// the run breaks no rule.
 pub fn minimize(
-    failing: &Settings,
+    failing: &RunSettings,
     tries: u64,
     jobs: usize,
-    mut each: impl FnMut(&Settings),
-) -> Option<(Settings, Report)> {
+    mut each: impl FnMut(&RunSettings),
+) -> Option<(RunSettings, Report)> {
     let report = run(failing);
     let rule = report.failure.as_ref()?.rule;
     let mut smallest = (failing.clone(), report);
-    for step in Step::all() {
+    for step in ReductionStep::all() {
         // A step that halves something can perhaps be applied again.
         while let Some(smaller) = step.apply(&smallest.0, &smallest.1)
             && let Some(smaller) = first_failing(&smaller, rule, tries, jobs)
@@ -78,20 +78,20 @@ pub fn minimize(
 
 /// Returns the first seed that breaks this rule with these settings.
 fn first_failing(
-    step: &Settings,
+    step: &RunSettings,
     rule: Rule,
     tries: u64,
     jobs: usize,
-) -> Option<(Settings, Report)> {
+) -> Option<(RunSettings, Report)> {
     let is_hit = |failure: &Failure| failure.rule == rule;
     let own = search(step, step.seed..step.seed + 1, 1, is_hit, |_| true);
     let (seed, report) = own.or_else(|| search(step, 1..tries + 1, jobs, is_hit, |_| true))?;
-    Some((Settings { seed, ..step.clone() }, report))
+    Some((RunSettings { seed, ..step.clone() }, report))
 }
 
 /// Step that makes a run smaller.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ReductionStep {
     Without(Knob),
     Clients(usize),
     Registers(usize),
@@ -99,27 +99,27 @@ enum Step {
     Part(u32),
 }
 
-impl Step {
+impl ReductionStep {
     /// Returns all steps, large ones before small ones.
-    fn all() -> Vec<Step> {
-        let knobs = Knob::ALL.iter().map(|&knob| Step::Without(knob));
-        let clients = [1, 2, 4].map(Step::Clients);
-        let registers = [1, 4, 16, 64].map(Step::Registers);
-        knobs.chain(clients).chain(registers).chain([4, 2].map(Step::Part)).collect()
+    fn all() -> Vec<ReductionStep> {
+        let knobs = Knob::ALL.iter().map(|&knob| ReductionStep::Without(knob));
+        let clients = [1, 2, 4].map(ReductionStep::Clients);
+        let registers = [1, 4, 16, 64].map(ReductionStep::Registers);
+        knobs.chain(clients).chain(registers).chain([4, 2].map(ReductionStep::Part)).collect()
     }
 
     /// Returns the smaller settings, or `None` if the settings are already that small.
-    fn apply(self, settings: &Settings, report: &Report) -> Option<Settings> {
+    fn apply(self, settings: &RunSettings, report: &Report) -> Option<RunSettings> {
         let mut smaller = settings.clone();
         let is_smaller = match self {
-            Step::Without(knob) => smaller.without.insert(knob),
-            Step::Clients(clients) => {
+            ReductionStep::Without(knob) => smaller.without.insert(knob),
+            ReductionStep::Clients(clients) => {
                 smaller.clients.replace(clients).is_none_or(|before| clients < before)
             }
-            Step::Registers(registers) => {
+            ReductionStep::Registers(registers) => {
                 smaller.registers.replace(registers).is_none_or(|before| registers < before)
             }
-            Step::Part(part) => {
+            ReductionStep::Part(part) => {
                 let until = settings.until.unwrap_or(report.worked) / part;
                 smaller.until = Some(Duration::from_millis(until.as_millis() as u64));
                 until >= SHORTEST

@@ -1,7 +1,7 @@
 //! Servers of a run: the real engine on its own store, and the link to the coordinator.
 
 use crate::inspect::Inspector;
-use crate::reactor::Reactor;
+use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use backup::Replicas;
 use coordinator::ConnectionId;
 use front::Operators;
@@ -13,24 +13,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Store, StoreConfig, Tablet, TabletState};
-use types::{ClusterId, Generation, HashRange, HashSeed, Instant, ReactorId, ServerId};
+use types::{ClusterId, Generation, HashRange, HashSeed, Instant, ReactorId, ServerId, UnixMillis};
 use wire::control::{HistoryMark, Join};
 
 /// Number of reactors of a server: with two, one can lag behind.
 const REACTORS: u16 = 2;
 
+/// Number of servers in every run.
+pub(crate) const SERVERS: usize = 3;
+
 /// Client port of the first server; the others follow.
 const FIRST_PORT: u16 = 7000;
 
-/// The world's time, which reactors read within their turns.
+/// The run's time, which reactors read within their turns.
 pub(crate) type SharedTime = Rc<Cell<Instant>>;
 
-pub(crate) struct Server {
+pub(crate) struct SimulatedServer {
     pub(crate) id: ServerId,
     /// Generation of its process.
     pub(crate) generation: Generation,
     pub(crate) node: Arc<Node>,
-    pub(crate) reactors: Vec<Reactor>,
+    pub(crate) reactors: Vec<SimulatedReactor>,
     pub(crate) inspector: Inspector,
     /// Liveness state with which the link answers pings.
     pub(crate) pulse: Pulse,
@@ -38,18 +41,18 @@ pub(crate) struct Server {
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
     has_ended: Arc<AtomicBool>,
-    pub(crate) link: Link,
+    pub(crate) link: CoordinatorLink,
     /// Set if the process is gone, and no other one has replaced it yet.
     pub(crate) is_dead: bool,
     /// End of the current pause.
     pub(crate) paused_until: Instant,
-    /// Lead of its wall clock over the world's, in milliseconds.
+    /// Lead of its wall clock over the true one, in milliseconds.
     pub(crate) clock_ahead_millis: u64,
 }
 
 /// Connection to the coordinator. Both directions keep order.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct CoordinatorLink {
     /// `None` if the link is broken.
     pub(crate) connection: Option<ConnectionId>,
     /// Arrival time of the last message in each direction.
@@ -64,57 +67,57 @@ pub(crate) fn server_at(port: u16) -> Option<usize> {
 
 /// Identity and newest mark of a place, as its current or last process has saved them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Saved {
+pub(crate) struct SavedIdentity {
     pub(crate) number: (ClusterId, ServerId),
     pub(crate) mark: Option<HistoryMark>,
 }
 
 /// Persistence of the servers' logs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Keeps {
+pub(crate) enum Persistence {
     /// Each server has its own log on its own disk.
-    Own(Mode),
+    LocalLog(Mode),
     /// Other servers have replicas; the size is that of the segments, if not the default.
-    Others(Plan, Option<usize>),
+    Replicated(Plan, Option<usize>),
 }
 
-impl Keeps {
+impl Persistence {
     pub(crate) fn mode(self) -> Mode {
         match self {
-            Keeps::Own(mode) | Keeps::Others(Plan { mode, .. }, _) => mode,
+            Persistence::LocalLog(mode) | Persistence::Replicated(Plan { mode, .. }, _) => mode,
         }
     }
 
     /// Returns the number of replicas that other servers have of a log.
     pub(crate) fn replicas(self) -> u16 {
         match self {
-            Keeps::Own(_) => 0,
-            Keeps::Others(plan, _) => plan.replicas,
+            Persistence::LocalLog(_) => 0,
+            Persistence::Replicated(plan, _) => plan.replicas,
         }
     }
 }
 
 /// Contents of the disk at the start of a process.
-pub(crate) enum Folder {
-    Own(Kept, Mode),
-    Others(Replicas, Plan, Option<usize>),
+pub(crate) enum OpenedDisk {
+    LocalLog(Kept, Mode),
+    Replicas(Replicas, Plan, Option<usize>),
 }
 
-impl Folder {
+impl OpenedDisk {
     fn segment_bytes(&self) -> Option<usize> {
         match self {
-            Folder::Own(kept, _) => kept.segment_bytes(),
-            Folder::Others(_, _, segment_bytes) => *segment_bytes,
+            OpenedDisk::LocalLog(kept, _) => kept.segment_bytes(),
+            OpenedDisk::Replicas(_, _, segment_bytes) => *segment_bytes,
         }
     }
 }
 
 /// Process of a server, as far as the server can end it.
-struct Process {
+struct SimulatedProcess {
     has_ended: Arc<AtomicBool>,
 }
 
-impl Supervisor for Process {
+impl Supervisor for SimulatedProcess {
     fn fail(&self, reason: String) {
         panic!("{reason}");
     }
@@ -138,7 +141,7 @@ pub(crate) fn join(
     place: usize,
     rejoin: Option<(ClusterId, ServerId)>,
     replicas: u16,
-    saved: Option<&Saved>,
+    saved: Option<&SavedIdentity>,
 ) -> Join {
     Join {
         host: format!("server{place}"),
@@ -153,53 +156,79 @@ pub(crate) fn join(
     }
 }
 
-/// Creates one reactor's engine, which reads the world's time within its turns.
+/// Creates one reactor's engine, which reads the run's time within its turns.
 fn engine(node: &Arc<Node>, reactor: ReactorId, time: SharedTime) -> Engine {
     let mut engine = Engine::new(Arc::clone(node), reactor);
     engine.set_time_within_turn(Box::new(move || time.get()));
     engine
 }
 
-impl Server {
-    pub(crate) fn new(
-        place: usize,
-        identity: Identity,
-        (seed, memory_bytes): (u64, usize),
-        (folder, time): (Option<Folder>, &SharedTime),
-        link: ConnectionId,
-    ) -> Server {
+/// Everything that a process starts with.
+pub(crate) struct ProcessSetup {
+    pub(crate) identity: Identity,
+    /// Seed of the cluster's key hash.
+    pub(crate) seed: u64,
+    pub(crate) memory_bytes: usize,
+    /// Disk with the log, if logs are persisted.
+    pub(crate) disk: Option<OpenedDisk>,
+    /// The run's time.
+    pub(crate) time: SharedTime,
+    /// Connection to the coordinator.
+    pub(crate) connection: ConnectionId,
+}
+
+impl ProcessSetup {
+    fn store(&self) -> Arc<Store> {
         let config = StoreConfig {
-            memory_bytes,
+            memory_bytes: self.memory_bytes,
             // The inspector has a worker, too.
             reactors: REACTORS + 1,
-            seed: HashSeed::new(seed),
+            seed: HashSeed::new(self.seed),
             huge_pages: false,
-            durable: folder.is_some(),
-            segment_bytes: folder.as_ref().and_then(Folder::segment_bytes),
+            durable: self.disk.is_some(),
+            segment_bytes: self.disk.as_ref().and_then(OpenedDisk::segment_bytes),
         };
-        let store = Store::new(config).expect("there is enough memory for a small store");
+        Store::new(config).expect("there is enough memory for a small store")
+    }
+
+    fn settings(&self, place: usize) -> node::Settings {
         let Join { host, client_port, bus_port, .. } = join(place, None, 0, None);
-        let settings = node::Settings {
+        node::Settings {
             host,
             client_port,
             bus_port,
-            memory_bytes,
+            memory_bytes: self.memory_bytes,
             reactors: REACTORS,
             is_cluster: true,
-            cuts: cuts(seed),
-        };
-        let whose = (identity.cluster, identity.server);
-        let keeping = match folder {
+            cuts: cuts(self.seed),
+        }
+    }
+
+    /// Starts the persistence of the log on its disk.
+    fn keeping(self, store: &Store) -> Keeping {
+        let Identity { cluster, server } = self.identity;
+        match self.disk {
             None => Keeping::Nothing,
-            Some(Folder::Own(kept, mode)) => {
-                let keeper = kept.keep(whose, store.log().segment_bytes(), mode);
+            Some(OpenedDisk::LocalLog(kept, mode)) => {
+                let keeper = kept.keep((cluster, server), store.log().segment_bytes(), mode);
                 Keeping::Alone(Arc::new(keeper.expect("a server's persisted log is complete")))
             }
-            Some(Folder::Others(replicas, plan, _)) => {
-                let replication = Replication::new(plan, identity.server, REACTORS, replicas);
+            Some(OpenedDisk::Replicas(replicas, plan, _)) => {
+                let replication = Replication::new(plan, server, REACTORS, replicas);
                 Keeping::Replicated(Arc::new(replication))
             }
-        };
+        }
+    }
+}
+
+impl SimulatedServer {
+    /// Starts a process at this place.
+    pub(crate) fn new(place: usize, setup: ProcessSetup) -> SimulatedServer {
+        let store = setup.store();
+        let settings = setup.settings(place);
+        let (identity, connection) = (setup.identity, setup.connection);
+        let time = Rc::clone(&setup.time);
+        let keeping = setup.keeping(&store);
         let link_state = Arc::default();
         let node = Node::keeping(settings, identity, Arc::clone(&store), keeping, link_state);
         let wake_all = Arc::new(AtomicBool::new(false));
@@ -207,16 +236,17 @@ impl Server {
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));
         node.set_linked(true);
         let has_ended = Arc::new(AtomicBool::new(false));
-        node.set_supervisor(Box::new(Process { has_ended: has_ended.clone() }));
-        let engines = (0..REACTORS).map(|r| engine(&node, ReactorId(r), Rc::clone(time)));
+        node.set_supervisor(Box::new(SimulatedProcess { has_ended: has_ended.clone() }));
+        let engines = (0..REACTORS).map(|r| engine(&node, ReactorId(r), Rc::clone(&time)));
         let operators = Arc::new(Operators::new(REACTORS));
-        let reactors = engines.map(|engine| Reactor::new(engine, operators.clone())).collect();
+        let reactors =
+            engines.map(|engine| SimulatedReactor::new(engine, operators.clone())).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
-        let generation = Generation(link.0);
-        let link = Link { connection: Some(link), up: Instant(0), down: Instant(0) };
-        Server {
+        let link =
+            CoordinatorLink { connection: Some(connection), up: Instant(0), down: Instant(0) };
+        SimulatedServer {
             id: identity.server,
-            generation,
+            generation: Generation(connection.0),
             pulse: Pulse::new(Arc::clone(&node)),
             node,
             reactors,
@@ -229,6 +259,27 @@ impl Server {
             paused_until: Instant(0),
             clock_ahead_millis: 0,
         }
+    }
+
+    /// Returns the server's wall clock.
+    pub(crate) fn wall(&self, true_wall: UnixMillis) -> UnixMillis {
+        UnixMillis(true_wall.0 + self.clock_ahead_millis)
+    }
+
+    /// Runs a part of a reactor's turn.
+    pub(crate) fn run_reactor<T>(
+        &mut self,
+        reactor: usize,
+        input: TurnInput,
+        out: &mut Vec<Outbound>,
+        part: impl FnOnce(&mut SimulatedReactor, &mut Surroundings<'_>) -> T,
+    ) -> T {
+        let clock = self.node.store().clock();
+        self.inspector.worker.begin_turn(clock);
+        let mut around = Surroundings { input, inspector: &mut self.inspector.worker, out };
+        let result = part(&mut self.reactors[reactor], &mut around);
+        self.inspector.worker.sleep();
+        result
     }
 
     /// Returns whether the server is linked to the coordinator and serves all its ranges, except

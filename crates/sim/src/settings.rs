@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Settings of a run. `Display` gives the flags that repeat the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RunSettings {
     /// Seed of all random numbers of the run.
     pub seed: u64,
     /// Bug that is built in.
@@ -26,10 +26,10 @@ pub struct Settings {
     pub is_replicated: bool,
 }
 
-impl Settings {
+impl RunSettings {
     /// Returns settings with everything that the seed draws.
-    pub fn new(seed: u64) -> Settings {
-        Settings {
+    pub fn new(seed: u64) -> RunSettings {
+        RunSettings {
             seed,
             planted: None,
             is_printed: false,
@@ -47,7 +47,7 @@ impl Settings {
     }
 }
 
-impl fmt::Display for Settings {
+impl fmt::Display for RunSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "--seed {}", self.seed)?;
         if let Some(planted) = self.planted {
@@ -101,26 +101,26 @@ macro_rules! knobs {
 
 knobs! {
     Link, "link", "A server loses its connection to the coordinator for a while.";
-    Cut, "cut", "The network between two servers fails for a while, in one direction or in both.";
+    PairPartition, "cut", "The network between two servers fails for a while, in one direction or in both.";
     Pause, "pause", "A server pauses, and does not know for how long.";
     Clock, "clock", "A server's wall clock jumps, forward or back.";
     Restart, "restart", "The coordinator stops, and another one continues with its store.";
     Rollback, "rollback", "The coordinator starts on an old copy of its store until the newest is back, or a server on an old copy of its data directory.";
     Takeover, "takeover", "Another coordinator opens the store while the current one is paused.";
     Store, "store", "The metadata store fails now and then; a failed write may have taken effect.";
-    Kept, "kept", "Servers persist their own logs and restart with their data; no range moves.";
+    LocalLog, "kept", "Servers persist their own logs and restart with their data; no range moves.";
     Replicated, "replicated", "Servers replicate each other's logs and recover dead servers' data.";
     Lineage, "lineage", "Ranges move between servers that replicate each other's logs and may die.";
     Crash, "crash", "A server dies, and perhaps another process starts at its address.";
     Deaths, "deaths", "Servers die right after a protocol message, and several at a time.";
-    Island, "island", "A server is cut off from everything but its clients for a while.";
+    Partition, "island", "A server is cut off from everything but its clients for a while.";
     Blackout, "blackout", "All servers die at once: by a power cut, if writes wait for the disk.";
     Disk, "disk", "Disks of servers with replicas are full, fail, or return damaged blocks.";
     Machines, "machines", "One machine at a time loses power or has a damaged block, in any mode.";
     Small, "small", "Segments are small, values long, and memory is scarce: logs are cleaned.";
     Memory, "memory", "Servers have so little memory that they may refuse moves and writes.";
     Long, "long", "A few runs are slow and long, with outages of up to eight seconds.";
-    Weather, "weather", "Messages between servers are lost, duplicated, and delayed.";
+    MessageFaults, "weather", "Messages between servers are lost, duplicated, and delayed.";
     Moves, "moves", "Ranges move all the time instead of a few times.";
     Cancels, "cancels", "Some moves are cancelled.";
     Pipelines, "pipelines", "Clients have several requests in flight.";

@@ -4,8 +4,8 @@
 //! are hot. Half of the registers are pairs of keys in one slot that are only read, written and
 //! deleted together. If the two keys ever differ, a client has seen a half executed command.
 
-use crate::history::{Action, EXPIRING};
-use crate::settings::{Knob, Settings};
+use crate::history::{EXPIRING, RegisterAction};
+use crate::settings::{Knob, RunSettings};
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, HashSeed, KeyHash, Slot, TableId, key_hash};
@@ -21,13 +21,13 @@ pub(crate) const FLUSHED_TABLE: TableId = TableId(1);
 
 /// Use of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RegisterKind {
     /// All operations except increments.
     Plain,
     /// Contains numbers and is incremented.
     Counter,
     /// Never deleted and never expiring: a scan must find it.
-    Kept,
+    Permanent,
     /// Two keys that are used as one.
     Pair,
     /// Its table is flushed now and then.
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Register {
     pub(crate) table: TableId,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RegisterKind,
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
     /// Factor by which its filler is longer than usual.
     length: usize,
@@ -53,7 +53,7 @@ impl Register {
     /// the number.
     pub(crate) fn encode(&self, number: u64) -> Vec<u8> {
         let mut bytes = number.to_string().into_bytes();
-        if self.kind != Kind::Counter {
+        if self.kind != RegisterKind::Counter {
             bytes.push(b' ');
             let filling = (number / 1_000_000 % 300) as usize * self.length;
             bytes.resize(bytes.len() + filling, b'.');
@@ -64,9 +64,9 @@ impl Register {
 
 /// Client's job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Job {
+pub(crate) enum ClientJob {
     /// One operation on a register.
-    Operation(usize, Action),
+    Operation(usize, RegisterAction),
     /// Empties a table at this server.
     Flush(usize),
     /// Scans all keys of this server, step by step.
@@ -95,14 +95,14 @@ pub(crate) struct Workload {
     expiring: u32,
     /// One job in this many is a flush, and one in this many a scan.
     flush_one_in: u32,
-    walk_one_in: u32,
+    scan_one_in: u32,
     last_value: u64,
     /// Newest value that was drawn for each register, as the expected value of a swap.
     known: Vec<Option<u64>>,
 }
 
 impl Workload {
-    pub(crate) fn draw(rng: &mut Rng, seed: &HashSeed, settings: &Settings) -> Workload {
+    pub(crate) fn draw(rng: &mut Rng, seed: &HashSeed, settings: &RunSettings) -> Workload {
         let mut registers = Vec::new();
         for slot in 0..SLOTS {
             registers.extend((0..REGISTERS_PER_SLOT).map(|number| register(seed, slot, number)));
@@ -133,7 +133,7 @@ impl Workload {
                 [200, 1_000, u32::MAX][rng.usize(..3)],
                 u32::MAX,
             ),
-            walk_one_in: [300, 3_000][rng.usize(..2)],
+            scan_one_in: [300, 3_000][rng.usize(..2)],
             last_value: 0,
             known,
         }
@@ -151,12 +151,12 @@ impl Workload {
         rng: &mut Rng,
         servers: usize,
         is_crowded: impl Fn(usize) -> bool,
-    ) -> Option<Job> {
+    ) -> Option<ClientJob> {
         if rng.u32(..self.flush_one_in) == 0 {
-            return Some(Job::Flush(rng.usize(..servers)));
+            return Some(ClientJob::Flush(rng.usize(..servers)));
         }
-        if rng.u32(..self.walk_one_in) == 0 {
-            return Some(Job::Walk(rng.usize(..servers)));
+        if rng.u32(..self.scan_one_in) == 0 {
+            return Some(ClientJob::Walk(rng.usize(..servers)));
         }
         let hot = rng.u32(..100) < self.hot_percent;
         let register = rng.usize(..if hot { self.hot } else { self.used });
@@ -164,33 +164,35 @@ impl Workload {
             return None;
         }
         let action = match rng.u32(..100) < self.read_percent {
-            true if rng.u32(..10) == 0 => Action::Probe,
-            true => Action::Read,
+            true if rng.u32(..10) == 0 => RegisterAction::Probe,
+            true => RegisterAction::Read,
             false => self.draw_change(rng, register),
         };
-        Some(Job::Operation(register, action))
+        Some(ClientJob::Operation(register, action))
     }
 
-    fn draw_change(&mut self, rng: &mut Rng, register: usize) -> Action {
+    fn draw_change(&mut self, rng: &mut Rng, register: usize) -> RegisterAction {
         let choices = match self.registers[register].kind {
-            Kind::Kept => 8,
-            Kind::Pair | Kind::Flushed => 10,
-            Kind::Plain => 13 + self.expiring,
-            Kind::Counter => 17 + self.expiring,
+            RegisterKind::Permanent => 8,
+            RegisterKind::Pair | RegisterKind::Flushed => 10,
+            RegisterKind::Plain => 13 + self.expiring,
+            RegisterKind::Counter => 17 + self.expiring,
         };
         let is_pair = self.registers[register].keys.len() > 1;
         match rng.u32(..choices) {
             5 if !is_pair => {
                 let before = self.known[register].unwrap_or(0);
-                Action::Swap(before, self.draw_value(register))
+                RegisterAction::Swap(before, self.draw_value(register))
             }
-            6 if !is_pair => Action::Exchange(self.draw_value(register)),
-            0..=7 => Action::Write(self.draw_value(register)),
-            8 => Action::WriteIfAbsent(self.draw_value(register)),
-            9..=11 => Action::Delete,
-            12 => Action::Take,
-            13..=16 if self.registers[register].kind == Kind::Counter => Action::Increment,
-            13.. => Action::WriteExpiring(self.draw_value(register) | EXPIRING),
+            6 if !is_pair => RegisterAction::Exchange(self.draw_value(register)),
+            0..=7 => RegisterAction::Write(self.draw_value(register)),
+            8 => RegisterAction::WriteIfAbsent(self.draw_value(register)),
+            9..=11 => RegisterAction::Delete,
+            12 => RegisterAction::Take,
+            13..=16 if self.registers[register].kind == RegisterKind::Counter => {
+                RegisterAction::Increment
+            }
+            13.. => RegisterAction::WriteExpiring(self.draw_value(register) | EXPIRING),
         }
     }
 
@@ -202,13 +204,21 @@ impl Workload {
     }
 
     /// Returns the slots that contain keys.
-    pub(crate) fn slots(&self) -> Vec<Slot> {
-        self.slots.clone()
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Returns the registers with keys in a range.
+    pub(crate) fn registers_in(&self, range: HashRange) -> impl Iterator<Item = usize> {
+        let registers = self.registers.iter().enumerate();
+        let inside = registers.filter(move |(_, register)| range.contains(register.keys[0].0));
+        inside.map(|(number, _)| number)
     }
 
     /// Returns the registers that a flush empties if their server owns them.
     pub(crate) fn flushed(&self) -> impl Iterator<Item = usize> {
-        (0..self.registers.len()).filter(|&number| self.registers[number].kind == Kind::Flushed)
+        (0..self.registers.len())
+            .filter(|&number| self.registers[number].kind == RegisterKind::Flushed)
     }
 
     /// Draws a range to move: from the slot of some key to that of another.
@@ -226,14 +236,14 @@ impl Workload {
 
 fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
     let (kind, parts): (_, &[&str]) = match number {
-        0 => (Kind::Flushed, &["one"]),
-        1 => (Kind::Flushed, &["left", "right"]),
-        2 => (Kind::Kept, &["one"]),
-        3..=5 => (Kind::Counter, &["one"]),
-        6..=10 => (Kind::Plain, &["one"]),
-        _ => (Kind::Pair, &["left", "right"]),
+        0 => (RegisterKind::Flushed, &["one"]),
+        1 => (RegisterKind::Flushed, &["left", "right"]),
+        2 => (RegisterKind::Permanent, &["one"]),
+        3..=5 => (RegisterKind::Counter, &["one"]),
+        6..=10 => (RegisterKind::Plain, &["one"]),
+        _ => (RegisterKind::Pair, &["left", "right"]),
     };
-    let table = if kind == Kind::Flushed { FLUSHED_TABLE } else { TABLE };
+    let table = if kind == RegisterKind::Flushed { FLUSHED_TABLE } else { TABLE };
     let key = |part: &&str| format!("{{{slot}}}:{number}:{part}").into_bytes();
     let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key)).collect();
     Register { table, kind, keys, length: 1 }

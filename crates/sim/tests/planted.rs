@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use sim::{Planted, Settings, minimize, run};
+use sim::{Planted, RunSettings, minimize, run};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Returns the number of seeds within which the bug must be found: two to three times the
@@ -68,7 +68,8 @@ const RAREST: Planted = Planted::UnsettledShown;
 fn find(planted: Planted) -> Option<(u64, String)> {
     (1..=seeds_max(planted)).find_map(|seed| {
         let is_replicated = planted.is_of_clusters();
-        let settings = Settings { planted: Some(planted), is_replicated, ..Settings::new(seed) };
+        let settings =
+            RunSettings { planted: Some(planted), is_replicated, ..RunSettings::new(seed) };
         let report = run(&settings);
         report.failure.map(|failure| (seed, failure.to_string()))
     })
@@ -111,10 +112,10 @@ fn find_all(bugs: &[Planted]) {
 #[test]
 fn a_failing_run_is_made_smaller_and_still_breaks_the_same_rule() {
     let planted = Some(Planted::ProgressOnReceipt);
-    let mut runs = (1..=10).map(|seed| Settings { planted, ..Settings::new(seed) });
+    let mut runs = (1..=10).map(|seed| RunSettings { planted, ..RunSettings::new(seed) });
     let failing = runs.find(|settings| run(settings).failure.is_some());
     let failing = failing.expect("this bug is found at once");
-    let rule = |settings: &Settings| run(settings).failure.map(|failure| failure.rule);
+    let rule = |settings: &RunSettings| run(settings).failure.map(|failure| failure.rule);
     let mut steps = 0;
     let (smallest, report) = minimize(&failing, 5, 2, |_| steps += 1).expect("it breaks a rule");
     assert_eq!(report.failure.map(|failure| failure.rule), rule(&failing));

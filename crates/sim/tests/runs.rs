@@ -2,10 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use sim::{Report, Settings, run};
+use sim::{Report, RunSettings, run};
 
 fn run_seed(seed: u64) -> Report {
-    run(&Settings::new(seed))
+    run(&RunSettings::new(seed))
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn seeds_that_failed_once_do_so_no_more() {
         assert_eq!(run_seed(seed).failure, None, "seed {seed}, which failed once: {of}");
     }
     for (seed, of) in KEPT_REPLICATED {
-        let report = run(&Settings { is_replicated: true, ..Settings::new(seed) });
+        let report = run(&RunSettings { is_replicated: true, ..RunSettings::new(seed) });
         assert_eq!(report.failure, None, "seed {seed}, replicated, which failed once: {of}");
     }
 }

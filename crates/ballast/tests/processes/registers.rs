@@ -2,7 +2,7 @@
 //! that are only written together. The simulator's checker judges the history of each register.
 
 use resp::Value;
-use sim::history::{self, Action, Operation, Outcome, Verdict};
+use sim::history::{self, HistoryVerdict, OperationOutcome, RegisterAction, RegisterOperation};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,19 +21,21 @@ const HOT_COUNTERS: u32 = 4;
 const HOT_PAIRS: u32 = 2;
 
 /// Operations on registers, by all clients.
-pub(crate) type History = Vec<(Register, Operation)>;
+pub(crate) type History = Vec<(Register, RegisterOperation)>;
 
 /// Checks the history of every register. Returns the number of operations.
-pub(crate) fn judge<'h>(history: impl IntoIterator<Item = &'h (Register, Operation)>) -> usize {
-    let mut histories: BTreeMap<Register, Vec<Operation>> = BTreeMap::new();
+pub(crate) fn judge<'h>(
+    history: impl IntoIterator<Item = &'h (Register, RegisterOperation)>,
+) -> usize {
+    let mut histories: BTreeMap<Register, Vec<RegisterOperation>> = BTreeMap::new();
     for (register, operation) in history {
         histories.entry(*register).or_default().push(*operation);
     }
     for (register, history) in &histories {
         match history::check(history, &[], &history::Lives::new()) {
-            Verdict::Linearizable => {}
-            Verdict::Violated(text) => panic!("{register:?} cannot have behaved so: {text}"),
-            Verdict::GaveUp => panic!("{register:?} has too many possible histories"),
+            HistoryVerdict::Linearizable => {}
+            HistoryVerdict::Violated(text) => panic!("{register:?} cannot have behaved so: {text}"),
+            HistoryVerdict::GaveUp => panic!("{register:?} has too many possible histories"),
         }
     }
     histories.values().map(Vec::len).sum()
@@ -75,50 +77,56 @@ impl Register {
     }
 
     /// Returns an action after which the register exists. `new` is a value that was never used.
-    pub(crate) fn writing(self, new: u64) -> Action {
+    pub(crate) fn writing(self, new: u64) -> RegisterAction {
         match self {
-            Register::Counter(_) => Action::Increment,
-            Register::Text(_) | Register::Pair(_) => Action::Write(new),
+            Register::Counter(_) => RegisterAction::Increment,
+            Register::Text(_) | Register::Pair(_) => RegisterAction::Write(new),
         }
     }
 
     /// Returns a random action. `new` is an unused value, `known` a possible current one.
-    pub(crate) fn action(self, random: &mut fastrand::Rng, new: u64, known: u64) -> Action {
+    pub(crate) fn action(self, random: &mut fastrand::Rng, new: u64, known: u64) -> RegisterAction {
         match (self, random.u8(..100)) {
-            (_, 0..45) => Action::Read,
-            (_, 45..55) => Action::Delete,
-            (Register::Text(_), 55..62) => Action::WriteIfAbsent(new),
-            (Register::Text(_), 62..70) => Action::Swap(known, new),
+            (_, 0..45) => RegisterAction::Read,
+            (_, 45..55) => RegisterAction::Delete,
+            (Register::Text(_), 55..62) => RegisterAction::WriteIfAbsent(new),
+            (Register::Text(_), 62..70) => RegisterAction::Swap(known, new),
             _ => self.writing(new),
         }
     }
 
-    pub(crate) fn request(self, action: Action) -> Vec<Vec<u8>> {
+    pub(crate) fn request(self, action: RegisterAction) -> Vec<Vec<u8>> {
         let keys: Vec<Vec<u8>> = self.keys().into_iter().map(String::into_bytes).collect();
         let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect();
         let key = &keys[0];
         match (self, action) {
-            (Register::Text(_) | Register::Counter(_), Action::Read) => words(&[b"GET", key]),
-            (Register::Pair(_), Action::Read) => words(&[b"MGET", key, &keys[1]]),
-            (Register::Text(_) | Register::Counter(_), Action::Delete) => words(&[b"DEL", key]),
-            (Register::Pair(_), Action::Delete) => words(&[b"DEL", key, &keys[1]]),
-            (_, Action::Increment) => words(&[b"INCR", key]),
-            (_, Action::WriteIfAbsent(new)) => words(&[b"SET", key, &value(new), b"NX"]),
-            (_, Action::Swap(old, new)) => words(&[b"SET", key, &value(new), b"IFEQ", &value(old)]),
-            (Register::Pair(_), Action::Write(new)) => {
+            (Register::Text(_) | Register::Counter(_), RegisterAction::Read) => {
+                words(&[b"GET", key])
+            }
+            (Register::Pair(_), RegisterAction::Read) => words(&[b"MGET", key, &keys[1]]),
+            (Register::Text(_) | Register::Counter(_), RegisterAction::Delete) => {
+                words(&[b"DEL", key])
+            }
+            (Register::Pair(_), RegisterAction::Delete) => words(&[b"DEL", key, &keys[1]]),
+            (_, RegisterAction::Increment) => words(&[b"INCR", key]),
+            (_, RegisterAction::WriteIfAbsent(new)) => words(&[b"SET", key, &value(new), b"NX"]),
+            (_, RegisterAction::Swap(old, new)) => {
+                words(&[b"SET", key, &value(new), b"IFEQ", &value(old)])
+            }
+            (Register::Pair(_), RegisterAction::Write(new)) => {
                 words(&[b"MSET", key, &value(new), &keys[1], &value(new)])
             }
-            (_, Action::Write(new)) if new % 4 == 0 => {
+            (_, RegisterAction::Write(new)) if new % 4 == 0 => {
                 words(&[b"SET", key, &value(new), b"EX", b"10000"])
             }
-            (_, Action::Write(new)) => words(&[b"SET", key, &value(new)]),
+            (_, RegisterAction::Write(new)) => words(&[b"SET", key, &value(new)]),
             (
                 _,
-                Action::Probe
-                | Action::Exchange(_)
-                | Action::Take
-                | Action::Flush
-                | Action::WriteExpiring(_),
+                RegisterAction::Probe
+                | RegisterAction::Exchange(_)
+                | RegisterAction::Take
+                | RegisterAction::Flush
+                | RegisterAction::WriteExpiring(_),
             ) => {
                 unreachable!("the simulator's alone")
             }
@@ -126,25 +134,37 @@ impl Register {
     }
 
     /// Returns the outcome of an action by its reply, or the text of an error reply.
-    pub(crate) fn outcome(self, action: Action, reply: &Value) -> Result<Outcome, String> {
+    pub(crate) fn outcome(
+        self,
+        action: RegisterAction,
+        reply: &Value,
+    ) -> Result<OperationOutcome, String> {
         let pair = matches!(self, Register::Pair(_));
         match (action, reply) {
-            (Action::Read, Value::Array(both)) if both[0] == both[1] => {
+            (RegisterAction::Read, Value::Array(both)) if both[0] == both[1] => {
                 self.outcome(action, &both[0])
             }
-            (Action::Read, Value::Null) => Ok(Outcome::Value(None)),
-            (Action::Read, Value::Bulk(text)) => Ok(Outcome::Value(Some(number_of(text)?))),
-            (Action::Write(_), Value::Simple(_)) => Ok(Outcome::Done),
-            (Action::WriteIfAbsent(_) | Action::Swap(..), Value::Simple(_)) => {
-                Ok(Outcome::Applied(true))
+            (RegisterAction::Read, Value::Null) => Ok(OperationOutcome::Value(None)),
+            (RegisterAction::Read, Value::Bulk(text)) => {
+                Ok(OperationOutcome::Value(Some(number_of(text)?)))
             }
-            (Action::WriteIfAbsent(_) | Action::Swap(..), Value::Null) => {
-                Ok(Outcome::Applied(false))
+            (RegisterAction::Write(_), Value::Simple(_)) => Ok(OperationOutcome::Done),
+            (RegisterAction::WriteIfAbsent(_) | RegisterAction::Swap(..), Value::Simple(_)) => {
+                Ok(OperationOutcome::Applied(true))
             }
-            (Action::Increment, Value::Integer(number)) => Ok(Outcome::Number(*number as u64)),
-            (Action::Delete, Value::Integer(0)) => Ok(Outcome::Applied(false)),
-            (Action::Delete, Value::Integer(1)) if !pair => Ok(Outcome::Applied(true)),
-            (Action::Delete, Value::Integer(2)) if pair => Ok(Outcome::Applied(true)),
+            (RegisterAction::WriteIfAbsent(_) | RegisterAction::Swap(..), Value::Null) => {
+                Ok(OperationOutcome::Applied(false))
+            }
+            (RegisterAction::Increment, Value::Integer(number)) => {
+                Ok(OperationOutcome::Number(*number as u64))
+            }
+            (RegisterAction::Delete, Value::Integer(0)) => Ok(OperationOutcome::Applied(false)),
+            (RegisterAction::Delete, Value::Integer(1)) if !pair => {
+                Ok(OperationOutcome::Applied(true))
+            }
+            (RegisterAction::Delete, Value::Integer(2)) if pair => {
+                Ok(OperationOutcome::Applied(true))
+            }
             (_, Value::Error(text)) => Err(String::from_utf8_lossy(text).into_owned()),
             (_, other) => Err(format!("{self:?} {action:?} was answered {other:?}")),
         }

@@ -10,7 +10,7 @@ use crate::registers::{History, Register, judge};
 use bench::clock;
 use bench::slot_map::{NodeIndex, Redirect, SlotMap, parse_redirect};
 use resp::Value;
-use sim::history::{Action, Operation, Outcome, Place};
+use sim::history::{OperationOutcome, RegisterAction, RegisterOperation, RequestPlace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -148,7 +148,7 @@ pub(crate) fn under_load<T>(
         finished.refusals.extend(worker.refusals);
         finished.redirects += worker.redirects;
     }
-    let is_open = |(_, operation): &&(Register, Operation)| operation.outcome.is_none();
+    let is_open = |(_, operation): &&(Register, RegisterOperation)| operation.outcome.is_none();
     finished.given_up = finished.history.iter().filter(is_open).count();
     (result, finished)
 }
@@ -191,7 +191,7 @@ struct Line {
 /// An operation in progress.
 struct Begun {
     register: Register,
-    action: Action,
+    action: RegisterAction,
     begun: u64,
     /// Time at which retries end.
     until: Instant,
@@ -218,7 +218,7 @@ enum Reply {
 
 /// The next step of an operation.
 enum Next {
-    Ended(Outcome),
+    Ended(OperationOutcome),
     /// Send it to another server, with ASKING if necessary.
     Elsewhere(Redirect),
     /// Retry it later.
@@ -270,7 +270,7 @@ impl<'c> Worker<'c> {
         self.perform_everywhere(|worker, register| register.writing(worker.new_value()));
     }
 
-    fn perform_everywhere(&mut self, action: impl Fn(&mut Self, Register) -> Action) {
+    fn perform_everywhere(&mut self, action: impl Fn(&mut Self, Register) -> RegisterAction) {
         // Avoid one redirect per slot.
         self.ask_for_routes();
         let all: Vec<Register> = Register::all().collect();
@@ -285,14 +285,14 @@ impl<'c> Worker<'c> {
         let before = self.history.len();
         // Requests on connections that broke meanwhile would get no reply.
         self.lines.clear();
-        self.perform_everywhere(|_, _| Action::Read);
-        let found = self.history[before..]
-            .iter()
-            .filter(|(_, operation)| matches!(operation.outcome, Some(Outcome::Value(Some(_)))));
+        self.perform_everywhere(|_, _| RegisterAction::Read);
+        let found = self.history[before..].iter().filter(|(_, operation)| {
+            matches!(operation.outcome, Some(OperationOutcome::Value(Some(_))))
+        });
         found.flat_map(|(register, _)| register.keys()).collect()
     }
 
-    fn perform(&mut self, batch: Vec<(Register, Action)>) {
+    fn perform(&mut self, batch: Vec<(Register, RegisterAction)>) {
         let until = clock::now() + self.crowd.patience;
         let mut sent = Vec::new();
         for (register, action) in batch {
@@ -341,15 +341,16 @@ impl<'c> Worker<'c> {
             let sent = self.send(operation, node);
             reply = self.receive(sent);
         };
-        if let Some(Outcome::Value(Some(number))) = outcome {
+        if let Some(OperationOutcome::Value(Some(number))) = outcome {
             self.known.insert(operation.register, number);
         }
         let Begun { register, action, begun, .. } = *operation;
         let ended = self.crowd.moment();
         // A client has one operation per register at a time, and an abandoned one may take effect
         // after all others.
-        let place = Place { connection: begun, request: 0 };
-        let operation = Operation { client: self.number, begun, ended, place, action, outcome };
+        let place = RequestPlace { connection: begun, request: 0 };
+        let operation =
+            RegisterOperation { client: self.number, begun, ended, place, action, outcome };
         self.history.push((register, operation));
     }
 

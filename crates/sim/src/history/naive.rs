@@ -4,29 +4,29 @@
 //! taken effect. It merges, counts, discards and takes nothing early.
 
 use super::{
-    Action, EXPIRING, Lives, Operation, Outcome, Place, Value, Verdict, What, after, check, effect,
-    may_expire,
+    EXPIRING, HistoryEvent, HistoryVerdict, Lives, OperationOutcome, RegisterAction,
+    RegisterOperation, RegisterValue, RequestPlace, after, check, effect, may_expire,
 };
 use std::collections::BTreeSet;
 
 /// Value of the register, and the open operations that have taken effect.
-type Plain = (Value, BTreeSet<usize>);
+type Plain = (RegisterValue, BTreeSet<usize>);
 
 struct Naive<'h> {
-    operations: &'h [Operation],
+    operations: &'h [RegisterOperation],
     open: BTreeSet<usize>,
     possible: BTreeSet<Plain>,
-    ever: BTreeSet<Value>,
+    ever: BTreeSet<RegisterValue>,
 }
 
 impl Naive<'_> {
-    fn explains(operations: &[Operation], losses: &[u64]) -> bool {
-        let mut moments: Vec<(u64, What)> =
-            losses.iter().map(|&moment| (moment, What::Loss)).collect();
+    fn explains(operations: &[RegisterOperation], losses: &[u64]) -> bool {
+        let mut moments: Vec<(u64, HistoryEvent)> =
+            losses.iter().map(|&moment| (moment, HistoryEvent::Loss)).collect();
         for (place, operation) in operations.iter().enumerate() {
-            moments.push((operation.begun, What::Begins(place)));
+            moments.push((operation.begun, HistoryEvent::Begins(place)));
             if operation.outcome.is_some() {
-                moments.push((operation.ended, What::Ends(place)));
+                moments.push((operation.ended, HistoryEvent::Ends(place)));
             }
         }
         moments.sort_unstable();
@@ -39,10 +39,10 @@ impl Naive<'_> {
         moments.into_iter().all(|(_, what)| naive.goes_on(what))
     }
 
-    fn goes_on(&mut self, what: What) -> bool {
+    fn goes_on(&mut self, what: HistoryEvent) -> bool {
         match what {
-            What::Begins(operation) => drop(self.open.insert(operation)),
-            What::Ends(operation) => {
+            HistoryEvent::Begins(operation) => drop(self.open.insert(operation)),
+            HistoryEvent::Ends(operation) => {
                 self.close();
                 self.possible.retain(|(_, taken)| taken.contains(&operation));
                 let done = std::mem::take(&mut self.possible).into_iter();
@@ -50,7 +50,7 @@ impl Naive<'_> {
                     done.map(|(value, taken)| (value, without(taken, operation))).collect();
                 self.open.remove(&operation);
             }
-            What::Loss => {
+            HistoryEvent::Loss => {
                 self.close();
                 let with_each = |(_, taken): &Plain| -> Vec<Plain> {
                     self.ever.iter().map(|&value| (value, taken.clone())).collect()
@@ -85,7 +85,7 @@ impl Naive<'_> {
 
     fn may_be_next(&self, place: usize, taken: &BTreeSet<usize>) -> bool {
         let operation = &self.operations[place];
-        let is_before = |other: &Operation| {
+        let is_before = |other: &RegisterOperation| {
             operation.outcome.is_some()
                 && other.outcome.is_some()
                 && other.place.connection == operation.place.connection
@@ -102,7 +102,7 @@ fn without(mut taken: BTreeSet<usize>, operation: usize) -> BTreeSet<usize> {
 }
 
 /// Makes requests on one connection begin in their order.
-fn begin_in_order(operations: &mut [Operation]) {
+fn begin_in_order(operations: &mut [RegisterOperation]) {
     operations.sort_unstable_by_key(|operation| operation.place);
     for later in 1..operations.len() {
         let earlier = operations[later - 1];
@@ -116,15 +116,15 @@ fn begin_in_order(operations: &mut [Operation]) {
 /// Register on which operations take effect for real, one at a time.
 struct Real {
     random: fastrand::Rng,
-    value: Value,
-    ever: Vec<Value>,
+    value: RegisterValue,
+    ever: Vec<RegisterValue>,
     next: u64,
 }
 
 impl Real {
     /// Returns a possible history, and the moments of losses.
-    fn history(&mut self, count: usize) -> (Vec<Operation>, Vec<u64>) {
-        let mut operations: Vec<Operation> = Vec::new();
+    fn history(&mut self, count: usize) -> (Vec<RegisterOperation>, Vec<u64>) {
+        let mut operations: Vec<RegisterOperation> = Vec::new();
         // Moments at which the operations take effect; no moment is used twice.
         let mut effects: Vec<(u64, Option<usize>)> = Vec::new();
         let counts = self.random.u8(..4) == 0;
@@ -133,8 +133,15 @@ impl Real {
             let begun = self.random.u64(..60) * 100 + client as u64;
             let at = begun + 20 + 100 * self.random.u64(..12);
             let ended = at + 20 + 100 * self.random.u64(..12);
-            let place = Place { connection: self.random.u64(..4), request: at };
-            operations.push(Operation { client, begun, ended, place, action, outcome: None });
+            let place = RequestPlace { connection: self.random.u64(..4), request: at };
+            operations.push(RegisterOperation {
+                client,
+                begun,
+                ended,
+                place,
+                action,
+                outcome: None,
+            });
             if self.random.u8(..12) > 0 {
                 effects.push((at, Some(client)));
             }
@@ -153,27 +160,27 @@ impl Real {
         (operations, losses)
     }
 
-    fn action(&mut self, counts: bool) -> Action {
+    fn action(&mut self, counts: bool) -> RegisterAction {
         self.next += 1;
         let new = self.next;
         let old = 1 + self.random.u64(..new);
         match self.random.u8(..14) {
-            0..2 => Action::Read,
-            2 => Action::Probe,
-            3..5 => Action::Write(new),
-            5 => Action::WriteExpiring(EXPIRING | new),
-            6 => Action::WriteIfAbsent(new),
-            7 => Action::Swap(old, new),
-            8 => Action::Exchange(new),
-            9 if counts => Action::Increment,
-            9 | 10 => Action::Delete,
-            11 => Action::Take,
-            _ => Action::Flush,
+            0..2 => RegisterAction::Read,
+            2 => RegisterAction::Probe,
+            3..5 => RegisterAction::Write(new),
+            5 => RegisterAction::WriteExpiring(EXPIRING | new),
+            6 => RegisterAction::WriteIfAbsent(new),
+            7 => RegisterAction::Swap(old, new),
+            8 => RegisterAction::Exchange(new),
+            9 if counts => RegisterAction::Increment,
+            9 | 10 => RegisterAction::Delete,
+            11 => RegisterAction::Take,
+            _ => RegisterAction::Flush,
         }
     }
 
     /// Executes an action and returns its outcome, or `None` if the client has given up.
-    fn execute(&mut self, action: Action) -> Option<Outcome> {
+    fn execute(&mut self, action: RegisterAction) -> Option<OperationOutcome> {
         if may_expire(self.value) && self.random.bool() {
             self.value = None;
         }
@@ -181,28 +188,34 @@ impl Real {
         self.value = effect(before, action);
         self.ever.push(self.value);
         let outcome = match action {
-            Action::Read | Action::Exchange(_) | Action::Take => Outcome::Value(before),
-            Action::Probe | Action::Delete => Outcome::Applied(before.is_some()),
-            Action::Write(_) | Action::WriteExpiring(_) => Outcome::Done,
-            Action::WriteIfAbsent(_) => Outcome::Applied(before.is_none()),
-            Action::Swap(old, _) => Outcome::Applied(before == Some(old)),
-            Action::Increment => Outcome::Number(self.value.unwrap_or(0)),
-            Action::Flush => Outcome::Applied(self.random.bool()),
+            RegisterAction::Read | RegisterAction::Exchange(_) | RegisterAction::Take => {
+                OperationOutcome::Value(before)
+            }
+            RegisterAction::Probe | RegisterAction::Delete => {
+                OperationOutcome::Applied(before.is_some())
+            }
+            RegisterAction::Write(_) | RegisterAction::WriteExpiring(_) => OperationOutcome::Done,
+            RegisterAction::WriteIfAbsent(_) => OperationOutcome::Applied(before.is_none()),
+            RegisterAction::Swap(old, _) => OperationOutcome::Applied(before == Some(old)),
+            RegisterAction::Increment => OperationOutcome::Number(self.value.unwrap_or(0)),
+            RegisterAction::Flush => OperationOutcome::Applied(self.random.bool()),
         };
         (self.random.u8(..3) > 0).then_some(outcome)
     }
 
     /// Falsifies one outcome.
-    fn lie(&mut self, operations: &mut [Operation]) {
+    fn lie(&mut self, operations: &mut [RegisterOperation]) {
         let at = self.random.usize(..operations.len());
         let shown = 1 + self.random.u64(..self.next);
         let shown = if self.random.u8(..4) == 0 { EXPIRING | shown } else { shown };
         operations[at].outcome = match operations[at].outcome {
-            Some(Outcome::Value(Some(_))) if self.random.bool() => Some(Outcome::Value(None)),
-            Some(Outcome::Value(_)) => Some(Outcome::Value(Some(shown))),
-            Some(Outcome::Applied(done)) => Some(Outcome::Applied(!done)),
-            Some(Outcome::Number(number)) => Some(Outcome::Number(number + 1)),
-            Some(Outcome::Done) | None => None,
+            Some(OperationOutcome::Value(Some(_))) if self.random.bool() => {
+                Some(OperationOutcome::Value(None))
+            }
+            Some(OperationOutcome::Value(_)) => Some(OperationOutcome::Value(Some(shown))),
+            Some(OperationOutcome::Applied(done)) => Some(OperationOutcome::Applied(!done)),
+            Some(OperationOutcome::Number(number)) => Some(OperationOutcome::Number(number + 1)),
+            Some(OperationOutcome::Done) | None => None,
         };
     }
 }
@@ -223,9 +236,9 @@ fn the_checker_says_what_the_plain_one_says() {
         *expected += 1;
         assert!(lies > 0 || is_explained, "seed {seed}: this has happened, but {verdict:?}");
         let agrees = match &verdict {
-            Verdict::Linearizable => is_explained,
-            Verdict::Violated(_) => !is_explained,
-            Verdict::GaveUp => false,
+            HistoryVerdict::Linearizable => is_explained,
+            HistoryVerdict::Violated(_) => !is_explained,
+            HistoryVerdict::GaveUp => false,
         };
         let text: String = operations.iter().map(|one| format!("{one}\n")).collect();
         assert!(agrees, "seed {seed}: {verdict:?} of\n{text}with losses {losses:?}");

@@ -2,54 +2,54 @@
 
 use super::*;
 
-type Line = (usize, u64, u64, Action, Option<Outcome>);
+type Line = (usize, u64, u64, RegisterAction, Option<OperationOutcome>);
 
-fn history(list: &[(usize, u64, u64, Action, Outcome)]) -> Verdict {
+fn history(list: &[(usize, u64, u64, RegisterAction, OperationOutcome)]) -> HistoryVerdict {
     let answered = |&(client, begun, ended, action, outcome): &_| {
         (client, begun, ended, action, Some(outcome))
     };
     with_losses(&list.iter().map(answered).collect::<Vec<_>>(), &[])
 }
 
-fn with_losses(list: &[Line], losses: &[u64]) -> Verdict {
+fn with_losses(list: &[Line], losses: &[u64]) -> HistoryVerdict {
     check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses, &Lives::new())
 }
 
-fn on_own_connection(&(client, begun, ended, action, outcome): &Line) -> Operation {
-    let place = Place { connection: client as u64, request: begun };
-    Operation { client, begun, ended, place, action, outcome }
+fn on_own_connection(&(client, begun, ended, action, outcome): &Line) -> RegisterOperation {
+    let place = RequestPlace { connection: client as u64, request: begun };
+    RegisterOperation { client, begun, ended, place, action, outcome }
 }
 
-fn is_violated(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Violated(_))
+fn is_violated(verdict: &HistoryVerdict) -> bool {
+    matches!(verdict, HistoryVerdict::Violated(_))
 }
 
 #[test]
 fn operations_one_after_the_other_are_taken_at_their_word() {
     let good = [
-        (0, 1, 2, Action::Read, Outcome::Value(None)),
-        (1, 3, 4, Action::Write(10), Outcome::Done),
-        (0, 5, 6, Action::Increment, Outcome::Number(11)),
-        (1, 7, 8, Action::WriteIfAbsent(20), Outcome::Applied(false)),
-        (0, 9, 10, Action::Swap(11, 30), Outcome::Applied(true)),
-        (1, 11, 12, Action::Delete, Outcome::Applied(true)),
-        (0, 13, 14, Action::Delete, Outcome::Applied(false)),
-        (0, 15, 16, Action::WriteIfAbsent(40), Outcome::Applied(true)),
-        (0, 17, 18, Action::Take, Outcome::Value(Some(40))),
-        (1, 19, 20, Action::Increment, Outcome::Number(1)),
-        (0, 21, 22, Action::Exchange(50), Outcome::Value(Some(1))),
-        (1, 23, 24, Action::Probe, Outcome::Applied(true)),
-        (0, 25, 26, Action::Flush, Outcome::Applied(true)),
-        (1, 27, 28, Action::Probe, Outcome::Applied(false)),
+        (0, 1, 2, RegisterAction::Read, OperationOutcome::Value(None)),
+        (1, 3, 4, RegisterAction::Write(10), OperationOutcome::Done),
+        (0, 5, 6, RegisterAction::Increment, OperationOutcome::Number(11)),
+        (1, 7, 8, RegisterAction::WriteIfAbsent(20), OperationOutcome::Applied(false)),
+        (0, 9, 10, RegisterAction::Swap(11, 30), OperationOutcome::Applied(true)),
+        (1, 11, 12, RegisterAction::Delete, OperationOutcome::Applied(true)),
+        (0, 13, 14, RegisterAction::Delete, OperationOutcome::Applied(false)),
+        (0, 15, 16, RegisterAction::WriteIfAbsent(40), OperationOutcome::Applied(true)),
+        (0, 17, 18, RegisterAction::Take, OperationOutcome::Value(Some(40))),
+        (1, 19, 20, RegisterAction::Increment, OperationOutcome::Number(1)),
+        (0, 21, 22, RegisterAction::Exchange(50), OperationOutcome::Value(Some(1))),
+        (1, 23, 24, RegisterAction::Probe, OperationOutcome::Applied(true)),
+        (0, 25, 26, RegisterAction::Flush, OperationOutcome::Applied(true)),
+        (1, 27, 28, RegisterAction::Probe, OperationOutcome::Applied(false)),
     ];
-    assert_eq!(history(&good), Verdict::Linearizable);
+    assert_eq!(history(&good), HistoryVerdict::Linearizable);
     for broken in 0..good.len() {
         let mut bad = good;
         bad[broken].4 = match (bad[broken].3, bad[broken].4) {
-            (Action::Flush, _) | (_, Outcome::Done) => continue,
-            (_, Outcome::Value(_)) => Outcome::Value(Some(99)),
-            (_, Outcome::Applied(done)) => Outcome::Applied(!done),
-            (_, Outcome::Number(number)) => Outcome::Number(number + 1),
+            (RegisterAction::Flush, _) | (_, OperationOutcome::Done) => continue,
+            (_, OperationOutcome::Value(_)) => OperationOutcome::Value(Some(99)),
+            (_, OperationOutcome::Applied(done)) => OperationOutcome::Applied(!done),
+            (_, OperationOutcome::Number(number)) => OperationOutcome::Number(number + 1),
         };
         assert!(is_violated(&history(&bad)), "line {broken} cannot be");
     }
@@ -59,19 +59,19 @@ fn operations_one_after_the_other_are_taken_at_their_word() {
 fn operations_at_the_same_time_may_take_effect_in_either_order() {
     for seen in [None, Some(5)] {
         let history = history(&[
-            (0, 1, 4, Action::Write(5), Outcome::Done),
-            (1, 2, 3, Action::Read, Outcome::Value(seen)),
+            (0, 1, 4, RegisterAction::Write(5), OperationOutcome::Done),
+            (1, 2, 3, RegisterAction::Read, OperationOutcome::Value(seen)),
         ]);
-        assert_eq!(history, Verdict::Linearizable, "{seen:?}");
+        assert_eq!(history, HistoryVerdict::Linearizable, "{seen:?}");
     }
 }
 
 #[test]
 fn what_was_seen_once_is_not_unseen_while_the_write_goes_on() {
     let history = history(&[
-        (0, 1, 10, Action::Write(5), Outcome::Done),
-        (1, 2, 3, Action::Read, Outcome::Value(Some(5))),
-        (2, 4, 5, Action::Read, Outcome::Value(None)),
+        (0, 1, 10, RegisterAction::Write(5), OperationOutcome::Done),
+        (1, 2, 3, RegisterAction::Read, OperationOutcome::Value(Some(5))),
+        (2, 4, 5, RegisterAction::Read, OperationOutcome::Value(None)),
     ]);
     assert!(is_violated(&history));
 }
@@ -79,8 +79,8 @@ fn what_was_seen_once_is_not_unseen_while_the_write_goes_on() {
 #[test]
 fn two_increments_never_report_the_same_number() {
     let history = history(&[
-        (0, 1, 4, Action::Increment, Outcome::Number(1)),
-        (1, 2, 3, Action::Increment, Outcome::Number(1)),
+        (0, 1, 4, RegisterAction::Increment, OperationOutcome::Number(1)),
+        (1, 2, 3, RegisterAction::Increment, OperationOutcome::Number(1)),
     ]);
     assert!(is_violated(&history));
 }
@@ -88,20 +88,22 @@ fn two_increments_never_report_the_same_number() {
 #[test]
 fn a_value_that_expires_may_go_but_does_not_come_back() {
     let value = EXPIRING | 5;
-    let write = (0, 1, 2, Action::WriteExpiring(value), Outcome::Done);
-    let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
+    let write = (0, 1, 2, RegisterAction::WriteExpiring(value), OperationOutcome::Done);
+    let read = |at, seen| (1, at, at + 1, RegisterAction::Read, OperationOutcome::Value(seen));
     let good = [write, read(3, Some(value)), read(5, None)];
-    assert_eq!(history(&good), Verdict::Linearizable);
+    assert_eq!(history(&good), HistoryVerdict::Linearizable);
     assert!(is_violated(&history(&[write, read(3, None), read(5, Some(value))])));
-    let other = (0, 1, 2, Action::Write(5), Outcome::Done);
+    let other = (0, 1, 2, RegisterAction::Write(5), OperationOutcome::Done);
     assert!(is_violated(&history(&[other, read(3, None)])));
 }
 
 #[test]
 fn a_value_whose_time_is_known_goes_within_it() {
     let value = EXPIRING | 5;
-    let write = (0, 1, 2, Action::WriteExpiring(value), Outcome::Done);
-    let read = |(begun, ended), seen| (1, begun, ended, Action::Read, Outcome::Value(seen));
+    let write = (0, 1, 2, RegisterAction::WriteExpiring(value), OperationOutcome::Done);
+    let read = |(begun, ended), seen| {
+        (1, begun, ended, RegisterAction::Read, OperationOutcome::Value(seen))
+    };
     let verdict = |reads: &[_]| {
         let lines: Vec<_> = [write]
             .iter()
@@ -123,38 +125,48 @@ fn a_value_whose_time_is_known_goes_within_it() {
         ((21, 25), None, true),
     ] {
         let verdict = verdict(&[read(moments, seen)]);
-        assert_eq!(verdict == Verdict::Linearizable, is_good, "{moments:?} {seen:?}: {verdict:?}");
+        assert_eq!(
+            verdict == HistoryVerdict::Linearizable,
+            is_good,
+            "{moments:?} {seen:?}: {verdict:?}"
+        );
     }
     // A read that began in time may still see the value, and may report it later.
-    let late = [(2, 15, 30, Action::Read, Outcome::Value(Some(value))), read((22, 23), None)];
-    assert_eq!(verdict(&late), Verdict::Linearizable);
+    let late = [
+        (2, 15, 30, RegisterAction::Read, OperationOutcome::Value(Some(value))),
+        read((22, 23), None),
+    ];
+    assert_eq!(verdict(&late), HistoryVerdict::Linearizable);
 }
 
 #[test]
 fn requests_of_one_connection_take_effect_in_their_order() {
     let lines = [
-        (0, 1, 10, Action::Write(1), Some(Outcome::Done)),
-        (1, 2, 11, Action::Write(2), Some(Outcome::Done)),
-        (2, 3, 12, Action::Read, Some(Outcome::Value(Some(1)))),
+        (0, 1, 10, RegisterAction::Write(1), Some(OperationOutcome::Done)),
+        (1, 2, 11, RegisterAction::Write(2), Some(OperationOutcome::Done)),
+        (2, 3, 12, RegisterAction::Read, Some(OperationOutcome::Value(Some(1)))),
     ];
-    assert_eq!(with_losses(&lines, &[]), Verdict::Linearizable, "on three connections");
+    assert_eq!(with_losses(&lines, &[]), HistoryVerdict::Linearizable, "on three connections");
     let on_one = |line: &Line| {
-        let place = Place { connection: 7, request: line.1 };
-        Operation { place, ..on_own_connection(line) }
+        let place = RequestPlace { connection: 7, request: line.1 };
+        RegisterOperation { place, ..on_own_connection(line) }
     };
     assert!(is_violated(&check(&lines.each_ref().map(on_one), &[], &Lives::new())), "on one");
     let mut newer = lines;
-    newer[2].4 = Some(Outcome::Value(Some(2)));
-    assert_eq!(check(&newer.each_ref().map(on_one), &[], &Lives::new()), Verdict::Linearizable);
+    newer[2].4 = Some(OperationOutcome::Value(Some(2)));
+    assert_eq!(
+        check(&newer.each_ref().map(on_one), &[], &Lives::new()),
+        HistoryVerdict::Linearizable
+    );
 }
 
 #[test]
 fn a_flush_that_may_have_missed_a_register_has_done_so_or_not_for_good() {
-    let read = |at, seen| (1, at, at + 1, Action::Read, Outcome::Value(seen));
-    let write = (0, 1, 2, Action::Write(1), Outcome::Done);
-    let flush = |hit| (0, 3, 4, Action::Flush, Outcome::Applied(hit));
-    assert_eq!(history(&[write, flush(false), read(5, Some(1))]), Verdict::Linearizable);
-    assert_eq!(history(&[write, flush(false), read(5, None)]), Verdict::Linearizable);
+    let read = |at, seen| (1, at, at + 1, RegisterAction::Read, OperationOutcome::Value(seen));
+    let write = (0, 1, 2, RegisterAction::Write(1), OperationOutcome::Done);
+    let flush = |hit| (0, 3, 4, RegisterAction::Flush, OperationOutcome::Applied(hit));
+    assert_eq!(history(&[write, flush(false), read(5, Some(1))]), HistoryVerdict::Linearizable);
+    assert_eq!(history(&[write, flush(false), read(5, None)]), HistoryVerdict::Linearizable);
     let back = [write, flush(false), read(5, None), read(7, Some(1))];
     assert!(is_violated(&history(&back)));
     assert!(is_violated(&history(&[write, flush(true), read(5, Some(1))])));
@@ -163,13 +175,21 @@ fn a_flush_that_may_have_missed_a_register_has_done_so_or_not_for_good() {
 #[test]
 fn many_flushes_at_a_time_are_followed_to_the_end() {
     let mut lines: Vec<_> = (0..40)
-        .map(|client| (client, client as u64, 1_000, Action::Flush, Outcome::Applied(false)))
+        .map(|client| {
+            (client, client as u64, 1_000, RegisterAction::Flush, OperationOutcome::Applied(false))
+        })
         .collect();
     for at in (100..200).step_by(4) {
-        lines.push((50, at, at + 1, Action::Write(at), Outcome::Done));
-        lines.push((50, at + 2, at + 3, Action::Probe, Outcome::Applied(at % 8 == 0)));
+        lines.push((50, at, at + 1, RegisterAction::Write(at), OperationOutcome::Done));
+        lines.push((
+            50,
+            at + 2,
+            at + 3,
+            RegisterAction::Probe,
+            OperationOutcome::Applied(at % 8 == 0),
+        ));
     }
-    assert_eq!(history(&lines), Verdict::Linearizable);
+    assert_eq!(history(&lines), HistoryVerdict::Linearizable);
     // Each flush empties the register at most once.
     lines.drain(..30);
     assert!(is_violated(&history(&lines)));
@@ -178,48 +198,57 @@ fn many_flushes_at_a_time_are_followed_to_the_end() {
 #[test]
 fn a_stale_read_is_found() {
     let history = history(&[
-        (0, 1, 2, Action::Write(1), Outcome::Done),
-        (0, 3, 4, Action::Write(2), Outcome::Done),
-        (1, 5, 6, Action::Read, Outcome::Value(Some(1))),
+        (0, 1, 2, RegisterAction::Write(1), OperationOutcome::Done),
+        (0, 3, 4, RegisterAction::Write(2), OperationOutcome::Done),
+        (1, 5, 6, RegisterAction::Read, OperationOutcome::Value(Some(1))),
     ]);
     assert!(is_violated(&history));
 }
 
 #[test]
 fn what_was_given_up_may_take_effect_at_any_later_time_once() {
-    let given_up = (0, 1, 2, Action::Write(5), None);
-    let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
-    let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
-    assert_eq!(with_losses(&[given_up, read(3, None)], &[]), Verdict::Linearizable);
+    let given_up = (0, 1, 2, RegisterAction::Write(5), None);
+    let read =
+        |at, seen| (1, at, at + 1, RegisterAction::Read, Some(OperationOutcome::Value(seen)));
+    let write = |at, new| (1, at, at + 1, RegisterAction::Write(new), Some(OperationOutcome::Done));
+    assert_eq!(with_losses(&[given_up, read(3, None)], &[]), HistoryVerdict::Linearizable);
     let late = [given_up, read(3, None), write(5, 7), read(7, Some(5)), read(9, Some(5))];
-    assert_eq!(with_losses(&late, &[]), Verdict::Linearizable);
+    assert_eq!(with_losses(&late, &[]), HistoryVerdict::Linearizable);
     let twice = [given_up, read(3, Some(5)), write(5, 7), read(7, Some(5))];
     assert!(is_violated(&with_losses(&twice, &[])));
-    let early = [read(1, Some(5)), (0, 3, 4, Action::Write(5), None)];
+    let early = [read(1, Some(5)), (0, 3, 4, RegisterAction::Write(5), None)];
     assert!(is_violated(&with_losses(&early, &[])));
 }
 
 #[test]
 fn many_that_were_given_up_are_followed() {
     let mut list: Vec<_> = (0..30)
-        .map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Increment, None))
-        .chain((30..50).map(|n| (0, 2 * n + 1, 2 * n + 2, Action::Write(1000 * n), None)))
+        .map(|n| (0, 2 * n + 1, 2 * n + 2, RegisterAction::Increment, None))
+        .chain((30..50).map(|n| (0, 2 * n + 1, 2 * n + 2, RegisterAction::Write(1000 * n), None)))
         .collect();
-    let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(Some(seen))));
+    let read =
+        |at, seen| (1, at, at + 1, RegisterAction::Read, Some(OperationOutcome::Value(Some(seen))));
     list.extend([read(201, 17), read(203, 33_004), read(205, 33_013)]);
-    assert_eq!(with_losses(&list, &[]), Verdict::Linearizable);
+    assert_eq!(with_losses(&list, &[]), HistoryVerdict::Linearizable);
     list.push(read(207, 33_014));
     assert!(is_violated(&with_losses(&list, &[])), "that would be one increment too many");
 }
 
 #[test]
 fn writes_of_which_nobody_saw_anything_are_counted_however_many_there_are() {
-    let given_up = |n: u64| (0, 2 * n + 1, 2 * n + 2, Action::Write(n), None);
+    let given_up = |n: u64| (0, 2 * n + 1, 2 * n + 2, RegisterAction::Write(n), None);
     let writes: Vec<_> = (0..300).map(given_up).collect();
-    let delete =
-        |n: u64| (1, 2 * n + 1001, 2 * n + 1002, Action::Delete, Some(Outcome::Applied(true)));
+    let delete = |n: u64| {
+        (
+            1,
+            2 * n + 1001,
+            2 * n + 1002,
+            RegisterAction::Delete,
+            Some(OperationOutcome::Applied(true)),
+        )
+    };
     let deletes: Vec<_> = (0..300).map(delete).collect();
-    assert_eq!(with_losses(&[&writes[..], &deletes].concat(), &[]), Verdict::Linearizable);
+    assert_eq!(with_losses(&[&writes[..], &deletes].concat(), &[]), HistoryVerdict::Linearizable);
     let one_less = [&writes[1..], &deletes].concat();
     assert!(
         is_violated(&with_losses(&one_less, &[])),
@@ -229,20 +258,21 @@ fn writes_of_which_nobody_saw_anything_are_counted_however_many_there_are() {
 
 #[test]
 fn what_was_lost_may_be_found_in_an_old_copy_and_not_in_a_new_one() {
-    let read = |at, seen| (1, at, at + 1, Action::Read, Some(Outcome::Value(seen)));
-    let write = |at, new| (1, at, at + 1, Action::Write(new), Some(Outcome::Done));
+    let read =
+        |at, seen| (1, at, at + 1, RegisterAction::Read, Some(OperationOutcome::Value(seen)));
+    let write = |at, new| (1, at, at + 1, RegisterAction::Write(new), Some(OperationOutcome::Done));
     let before = [write(1, 5), write(3, 7)];
     for seen in [None, Some(5), Some(7)] {
         let history = [&before[..], &[read(10, seen), read(12, seen)]].concat();
-        assert_eq!(with_losses(&history, &[6]), Verdict::Linearizable, "{seen:?}");
+        assert_eq!(with_losses(&history, &[6]), HistoryVerdict::Linearizable, "{seen:?}");
     }
     let early = [&before[..], &[read(5, Some(5))]].concat();
     assert!(is_violated(&with_losses(&early, &[9])));
     let twice = [&before[..], &[read(10, Some(5)), read(12, Some(7))]].concat();
     assert!(is_violated(&with_losses(&twice, &[9])));
-    let answered_later = (0, 8, 12, Action::Write(9), Some(Outcome::Done));
+    let answered_later = (0, 8, 12, RegisterAction::Write(9), Some(OperationOutcome::Done));
     let history = [&before[..], &[answered_later, read(14, Some(5))]].concat();
-    assert_eq!(with_losses(&history, &[10]), Verdict::Linearizable, "it was lost, too");
+    assert_eq!(with_losses(&history, &[10]), HistoryVerdict::Linearizable, "it was lost, too");
     let unheard = [&before[..], &[read(10, Some(9))]].concat();
     assert!(is_violated(&with_losses(&unheard, &[9])));
 }

@@ -7,7 +7,7 @@
 //! Increments compute new values that an outcome may show, so a history with increments merges
 //! nothing.
 
-use super::{Action, EXPIRING, Lives, Operation, Outcome, Value};
+use super::{EXPIRING, Lives, OperationOutcome, RegisterAction, RegisterOperation, RegisterValue};
 use std::collections::BTreeSet;
 
 /// Replacement for all unobserved values, without [`EXPIRING`].
@@ -23,23 +23,23 @@ pub(super) enum Values {
 
 impl Values {
     /// Collects the observed values. A value with a known expiry time is distinguishable, too.
-    pub(super) fn of(operations: &[Operation], lives: &Lives) -> Values {
+    pub(super) fn of(operations: &[RegisterOperation], lives: &Lives) -> Values {
         let mut seen: BTreeSet<u64> = lives.keys().copied().collect();
         for operation in operations {
             match operation.action {
-                Action::Increment => return Values::Counted,
-                Action::Swap(old, _) => drop(seen.insert(old)),
-                Action::Read
-                | Action::Probe
-                | Action::Write(_)
-                | Action::WriteExpiring(_)
-                | Action::WriteIfAbsent(_)
-                | Action::Exchange(_)
-                | Action::Delete
-                | Action::Take
-                | Action::Flush => {}
+                RegisterAction::Increment => return Values::Counted,
+                RegisterAction::Swap(old, _) => drop(seen.insert(old)),
+                RegisterAction::Read
+                | RegisterAction::Probe
+                | RegisterAction::Write(_)
+                | RegisterAction::WriteExpiring(_)
+                | RegisterAction::WriteIfAbsent(_)
+                | RegisterAction::Exchange(_)
+                | RegisterAction::Delete
+                | RegisterAction::Take
+                | RegisterAction::Flush => {}
             }
-            if let Some(Outcome::Value(Some(value))) = operation.outcome {
+            if let Some(OperationOutcome::Value(Some(value))) = operation.outcome {
                 seen.insert(value);
             }
         }
@@ -48,27 +48,27 @@ impl Values {
     }
 
     /// Returns the operations with all other values merged into one.
-    pub(super) fn merged(&self, operations: &[Operation]) -> Vec<Operation> {
-        let merged = |operation: &Operation| Operation {
+    pub(super) fn merged(&self, operations: &[RegisterOperation]) -> Vec<RegisterOperation> {
+        let merged = |operation: &RegisterOperation| RegisterOperation {
             action: self.action(operation.action),
             ..*operation
         };
         operations.iter().map(merged).collect()
     }
 
-    fn action(&self, action: Action) -> Action {
+    fn action(&self, action: RegisterAction) -> RegisterAction {
         match action {
-            Action::Write(new) => Action::Write(self.value(new)),
-            Action::WriteExpiring(new) => Action::WriteExpiring(self.value(new)),
-            Action::WriteIfAbsent(new) => Action::WriteIfAbsent(self.value(new)),
-            Action::Swap(old, new) => Action::Swap(old, self.value(new)),
-            Action::Exchange(new) => Action::Exchange(self.value(new)),
-            Action::Read
-            | Action::Probe
-            | Action::Increment
-            | Action::Delete
-            | Action::Take
-            | Action::Flush => action,
+            RegisterAction::Write(new) => RegisterAction::Write(self.value(new)),
+            RegisterAction::WriteExpiring(new) => RegisterAction::WriteExpiring(self.value(new)),
+            RegisterAction::WriteIfAbsent(new) => RegisterAction::WriteIfAbsent(self.value(new)),
+            RegisterAction::Swap(old, new) => RegisterAction::Swap(old, self.value(new)),
+            RegisterAction::Exchange(new) => RegisterAction::Exchange(self.value(new)),
+            RegisterAction::Read
+            | RegisterAction::Probe
+            | RegisterAction::Increment
+            | RegisterAction::Delete
+            | RegisterAction::Take
+            | RegisterAction::Flush => action,
         }
     }
 
@@ -81,7 +81,7 @@ impl Values {
 }
 
 /// Returns a value as text.
-pub(super) fn shown(value: Value) -> String {
+pub(super) fn shown(value: RegisterValue) -> String {
     match value {
         None => "nothing".to_owned(),
         Some(value) if value & !EXPIRING == UNSEEN => "an unseen value".to_owned(),

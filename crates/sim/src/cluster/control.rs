@@ -1,0 +1,103 @@
+//! Events, ends and successions of coordinators.
+
+use super::SimulatedCluster;
+use crate::timeline::PlannedEvent;
+use coordinator::{ConnectionId, Effect, Event};
+
+/// Time until the simulator tries again to start a coordinator, in microseconds.
+const AGAIN: std::ops::Range<u64> = 10_000..200_000;
+
+impl SimulatedCluster {
+    /// Passes an event to the coordinator at the other end of a connection, if it still runs.
+    pub(super) fn coordinate(&mut self, connection: ConnectionId, event: Event) -> Vec<Effect> {
+        match self.coordinators.at_end_of(connection) {
+            Some(number) => self.handle_at(number, event),
+            None => Vec::new(),
+        }
+    }
+
+    fn handle_at(&mut self, number: u32, event: Event) -> Vec<Effect> {
+        let output = self.coordinators.handle(number, event, &mut self.timeline);
+        if output.has_stopped {
+            self.end_coordinator(number);
+        }
+        output.effects
+    }
+
+    /// Handles the deadline of a coordinator.
+    pub(crate) fn tick_coordinator(&mut self, number: u32) {
+        if self.coordinators.is_due(number, &mut self.timeline) {
+            let effects = self.handle_at(number, Event::Tick);
+            self.apply_effects(effects);
+        }
+    }
+
+    /// Ends a coordinator. Servers notice this after they have received all its messages.
+    pub(super) fn end_coordinator(&mut self, number: u32) {
+        self.coordinators.remove(number);
+        for (place, server) in self.servers.iter().enumerate() {
+            let Some(connection) = server.link.connection else { continue };
+            if self.coordinators.at_end_of(connection) == Some(number) {
+                let delay = self.network.delay(&mut self.timeline.rng);
+                let at = server.link.down.max(self.timeline.now) + delay;
+                self.timeline.plan_at(at, PlannedEvent::Sever(place, connection));
+            }
+        }
+        if self.coordinators.current().is_none() {
+            let away = self.timeline.micros(100..50_000);
+            self.timeline.plan_in(away, PlannedEvent::Lead);
+        }
+    }
+
+    /// Lets another coordinator open the store, unless one leads.
+    pub(crate) fn lead(&mut self) {
+        if self.coordinators.current().is_some() {
+            return;
+        }
+        let is_open = self.coordinators.open(self.timeline.now);
+        let number = self.coordinators.newest();
+        let word = if is_open { "leads" } else { "cannot open" };
+        self.timeline.note(format_args!("coordinator {number} {word}"));
+        if is_open {
+            let effects = self.handle_at(number, Event::Tick);
+            return self.apply_effects(effects);
+        }
+        let again = self.timeline.micros(AGAIN);
+        self.timeline.plan_in(again, PlannedEvent::Lead);
+    }
+
+    /// Ends the coordinator; another one continues with its store.
+    pub(crate) fn restart_coordinator(&mut self) {
+        let Some(number) = self.coordinators.current() else { return };
+        self.timeline.note(format_args!("coordinator {number} is stopped"));
+        self.end_coordinator(number);
+    }
+
+    /// Pauses a coordinator without its knowledge, and lets another one take over.
+    pub(crate) fn take_over(&mut self) {
+        let Some(number) = self.coordinators.current() else { return };
+        let until = self.timeline.now + self.timeline.micros(1_000..400_000);
+        self.timeline.note(format_args!(
+            "coordinator {number} pauses until {until}, and another takes over"
+        ));
+        if !self.coordinators.open(self.timeline.now) {
+            return;
+        }
+        self.coordinators.pause(number, until);
+        let effects = self.handle_at(self.coordinators.newest(), Event::Tick);
+        self.apply_effects(effects);
+        for (place, server) in self.servers.iter().enumerate() {
+            // Some servers notice soon, others when the old coordinator has been silent for too
+            // long.
+            let later = self.timeline.micros(100..1_000_000);
+            if let Some(connection) = server.link.connection {
+                self.timeline.plan_in(later, PlannedEvent::Sever(place, connection));
+            }
+        }
+    }
+
+    /// Ends all coordinators that no longer lead, since the run comes to its end.
+    pub(crate) fn end_former_coordinators(&mut self) {
+        self.coordinators.former().into_iter().for_each(|number| self.end_coordinator(number));
+    }
+}

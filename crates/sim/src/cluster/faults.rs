@@ -1,0 +1,124 @@
+//! Faults beside those of messages: servers are partitioned or paused, clocks jump, disks fail.
+
+use super::SimulatedCluster;
+use crate::servers::SERVERS;
+use crate::settings::Knob;
+use crate::timeline::{Accident, PlannedEvent};
+use std::time::Duration;
+use wire::control::SILENCE_MAX;
+
+impl SimulatedCluster {
+    /// Starts the faults: clocks differ from the beginning, all others come later.
+    pub(crate) fn begin_faults(&mut self) {
+        if self.faults.has(Knob::Clock) {
+            self.faults.draw_skew(&mut self.timeline.rng);
+            (0..SERVERS).for_each(|place| self.jump_clock(place));
+        }
+        if self.faults.has(Knob::Store) {
+            let one_in = [10, 40, 200][self.timeline.rng.usize(..3)];
+            self.coordinators.set_store_failures(one_in);
+        }
+        self.faults.add_persistent(&self.profile, &mut self.timeline.rng);
+        let delay = self.timeline.micros(20_000..200_000);
+        self.timeline.plan_in(delay, PlannedEvent::Fault);
+    }
+
+    pub(crate) fn plan_fault(&mut self) {
+        let again = self.timeline.micros(5_000..200_000) * self.profile.slowness;
+        self.timeline.plan_in(again, PlannedEvent::Fault);
+    }
+
+    /// Ends all faults, so that everything can come to rest.
+    pub(crate) fn end_faults(&mut self) {
+        self.network.repair();
+        self.disks.repair_all();
+        self.coordinators.set_store_failures(0);
+        self.end_former_coordinators();
+    }
+
+    /// Partitions two servers, in one direction or in both.
+    pub(crate) fn partition_pair(&mut self, from: usize) {
+        let to = (from + self.timeline.rng.usize(1..SERVERS)) % SERVERS;
+        let until = self.timeline.now + self.draw_outage(600_000);
+        let is_both_ways = self.timeline.rng.bool();
+        let (one, other) = (self.servers[from].id, self.servers[to].id);
+        let way = if is_both_ways { "and back" } else { "one way" };
+        self.timeline.note(format_args!("cut from {one} to {other} {way} until {until}"));
+        self.network.partition(from, to, until);
+        self.losses.silent.extend([from, to]);
+        if is_both_ways {
+            self.network.partition(to, from, until);
+        }
+    }
+
+    /// Partitions a server from the coordinator and all servers, but not from its clients.
+    pub(crate) fn partition_server(&mut self, place: usize) {
+        let Some(connection) = self.servers[place].link.connection.take() else { return };
+        let until = self.timeline.now + self.draw_outage(1_000_000);
+        let id = self.servers[place].id;
+        self.timeline.note(format_args!("{id} is cut off until {until}"));
+        self.losses.silent.insert(place);
+        self.servers[place].node.set_linked(false);
+        self.hang_up(connection);
+        self.timeline.plan_at(until, PlannedEvent::Rejoin(place));
+        for other in (0..SERVERS).filter(|other| *other != place) {
+            self.network.partition(place, other, until);
+            self.network.partition(other, place, until);
+        }
+    }
+
+    /// Pauses a server without its knowledge.
+    pub(crate) fn pause(&mut self, place: usize) {
+        let until = self.timeline.now + self.draw_outage(700_000);
+        let server = &mut self.servers[place];
+        self.timeline.note(format_args!("{} pauses until {until}", server.id));
+        self.losses.silent.insert(place);
+        server.paused_until = until;
+        // A coordinator drops a server that is silent for so long; the server notices when it
+        // resumes.
+        let silent = self.timeline.now + SILENCE_MAX;
+        if let Some(connection) = server.link.connection
+            && silent < until
+        {
+            self.timeline.plan_at(silent, PlannedEvent::Hangup(connection));
+            self.timeline.plan_at(until, PlannedEvent::Sever(place, connection));
+        }
+    }
+
+    /// Sets a server's wall clock forward or back.
+    pub(crate) fn jump_clock(&mut self, place: usize) {
+        let ahead = self.timeline.rng.u64(..=self.faults.skew_max_millis);
+        let server = &mut self.servers[place];
+        self.timeline.note(format_args!("the clock of {} is {ahead} ms ahead", server.id));
+        server.clock_ahead_millis = ahead;
+    }
+
+    /// Lets a disk fail for a while, or damages a block of it for good.
+    pub(crate) fn trouble_disk(&mut self, place: usize) {
+        let id = self.servers[place].id;
+        if !self.faults.is_one_at_a_time() {
+            let Some(mode) = self.profile.mode() else { return };
+            let faults = self.disks.disk(place).inject_faults(&mut self.timeline.rng, mode);
+            self.timeline.note(format_args!("the disk of {id} fails: {faults:?}"));
+            self.losses.failing.insert(place);
+            let until = self.timeline.micros(1_000..200_000);
+            self.faults.extend_outages(self.timeline.now + until);
+            let repair = PlannedEvent::Accident(Accident::DiskRecovers(place));
+            return self.timeline.plan_in(until, repair);
+        }
+        if !self.faults.has_damage && self.is_whole() {
+            self.faults.has_damage = self.disks.disk(place).damage(&mut self.timeline.rng);
+            self.timeline.note(format_args!("a block of {id}'s disk is damaged"));
+        }
+    }
+
+    /// Returns whether every server serves its ranges and has all the replicas that it needs.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.servers.is_whole(self.timeline.now)
+    }
+
+    /// Draws the duration of an outage, usually up to `usual` microseconds.
+    pub(super) fn draw_outage(&mut self, usual: u64) -> Duration {
+        self.faults.draw_outage(usual, &self.profile, &mut self.timeline)
+    }
+}

@@ -1,0 +1,273 @@
+//! Messages between servers, and between servers and the coordinator: sending, changes by planted
+//! bugs, and delivery.
+
+use super::SimulatedCluster;
+use crate::agreement;
+use crate::planted::{self, Planted};
+use crate::reactor::Inbound;
+use crate::timeline::{PlannedEvent, ReactorPlace};
+use coordinator::{ConnectionId, Event};
+use node::reactor_for;
+use node::{Route, Sending, To};
+use protocols::migration::{peer, to_coordinator};
+use protocols::replication::timing::SILENT_AFTER;
+use std::time::Duration;
+use types::{ServerId, UnixMillis};
+use wire::control::{ClockQuestion, ClockReading, ClusterMap, FromCoordinator, ToCoordinator};
+use wire::peer::PeerMessage;
+
+/// Time after which a planted bug treats a pull as answered; the real code waits as long.
+const PULL_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Message on its way from one server to another.
+struct Transfer {
+    from: usize,
+    to: usize,
+    message: PeerMessage,
+    payload: Vec<u8>,
+    /// Delays of all copies that arrive.
+    copies: Vec<Duration>,
+}
+
+/// Messages between servers.
+impl SimulatedCluster {
+    /// Sends a message of a reactor to another server.
+    pub(crate) fn send(&mut self, from: ReactorPlace, sending: Sending) {
+        let Sending { to, mut message, mut payload, .. } = sending;
+        let Some(to) = self.receiver(to) else { return };
+        self.monitor.record_clock_step(from.server, &message, &self.servers);
+        self.tamper_sent(&mut message, &mut payload);
+        self.monitor.check_requests(from, &message, &mut self.timeline);
+        if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {
+            self.moves.accepted.insert(*migration);
+        }
+        let now = self.timeline.now;
+        let is_partitioned = self.network.is_partitioned(from.server, to.server, now);
+        let copies = self.network.copies(&mut self.timeline.rng, &message);
+        let copies = if is_partitioned { Vec::new() } else { copies };
+        let transfer = Transfer { from: from.server, to: to.server, message, payload, copies };
+        self.trace_transfer(&transfer);
+        self.record_silence(&transfer);
+        if agreement::is_changed_by_peer(&transfer.message) {
+            let places = [transfer.from, transfer.to];
+            self.faults.may_strike(places, &self.profile, &mut self.timeline);
+        }
+        let sender = self.servers[from.server].id;
+        let route = Route(u64::from(sender.0) << 16 | from.reactor as u64);
+        if self.profile.settings.planted == Some(Planted::LostReplyTakenForEmpty)
+            && transfer.copies.is_empty()
+            && let Some(message) = planted::emptied(&transfer.message)
+        {
+            let inbound = Inbound::peer(sender, route, message, Vec::new());
+            return self.timeline.plan_in(PULL_TIMEOUT, PlannedEvent::Arrive(to, inbound));
+        }
+        for delay in transfer.copies {
+            let (message, payload) = (transfer.message.clone(), transfer.payload.clone());
+            let inbound = Inbound::peer(sender, route, message, payload);
+            self.timeline.plan_in(delay, PlannedEvent::Arrive(to, inbound));
+        }
+    }
+
+    /// Returns the reactor at which a message arrives, if there is one.
+    fn receiver(&mut self, to: To) -> Option<ReactorPlace> {
+        match to {
+            // A connection ends with the process at its other end.
+            To::Back(route) => {
+                let server = self.servers.place(ServerId((route.0 >> 16) as u32))?;
+                Some(ReactorPlace { server, reactor: (route.0 & 0xffff) as usize })
+            }
+            To::Server(id) => {
+                let server = self.place_at_address(id)?;
+                let reactors = self.servers[server].reactors.len();
+                Some(ReactorPlace { server, reactor: self.timeline.rng.usize(..reactors) })
+            }
+        }
+    }
+
+    /// Returns the place at which a message to a server arrives. A sender that connects sends
+    /// before it knows the peer's identity, so a process at a dead server's address may get the
+    /// message.
+    fn place_at_address(&mut self, id: ServerId) -> Option<usize> {
+        let lives = self.servers.place(id);
+        if lives.is_some() || self.timeline.rng.bool() {
+            return lives;
+        }
+        let place = *self.losses.dead.get(&id)?;
+        (!self.servers[place].is_dead).then_some(place)
+    }
+
+    fn trace_transfer(&mut self, transfer: &Transfer) {
+        let Transfer { from, to, message, payload, copies } = transfer;
+        let (one, other) = (self.servers[*from].id, self.servers[*to].id);
+        let mut bytes = Vec::new();
+        // The product drops and logs such a message; the simulator treats it as a failure.
+        if let Err(error) = wire::frame::encode(message, payload.len(), &mut bytes) {
+            panic!("{error}: {}", peer(message));
+        }
+        bytes.extend(copies.iter().flat_map(|copy| copy.as_nanos().to_le_bytes()));
+        let line = format_args!("{one} → {other} {} {copies:?}", peer(message));
+        self.timeline.note_bytes(&[*from as u64, *to as u64], &bytes, line);
+    }
+
+    /// Records that a lost or late message may make a backup look silent.
+    fn record_silence(&mut self, transfer: &Transfer) {
+        let is_of_log =
+            matches!(transfer.message, PeerMessage::Append(_) | PeerMessage::Appended(_));
+        if is_of_log && transfer.copies.iter().all(|delay| *delay > SILENT_AFTER / 2) {
+            self.losses.silent.extend([transfer.from, transfer.to]);
+        }
+    }
+
+    /// Applies the planted bugs that change a message between servers.
+    fn tamper_sent(&mut self, message: &mut PeerMessage, payload: &mut Vec<u8>) {
+        match self.profile.settings.planted {
+            Some(Planted::FloorNotRaised) => planted::without_floor(message),
+            Some(Planted::ClockGoesBack) => planted::without_clock(message),
+            Some(Planted::BusyReadAsAbsent) if self.timeline.rng.u32(..4) == 0 => {
+                planted::without_records(message, payload);
+            }
+            Some(Planted::AbsentNotRemembered) => planted::without_absent(message),
+            _ => {}
+        }
+    }
+}
+
+/// Messages between servers and the coordinator.
+impl SimulatedCluster {
+    /// Sends a message of a server to its coordinator.
+    pub(crate) fn send_up(&mut self, place: usize, message: ToCoordinator) {
+        let from = self.servers[place].id;
+        self.timeline.note(format_args!("{from} → c {}", to_coordinator(&message)));
+        if let ToCoordinator::Flipped { migration } = message {
+            self.moves.accepted.insert(migration);
+        }
+        if let (Some(Planted::ThawedWithoutAsking), ToCoordinator::FlipUnanswered { migration }) =
+            (self.profile.settings.planted, &message)
+        {
+            let outcome = FromCoordinator::Outcome { migration: *migration, accepted: false };
+            let at = ReactorPlace { server: place, reactor: 0 };
+            let arrival = PlannedEvent::Arrive(at, Inbound::Control(Box::new(outcome)));
+            return self.timeline.plan_in(Duration::ZERO, arrival);
+        }
+        if agreement::is_changed_by_server(&message) {
+            self.faults.may_strike_near(place, &self.profile, &mut self.timeline);
+        }
+        let delay = self.network.delay(&mut self.timeline.rng);
+        let link = &mut self.servers[place].link;
+        let Some(connection) = link.connection else { return };
+        link.up = link.up.max(self.timeline.now + delay);
+        let at = link.up;
+        self.timeline.plan_at(at, PlannedEvent::Up(connection, Box::new(message)));
+    }
+
+    /// Delivers a message of a server to its coordinator.
+    pub(crate) fn arrive_up(&mut self, connection: ConnectionId, message: ToCoordinator) {
+        let until = self.coordinators.paused_until(connection);
+        if until > self.timeline.now {
+            return self.timeline.plan_at(until, PlannedEvent::Up(connection, Box::new(message)));
+        }
+        let is_up = self.servers.place_linked_by(connection).is_some();
+        if is_up || self.losses.still_carries(connection) {
+            let effects = self.coordinate(connection, Event::Received { connection, message });
+            self.apply_effects(effects);
+        }
+    }
+
+    /// Returns whether a message tells a server that another one serves its ranges, so that its
+    /// process must end.
+    pub(crate) fn is_fenced_by(
+        &self,
+        place: usize,
+        connection: ConnectionId,
+        message: &FromCoordinator,
+    ) -> bool {
+        self.servers[place].link.connection == Some(connection)
+            && matches!(message, FromCoordinator::Rejected { is_fenced: true, .. })
+    }
+
+    /// Delivers a message of a coordinator to a server.
+    pub(crate) fn arrive_down(
+        &mut self,
+        place: usize,
+        connection: ConnectionId,
+        message: FromCoordinator,
+    ) {
+        if self.servers[place].link.connection != Some(connection) {
+            return;
+        }
+        assert!(!self.is_fenced_by(place, connection, &message), "a fenced process has ended");
+        if let FromCoordinator::Mark(mark) = message {
+            return self.disks.save_mark(place, mark);
+        }
+        if message == FromCoordinator::Ping {
+            return self.answer_ping(place, connection);
+        }
+        if let FromCoordinator::Clock(question) = message {
+            self.answer_clock(place, question);
+        }
+        let Some(message) = self.tamper_down(place, message) else { return };
+        if agreement::is_changed_by_coordinator(&message) {
+            self.faults.may_strike_near(place, &self.profile, &mut self.timeline);
+        }
+        let reactors = self.servers[place].reactors.len() as u16;
+        let reactor = usize::from(reactor_for(&message, reactors).0);
+        let inbound = Inbound::Control(Box::new(message));
+        let at = ReactorPlace { server: place, reactor };
+        self.servers.deliver(at, inbound, &mut self.timeline);
+    }
+
+    /// Answers a ping as the link's own thread does, unless the process is paused.
+    fn answer_ping(&mut self, place: usize, connection: ConnectionId) {
+        let server = &mut self.servers[place];
+        let until = server.paused_until;
+        if until > self.timeline.now {
+            let ping = Box::new(FromCoordinator::Ping);
+            return self.timeline.plan_at(until, PlannedEvent::Down(place, connection, ping));
+        }
+        let is_stalled = server.pulse.is_stalled();
+        self.send_up(place, ToCoordinator::Pong { is_stalled });
+    }
+
+    /// Answers a clock question as the link's own thread does, unless the process is paused.
+    fn answer_clock(&mut self, place: usize, question: ClockQuestion) {
+        let (now, true_wall) = (self.timeline.now, self.timeline.wall());
+        let server = &mut self.servers[place];
+        if server.paused_until > now {
+            // The coordinator asks again.
+            return;
+        }
+        let (wall, expiry) = (server.wall(true_wall), server.pulse.clock(now));
+        let reading = ClockReading { asked: question.asked, wall, expiry };
+        self.send_up(place, ToCoordinator::Clock(reading));
+    }
+
+    /// Applies the planted bugs that change a message from the coordinator.
+    fn tamper_down(&mut self, place: usize, message: FromCoordinator) -> Option<FromCoordinator> {
+        match (self.profile.settings.planted, message) {
+            (Some(Planted::NeverNotKept), FromCoordinator::Decide { migration })
+                if !self.moves.accepted.contains(&migration) =>
+            {
+                self.send_up(place, ToCoordinator::Decided { migration, accepted: false });
+                None
+            }
+            (Some(Planted::RecoveredWithoutClock), FromCoordinator::Recover(mut part)) => {
+                part.clock_floor = UnixMillis(0);
+                Some(FromCoordinator::Recover(part))
+            }
+            (Some(Planted::ForgottenBeforeCut), FromCoordinator::Forget { migration, .. }) => {
+                Some(FromCoordinator::Forget { migration, remaining: Vec::new() })
+            }
+            (Some(Planted::StaleMapAccepted), FromCoordinator::Map(map)) => {
+                self.maps.push(map);
+                let newest = &self.maps[self.maps.len() - 1];
+                let taken = if self.timeline.rng.u32(..10) == 0 {
+                    &self.maps[self.timeline.rng.usize(..self.maps.len())]
+                } else {
+                    newest
+                };
+                Some(FromCoordinator::Map(ClusterMap { version: newest.version, ..taken.clone() }))
+            }
+            (_, message) => Some(message),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The cluster under test: servers, coordinators and disks, with the network between them and the
+//! faults that it meets.
+
+mod control;
+mod faults;
+mod links;
+mod messages;
+mod rollback;
+
+use crate::coordinators::Coordinators;
+use crate::disks::ServerDisks;
+use crate::failure::{Failure, Rule};
+use crate::faults::FaultSchedule;
+use crate::fleet::ServerFleet;
+use crate::losses::Losses;
+use crate::monitor::RuleMonitor;
+use crate::moves::MoveLog;
+use crate::network::Network;
+use crate::profile::RunProfile;
+use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
+use crate::servers::{ProcessSetup, SimulatedServer};
+use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
+use coordinator::{Effect, Event};
+use node::{DiskJob, Identity};
+use types::{Instant, KeyHash, OwnershipEpoch};
+use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
+
+/// Servers, coordinators and disks of a run, and everything that connects them.
+pub(crate) struct SimulatedCluster {
+    pub(crate) timeline: RunTimeline,
+    pub(crate) profile: RunProfile,
+    pub(crate) network: Network,
+    pub(crate) servers: ServerFleet,
+    pub(crate) disks: ServerDisks,
+    pub(crate) coordinators: Coordinators,
+    pub(crate) faults: FaultSchedule,
+    pub(crate) losses: Losses,
+    pub(crate) moves: MoveLog,
+    pub(crate) monitor: RuleMonitor,
+    /// For a planted bug: maps that were sent to servers.
+    maps: Vec<ClusterMap>,
+}
+
+/// Components of a cluster that are drawn from the seed.
+pub(crate) struct ClusterParts {
+    pub(crate) timeline: RunTimeline,
+    pub(crate) profile: RunProfile,
+    pub(crate) network: Network,
+    pub(crate) coordinators: Coordinators,
+    pub(crate) faults: FaultSchedule,
+}
+
+/// Processes and their turns.
+impl SimulatedCluster {
+    /// Creates a cluster without servers.
+    pub(crate) fn new(parts: ClusterParts) -> SimulatedCluster {
+        let ClusterParts { timeline, profile, network, coordinators, faults } = parts;
+        SimulatedCluster {
+            timeline,
+            profile,
+            network,
+            servers: ServerFleet::default(),
+            disks: ServerDisks::default(),
+            coordinators,
+            faults,
+            losses: Losses::default(),
+            moves: MoveLog::default(),
+            monitor: RuleMonitor::default(),
+            maps: Vec::new(),
+        }
+    }
+
+    /// Starts a process that joins the cluster: under its previous id if it has its own log,
+    /// otherwise as a new server. Returns `false` if no coordinator admits it.
+    pub(crate) fn start_server(&mut self, place: usize) -> bool {
+        let identity = self.coordinators.identity();
+        // A process with the log of its predecessor is the same server.
+        let before = self.servers.get(place).filter(|_| self.profile.has_local_logs());
+        let rejoin = before.map(|before| (identity.cluster, before.id));
+        let Some(connection) = self.open_connection(rejoin, None) else { return false };
+        // No server is connected under this id yet, so the welcome is for this server. The saved
+        // identity outlives the process only in runs with disks.
+        let is_persistent = self.profile.persistence.is_some();
+        let saved = self.disks.saved(place).filter(|_| is_persistent);
+        let message = ToCoordinator::Join(self.join_message(place, rejoin, saved));
+        let effects = self.coordinate(connection, Event::Received { connection, message });
+        let welcomed = effects.iter().find_map(|effect| match effect {
+            Effect::Send { message: FromCoordinator::Welcome { server, .. }, .. } => Some(*server),
+            Effect::Send { .. } | Effect::Close { .. } => None,
+        });
+        let Some(server) = welcomed else {
+            self.apply_effects(effects);
+            // The coordinator may wait for other servers first; this process does not.
+            let effects = self.coordinate(connection, Event::Closed { connection });
+            self.apply_effects(effects);
+            return false;
+        };
+        let mark = self.disks.saved(place).filter(|_| is_persistent).and_then(|it| it.mark);
+        self.disks.save_identity(place, (identity.cluster, server), mark);
+        let setup = ProcessSetup {
+            identity: Identity { cluster: identity.cluster, server },
+            seed: identity.seed,
+            memory_bytes: self.profile.memory_bytes,
+            disk: self.profile.persistence.map(|how| self.disks.disk(place).open(how)),
+            time: self.timeline.shared.clone(),
+            connection,
+        };
+        self.servers.put(place, SimulatedServer::new(place, setup));
+        self.servers.begin_reactors(place, &mut self.timeline);
+        self.apply_effects(effects);
+        self.check_new_link(place, connection);
+        true
+    }
+
+    /// Begins a turn that is due, and plans its second step. Returns whether it is the second step
+    /// that is due.
+    pub(crate) fn begin_turn(&mut self, at: ReactorPlace) -> bool {
+        let (now, true_wall) = (self.timeline.now, self.timeline.wall());
+        let server = &mut self.servers[at.server];
+        let (wall, paused_until) = (server.wall(true_wall), server.paused_until);
+        let reactor = &mut server.reactors[at.reactor];
+        if reactor.due != now {
+            return false; // Superseded: the reactor was woken earlier, or postponed.
+        }
+        if paused_until > now {
+            reactor.due = paused_until;
+            self.timeline.plan_at(paused_until, PlannedEvent::Turn(at));
+            return false;
+        }
+        if reactor.is_begun {
+            return true;
+        }
+        reactor.begin_turn(now, wall, self.profile.settings.planted);
+        // Now and then the operating system preempts the reactor.
+        let is_taken = self.timeline.rng.u32(..1000) == 0 && self.timeline.is_working();
+        let soon = self.timeline.micros(1..if is_taken { 12_000 } else { 10 });
+        reactor.due = now + soon;
+        self.timeline.plan_in(soon, PlannedEvent::Turn(at));
+        false
+    }
+
+    /// Draws whether background work gets a quantum in this turn.
+    pub(crate) fn draw_quantum(&mut self) -> bool {
+        self.timeline.rng.u32(..self.profile.quantum_one_in) == 0
+    }
+
+    /// Runs a part of a reactor's turn.
+    pub(crate) fn run_reactor<T>(
+        &mut self,
+        at: ReactorPlace,
+        has_quantum: bool,
+        out: &mut Vec<Outbound>,
+        part: impl FnOnce(&mut SimulatedReactor, &mut Surroundings<'_>) -> T,
+    ) -> T {
+        let planted = self.profile.settings.planted;
+        let input = TurnInput { now: self.timeline.now, has_quantum, planted };
+        self.servers[at.server].run_reactor(at.reactor, input, out, part)
+    }
+
+    /// Starts a job on the disk of a reactor's server.
+    pub(crate) fn start_disk_job(&mut self, at: ReactorPlace, job: DiskJob) {
+        // Now and then a disk is slow.
+        let is_busy = self.timeline.rng.u32(..20) == 0;
+        let delay = self.timeline.micros(20..if is_busy { 100_000 } else { 2_000 });
+        self.timeline.plan_in(delay, PlannedEvent::Disk(at, Box::new(job)));
+    }
+
+    /// Returns the epoch under which a server serves a hash.
+    pub(crate) fn serving_epoch(&self, place: usize, hash: KeyHash) -> Option<OwnershipEpoch> {
+        self.servers.serving_epoch(place, hash, &self.moves.accepted)
+    }
+
+    /// Checks a refusal: while every server lives, no outage is long, and no master can lack all
+    /// its backups, every operation that began meanwhile must be answered with data.
+    pub(crate) fn check_refused(
+        &self,
+        client: usize,
+        since: Instant,
+        register: usize,
+    ) -> Option<Failure> {
+        let has_long_outages = self.profile.slowness > 1
+            && (self.timeline.is_working() || since <= self.faults.outages_until);
+        let may_be_refused = self.losses.is_excused(register)
+            || self.losses.is_stalled(client)
+            || !self.losses.dead.is_empty()
+            || self.losses.may_lack_backups()
+            || self.profile.is_memory_scarce()
+            || has_long_outages;
+        (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))
+    }
+}

@@ -1,0 +1,249 @@
+//! Coordinators of a run: the leading one, and perhaps one that has not noticed that it no longer
+//! leads.
+//!
+//! If its store fails, a coordinator sends its pending messages and ends, as the real process
+//! does. Another one opens the store and continues. Another one may also open the store while the
+//! first one is paused. When the first one resumes, the store refuses its next change.
+
+use crate::metadata::FaultyMetaStore;
+use crate::planted::Planted;
+use crate::timeline::{PlannedEvent, RunTimeline};
+use coordinator::{
+    ConnectionId, Coordinator, Drawn, Effect, Event, Identity, Moment, Outbox, Settings,
+};
+use std::collections::BTreeMap;
+use types::Instant;
+use wire::control::MigrationReport;
+
+/// One coordinator process.
+#[derive(Debug)]
+struct CoordinatorProcess {
+    machine: Coordinator<FaultyMetaStore>,
+    /// Time of its next call if nothing happens before.
+    due: Option<Instant>,
+    /// End of the current pause.
+    paused_until: Instant,
+    /// Set if it has opened an old copy of the store.
+    is_of_copy: bool,
+}
+
+/// Output of a coordinator after an event.
+#[derive(Debug, Default)]
+pub(crate) struct CoordinatorOutput {
+    pub(crate) effects: Vec<Effect>,
+    /// Set if the coordinator ends, since its store failed or it no longer leads.
+    pub(crate) has_stopped: bool,
+}
+
+/// All coordinators of a run, and their metadata store.
+#[derive(Debug)]
+pub(crate) struct Coordinators {
+    identity: Identity,
+    store: FaultyMetaStore,
+    /// Latest copy of the store.
+    copy: Option<FaultyMetaStore>,
+    /// Set while new coordinators open the copy instead of the store.
+    is_rolled_back: bool,
+    /// For a planted bug: no server need confirm the store.
+    trusts_file: bool,
+    /// Live coordinators by number; the last one that opened the store has the highest.
+    alive: BTreeMap<u32, CoordinatorProcess>,
+    opened: u32,
+    /// Number of the coordinator at the other end of each connection.
+    connections: BTreeMap<ConnectionId, u32>,
+    /// Number of connections that servers have opened so far.
+    connections_opened: u64,
+}
+
+impl Coordinators {
+    pub(crate) fn new(identity: Identity, seed: u64, planted: Option<Planted>) -> Coordinators {
+        let store = FaultyMetaStore::new(seed, planted == Some(Planted::StoreWithoutCompare));
+        let mut coordinators = Coordinators {
+            identity,
+            store,
+            copy: None,
+            is_rolled_back: false,
+            trusts_file: planted == Some(Planted::OldStoreTrusted),
+            alive: BTreeMap::new(),
+            opened: 0,
+            connections: BTreeMap::new(),
+            connections_opened: 0,
+        };
+        assert!(coordinators.open(Instant(0)), "an empty store can be opened");
+        coordinators
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Lets another coordinator open the store. Returns `false` if the store fails.
+    pub(crate) fn open(&mut self, now: Instant) -> bool {
+        // A number of its own for each coordinator, and the same numbers in each run of the seed.
+        let term = u64::from(self.opened) + 1;
+        let drawn = Drawn { fresh: self.identity, term };
+        // Clocks differ by more than the limit allows; everything must still be correct.
+        let (limits_skew, trusts_file) = (false, self.trusts_file);
+        let settings = Settings { limits_skew, trusts_file, ..Settings::default() };
+        let (store, is_of_copy) = match &self.copy {
+            Some(copy) if self.is_rolled_back => (copy, true),
+            Some(_) | None => (&self.store, false),
+        };
+        let Ok(machine) = Coordinator::open(store.clone(), drawn, settings, now) else {
+            return false;
+        };
+        self.opened += 1;
+        let process =
+            CoordinatorProcess { machine, due: None, paused_until: Instant(0), is_of_copy };
+        self.alive.insert(self.opened, process);
+        true
+    }
+
+    /// Returns the number of the coordinator that opened the store last.
+    pub(crate) fn newest(&self) -> u32 {
+        self.opened
+    }
+
+    /// Registers a new connection to a coordinator.
+    pub(crate) fn connect(&mut self, number: u32) -> ConnectionId {
+        self.connections_opened += 1;
+        let connection = ConnectionId(self.connections_opened);
+        self.connections.insert(connection, number);
+        connection
+    }
+
+    /// Returns the number of the coordinator at the other end of a connection; it may have ended.
+    pub(crate) fn at_end_of(&self, connection: ConnectionId) -> Option<u32> {
+        self.connections.get(&connection).copied()
+    }
+
+    /// Returns whether the coordinator at the other end of a connection still runs.
+    pub(crate) fn is_served(&self, connection: ConnectionId) -> bool {
+        self.at_end_of(connection).is_some_and(|number| self.alive.contains_key(&number))
+    }
+
+    /// Passes an event to a coordinator, if it still runs, and plans its next deadline.
+    pub(crate) fn handle(
+        &mut self,
+        number: u32,
+        event: Event,
+        timeline: &mut RunTimeline,
+    ) -> CoordinatorOutput {
+        let at = Moment { now: timeline.now, wall: timeline.wall() };
+        let Some(process) = self.alive.get_mut(&number) else {
+            return CoordinatorOutput::default();
+        };
+        let mut out = Outbox::new();
+        if let Err(stopped) = process.machine.handle(at, event, &mut out) {
+            timeline.note(format_args!("coordinator {number} stops: {stopped}"));
+            return CoordinatorOutput { effects: out.drain().collect(), has_stopped: true };
+        }
+        let due = process.machine.next_deadline().map(|due| due.max(timeline.now));
+        if due != process.due {
+            process.due = due;
+            if let Some(due) = due {
+                timeline.plan_at(due, PlannedEvent::Coordinator(number));
+            }
+        }
+        CoordinatorOutput { effects: out.drain().collect(), has_stopped: false }
+    }
+
+    /// Returns whether a coordinator's deadline has come. Postpones the deadline of a coordinator
+    /// that is paused.
+    pub(crate) fn is_due(&mut self, number: u32, timeline: &mut RunTimeline) -> bool {
+        let Some(process) = self.alive.get_mut(&number) else { return false };
+        if process.due != Some(timeline.now) {
+            return false;
+        }
+        if process.paused_until > timeline.now {
+            let until = process.paused_until;
+            process.due = Some(until);
+            timeline.plan_at(until, PlannedEvent::Coordinator(number));
+            return false;
+        }
+        true
+    }
+
+    /// Pauses a coordinator without its knowledge.
+    pub(crate) fn pause(&mut self, number: u32, until: Instant) {
+        if let Some(process) = self.alive.get_mut(&number) {
+            process.paused_until = until;
+        }
+    }
+
+    /// Ends the process of a coordinator.
+    pub(crate) fn remove(&mut self, number: u32) {
+        self.alive.remove(&number);
+    }
+
+    /// Returns the coordinators that no longer lead.
+    pub(crate) fn former(&self) -> Vec<u32> {
+        self.alive.range(..self.opened).map(|(number, _)| *number).collect()
+    }
+
+    /// Lets new coordinators open the copy of the store.
+    pub(crate) fn roll_back(&mut self) {
+        assert!(self.copy.is_some(), "a rollback needs a copy of the store");
+        self.is_rolled_back = true;
+    }
+
+    pub(crate) fn is_rolled_back(&self) -> bool {
+        self.is_rolled_back
+    }
+
+    /// Ends the rollback. Returns `false` if there was none.
+    pub(crate) fn end_rollback(&mut self) -> bool {
+        std::mem::take(&mut self.is_rolled_back)
+    }
+
+    /// Drops the copy of the store.
+    pub(crate) fn drop_copy(&mut self) {
+        self.copy = None;
+    }
+
+    /// Returns the coordinator that opened the store last, if it still runs.
+    pub(crate) fn current(&self) -> Option<u32> {
+        self.alive.contains_key(&self.opened).then_some(self.opened)
+    }
+
+    /// Returns the newest coordinator's reports on migrations.
+    pub(crate) fn reports(&self) -> Vec<MigrationReport> {
+        self.alive.values().next_back().map(|process| process.machine.reports()).unwrap_or_default()
+    }
+
+    /// Returns whether this connection leads to the leading coordinator.
+    pub(crate) fn is_current(&self, connection: ConnectionId) -> bool {
+        !self.is_rolled_back && self.connections.get(&connection) == Some(&self.opened)
+    }
+
+    /// Copies the store.
+    pub(crate) fn copy_store(&mut self) {
+        self.copy = Some(self.store.copy());
+    }
+
+    /// Returns the number of servers that a coordinator on the copy would wait for before any
+    /// change, and the number of the copy's newest transaction.
+    pub(crate) fn awaited_by_copy(&self, now: Instant) -> Option<(usize, u64)> {
+        let copy = self.copy.as_ref()?;
+        let drawn = Drawn { fresh: self.identity, term: 0 };
+        let machine = Coordinator::open(copy.copy(), drawn, Settings::default(), now).ok()?;
+        Some((machine.awaited_servers(), copy.newest()))
+    }
+
+    /// Returns the coordinators that have opened the copy.
+    pub(crate) fn of_copy(&self) -> Vec<u32> {
+        let of_copy = self.alive.iter().filter(|(_, process)| process.is_of_copy);
+        of_copy.map(|(number, _)| *number).collect()
+    }
+
+    /// Returns the end of the pause of the coordinator at this connection.
+    pub(crate) fn paused_until(&self, connection: ConnectionId) -> Instant {
+        let process = self.connections.get(&connection).and_then(|number| self.alive.get(number));
+        process.map_or(Instant(0), |process| process.paused_until)
+    }
+
+    /// Lets one call of the store in this many fail from now on; 0: none.
+    pub(crate) fn set_store_failures(&self, one_in: u32) {
+        self.store.set_failures(one_in);
+    }
+}

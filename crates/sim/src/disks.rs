@@ -1,0 +1,181 @@
+//! Disks of servers that persist their logs, and their failures.
+
+use crate::servers::{OpenedDisk, Persistence, SERVERS, SavedIdentity};
+use crate::timeline::RunTimeline;
+use backup::{Disk as _, Faults, MemoryDisk, Replicas};
+use fastrand::Rng;
+use node::{Kept, Mode};
+use std::sync::Arc;
+use types::{ClusterId, ServerId};
+use wire::control::HistoryMark;
+use wire::replica::{BootId, HEADER_BYTES};
+
+/// Disk of one server, and the machine that contains it.
+#[derive(Debug, Default)]
+pub(crate) struct SimulatedDisk {
+    disk: MemoryDisk,
+    /// Number of reboots of the machine.
+    boots: u8,
+}
+
+impl SimulatedDisk {
+    /// Opens the contents for a new process.
+    pub(crate) fn open(&self, persistence: Persistence) -> OpenedDisk {
+        self.repair();
+        let boot = BootId([self.boots; 16]);
+        let disk = Arc::new(self.disk.clone());
+        match persistence {
+            Persistence::LocalLog(mode) => {
+                let kept = Kept::find(disk, boot).expect("a server's persisted log is complete");
+                OpenedDisk::LocalLog(kept, mode)
+            }
+            Persistence::Replicated(plan, segment_bytes) => {
+                let opened = Replicas::open(disk, boot).expect("this disk can be read");
+                OpenedDisk::Replicas(opened.replicas, plan, segment_bytes)
+            }
+        }
+    }
+
+    /// Copies the contents, as a backup tool does.
+    pub(crate) fn copy(&self) -> SimulatedDisk {
+        SimulatedDisk { disk: self.disk.copy(), boots: self.boots }
+    }
+
+    /// Restores the contents of a copy. The machine stays the same.
+    pub(crate) fn restore(&mut self, copy: &SimulatedDisk) {
+        self.disk = copy.disk.copy();
+    }
+
+    /// Ends all failures of the disk.
+    pub(crate) fn repair(&self) {
+        self.disk.set_faults(Faults::default());
+    }
+
+    /// Makes the disk fail in a random way from now on. Syncs fail only in `disk`: in other modes
+    /// a disk that does not keep its data counts as a server that is down.
+    pub(crate) fn inject_faults(&self, rng: &mut Rng, mode: Mode) -> Faults {
+        let none = Faults::default();
+        let kinds = if mode == Mode::Disk { 3 } else { 2 };
+        let faults = match rng.u32(..kinds) {
+            0 => Faults { capacity: Some(0), ..none },
+            1 => {
+                let after = rng.usize(..600);
+                // Not drawn: a further draw would change the runs of all seeds. A truncated
+                // header that cannot be removed needs an operator: no server starts on it.
+                let removals_fail = after % 2 == 1 && after >= HEADER_BYTES;
+                Faults { write_fails_after: Some(after), removals_fail, ..none }
+            }
+            _ => Faults { syncs_fail: true, ..none },
+        };
+        self.disk.set_faults(faults);
+        faults
+    }
+
+    /// Changes a bit of some file. Returns whether there was a bit to change.
+    pub(crate) fn damage(&self, rng: &mut Rng) -> bool {
+        let files = self.disk.list().unwrap_or_default().into_iter();
+        let mut files: Vec<_> = files.map(|file| (file, self.disk.contents(file).len())).collect();
+        files.retain(|(_, length)| *length > 0);
+        if files.is_empty() {
+            return false;
+        }
+        let (file, length) = files[rng.usize(..files.len())];
+        self.disk.damage(file, rng.usize(..length), 1 << rng.u32(..8));
+        true
+    }
+}
+
+/// Earlier copy of a server's folder.
+#[derive(Debug)]
+struct FolderCopy {
+    place: usize,
+    disk: SimulatedDisk,
+    saved: Option<SavedIdentity>,
+}
+
+/// Everything that outlives the servers' processes.
+#[derive(Debug, Default)]
+pub(crate) struct ServerDisks {
+    disks: [SimulatedDisk; SERVERS],
+    /// Identity and newest mark that each place knows. They survive the process if servers persist
+    /// anything.
+    saved: [Option<SavedIdentity>; SERVERS],
+    folder_copy: Option<FolderCopy>,
+}
+
+impl ServerDisks {
+    pub(crate) fn disk(&self, place: usize) -> &SimulatedDisk {
+        &self.disks[place]
+    }
+
+    pub(crate) fn saved(&self, place: usize) -> Option<SavedIdentity> {
+        self.saved[place]
+    }
+
+    /// Returns the newest mark that each place knows.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = Option<HistoryMark>> {
+        self.saved.iter().map(|saved| saved.and_then(|saved| saved.mark))
+    }
+
+    /// Saves the identity of a new process.
+    pub(crate) fn save_identity(
+        &mut self,
+        place: usize,
+        number: (ClusterId, ServerId),
+        mark: Option<HistoryMark>,
+    ) {
+        self.saved[place] = Some(SavedIdentity { number, mark });
+    }
+
+    /// Saves the mark of a transaction that the coordinator reports to a server.
+    pub(crate) fn save_mark(&mut self, place: usize, mark: HistoryMark) {
+        if let Some(saved) = &mut self.saved[place]
+            && saved.mark.is_none_or(|known| mark.is_after(&known))
+        {
+            saved.mark = Some(mark);
+        }
+    }
+
+    /// Ends all failures of all disks.
+    pub(crate) fn repair_all(&self) {
+        self.disks.iter().for_each(SimulatedDisk::repair);
+    }
+
+    /// Drops what a process has not written, or the unsynced bytes as well if its machine loses
+    /// power.
+    pub(crate) fn lose_unwritten(
+        &mut self,
+        place: usize,
+        id: ServerId,
+        loses_power: bool,
+        timeline: &mut RunTimeline,
+    ) {
+        let SimulatedDisk { disk, boots } = &mut self.disks[place];
+        if loses_power {
+            timeline.note(format_args!("the machine of {id} loses power"));
+            *boots += 1;
+            disk.power_cut(&mut |below| timeline.rng.usize(..below));
+        } else {
+            disk.kill_process();
+        }
+    }
+
+    /// Returns the place of the folder that has been copied.
+    pub(crate) fn copied_place(&self) -> Option<usize> {
+        self.folder_copy.as_ref().map(|copy| copy.place)
+    }
+
+    /// Copies a server's folder, as a backup tool does.
+    pub(crate) fn copy_folder(&mut self, place: usize) {
+        let (disk, saved) = (self.disks[place].copy(), self.saved[place]);
+        self.folder_copy = Some(FolderCopy { place, disk, saved });
+    }
+
+    /// Restores the copied folder, for the next process at its place.
+    pub(crate) fn restore_folder(&mut self) {
+        if let Some(FolderCopy { place, disk, saved }) = self.folder_copy.take() {
+            self.disks[place].restore(&disk);
+            self.saved[place] = saved;
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Fault schedule of a run: the kinds of faults that it has, how often servers die, and the end of
+//! its outages.
+//!
+//! Each run has some kinds of faults and not others, since faults that always happen hide each
+//! other.
+//!
+//! Replicated servers die at the worst moments: right after a protocol message, several at a time,
+//! all at once, and machines with everything that their disks had not synced. The durability mode
+//! decides which accidents a run may have. In every mode processes may die in any number and
+//! order: their disks survive, with the bytes that the operating system had not written. In
+//! `disk`, machines may fail as well. In the other modes a machine that loses power loses its
+//! unsynced bytes, and a damaged block loses a replica; these modes promise durability only while
+//! fewer servers than replicas are down at once. Such accidents therefore happen one at a time,
+//! and the next one only when everything is whole again.
+
+use crate::profile::RunProfile;
+use crate::servers::SERVERS;
+use crate::settings::{Knob, RunSettings};
+use crate::timeline::{Accident, PlannedEvent, RunTimeline};
+use fastrand::Rng;
+use node::Plan;
+use std::time::Duration;
+use types::Instant;
+
+/// Kinds of faults, with the number of fifths of the runs that have them.
+const FAULTS: [(Knob, u32); 8] = [
+    (Knob::Link, 2),
+    (Knob::PairPartition, 2),
+    (Knob::Pause, 2),
+    (Knob::Clock, 2),
+    (Knob::Restart, 2),
+    (Knob::Takeover, 1),
+    (Knob::Store, 1),
+    (Knob::Crash, 1),
+];
+
+/// Largest lead of a server's wall clock over the true one, in milliseconds.
+const SKEW_MAX_MILLIS: u64 = 5_000;
+
+/// Usual lead in milliseconds: so small that the servers' clocks converge within seconds.
+const SKEW_MILLIS: u64 = 200;
+
+/// Longest outage in microseconds: somewhat more than the five-second timeouts.
+const OUTAGE_MAX: u64 = 8_000_000;
+
+/// Death settings of a run with replicated servers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeathRates {
+    /// One in this many messages that change agreed state triggers a death; 0: none.
+    after_message_one_in: u32,
+    /// One death in this many triggers another one shortly after; 0: none.
+    twin_one_in: u32,
+    /// Set if servers die only while all others are whole; then machines and disks may fail as
+    /// well.
+    is_one_at_a_time: bool,
+}
+
+impl DeathRates {
+    pub(crate) fn draw(rng: &mut Rng, settings: &RunSettings, plan: Plan) -> DeathRates {
+        let after_message_one_in = [0, 60, 400][rng.usize(..3)];
+        let twin_one_in = [0, 2, 6][rng.usize(..3)];
+        let is_one_at_a_time = rng.u32(..3) == 0 && plan.replicas > 1;
+        let has = |knob, number| if settings.has(knob) { number } else { 0 };
+        DeathRates {
+            after_message_one_in: has(Knob::Deaths, after_message_one_in),
+            twin_one_in: has(Knob::Deaths, twin_one_in),
+            is_one_at_a_time: is_one_at_a_time && settings.has(Knob::Machines),
+        }
+    }
+}
+
+/// Faults that a run may have, and the state of those that have begun.
+#[derive(Debug)]
+pub(crate) struct FaultSchedule {
+    kinds: Vec<Knob>,
+    death_rates: DeathRates,
+    /// Set once a disk has a damaged block.
+    pub(crate) has_damage: bool,
+    /// Maximal lead of a server's wall clock over the true one, in milliseconds.
+    pub(crate) skew_max_millis: u64,
+    /// End of all outages so far.
+    pub(crate) outages_until: Instant,
+}
+
+impl FaultSchedule {
+    /// Draws the kinds of faults of a run.
+    pub(crate) fn draw_kinds(rng: &mut Rng, settings: &RunSettings) -> Vec<Knob> {
+        let drawn = FAULTS.into_iter().filter(|&(_, often)| rng.u32(..5) < often);
+        let mut drawn: Vec<Knob> = drawn.map(|(knob, _)| knob).collect();
+        drawn.retain(|&knob| settings.has(knob));
+        drawn
+    }
+
+    pub(crate) fn new(kinds: Vec<Knob>, death_rates: DeathRates) -> FaultSchedule {
+        FaultSchedule {
+            kinds,
+            death_rates,
+            has_damage: false,
+            skew_max_millis: 0,
+            outages_until: Instant(0),
+        }
+    }
+
+    pub(crate) fn has(&self, kind: Knob) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
+    /// Removes a kind of fault from the rest of the run.
+    pub(crate) fn remove(&mut self, kind: Knob) {
+        self.kinds.retain(|fault| *fault != kind);
+    }
+
+    /// Draws the kind of the next fault.
+    pub(crate) fn draw_fault(&self, rng: &mut Rng) -> Knob {
+        self.kinds[rng.usize(..self.kinds.len())]
+    }
+
+    pub(crate) fn is_one_at_a_time(&self) -> bool {
+        self.death_rates.is_one_at_a_time
+    }
+
+    /// Draws the largest difference of clocks.
+    pub(crate) fn draw_skew(&mut self, rng: &mut Rng) {
+        let is_far = rng.u32(..3) == 0;
+        self.skew_max_millis = if is_far { SKEW_MAX_MILLIS } else { SKEW_MILLIS };
+    }
+
+    /// Adds the faults that only runs with persistent or replicated logs have.
+    pub(crate) fn add_persistent(&mut self, profile: &RunProfile, rng: &mut Rng) {
+        let settings = &profile.settings;
+        if profile.persistence.is_some() && settings.has(Knob::Crash) {
+            self.kinds.push(Knob::Crash);
+        }
+        if profile.replicas() == 0 {
+            return;
+        }
+        if self.is_one_at_a_time() {
+            self.kinds.retain(|fault| matches!(fault, Knob::Crash | Knob::Clock));
+        } else {
+            for fault in [Knob::Blackout, Knob::Partition] {
+                if rng.u32(..3) == 0 && settings.has(fault) {
+                    self.kinds.push(fault);
+                }
+            }
+        }
+        if rng.bool() && settings.has(Knob::Disk) {
+            self.kinds.push(Knob::Disk);
+        }
+        if rng.u32(..3) == 0 && settings.has(Knob::Rollback) {
+            self.kinds.push(Knob::Rollback);
+        }
+    }
+
+    /// May plan a death, since a message that changes agreed state was just sent between these
+    /// places.
+    pub(crate) fn may_strike(
+        &self,
+        places: [usize; 2],
+        profile: &RunProfile,
+        timeline: &mut RunTimeline,
+    ) {
+        let one_in = self.death_rates.after_message_one_in;
+        let is_possible =
+            one_in > 0 && timeline.is_working() && profile.replicas() > 0 && self.has(Knob::Crash);
+        if !is_possible || timeline.rng.u32(..one_in) != 0 {
+            return;
+        }
+        let soon = [10, 300, 3_000][timeline.rng.usize(..3)];
+        let soon = timeline.micros(0..soon);
+        let is_coordinator = self.has(Knob::Restart) && timeline.rng.u32(..3) == 0;
+        let accident = match is_coordinator {
+            true => Accident::CoordinatorStops,
+            false => Accident::ServerDies(places[timeline.rng.usize(..2)]),
+        };
+        timeline.plan_in(soon, PlannedEvent::Accident(accident));
+    }
+
+    /// Does the same for a message between a server and the coordinator.
+    pub(crate) fn may_strike_near(
+        &self,
+        place: usize,
+        profile: &RunProfile,
+        timeline: &mut RunTimeline,
+    ) {
+        if self.death_rates.after_message_one_in > 0 {
+            let other = (place + timeline.rng.usize(1..SERVERS)) % SERVERS;
+            self.may_strike([place, other], profile, timeline);
+        }
+    }
+
+    /// May plan the death of a second server shortly after that of the first one.
+    pub(crate) fn may_strike_twin(
+        &self,
+        place: usize,
+        profile: &RunProfile,
+        timeline: &mut RunTimeline,
+    ) {
+        let twin = self.death_rates.twin_one_in;
+        if twin > 0 && profile.replicas() > 0 && timeline.rng.u32(..twin) == 0 {
+            let other = (place + timeline.rng.usize(1..SERVERS)) % SERVERS;
+            let soon = timeline.micros(0..20_000);
+            timeline.plan_in(soon, PlannedEvent::Accident(Accident::ServerDies(other)));
+        }
+    }
+
+    /// Draws the duration of an outage: usually up to `usual` microseconds, in some runs longer
+    /// than the five-second timeouts.
+    pub(crate) fn draw_outage(
+        &mut self,
+        usual: u64,
+        profile: &RunProfile,
+        timeline: &mut RunTimeline,
+    ) -> Duration {
+        let is_long = profile.slowness > 1 && timeline.rng.u32(..3) == 0 && timeline.is_working();
+        let outage = timeline.micros(1_000..if is_long { OUTAGE_MAX } else { usual });
+        self.extend_outages(timeline.now + outage);
+        outage
+    }
+
+    /// Records that an outage lasts until this time.
+    pub(crate) fn extend_outages(&mut self, until: Instant) {
+        self.outages_until = self.outages_until.max(until);
+    }
+}

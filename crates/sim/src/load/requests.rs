@@ -1,0 +1,202 @@
+//! Requests of the clients, as bytes that are cut into pieces.
+
+use super::ClientLoad;
+use crate::clients::{ExpectedReply, JobState};
+use crate::cluster::SimulatedCluster;
+use crate::commands;
+use crate::network::in_pieces;
+use crate::reactor::Inbound;
+use crate::servers::SERVERS;
+use crate::timeline::{PlannedEvent, ReactorPlace};
+use crate::workload::{ClientJob, FLUSHED_TABLE, TABLE};
+use front::core::ConnectionId;
+use resp::RequestWriter;
+use types::TableId;
+
+/// Server and table of a request.
+struct RequestTarget {
+    place: usize,
+    table: TableId,
+}
+
+impl ClientLoad {
+    /// Writes a job's request into the connection to the believed owner of its register, or now
+    /// and then to another server.
+    pub(super) fn send_request(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
+        let client = self.clients.client_of(slot);
+        let RequestTarget { place, table } = self.draw_target(cluster, client, slot);
+        if cluster.servers[place].is_dead && self.clients.connection(client, place).is_none() {
+            let delay = cluster.network.delay(&mut cluster.timeline.rng);
+            return cluster.timeline.plan_in(delay, PlannedEvent::Refused(slot));
+        }
+        self.prepare_connection(cluster, client, place, table);
+        let is_transaction = self.write_transaction(cluster, client, place, slot);
+        let connection = self.clients.ask(client, place, slot);
+        let (id, mut output) = (connection.id, std::mem::take(&mut connection.output));
+        let (before, out) = (output.len(), &mut output);
+        let open = self.clients.job(slot);
+        match open.job {
+            ClientJob::Operation(..) if is_transaction => RequestWriter::write(&[b"EXEC"], out),
+            ClientJob::Operation(register, action) => {
+                commands::write(&self.workload.registers[register], action, out);
+            }
+            ClientJob::Flush(_) => RequestWriter::write(&[b"FLUSHDB"], out),
+            ClientJob::Count(..) => RequestWriter::write(&[b"DBSIZE"], out),
+            ClientJob::Walk(_) => write_scan_step(&open.state, out),
+        }
+        let job = open.job;
+        let to = cluster.servers[place].id;
+        let line = format_args!("{client}.{slot} on {id} to {to} {job:?}");
+        let numbers = [slot as u64, id.number()];
+        cluster.timeline.note_bytes(&numbers, &output[before..], line);
+        if let Some(connection) = self.clients.connection(client, place) {
+            connection.output = output;
+        }
+    }
+
+    /// Returns the believed owner of a job's register, or now and then another server.
+    fn draw_target(
+        &self,
+        cluster: &mut SimulatedCluster,
+        client: usize,
+        slot: usize,
+    ) -> RequestTarget {
+        match self.clients.job(slot).job {
+            ClientJob::Operation(register, _) => {
+                let register = &self.workload.registers[register];
+                let known = self.clients.owner(client, register.slot());
+                let is_lost = cluster.timeline.is_working() && cluster.timeline.rng.u32(..30) == 0;
+                let known = known.filter(|_| !is_lost);
+                let place = known.or_else(|| cluster.servers.draw_live(&mut cluster.timeline));
+                RequestTarget { place: place.unwrap_or(0), table: register.table }
+            }
+            ClientJob::Flush(place) => RequestTarget { place, table: FLUSHED_TABLE },
+            ClientJob::Walk(place) => RequestTarget { place, table: TABLE },
+            ClientJob::Count(place, table) => RequestTarget { place, table },
+        }
+    }
+
+    /// Turns some operations on pairs into transactions. Returns `true` if all but `EXEC` is
+    /// written.
+    fn write_transaction(
+        &mut self,
+        cluster: &mut SimulatedCluster,
+        client: usize,
+        place: usize,
+        slot: usize,
+    ) -> bool {
+        let ClientJob::Operation(register, action) = self.clients.job(slot).job else {
+            return false;
+        };
+        if cluster.timeline.rng.u32(..4) != 0 {
+            return false;
+        }
+        let register = &self.workload.registers[register];
+        let Some(connection) = self.clients.connection(client, place) else { return false };
+        let count = commands::write_collected(register, action, &mut connection.output);
+        connection.expected.extend((0..count).map(|_| ExpectedReply::Queued(slot)));
+        count > 0
+    }
+
+    /// Prepares the connection for a request on a table. Now and then sends an `ECHO` first.
+    fn prepare_connection(
+        &mut self,
+        cluster: &mut SimulatedCluster,
+        client: usize,
+        place: usize,
+        table: TableId,
+    ) {
+        let reactors = cluster.servers[place].reactors.len();
+        let (rng, echoes) = (&mut cluster.timeline.rng, &mut self.echoes);
+        let connection = self.clients.connect(client, place, || rng.usize(..reactors));
+        if connection.table != table {
+            connection.table = table;
+            let number = table.0.to_string();
+            RequestWriter::write(&[b"SELECT", number.as_bytes()], &mut connection.output);
+            connection.expected.push_back(ExpectedReply::Selected);
+        }
+        if rng.u32(..50) == 0 {
+            *echoes += 1;
+            let text = echoes.to_string();
+            RequestWriter::write(&[b"ECHO", text.as_bytes()], &mut connection.output);
+            connection.expected.push_back(ExpectedReply::Echo(*echoes));
+        }
+    }
+
+    /// Sends the written requests of a client, in one or several pieces per connection, in order.
+    pub(super) fn flush_outputs(&mut self, cluster: &mut SimulatedCluster, client: usize) {
+        for place in 0..SERVERS {
+            let Some(connection) = self.clients.connection(client, place) else { continue };
+            if connection.output.is_empty() {
+                continue;
+            }
+            let output = std::mem::take(&mut connection.output);
+            if cluster.servers[place].is_dead {
+                continue;
+            }
+            let id = connection.id;
+            let at_reactor = ReactorPlace { server: place, reactor: connection.reactor };
+            let is_new = !std::mem::replace(&mut connection.is_announced, true);
+            let mut at = connection.up;
+            if is_new {
+                let opened = PlannedEvent::Arrive(at_reactor, Inbound::Opened(id));
+                cluster.timeline.plan_at(cluster.timeline.now, opened);
+            }
+            for piece in in_pieces(output, &mut cluster.timeline.rng) {
+                at =
+                    at.max(cluster.timeline.now + cluster.network.delay(&mut cluster.timeline.rng));
+                let arrival = PlannedEvent::Arrive(at_reactor, Inbound::Bytes(id, piece));
+                cluster.timeline.plan_at(at, arrival);
+            }
+            if let Some(connection) = self.clients.connection(client, place) {
+                connection.up = at;
+            }
+        }
+    }
+
+    /// Refuses a job since no process listens at the address.
+    pub(crate) fn connection_refused(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
+        let client = self.clients.client_of(slot);
+        if let ClientJob::Operation(register, _) = self.clients.job(slot).job {
+            self.clients.forget_owner(client, self.workload.registers[register].slot());
+        }
+        self.refuse(cluster, slot);
+        self.think_later(cluster, client);
+    }
+
+    /// Ends a job that was not executed; its client continues with another job.
+    pub(super) fn refuse(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
+        let (client, open) = (self.clients.client_of(slot), self.clients.job(slot));
+        if let ClientJob::Operation(register, _) = open.job
+            && let Some(failure) = cluster.check_refused(client, open.since, register)
+        {
+            cluster.timeline.fail(failure);
+        }
+        self.clients.refuse(cluster.timeline.now, slot);
+    }
+
+    /// Handles a broken connection: the outcome of the jobs that were sent on it is unknown.
+    pub(crate) fn connection_broken(&mut self, cluster: &mut SimulatedCluster, id: ConnectionId) {
+        let Some((client, slots)) = self.clients.disconnect(id) else { return };
+        for slot in slots {
+            match self.clients.job(slot).job {
+                ClientJob::Operation(..) => self.clients.give_up(cluster.timeline.now, slot),
+                ClientJob::Flush(_) => self.clients.give_up_flush(cluster.timeline.now, slot),
+                ClientJob::Walk(_) | ClientJob::Count(..) => {
+                    self.clients.refuse(cluster.timeline.now, slot)
+                }
+            }
+        }
+        self.think_later(cluster, client);
+    }
+}
+
+/// Appends the next step of a scan.
+fn write_scan_step(state: &JobState, out: &mut Vec<u8>) {
+    let JobState::Scan(scan) = state else {
+        unreachable!("a scan has another state than {state:?}")
+    };
+    let writer = RequestWriter::new(4, out).argument(b"SCAN");
+    let writer = writer.argument(scan.cursor.to_string().as_bytes());
+    drop(writer.argument(b"COUNT").integer(20));
+}

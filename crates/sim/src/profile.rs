@@ -1,0 +1,146 @@
+//! Environment of the servers in one run, drawn once from the seed.
+
+use crate::faults::DeathRates;
+use crate::servers::Persistence;
+use crate::settings::{Knob, RunSettings};
+use crate::workload::Workload;
+use fastrand::Rng;
+use node::{Mode, Plan};
+use std::time::Duration;
+
+/// Scrubbing interval of the backups, in runs that scrub.
+const SCRUB_INTERVAL: Duration = Duration::from_millis(700);
+
+/// Memory of a server in bytes: enough for several migrations with their reservations.
+const MEMORY_BYTES: usize = 256 << 20;
+
+/// One run in this many has servers with less memory.
+const SCARCE_ONE_IN: u32 = 8;
+
+/// One run in this many has servers that persist their logs.
+const PERSISTENT_ONE_IN: u32 = 4;
+
+/// Memory, segment size and value length factor in runs that are to clean their logs.
+const SMALL_MEMORY_BYTES: [usize; 2] = [3 << 20, 4 << 20];
+const SMALL_SEGMENT_BYTES: usize = 64 << 10;
+const SMALL_LENGTH: usize = 12;
+
+/// Mixed into the seed for the separate random numbers of replicated runs.
+const REPLICATED: u64 = 0x7265_706c_6963_6173;
+
+/// One run in this many is long.
+const LONG_ONE_IN: u32 = 16;
+
+/// Factor by which long runs last longer and are slower.
+const LONG_SLOWNESS: u32 = 16;
+
+/// Settings of a run, and everything about its servers that stays the same from start to end.
+#[derive(Debug)]
+pub(crate) struct RunProfile {
+    pub(crate) settings: RunSettings,
+    /// Memory of each server, in bytes.
+    pub(crate) memory_bytes: usize,
+    /// Way in which servers persist their logs, if they do.
+    pub(crate) persistence: Option<Persistence>,
+    /// Set if ranges move although servers persist their logs.
+    pub(crate) persisted_ranges_move: bool,
+    /// Factor by which the run's own delays are longer.
+    pub(crate) slowness: u32,
+    /// One turn in this many has a background quantum.
+    pub(crate) quantum_one_in: u32,
+}
+
+/// Persistence of the servers' logs, and the deaths that go with it.
+struct PersistenceDraw {
+    persistence: Option<Persistence>,
+    persisted_ranges_move: bool,
+    is_small: bool,
+    small_memory_bytes: usize,
+    death_rates: DeathRates,
+}
+
+impl PersistenceDraw {
+    /// Draws from a separate generator, so that other runs stay the same.
+    fn draw(settings: &RunSettings, is_persistent: bool, mode: Mode) -> PersistenceDraw {
+        let mut rng = Rng::with_seed(settings.seed ^ REPLICATED);
+        let is_replicated = is_persistent && rng.bool() && settings.has(Knob::Replicated);
+        let is_persistent = is_persistent || settings.is_replicated;
+        let is_replicated = is_replicated || settings.is_replicated;
+        // Not drawn: a further draw would change the runs of all seeds.
+        let scrub = settings.seed.is_multiple_of(2).then_some(SCRUB_INTERVAL);
+        let plan = Plan { mode, replicas: rng.u16(1..=2), scrub };
+        let persisted_ranges_move =
+            is_replicated && rng.u32(..4) != 0 && settings.has(Knob::Lineage);
+        let death_rates = match is_replicated {
+            true => DeathRates::draw(&mut rng, settings, plan),
+            false => DeathRates::default(),
+        };
+        let is_small = is_replicated && rng.bool() && settings.has(Knob::Small);
+        let small_memory_bytes = SMALL_MEMORY_BYTES[rng.usize(..2)];
+        let persistence = match is_replicated {
+            true => Persistence::Replicated(plan, is_small.then_some(SMALL_SEGMENT_BYTES)),
+            false => Persistence::LocalLog(mode),
+        };
+        PersistenceDraw {
+            persistence: is_persistent.then_some(persistence),
+            persisted_ranges_move,
+            is_small,
+            small_memory_bytes,
+            death_rates,
+        }
+    }
+}
+
+impl RunProfile {
+    /// Draws the environment of the servers, and how often they die.
+    pub(crate) fn draw(
+        rng: &mut Rng,
+        settings: RunSettings,
+        workload: &mut Workload,
+    ) -> (RunProfile, DeathRates) {
+        let is_scarce = rng.u32(..SCARCE_ONE_IN) == 0 && settings.has(Knob::Memory);
+        let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
+        let is_persistent = rng.u32(..PERSISTENT_ONE_IN) == 0 && settings.has(Knob::LocalLog);
+        let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
+        let drawn = PersistenceDraw::draw(&settings, is_persistent, mode);
+        if drawn.is_small {
+            workload.lengthen(SMALL_LENGTH);
+        }
+        let memory_bytes = match (drawn.is_small, is_scarce) {
+            (true, _) => drawn.small_memory_bytes,
+            (false, true) => scarce,
+            (false, false) => MEMORY_BYTES,
+        };
+        let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
+        let quantum_one_in = [1, 5, 25][rng.usize(..3)];
+        let profile = RunProfile {
+            settings,
+            memory_bytes,
+            persistence: drawn.persistence,
+            persisted_ranges_move: drawn.persisted_ranges_move,
+            slowness: if is_long { LONG_SLOWNESS } else { 1 },
+            quantum_one_in,
+        };
+        (profile, drawn.death_rates)
+    }
+
+    /// Returns the number of replicas that other servers have of each log.
+    pub(crate) fn replicas(&self) -> u16 {
+        self.persistence.map_or(0, Persistence::replicas)
+    }
+
+    /// Returns the durability mode of the logs, if they are persisted.
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        self.persistence.map(Persistence::mode)
+    }
+
+    /// Returns whether each server has its own log on its own disk, and therefore keeps its id.
+    pub(crate) fn has_local_logs(&self) -> bool {
+        self.persistence.is_some_and(|persistence| persistence.replicas() == 0)
+    }
+
+    /// Returns whether servers have less memory than usual.
+    pub(crate) fn is_memory_scarce(&self) -> bool {
+        self.memory_bytes < MEMORY_BYTES
+    }
+}

@@ -1,0 +1,212 @@
+//! Faults and deaths as they happen, and the processes that start in place of dead ones.
+
+use super::ClusterRun;
+use crate::cluster::SimulatedCluster;
+use crate::losses::is_in_doubt;
+use crate::servers::SERVERS;
+use crate::settings::Knob;
+use crate::timeline::{Accident, PlannedEvent};
+use node::Mode;
+use store::TabletState;
+use types::HashRange;
+
+/// Faults.
+impl ClusterRun {
+    /// Lets one of the run's faults happen, and plans the next one.
+    pub(super) fn inject_fault(&mut self) {
+        let cluster = &mut self.cluster;
+        if !cluster.timeline.is_working() || cluster.faults.is_empty() {
+            return;
+        }
+        let Some(place) = cluster.servers.draw_live(&mut cluster.timeline) else {
+            return cluster.plan_fault();
+        };
+        match cluster.faults.draw_fault(&mut cluster.timeline.rng) {
+            Knob::Link => cluster.break_link(place),
+            Knob::PairPartition => cluster.partition_pair(place),
+            Knob::Pause => cluster.pause(place),
+            Knob::Clock => cluster.jump_clock(place),
+            Knob::Restart => cluster.restart_coordinator(),
+            Knob::Takeover => cluster.take_over(),
+            Knob::Rollback => self.roll_back(place),
+            // The store fails at random by itself.
+            Knob::Store => {}
+            Knob::Blackout => self.black_out(),
+            Knob::Partition => cluster.partition_server(place),
+            Knob::Disk => cluster.trouble_disk(place),
+            Knob::Crash => {
+                self.crash(place);
+                let cluster = &mut self.cluster;
+                // There are only three servers, and lost data cannot be lost twice.
+                if cluster.profile.persistence.is_none() && cluster.timeline.rng.u32(..3) != 0 {
+                    cluster.faults.remove(Knob::Crash);
+                }
+            }
+            Knob::Memory
+            | Knob::Deaths
+            | Knob::Machines
+            | Knob::Small
+            | Knob::Long
+            | Knob::MessageFaults
+            | Knob::Moves
+            | Knob::Cancels
+            | Knob::Pipelines
+            | Knob::Flushes
+            | Knob::LocalLog
+            | Knob::Replicated
+            | Knob::Lineage
+            | Knob::Expiry => unreachable!("no fault"),
+        }
+        self.cluster.plan_fault();
+    }
+
+    /// Lets a planned accident or repair happen.
+    pub(super) fn strike(&mut self, accident: Accident) {
+        let is_working = self.cluster.timeline.is_working();
+        match accident {
+            Accident::DiskRecovers(place) => self.cluster.disks.disk(place).repair(),
+            Accident::ServerDies(place) if is_working => self.crash(place),
+            Accident::CoordinatorStops if is_working => self.cluster.restart_coordinator(),
+            Accident::ServerDies(_) | Accident::CoordinatorStops => {}
+        }
+    }
+
+    /// Kills a server as one of the run's faults: its process, or its machine.
+    fn crash(&mut self, place: usize) {
+        let cluster = &mut self.cluster;
+        let is_one_at_a_time = cluster.faults.is_one_at_a_time();
+        if cluster.servers[place].is_dead || is_one_at_a_time && !cluster.is_whole() {
+            return;
+        }
+        let may_lose_power = cluster.profile.mode() == Some(Mode::Disk) || is_one_at_a_time;
+        let loses_power = may_lose_power && cluster.timeline.rng.bool();
+        self.kill(place, loses_power);
+        let SimulatedCluster { faults, profile, timeline, .. } = &mut self.cluster;
+        faults.may_strike_twin(place, profile, timeline);
+    }
+
+    /// Kills all servers at once; in `disk`, mostly by a power failure.
+    fn black_out(&mut self) {
+        let cluster = &mut self.cluster;
+        let is_durable = cluster.profile.mode() == Some(Mode::Disk);
+        let loses_power = is_durable && cluster.timeline.rng.u32(..4) != 0;
+        cluster.timeline.note(format_args!("all servers die"));
+        (0..SERVERS).for_each(|place| self.kill(place, loses_power));
+        if self.cluster.timeline.rng.bool() {
+            self.cluster.faults.remove(Knob::Blackout);
+        }
+    }
+
+    /// Copies a store or folder, or restores an earlier copy.
+    fn roll_back(&mut self, place: usize) {
+        match self.cluster.faults.is_one_at_a_time() {
+            true => self.roll_back_folder(place),
+            false => self.cluster.roll_back_store(),
+        }
+    }
+
+    /// Copies the folder of a server; or kills the server and restores an earlier copy for the
+    /// next process. The disk loses later data, which a run may do to one disk at a time.
+    fn roll_back_folder(&mut self, place: usize) {
+        let cluster = &mut self.cluster;
+        let Some(copied) = cluster.disks.copied_place() else {
+            return cluster.disks.copy_folder(place);
+        };
+        if cluster.is_whole() && !cluster.servers[copied].is_dead {
+            let id = cluster.servers[copied].id;
+            cluster.timeline.note(format_args!("an old copy of {id}'s folder is restored"));
+            self.kill(copied, false);
+            self.cluster.disks.restore_folder();
+        }
+    }
+}
+
+/// Deaths.
+impl ClusterRun {
+    /// Kills a process, and drops its memory and everything in transit to it. With `loses_power`,
+    /// its machine fails as well.
+    pub(super) fn kill(&mut self, place: usize, loses_power: bool) {
+        let cluster = &mut self.cluster;
+        // At least one server must remain to be asked.
+        let is_last = cluster.profile.replicas() == 0 && cluster.servers.live().count() < 2;
+        if cluster.servers[place].is_dead || is_last {
+            return;
+        }
+        let id = cluster.servers[place].id;
+        let is_persistent = cluster.profile.persistence.is_some();
+        cluster.timeline.note(format_args!("{id} dies"));
+        cluster.losses.dead.insert(id, place);
+        match is_persistent {
+            true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
+            false => self.record_losses(place),
+        }
+        let SimulatedCluster { timeline, servers, losses, .. } = &mut self.cluster;
+        timeline.cancel_events_at(place);
+        let server = &mut servers[place];
+        server.is_dead = true;
+        server.reactors.clear();
+        if let Some(connection) = server.link.connection.take() {
+            losses.record_hanging(connection);
+            let last = timeline.now.max(server.link.up);
+            timeline.plan_at(last, PlannedEvent::Hangup(connection));
+        }
+        self.load.break_connections(place, timeline);
+        if is_persistent || timeline.rng.u32(..4) != 0 {
+            let away = timeline.micros(500..1_500_000);
+            timeline.plan_in(away, PlannedEvent::Start(place));
+        }
+    }
+
+    /// Starts another process at the address of a dead one.
+    pub(super) fn start_again(&mut self, place: usize) {
+        let cluster = &mut self.cluster;
+        let ahead = cluster.servers[place].clock_ahead_millis;
+        if !cluster.start_server(place) {
+            let again = cluster.timeline.micros(10_000..500_000);
+            return cluster.timeline.plan_in(again, PlannedEvent::Start(place));
+        }
+        let server = &mut cluster.servers[place];
+        server.clock_ahead_millis = ahead;
+        cluster.timeline.note(format_args!("{} starts in place of a dead one", server.id));
+    }
+
+    /// Records the data that has died with a server that does not persist its log.
+    fn record_losses(&mut self, place: usize) {
+        let workload = &self.load.workload;
+        let cluster = &mut self.cluster;
+        let id = cluster.servers[place].id;
+        let reports = cluster.coordinators.reports();
+        let mut excused: Vec<HashRange> = Vec::new();
+        let tablets = cluster.servers[place].node.store().tablets();
+        for tablet in tablets.iter() {
+            match &tablet.state {
+                TabletState::Serving | TabletState::Securing(_) => {
+                    cluster.losses.record_gone(tablet.range);
+                }
+                // The source may not know yet that the flip was accepted, and may serve again.
+                TabletState::Arriving(arrival) if is_in_doubt(&reports, arrival.migration()) => {
+                    for register in workload.registers_in(tablet.range) {
+                        self.load.clients.lose(cluster.timeline.now, register);
+                    }
+                    // The source then serves under its earlier epoch.
+                    cluster.monitor.forget_epochs(tablet.range);
+                }
+                TabletState::Arriving(_) => cluster.losses.record_gone(tablet.range),
+                TabletState::Frozen => {}
+                // The rest has arrived at the target, or is excused below.
+                TabletState::Leaving => continue,
+                // The dead server never owned the range: another one recovers it.
+                TabletState::Recovering(_) => continue,
+            }
+            excused.push(tablet.range);
+        }
+        // The coordinator has no confirmation from the owner, so these ranges were never served.
+        let map = cluster.servers[place].node.map();
+        let born = map.tablets.iter().filter(|tablet| tablet.owner == id && tablet.is_born);
+        excused.extend(born.map(|tablet| tablet.range));
+        for range in excused {
+            cluster.losses.excuse(workload.registers_in(range));
+        }
+        cluster.losses.excuse_not_arrived(id, &mut cluster.servers, &workload.registers);
+    }
+}

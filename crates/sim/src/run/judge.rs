@@ -1,0 +1,114 @@
+//! Checks at the end of a run: the histories of the clients, and the contents of the servers.
+
+use super::ClusterRun;
+use crate::clients::ExpiryTolerance;
+use crate::failure::{Failure, Rule};
+use crate::history::HistoryVerdict;
+use crate::inspect::ServerContents;
+use crate::servers::SimulatedServer;
+use crate::settings::Knob;
+use protocols::replication::timing::CLOCK_LEASE;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use store::BEHIND_MAX_MILLIS;
+
+impl ClusterRun {
+    /// Checks the histories of the clients, and the final contents of the servers.
+    pub(super) fn judge(&mut self) -> Option<Failure> {
+        match self.load.clients.judge(self.expiry_tolerance()) {
+            Some((register, HistoryVerdict::Violated(text))) => {
+                let key = &self.load.workload.registers[register].keys[0].1;
+                let key = String::from_utf8_lossy(key);
+                return Some(Rule::Linearizable.broken(format!("{key}: {text}")));
+            }
+            Some((register, _)) => {
+                return Some(Rule::Decided.broken(format!("register {register}")));
+            }
+            None => {}
+        }
+        self.judge_servers().err()
+    }
+
+    /// Returns the time by which values may expire too early or too late.
+    ///
+    /// If clocks differ by little and no process dies, no value expires early: lifetimes count by
+    /// the clock of the range, which moves with it and makes a step only if the range is joined
+    /// with another. A process that starts begins with its own wall clock. All ranges of a dead
+    /// server continue with the latest of their clocks. If the server itself had recovered a
+    /// range from a disk, with a clock up to a second behind, values that were written there lose
+    /// that second.
+    fn expiry_tolerance(&self) -> ExpiryTolerance {
+        let faults = &self.cluster.faults;
+        let skew = Duration::from_millis(faults.skew_max_millis);
+        let is_steady = !self.cluster.profile.settings.is_replicated
+            && !faults.has(Knob::Crash)
+            && skew < protocols::clock::FOLLOWED_MAX;
+        let behind = Duration::from_millis(BEHIND_MAX_MILLIS);
+        let again = if self.cluster.losses.dead.len() > 1 { behind } else { Duration::ZERO };
+        let steps = self.cluster.monitor.clock_steps();
+        let early = if is_steady { steps } else { skew + CLOCK_LEASE + again };
+        // A range's clock falls behind by the duration of a flip, which is up to a second.
+        let late = skew + 4 * CLOCK_LEASE + behind;
+        ExpiryTolerance { early: early + Duration::from_millis(2), late }
+    }
+
+    /// Checks that a scan over all servers finds exactly the records that the last reads saw,
+    /// each at one server.
+    fn judge_servers(&mut self) -> Result<(), Failure> {
+        let mut seen: BTreeMap<&[u8], u64> = BTreeMap::new();
+        let mut unknown: BTreeSet<&[u8]> = BTreeSet::new();
+        for (number, register) in self.load.workload.registers.iter().enumerate() {
+            let keys = register.keys.iter().map(|(_, key)| key.as_slice());
+            match self.load.clients.last_read(number) {
+                Some(Some(value)) => seen.extend(keys.map(|key| (key, value))),
+                Some(None) => {}
+                None if self.cluster.losses.is_excused(number) => unknown.extend(keys),
+                None => {
+                    let key = String::from_utf8_lossy(&register.keys[0].1);
+                    return Err(Rule::Answered.broken(format!("no server answers for {key}")));
+                }
+            }
+        }
+        for server in self.cluster.servers.iter_mut().filter(|server| !server.is_dead) {
+            let ServerContents { mut held, .. } = judge_counts(server)?;
+            held.retain(|key, _| !unknown.contains(key.as_slice()));
+            for (key, value) in held {
+                if seen.remove(key.as_slice()) != Some(value) {
+                    let key = String::from_utf8_lossy(&key);
+                    let text = format!("{} holds {value} for {key}: no read sees it", server.id);
+                    return Err(Rule::NothingStray.broken(text));
+                }
+            }
+        }
+        match seen.first_key_value() {
+            Some((key, value)) => {
+                let key = String::from_utf8_lossy(key);
+                Err(Rule::NothingLost.broken(format!("no server holds {key} = {value}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks that a server's counts match a scan, and that it has no records outside its ranges.
+fn judge_counts(server: &mut SimulatedServer) -> Result<ServerContents, Failure> {
+    let id = server.id;
+    let left = server.inspector.left_behind();
+    if !left.is_empty() {
+        return Err(Rule::NothingStray.broken(format!("{id} holds {left:?}")));
+    }
+    let contents = server.inspector.scan();
+    let words = server.inspector.words();
+    let found = contents.held.len() as u64 + contents.others;
+    if found != words && !(contents.may_have_tombstones && found < words) {
+        let (held, others) = (contents.held.len(), contents.others);
+        let text = format!("{id} counts {words} records, serves {held}, and holds {others} others");
+        return Err(Rule::CountsMatch.broken(text));
+    }
+    let (live, bytes) = (server.node.store().usage().log.live_bytes, contents.bytes);
+    if live != bytes && !(contents.may_have_tombstones && bytes < live) {
+        let text = format!("{id} counts {live} live bytes and holds {bytes}");
+        return Err(Rule::CountsMatch.broken(text));
+    }
+    Ok(contents)
+}

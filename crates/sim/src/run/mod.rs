@@ -1,0 +1,237 @@
+//! One run: a cluster and its clients, driven event by event from one seed.
+//!
+//! A run has three phases. First, clients work while ranges move. Then all faults end, and
+//! everything comes to rest. Last, clients read every register once more, and the run checks the
+//! observations of the clients and the contents of the servers.
+
+mod accidents;
+mod ending;
+mod judge;
+
+use crate::cluster::{ClusterParts, SimulatedCluster};
+use crate::coordinators::Coordinators;
+use crate::failure::{Report, Rule};
+use crate::faults::FaultSchedule;
+use crate::load::ClientLoad;
+use crate::monitor;
+use crate::moves;
+use crate::network::Network;
+use crate::planted::Planted;
+use crate::profile::RunProfile;
+use crate::reactor::{Inbound, Outbound, SimulatedReactor};
+use crate::servers::SERVERS;
+use crate::settings::{Knob, RunSettings};
+use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
+use crate::trace::Trace;
+use crate::workload::Workload;
+use fastrand::Rng;
+use std::time::Duration;
+use types::{ClusterId, HashSeed, Instant};
+
+/// One request for a move in this many is followed by another at once.
+const BURST_ONE_IN: u32 = 6;
+
+/// Cluster and clients of one run.
+struct ClusterRun {
+    cluster: SimulatedCluster,
+    load: ClientLoad,
+    /// Time that the clients worked, once they have stopped.
+    worked: Option<Duration>,
+    /// Deadline for everything to come to rest.
+    rest_by: Instant,
+    /// Time at which everything that expires has expired by every clock.
+    expired_by: Instant,
+}
+
+/// Runs one seed. A failed assertion of the real code is a failure like any other.
+pub fn run(settings: &RunSettings) -> Report {
+    ::planted::plant(settings.planted.and_then(Planted::inside));
+    let run = std::panic::AssertUnwindSafe(|| ClusterRun::new(settings.clone()).run());
+    std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Report {
+            trace: 0,
+            operations: 0,
+            moved: 0,
+            not_moved: 0,
+            worked: Duration::ZERO,
+            refused: 0,
+            longest: Duration::ZERO,
+            failure: Some(Rule::NoPanic.broken(text.unwrap_or_default())),
+        }
+    })
+}
+
+/// Setup.
+impl ClusterRun {
+    fn new(settings: RunSettings) -> ClusterRun {
+        let mut rng = Rng::with_seed(settings.seed);
+        let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
+        let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
+        let mut load = ClientLoad::draw(workload, &mut rng, &settings);
+        let network = Network::draw(&mut rng, &settings);
+        let kinds = FaultSchedule::draw_kinds(&mut rng, &settings);
+        let (profile, death_rates) = RunProfile::draw(&mut rng, settings, &mut load.workload);
+        let RunSettings { seed, planted, is_printed, .. } = profile.settings;
+        let cluster = SimulatedCluster::new(ClusterParts {
+            timeline: RunTimeline::new(rng, Trace::new(is_printed)),
+            profile,
+            network,
+            coordinators: Coordinators::new(identity, seed, planted),
+            faults: FaultSchedule::new(kinds, death_rates),
+        });
+        let (rest_by, expired_by) = (Instant(0), Instant(0));
+        let mut run = ClusterRun { cluster, load, worked: None, rest_by, expired_by };
+        for place in 0..SERVERS {
+            assert!(run.cluster.start_server(place), "a small cluster takes every server");
+        }
+        run.plan();
+        run
+    }
+
+    /// Plans the first event of each kind.
+    fn plan(&mut self) {
+        let SimulatedCluster { timeline, profile, .. } = &mut self.cluster;
+        // The ranges of a dead server are served again after a third of a second.
+        let usual = if profile.replicas() > 0 { 400_000..2_000_000 } else { 200_000..800_000 };
+        let end = timeline.micros(usual) * profile.slowness;
+        let end = profile.settings.until.map_or(end, |until| end.min(until));
+        timeline.plan_in(end, PlannedEvent::Rest);
+        // Clients begin after the first map has arrived.
+        for client in 0..self.load.clients.count() {
+            self.load.clients.begins_to_think(client);
+            timeline.plan_in(Duration::from_millis(5), PlannedEvent::Think(client));
+        }
+        timeline.plan_in(Duration::from_millis(10), PlannedEvent::Move);
+        self.cluster.begin_faults();
+    }
+}
+
+/// Events.
+impl ClusterRun {
+    fn run(mut self) -> Report {
+        while let Some(event) = self.cluster.timeline.next_event() {
+            self.handle(event);
+        }
+        let failure = self.cluster.timeline.take_failure().or_else(|| self.judge());
+        let (timeline, moves) = (&self.cluster.timeline, &self.cluster.moves);
+        let moved = moves.succeeded();
+        Report {
+            trace: timeline.fingerprint(),
+            operations: self.load.clients.operations(),
+            moved,
+            not_moved: moves.reports.len() - moved,
+            worked: self.worked.unwrap_or(timeline.now.since(Instant(0))),
+            refused: self.load.clients.refused(),
+            longest: self.load.clients.longest,
+            failure,
+        }
+    }
+
+    fn handle(&mut self, event: PlannedEvent) {
+        let cluster = &mut self.cluster;
+        match event {
+            PlannedEvent::Turn(at) => self.turn(at),
+            PlannedEvent::Arrive(at, inbound) => {
+                cluster.monitor.record_absent(at, &inbound);
+                cluster.servers.deliver(at, inbound, &mut cluster.timeline);
+            }
+            PlannedEvent::Up(connection, message) => cluster.arrive_up(connection, *message),
+            PlannedEvent::Down(place, connection, message) => {
+                match cluster.is_fenced_by(place, connection, &message) {
+                    true => self.kill(place, false),
+                    false => cluster.arrive_down(place, connection, *message),
+                }
+            }
+            PlannedEvent::Answer(connection, bytes) => {
+                self.load.receive(cluster, connection, bytes)
+            }
+            PlannedEvent::Think(client) => self.load.think(cluster, client),
+            PlannedEvent::Broken(connection) => self.load.connection_broken(cluster, connection),
+            PlannedEvent::Refused(slot) => self.load.connection_refused(cluster, slot),
+            PlannedEvent::Move => self.request_move(),
+            PlannedEvent::Fault => self.inject_fault(),
+            PlannedEvent::Rejoin(place) => cluster.rejoin(place),
+            PlannedEvent::Hangup(connection) => cluster.hang_up(connection),
+            PlannedEvent::Disk(at, job) => {
+                let done = Inbound::Disk(job.carry_out());
+                cluster.servers.deliver(at, done, &mut cluster.timeline);
+            }
+            PlannedEvent::Start(place) => self.start_again(place),
+            PlannedEvent::Coordinator(number) => cluster.tick_coordinator(number),
+            PlannedEvent::Sever(place, connection) => cluster.sever(place, connection),
+            PlannedEvent::Lead => cluster.lead(),
+            PlannedEvent::RestoreStore => cluster.restore_store(),
+            PlannedEvent::Accident(accident) => self.strike(accident),
+            PlannedEvent::Rest => self.rest(),
+        }
+    }
+
+    /// Runs a step of a reactor's turn.
+    fn turn(&mut self, at: ReactorPlace) {
+        if !self.cluster.begin_turn(at) {
+            return;
+        }
+        let place = at.server;
+        let mut out = Vec::new();
+        let has_quantum = self.cluster.draw_quantum();
+        self.cluster.run_reactor(at, false, &mut out, SimulatedReactor::listen);
+        self.check_progress(place);
+        let is_busy = self.cluster.run_reactor(at, has_quantum, &mut out, SimulatedReactor::turn);
+        self.cluster.servers.plan_next_turn(at, is_busy, &mut self.cluster.timeline);
+        for outbound in out {
+            match outbound {
+                Outbound::Peer(sending) => self.cluster.send(at, sending),
+                Outbound::Control(message) => self.cluster.send_up(place, message),
+                Outbound::Bytes(connection, bytes) => {
+                    self.load.send_reply(&mut self.cluster, connection, bytes);
+                }
+                Outbound::Disk(job) => self.cluster.start_disk_job(at, job),
+            }
+        }
+        self.plant_in_store(place);
+        self.check_progress(place);
+        let SimulatedCluster { timeline, servers, losses, monitor, .. } = &mut self.cluster;
+        monitor.check_tablets(place, servers, self.load.workload.slots(), losses, timeline);
+        if servers[place].has_ended() {
+            return self.kill(place, false);
+        }
+        servers.wake_all(place, timeline);
+    }
+
+    /// Applies the planted bugs that change the records of a server.
+    fn plant_in_store(&mut self, place: usize) {
+        let inspector = &mut self.cluster.servers[place].inspector;
+        let registers = &self.load.workload.registers;
+        match self.cluster.profile.settings.planted {
+            Some(Planted::ReclaimedWithoutTombstone) => {
+                inspector.reclaim_without_tombstone(registers);
+            }
+            Some(Planted::DeleteWithoutTombstone) => inspector.drop_tombstones(registers),
+            _ => {}
+        }
+    }
+
+    fn check_progress(&mut self, place: usize) {
+        let SimulatedCluster { timeline, servers, .. } = &mut self.cluster;
+        monitor::check_progress(place, servers, &self.load.workload.registers, timeline);
+    }
+
+    /// Lets an operator ask for a move, and plans the next request.
+    fn request_move(&mut self) {
+        let SimulatedCluster { timeline, profile, servers, .. } = &mut self.cluster;
+        let ranges_stay = profile.persistence.is_some() && !profile.persisted_ranges_move;
+        if !timeline.is_working() || ranges_stay {
+            return;
+        }
+        let ask = moves::draw_request(&profile.settings, &self.load.workload, servers, timeline);
+        timeline.note(format_args!("request: {ask:?}"));
+        self.cluster.ask(ask);
+        let SimulatedCluster { timeline, profile, .. } = &mut self.cluster;
+        let is_burst = timeline.rng.u32(..BURST_ONE_IN) == 0;
+        let usual = if profile.settings.has(Knob::Moves) { 30_000 } else { 600_000 };
+        let pause = if is_burst { Duration::ZERO } else { timeline.micros(500..usual) };
+        timeline.plan_in(pause * profile.slowness, PlannedEvent::Move);
+    }
+}
