@@ -110,6 +110,8 @@ impl<S: MetaStore> Coordinator<S> {
             self.connections.remove(&old);
             self.callers.remove(&old);
             self.flushes.retain(|flush| flush.connection != old);
+            self.standing.closed(old);
+            self.clocks.forget_join(old);
             out.push(Effect::Close { connection: old });
         }
         self.connections.insert(connection, Some(server));
@@ -149,6 +151,9 @@ impl<S: MetaStore> Coordinator<S> {
         out: &mut Outbox,
     ) {
         tracing::warn!(%connection, reason, "rejected");
+        // Its held join or asks must not be processed later: no event tells that it has ended.
+        self.standing.closed(connection);
+        self.clocks.forget_join(connection);
         self.connections.remove(&connection);
         self.callers.remove(&connection);
         let message = FromCoordinator::Rejected { reason, is_fenced };

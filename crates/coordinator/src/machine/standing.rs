@@ -203,7 +203,9 @@ impl<S: MetaStore> Coordinator<S> {
         }
         self.map_is_stale = true;
         for (connection, join) in waiting {
-            self.join(at, connection, join, out)?;
+            if self.connections.contains_key(&connection) {
+                self.join(at, connection, join, out)?;
+            }
         }
         for (asker, ask) in questions {
             if self.connections.contains_key(&asker.connection) {
