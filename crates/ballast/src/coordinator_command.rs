@@ -4,8 +4,8 @@ use crate::{cluster_key, coordinator_metrics, metrics};
 use anyhow::{Context, bail};
 use clap::Args;
 use coordinator::{
-    Drawn, FileStore, Identity, MemoryStore, Settings, holds_cluster, only_server, serve,
-    serve_rebuild,
+    ClusterIdentity, CoordinatorSettings, Drawn, FileStore, MemoryStore, holds_cluster,
+    only_server, serve, serve_rebuild,
 };
 use handshake::Credentials;
 use runtime::files::{make_directory, sync_directory};
@@ -65,7 +65,12 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     let return_max = Duration::from_millis(arguments.failure_timeout);
     let silence_max = Duration::from_millis(arguments.silence_timeout);
     let trusts_file = arguments.trust_file;
-    let settings = Settings { return_max, silence_max, trusts_file, ..Settings::default() };
+    let settings = CoordinatorSettings {
+        return_max,
+        silence_max,
+        trusts_file,
+        ..CoordinatorSettings::default()
+    };
     match &arguments.data_dir {
         None => serve(listener, credentials, MemoryStore::default(), drawn()?, settings)?,
         Some(folder) => {
@@ -131,7 +136,7 @@ pub(crate) fn start_embedded(
     let server = store.as_ref().map(only_server).transpose()?.flatten();
     let drawn = drawn()?;
     std::thread::Builder::new().name("coordinator".into()).spawn(move || {
-        let settings = Settings::default();
+        let settings = CoordinatorSettings::default();
         let ended = match store {
             Some(store) => serve(listener, credentials, store, drawn, settings),
             None => serve(listener, credentials, MemoryStore::default(), drawn, settings),
@@ -156,6 +161,6 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 fn drawn() -> anyhow::Result<Drawn> {
     let bits = runtime::files::random_bits()?;
     let mut random = fastrand::Rng::with_seed(bits as u64);
-    let fresh = Identity { cluster: ClusterId(random.u64(1..)), seed: random.u64(..) };
+    let fresh = ClusterIdentity { cluster: ClusterId(random.u64(1..)), seed: random.u64(..) };
     Ok(Drawn { fresh, term: (bits >> 64) as u64 })
 }

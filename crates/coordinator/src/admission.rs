@@ -8,9 +8,8 @@
 //! A range that spans several tablets becomes one migration per tablet: each tablet has its own
 //! epoch, and a flip is checked against one epoch.
 
-use crate::ledger::Ledger;
-use crate::records::{Migration, Recovery};
-use crate::store::MetaStore;
+use crate::configuration::ClusterConfiguration;
+use crate::records::{Migration, RecoveryRecord};
 use types::limits::{PARTITIONS_MAX, TABLES_MAX};
 use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
 use wire::control::{Join, MISSING_SHOWN_MAX, MigrationPolicy, PriorityPullMode};
@@ -134,14 +133,14 @@ pub(crate) struct MoveRequest<'a> {
 ///
 /// # Errors
 /// The reason why the request cannot be granted.
-pub(crate) fn plan<S: MetaStore>(
-    ledger: &Ledger<S>,
+pub(crate) fn plan(
+    configuration: &ClusterConfiguration,
     request: &MoveRequest<'_>,
     is_connected: impl Fn(ServerId) -> bool,
 ) -> Result<Vec<(HashRange, ServerId)>, String> {
     check_policy(request.policy)?;
     check_ranges(request.ranges)?;
-    if !ledger.servers().contains_key(&request.target) {
+    if !configuration.servers().contains_key(&request.target) {
         return Err("Unknown node name".to_owned());
     }
     if !is_connected(request.target) {
@@ -150,17 +149,19 @@ pub(crate) fn plan<S: MetaStore>(
     if request.source == Some(request.target) {
         return Err("Target node can not be the source node".to_owned());
     }
-    let forecast = forecast(ledger);
+    let forecast = forecast(configuration);
     let mut moves = Vec::new();
     for &range in request.ranges {
         let pieces = pieces(&forecast, range)?;
-        let owner = owner(ledger, request, &pieces)?;
+        let owner = owner(configuration, request, &pieces)?;
         if !is_connected(owner) {
             return Err("Source node is not connected to the coordinator".to_owned());
         }
         moves.extend(pieces);
     }
-    check_room(ledger, moves.len())?;
+    check_room(configuration, moves.len())?;
+    let is_requested = |piece: &HashRange| request.ranges.iter().any(|it| it.covers(*piece));
+    assert!(moves.iter().all(|(piece, _)| is_requested(piece)), "more moves than was requested");
     Ok(moves)
 }
 
@@ -194,10 +195,10 @@ fn slots(range: HashRange) -> String {
 }
 
 /// Returns the future owner of every owned hash, by tablet.
-fn forecast<S: MetaStore>(ledger: &Ledger<S>) -> Vec<(HashRange, ServerId)> {
+fn forecast(configuration: &ClusterConfiguration) -> Vec<(HashRange, ServerId)> {
     let mut owned: Vec<(HashRange, ServerId)> =
-        ledger.tablets().values().map(|tablet| (tablet.range, tablet.owner)).collect();
-    for migration in ledger.migrations().values().filter(|m| m.can_be_withdrawn()) {
+        configuration.tablets().values().map(|tablet| (tablet.range, tablet.owner)).collect();
+    for migration in configuration.migrations().values().filter(|m| m.can_be_withdrawn()) {
         let rest = |&(range, owner): &(HashRange, ServerId)| {
             let parts = range.without(migration.range).into_iter().flatten();
             parts.map(|part| (part, owner)).collect::<Vec<_>>()
@@ -230,31 +231,35 @@ fn pieces(
     }
     match next {
         Some(hash) => Err(nobody(hash)),
-        None => Ok(pieces),
+        None => {
+            assert!(pieces.windows(2).all(|it| it[0].0.last() < it[1].0.first()), "out of order");
+            Ok(pieces)
+        }
     }
 }
 
 /// Returns the common owner of all pieces, if it matches the request.
-fn owner<S: MetaStore>(
-    ledger: &Ledger<S>,
+fn owner(
+    configuration: &ClusterConfiguration,
     request: &MoveRequest<'_>,
     pieces: &[(HashRange, ServerId)],
 ) -> Result<ServerId, String> {
     let already = |hash: KeyHash| format!("I am already migrating slot {}", hash.slot().0);
     let mut there = pieces.iter().filter(|(_, owner)| *owner == request.target);
     let arriving = there.find_map(|(piece, _)| {
-        first_moving(ledger, *piece, |migration| migration.target == request.target)
+        first_moving(configuration, *piece, |migration| migration.target == request.target)
     });
     if let Some(hash) = arriving {
         return Err(already(hash));
     }
+    assert!(!pieces.is_empty(), "a range that is owned has pieces");
     let owner = pieces[0].1;
     if pieces.iter().any(|piece| piece.1 != owner) {
         return Err("Requested slots span multiple shards".to_owned());
     }
     if let Some(source) = request.source.filter(|&source| source != owner) {
         let leaving = pieces.iter().find_map(|(piece, _)| {
-            first_moving(ledger, *piece, |migration| migration.source == source)
+            first_moving(configuration, *piece, |migration| migration.source == source)
         });
         let not_owned = || "Slots are not served by this node".to_owned();
         return Err(leaving.map_or_else(not_owned, already));
@@ -266,42 +271,42 @@ fn owner<S: MetaStore>(
 }
 
 /// Returns the first hash of `range` that a matching migration moves.
-fn first_moving<S: MetaStore>(
-    ledger: &Ledger<S>,
+fn first_moving(
+    configuration: &ClusterConfiguration,
     range: HashRange,
     is_such: impl Fn(&Migration) -> bool,
 ) -> Option<KeyHash> {
-    let live = ledger.migrations().values().filter(|m| m.is_live() && is_such(m));
+    let live = configuration.migrations().values().filter(|m| m.is_live() && is_such(m));
     live.filter_map(|m| m.range.intersection(range)).map(HashRange::first).min()
 }
 
-fn check_room<S: MetaStore>(ledger: &Ledger<S>, moves: usize) -> Result<(), String> {
-    let live = ledger.migrations().values().filter(|m| m.is_live()).count();
+fn check_room(configuration: &ClusterConfiguration, moves: usize) -> Result<(), String> {
+    let live = configuration.migrations().values().filter(|m| m.is_live()).count();
     if live + moves > MIGRATIONS_MAX {
         return Err(format!("At most {MIGRATIONS_MAX} migrations can wait; try again later"));
     }
-    if 2 * moves > room_for_borders(ledger) {
+    if 2 * moves > room_for_borders(configuration) {
         return Err(format!("The slots would be split into more than {TABLETS_MAX} ranges"));
     }
     Ok(())
 }
 
 /// Returns how many more borders can be added, after all reserved ones.
-pub(crate) fn room_for_borders<S: MetaStore>(ledger: &Ledger<S>) -> usize {
-    TABLETS_MAX.saturating_sub(ledger.tablets().len() + promised_borders(ledger))
+pub(crate) fn room_for_borders(configuration: &ClusterConfiguration) -> usize {
+    TABLETS_MAX.saturating_sub(configuration.tablets().len() + promised_borders(configuration))
 }
 
 /// Returns the same for ranges that were moving when a side of their migration died.
-pub(crate) fn room_for_lineage<S: MetaStore>(ledger: &Ledger<S>) -> usize {
+pub(crate) fn room_for_lineage(configuration: &ClusterConfiguration) -> usize {
     let tablets_max = TABLETS_MAX + LINEAGE_TABLETS_MAX;
-    tablets_max.saturating_sub(ledger.tablets().len() + promised_borders(ledger))
+    tablets_max.saturating_sub(configuration.tablets().len() + promised_borders(configuration))
 }
 
 /// Returns the number of reserved borders. A migration reserves two. A recovery partition reserves
 /// one, because it is one of several of a range; one that a migration had left reserves two.
-fn promised_borders<S: MetaStore>(ledger: &Ledger<S>) -> usize {
-    let moves = ledger.migrations().values().filter(|m| m.can_be_withdrawn()).count();
-    let parts = ledger.recoveries().values().flat_map(Recovery::parts);
+fn promised_borders(configuration: &ClusterConfiguration) -> usize {
+    let moves = configuration.migrations().values().filter(|m| m.can_be_withdrawn()).count();
+    let parts = configuration.recoveries().values().flat_map(RecoveryRecord::parts);
     let parts: usize = parts.map(|part| if part.lineage.is_some() { 2 } else { 1 }).sum();
     2 * moves + parts
 }

@@ -16,20 +16,22 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-mod ledger;
+mod configuration;
+mod configuration_store;
 mod machine;
+mod metastore;
 mod outbox;
+mod ranges;
 mod rebuild;
 mod records;
 mod serve;
-mod store;
 
 pub use admission::{HISTORY_MAX, MIGRATIONS_MAX, SERVERS_MAX, TABLETS_MAX};
-pub use ledger::{Stopped, holds_cluster, only_server};
-pub use machine::{Coordinator, Settings};
-pub use outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
-pub use records::{Drawn, Identity};
-pub use serve::{Running, ServeError, serve, serve_rebuild};
-pub use store::{
-    Entry, FileStore, MemoryStore, MetaStore, Revision, StoreError, Transaction, Verdict,
+pub use configuration_store::{Stopped, holds_cluster, only_server};
+pub use machine::{Coordinator, CoordinatorSettings};
+pub use metastore::{
+    FileStore, MemoryStore, MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict,
 };
+pub use outbox::{Caller, CoordinatorEvent, Effect, Effects, LinkId, Moment};
+pub use records::{ClusterIdentity, Drawn};
+pub use serve::{Running, ServeError, serve, serve_rebuild};

@@ -7,9 +7,9 @@ use wire::control::{FromCoordinator, ToCoordinator};
 
 /// One connection to the coordinator. The accepting shell assigns the numbers and reuses none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub u64);
+pub struct LinkId(pub u64);
 
-impl fmt::Display for ConnectionId {
+impl fmt::Display for LinkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "connection {}", self.0)
     }
@@ -50,25 +50,25 @@ pub struct Moment {
 
 /// An input of the coordinator.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum CoordinatorEvent {
     /// A process has connected and completed the handshake.
     Opened {
         /// The connection.
-        connection: ConnectionId,
+        connection: LinkId,
         /// The process.
         caller: Caller,
     },
     /// A message has arrived.
     Received {
         /// Connection of the sender.
-        connection: ConnectionId,
+        connection: LinkId,
         /// The message.
         message: ToCoordinator,
     },
     /// A connection has ended, by either side.
     Closed {
         /// The connection.
-        connection: ConnectionId,
+        connection: LinkId,
     },
     /// Time has passed; see [`crate::Coordinator::next_deadline`].
     Tick,
@@ -81,29 +81,31 @@ pub enum Effect {
     /// protocol tolerates.
     Send {
         /// Connection of the receiver.
-        connection: ConnectionId,
+        connection: LinkId,
         /// The message.
         message: FromCoordinator,
     },
-    /// Closes the connection after all earlier messages. No [`Event::Closed`] follows.
+    /// Closes the connection after all earlier messages. No [`CoordinatorEvent::Closed`] follows.
     Close {
         /// The connection.
-        connection: ConnectionId,
+        connection: LinkId,
     },
 }
 
 /// Effects in execution order.
-pub type Outbox = protocols::Outbox<Effect>;
+pub type Effects = protocols::Outbox<Effect>;
 
-impl fmt::Display for Event {
+impl fmt::Display for CoordinatorEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Opened { connection, caller } => write!(f, "{connection} opened by {caller}"),
-            Event::Received { connection, message } => {
+            CoordinatorEvent::Opened { connection, caller } => {
+                write!(f, "{connection} opened by {caller}")
+            }
+            CoordinatorEvent::Received { connection, message } => {
                 write!(f, "{connection} says {}", to_coordinator(message))
             }
-            Event::Closed { connection } => write!(f, "{connection} closed"),
-            Event::Tick => f.write_str("tick"),
+            CoordinatorEvent::Closed { connection } => write!(f, "{connection} closed"),
+            CoordinatorEvent::Tick => f.write_str("tick"),
         }
     }
 }

@@ -19,18 +19,19 @@
 //! **Invariant:** nothing is written without the decision of an operator, who has named each
 //! missing server.
 
-use crate::ledger::{Ledger, Stopped, holds_cluster};
-use crate::outbox::{Caller, ConnectionId, Effect, Event, Moment, Outbox};
+use crate::configuration_store::{ConfigurationStore, Stopped, holds_cluster};
+use crate::metastore::MetaStore;
+use crate::outbox::{Caller, CoordinatorEvent, Effect, Effects, LinkId, Moment};
 use crate::records::{
-    Counters, Dependency, Ending, Identity, Migration, Recovery, Server, Stage, Tablet, Terms,
+    ClusterIdentity, Ending, InitialRecords, LineageDependency, Migration, MigrationStage,
+    RecoveryRecord, Sequences, Server, TabletRecord, Terms,
 };
-use crate::store::MetaStore;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{
     ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
 };
 use wire::control::{
-    Answer, Ask, ClusterMap, FromCoordinator, HeldMigration, HeldState, Holdings, Join,
+    Answer, Ask, ClusterMap, FromCoordinator, HeldMigration, HeldState, Holdings, Intent, Join,
     MigrationProgress, RebuildReport, ServerInfo, ToCoordinator,
 };
 
@@ -45,13 +46,13 @@ const UNSEEN_TERMS: u64 = 1 << 8;
 
 /// The report of one server, or of a process on its disk.
 #[derive(Debug)]
-struct Told {
+struct ServerReport {
     join: Join,
     map: ClusterMap,
     holdings: Holdings,
 }
 
-impl Told {
+impl ServerReport {
     /// Returns whether the server itself reported. If not, it is gone, together with everything
     /// that was only in its memory.
     fn lives(&self) -> bool {
@@ -67,13 +68,17 @@ enum Guest {
         number: Option<(ClusterId, ServerId)>,
     },
     Operator,
-    /// A server that has been asked for its state.
-    Asked {
-        cluster: ClusterId,
-        server: ServerId,
-        join: Box<Join>,
-        map: Option<ClusterMap>,
-    },
+    Asked(AskedServer),
+}
+
+/// A server that has been asked for its state.
+#[derive(Debug)]
+struct AskedServer {
+    cluster: ClusterId,
+    server: ServerId,
+    join: Box<Join>,
+    /// The newest map that the server knows, once it has sent it.
+    map: Option<ClusterMap>,
 }
 
 /// A coordinator that collects the servers' knowledge of the cluster, to write the lost file anew.
@@ -81,10 +86,10 @@ enum Guest {
 pub(crate) struct Rebuilding<S> {
     store: S,
     is_written: bool,
-    guests: BTreeMap<ConnectionId, Guest>,
-    told: BTreeMap<ServerId, Told>,
+    guests: BTreeMap<LinkId, Guest>,
+    told: BTreeMap<ServerId, ServerReport>,
     /// Cluster of the first server that reported.
-    identity: Option<Identity>,
+    identity: Option<ClusterIdentity>,
 }
 
 impl<S: MetaStore> Rebuilding<S> {
@@ -111,48 +116,48 @@ impl<S: MetaStore> Rebuilding<S> {
     pub(crate) fn handle(
         &mut self,
         at: Moment,
-        event: Event,
-        out: &mut Outbox,
+        event: CoordinatorEvent,
+        out: &mut Effects,
     ) -> Result<(), Stopped> {
         match event {
-            Event::Opened { connection, caller } => {
+            CoordinatorEvent::Opened { connection, caller } => {
                 let guest = match caller {
                     Caller::Operator => Guest::Operator,
                     Caller::Server { number, .. } => Guest::Server { number },
                 };
                 self.guests.insert(connection, guest);
             }
-            Event::Closed { connection } => {
+            CoordinatorEvent::Closed { connection } => {
                 self.guests.remove(&connection);
             }
-            Event::Tick => {}
-            Event::Received { connection, message } => match self.guests.remove(&connection) {
-                Some(Guest::Server { number }) => self.greet(connection, number, message, out),
-                Some(Guest::Operator) => self.operate(at, connection, message, out)?,
-                Some(Guest::Asked { cluster, server, join, map }) => {
-                    self.listen(connection, ((cluster, server), join, map), message, out);
+            CoordinatorEvent::Tick => {}
+            CoordinatorEvent::Received { connection, message } => {
+                match self.guests.remove(&connection) {
+                    Some(Guest::Server { number }) => self.greet(connection, number, message, out),
+                    Some(Guest::Operator) => self.operate(at, connection, message, out)?,
+                    Some(Guest::Asked(asked)) => self.listen(connection, asked, message, out),
+                    // The connection was closed here.
+                    None => {}
                 }
-                // The connection was closed here.
-                None => {}
-            },
+            }
         }
         Ok(())
     }
 
     fn greet(
         &mut self,
-        connection: ConnectionId,
+        connection: LinkId,
         number: Option<(ClusterId, ServerId)>,
         message: ToCoordinator,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
         match message {
             ToCoordinator::Join(join) if join.rejoin == number => match teller(&join) {
                 Some((cluster, server)) => {
                     out.push(Effect::Send { connection, message: FromCoordinator::Describe });
                     let join = Box::new(join);
-                    let guest = Guest::Asked { cluster, server, join, map: None };
-                    self.guests.insert(connection, guest);
+                    let asked = AskedServer { cluster, server, join, map: None };
+                    self.guests.insert(connection, Guest::Asked(asked));
                 }
                 None => send_away(connection, STRANGER, out),
             },
@@ -164,24 +169,24 @@ impl<S: MetaStore> Rebuilding<S> {
     /// file is written.
     fn listen(
         &mut self,
-        connection: ConnectionId,
-        (number, join, map): ((ClusterId, ServerId), Box<Join>, Option<ClusterMap>),
+        connection: LinkId,
+        asked: AskedServer,
         message: ToCoordinator,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) {
-        let (cluster, server) = number;
+        let AskedServer { cluster, server, join, map } = asked;
         match (message, map) {
             (ToCoordinator::KnownMap(map), _) => {
-                let guest = Guest::Asked { cluster, server, join, map: Some(*map) };
-                self.guests.insert(connection, guest);
+                let asked = AskedServer { cluster, server, join, map: Some(*map) };
+                self.guests.insert(connection, Guest::Asked(asked));
             }
             (ToCoordinator::Holds(holdings), Some(map)) => {
-                let told = Identity { cluster, seed: holdings.seed };
+                let told = ClusterIdentity { cluster, seed: holdings.seed };
                 if *self.identity.get_or_insert(told) == told {
-                    let news = Told { join: *join, map, holdings: *holdings };
+                    let news = ServerReport { join: *join, map, holdings: *holdings };
                     // A process on a living server's disk knows less than that server.
                     let known = self.told.get(&server);
-                    if news.lives() || !known.is_some_and(Told::lives) {
+                    if news.lives() || !known.is_some_and(ServerReport::lives) {
                         self.told.insert(server, news);
                     }
                     send_away(connection, WAIT, out);
@@ -191,7 +196,8 @@ impl<S: MetaStore> Rebuilding<S> {
             }
             // Other messages are meant for the server's former coordinator.
             (_, map) => {
-                self.guests.insert(connection, Guest::Asked { cluster, server, join, map });
+                let asked = AskedServer { cluster, server, join, map };
+                self.guests.insert(connection, Guest::Asked(asked));
             }
         }
     }
@@ -199,9 +205,9 @@ impl<S: MetaStore> Rebuilding<S> {
     fn operate(
         &mut self,
         at: Moment,
-        connection: ConnectionId,
+        connection: LinkId,
         message: ToCoordinator,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> Result<(), Stopped> {
         self.guests.insert(connection, Guest::Operator);
         let ToCoordinator::Ask { request, ask } = message else { return Ok(()) };
@@ -236,7 +242,8 @@ impl<S: MetaStore> Rebuilding<S> {
             Ok(records) => records,
             Err(reason) => return Ok(Answer::Refused(reason)),
         };
-        Ledger::make(&mut self.store, identity, records)?;
+        assert!(!self.is_written, "a file is rebuilt twice");
+        ConfigurationStore::make(&mut self.store, identity, records)?;
         self.is_written = true;
         Ok(Answer::Rebuild(report))
     }
@@ -251,19 +258,10 @@ impl<S: MetaStore> Rebuilding<S> {
     fn absent(&self) -> BTreeSet<ServerId> {
         let servers = self.newest().into_iter().flat_map(|map| &map.servers);
         let living = servers.filter(|server| !server.is_dead).map(|server| server.id);
-        living.filter(|server| !self.told.contains_key(server)).collect()
+        let absent: BTreeSet<_> = living.filter(|server| !self.told.contains_key(server)).collect();
+        assert!(self.told.keys().all(|it| !absent.contains(it)), "an absent server has reported");
+        absent
     }
-}
-
-/// The initial content of a rebuilt file.
-#[derive(Debug)]
-pub(crate) struct Records {
-    pub(crate) term: u64,
-    pub(crate) counters: Counters,
-    pub(crate) servers: Vec<Server>,
-    pub(crate) tablets: Vec<Tablet>,
-    pub(crate) migrations: Vec<Migration>,
-    pub(crate) recoveries: Vec<Recovery>,
 }
 
 /// The evaluation of the reports.
@@ -272,7 +270,7 @@ impl<S: MetaStore> Rebuilding<S> {
     ///
     /// # Errors
     /// A fact that cannot be determined.
-    fn records(&self, at: Moment, absent: &BTreeSet<ServerId>) -> Result<Records, String> {
+    fn records(&self, at: Moment, absent: &BTreeSet<ServerId>) -> Result<InitialRecords, String> {
         let map = self.newest().ok_or("no server knows the cluster map")?;
         let tablets = self.tablets(map);
         let servers = self.servers(map, absent);
@@ -285,10 +283,10 @@ impl<S: MetaStore> Rebuilding<S> {
         let recovered = dead
             .into_iter()
             .filter(|server| server.keeps_log() && (is_needed(server) || is_side(server)));
-        Ok(Records {
+        Ok(InitialRecords {
             term: (map.version >> 32) + UNSEEN_TERMS,
             counters: self.counters(map, &tablets)?,
-            recoveries: recovered.map(|server| Recovery::new(server.id, at.wall)).collect(),
+            recoveries: recovered.map(|server| RecoveryRecord::new(server.id, at.wall)).collect(),
             migrations: self.rebuilt_migrations(at, map)?,
             servers,
             tablets,
@@ -297,15 +295,15 @@ impl<S: MetaStore> Rebuilding<S> {
 
     /// Returns the tablets from the newest map, overridden by any server that holds a range under
     /// a higher epoch: it accepted a flip after that map.
-    fn tablets(&self, map: &ClusterMap) -> Vec<Tablet> {
-        let of_map = map.tablets.iter().map(|info| Tablet {
+    fn tablets(&self, map: &ClusterMap) -> Vec<TabletRecord> {
+        let of_map = map.tablets.iter().map(|info| TabletRecord {
             range: info.range,
             owner: info.owner,
             epoch: info.epoch,
             tenures: info.tenures.clone(),
             is_born: info.is_born,
         });
-        let mut tablets: Vec<Tablet> = of_map.collect();
+        let mut tablets: Vec<TabletRecord> = of_map.collect();
         for (&owner, told) in &self.told {
             let owned = told.holdings.tablets.iter().filter(|held| held.state == HeldState::Owned);
             for held in owned {
@@ -317,9 +315,9 @@ impl<S: MetaStore> Rebuilding<S> {
                         let inside = inside.filter(|_| tablet.epoch < epoch);
                         let Some(inside) = inside else { return vec![tablet] };
                         let rest = tablet.range.without(inside).into_iter().flatten();
-                        let mut parts: Vec<Tablet> =
-                            rest.map(|range| Tablet { range, ..tablet.clone() }).collect();
-                        parts.push(Tablet {
+                        let mut parts: Vec<TabletRecord> =
+                            rest.map(|range| TabletRecord { range, ..tablet.clone() }).collect();
+                        parts.push(TabletRecord {
                             range: inside,
                             owner,
                             epoch,
@@ -338,7 +336,7 @@ impl<S: MetaStore> Rebuilding<S> {
     fn servers(&self, map: &ClusterMap, absent: &BTreeSet<ServerId>) -> Vec<Server> {
         let replicas = self.told.values().map(|told| told.join.replicas).max().unwrap_or(0);
         let living = self.told.iter().filter(|(_, told)| told.lives());
-        let told = living.map(|(&id, Told { join, holdings, .. })| Server {
+        let told = living.map(|(&id, ServerReport { join, holdings, .. })| Server {
             id,
             host: join.host.clone(),
             client_port: join.client_port,
@@ -350,7 +348,7 @@ impl<S: MetaStore> Rebuilding<S> {
         });
         // Missing servers without replicated logs are not declared dead: the cluster waits for
         // them.
-        let lives = |server: ServerId| self.told.get(&server).is_some_and(Told::lives);
+        let lives = |server: ServerId| self.told.get(&server).is_some_and(ServerReport::lives);
         let gone = map.servers.iter().filter(|server| !lives(server.id));
         let gone = gone.map(|server| {
             let ServerInfo { id, host, client_port, bus_port, rack, is_dead, .. } = server.clone();
@@ -376,7 +374,7 @@ impl<S: MetaStore> Rebuilding<S> {
     }
 
     /// Returns counters above every number known to any server.
-    fn counters(&self, map: &ClusterMap, tablets: &[Tablet]) -> Result<Counters, String> {
+    fn counters(&self, map: &ClusterMap, tablets: &[TabletRecord]) -> Result<Sequences, String> {
         let held = || self.told.values().flat_map(|told| &told.holdings.tablets);
         let intents = || self.migrations().map(|it| &it.intent);
         let logs = self.told.values().flat_map(|told| &told.holdings.logs).map(|log| log.0);
@@ -389,11 +387,13 @@ impl<S: MetaStore> Rebuilding<S> {
         let tenure = tenures.chain(intents().flat_map(|it| &it.target_tenures)).max();
         let migration = intents().map(|it| it.migration).max().unwrap_or_default();
         let server = server.0.checked_add(UNSEEN_SERVERS).ok_or("no more server numbers")?;
-        Ok(Counters {
+        let mut known = self.told.keys();
+        assert!(known.all(|it| it.0 < server), "a server number would be assigned twice");
+        Ok(Sequences {
             server: ServerId(server),
-            migration: MigrationId(migration.0 + UNSEEN),
-            epoch: OwnershipEpoch(epoch.0 + UNSEEN),
-            tenure: Tenure(tenure.map_or(0, |tenure| tenure.0) + UNSEEN),
+            migration: MigrationId(above(migration.0)?),
+            epoch: OwnershipEpoch(above(epoch.0)?),
+            tenure: Tenure(above(tenure.map_or(0, |tenure| tenure.0))?),
         })
     }
 
@@ -412,19 +412,20 @@ impl<S: MetaStore> Rebuilding<S> {
         &self,
         at: Moment,
         map: &ClusterMap,
-        HeldMigration { intent, is_accepted }: HeldMigration,
+        held: HeldMigration,
     ) -> Result<Migration, String> {
+        let HeldMigration { intent, is_accepted } = held;
         let (id, range) = (intent.migration, intent.range);
         let is_known = map
             .tablets
             .iter()
             .any(|info| info.epoch == intent.target_epoch && info.range.overlaps(range));
         let stage = if is_accepted || is_known {
-            let source_tenures = self.source_tenures(map, (intent.source, range));
+            let source_tenures = self.source_tenures(map, &intent);
             let source_tenures = source_tenures.ok_or_else(|| {
                 format!("the incarnations under which {} held {range} are not known", intent.source)
             })?;
-            Stage::Moving(Dependency { remaining: vec![range], source_tenures })
+            MigrationStage::Moving(LineageDependency { remaining: vec![range], source_tenures })
         } else {
             let terms = Terms {
                 source_epoch: intent.source_epoch,
@@ -432,7 +433,7 @@ impl<S: MetaStore> Rebuilding<S> {
                 target_tenures: intent.target_tenures.clone(),
                 bytes: intent.bytes,
             };
-            Stage::Deciding { terms, otherwise: Ending::Failed(LOST.to_owned()) }
+            MigrationStage::Deciding { terms, otherwise: Ending::Failed(LOST.to_owned()) }
         };
         Ok(Migration {
             id,
@@ -444,17 +445,14 @@ impl<S: MetaStore> Rebuilding<S> {
             created: at.wall,
             updated: at.wall,
             progress: MigrationProgress::default(),
-            is_inheritance: false,
+            is_served_before_durable: false,
             stage,
         })
     }
 
     /// Returns the incarnations under which the source holds the moving range.
-    fn source_tenures(
-        &self,
-        map: &ClusterMap,
-        (source, range): (ServerId, HashRange),
-    ) -> Option<Vec<Tenure>> {
+    fn source_tenures(&self, map: &ClusterMap, intent: &Intent) -> Option<Vec<Tenure>> {
+        let (source, range) = (intent.source, intent.range);
         let has = |first: KeyHash, other: HashRange| other.contains(first);
         let told = self.told.get(&source).into_iter();
         let held = told.flat_map(|told| &told.holdings.tablets);
@@ -466,13 +464,18 @@ impl<S: MetaStore> Rebuilding<S> {
     }
 }
 
+/// Returns a number above every one that may have been drawn.
+fn above(known: u64) -> Result<u64, String> {
+    known.checked_add(UNSEEN).ok_or_else(|| "no more numbers".to_owned())
+}
+
 /// Returns the number of the server whose state a process can report: its own, or the one whose
 /// disk it has.
 fn teller(join: &Join) -> Option<(ClusterId, ServerId)> {
     join.rejoin.or(join.former)
 }
 
-fn send_away(connection: ConnectionId, reason: &str, out: &mut Outbox) {
+fn send_away(connection: LinkId, reason: &str, out: &mut Effects) {
     let message = FromCoordinator::Rejected { reason: reason.to_owned(), is_fenced: false };
     out.push(Effect::Send { connection, message });
     out.push(Effect::Close { connection });
@@ -489,12 +492,12 @@ const LOST: &str = "the coordinator's file was lost";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Coordinator, Settings};
+    use crate::machine::{Coordinator, CoordinatorSettings};
+    use crate::metastore::MemoryStore;
     use crate::records::Drawn;
-    use crate::store::MemoryStore;
     use types::limits::TABLES_MAX;
     use types::{Generation, Instant, Slot, UnixMillis};
-    use wire::control::{HeldTablet, Intent, MigrationPolicy, TabletInfo};
+    use wire::control::{HeldTablet, MigrationPolicy, TabletInfo};
 
     const AT: Moment = Moment { now: Instant(0), wall: UnixMillis(1) };
     const CLUSTER: ClusterId = ClusterId(7);
@@ -563,9 +566,10 @@ mod tests {
         assert!(matches!(world.ask(&[], true), Answer::Refused(_)), "there is no map yet");
         world.tell_of_disk(2, map(4, &[1, 2]), of_disk(3));
         assert!(matches!(world.ask(&[], true), Answer::Rebuild(_)));
-        let drawn = Drawn { fresh: Identity { cluster: ClusterId(1), seed: 1 }, term: 1 };
+        let drawn = Drawn { fresh: ClusterIdentity { cluster: ClusterId(1), seed: 1 }, term: 1 };
         let store = world.rebuilding.into_store();
-        let coordinator = Coordinator::open(store, drawn, Settings::default(), AT.now).unwrap();
+        let coordinator =
+            Coordinator::open(store, drawn, CoordinatorSettings::default(), AT.now).unwrap();
         let map = coordinator.map();
         let servers = map.servers.iter().map(|server| (server.id, server.is_dead));
         assert_eq!(
@@ -594,11 +598,13 @@ mod tests {
 
         fn say(&mut self, caller: Caller, messages: Vec<ToCoordinator>) -> Vec<Effect> {
             self.connections += 1;
-            let connection = ConnectionId(self.connections);
-            let mut out = Outbox::new();
-            self.rebuilding.handle(AT, Event::Opened { connection, caller }, &mut out).unwrap();
+            let connection = LinkId(self.connections);
+            let mut out = Effects::new();
+            self.rebuilding
+                .handle(AT, CoordinatorEvent::Opened { connection, caller }, &mut out)
+                .unwrap();
             for message in messages {
-                let event = Event::Received { connection, message };
+                let event = CoordinatorEvent::Received { connection, message };
                 self.rebuilding.handle(AT, event, &mut out).unwrap();
             }
             out.drain().collect()
@@ -606,21 +612,22 @@ mod tests {
 
         fn tell(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
             let rejoin = Some((CLUSTER, ServerId(server)));
-            self.tell_as(rejoin, None, (map, holdings));
+            self.tell_as(rejoin, None, map, holdings);
         }
 
         /// Reports as a new process on the server's disk.
         fn tell_of_disk(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
             let former = Some((CLUSTER, ServerId(server)));
             let map = if map.servers.is_empty() { ClusterMap { version: 0, ..map } } else { map };
-            self.tell_as(None, former, (map, holdings));
+            self.tell_as(None, former, map, holdings);
         }
 
         fn tell_as(
             &mut self,
             rejoin: Option<(ClusterId, ServerId)>,
             former: Option<(ClusterId, ServerId)>,
-            (map, holdings): (ClusterMap, Holdings),
+            map: ClusterMap,
+            holdings: Holdings,
         ) {
             let join = Join {
                 host: "host".into(),
@@ -674,11 +681,12 @@ mod tests {
         assert!(matches!(world.ask(&[3], true), Answer::Rebuild(_)));
         assert!(world.rebuilding.is_written());
 
-        let fresh = Identity { cluster: ClusterId(1), seed: 1 };
+        let fresh = ClusterIdentity { cluster: ClusterId(1), seed: 1 };
         let store = world.rebuilding.into_store();
         let drawn = Drawn { fresh, term: 1 };
-        let coordinator = Coordinator::open(store, drawn, Settings::default(), AT.now).unwrap();
-        assert_eq!(coordinator.identity(), Identity { cluster: CLUSTER, seed: 42 });
+        let coordinator =
+            Coordinator::open(store, drawn, CoordinatorSettings::default(), AT.now).unwrap();
+        assert_eq!(coordinator.identity(), ClusterIdentity { cluster: CLUSTER, seed: 42 });
         let map = coordinator.map();
         assert!(map.version > 4 << 32, "no map of before is newer");
         let owners = map.tablets.iter().map(|tablet| (tablet.range, tablet.owner));

@@ -2,14 +2,14 @@
 //!
 //! | key | value |
 //! | --- | --- |
-//! | `identity` | [`FORMAT`], then [`Identity`]: written once |
+//! | `identity` | [`FORMAT`], then [`ClusterIdentity`]: written once |
 //! | `term` | number of the coordinator that may write; rises each time the store is opened |
-//! | `counters` | [`Counters`]: the next number of every numbered kind |
+//! | `counters` | [`Sequences`]: the next number of every numbered kind |
 //! | `server/<number>` | [`Server`] |
-//! | `tablet/<first hash>` | [`Tablet`] |
+//! | `tablet/<first hash>` | [`TabletRecord`] |
 //! | `migration/<number>` | [`Migration`] |
-//! | `recovery/<number of the dead server>` | [`Recovery`] |
-//! | `will/<number of the server>` | [`Will`]: the server's load profile |
+//! | `recovery/<number of the dead server>` | [`RecoveryRecord`] |
+//! | `will/<number of the server>` | [`LoadProfileRecord`]: the server's load profile |
 //! | `history/<term>` | [`Term`]; the record's revision marks the term's beginning |
 //! | `doubt` | text: the reason why no new server is admitted. Usually absent |
 //!
@@ -34,7 +34,7 @@ pub(crate) const FORMAT_BEFORE: u16 = 6;
 
 /// The identity of a cluster, drawn at random when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ClusterIdentity {
     /// The cluster's id.
     pub cluster: ClusterId,
     /// Seed of the cluster's key hash. Never sent to clients.
@@ -45,7 +45,7 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
     /// Identity of the cluster, if the store is empty.
-    pub fresh: Identity,
+    pub fresh: ClusterIdentity,
     /// Random id of this coordinator's term. A copy of the store may have a term with the same
     /// number, but not with the same id.
     pub term: u64,
@@ -53,21 +53,29 @@ pub struct Drawn {
 
 /// The next number of every numbered kind. No number is assigned twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Counters {
+pub(crate) struct Sequences {
     pub(crate) server: ServerId,
     pub(crate) migration: MigrationId,
     pub(crate) epoch: OwnershipEpoch,
     pub(crate) tenure: Tenure,
 }
 
-impl Counters {
-    /// Counters of an empty cluster. Every kind reserves 0 for "none".
-    pub(crate) const FIRST: Counters = Counters {
+impl Sequences {
+    /// Sequences of an empty cluster. Every kind reserves 0 for "none".
+    pub(crate) const FIRST: Sequences = Sequences {
         server: ServerId(1),
         migration: MigrationId(1),
         epoch: OwnershipEpoch(1),
         tenure: Tenure(1),
     };
+
+    /// Returns whether no number would be assigned again after those before.
+    pub(crate) fn are_at_least(&self, before: &Sequences) -> bool {
+        self.server >= before.server
+            && self.migration >= before.migration
+            && self.epoch >= before.epoch
+            && self.tenure >= before.tenure
+    }
 
     pub(crate) fn draw_server(&mut self) -> ServerId {
         let drawn = self.server;
@@ -98,7 +106,9 @@ impl Counters {
 
     /// Draws an incarnation for each table.
     pub(crate) fn draw_tenures(&mut self) -> Vec<Tenure> {
-        (0..TABLES_MAX).map(|_| self.draw_tenure()).collect()
+        let drawn: Vec<Tenure> = (0..TABLES_MAX).map(|_| self.draw_tenure()).collect();
+        assert!(drawn.iter().all(|it| *it < self.tenure), "an incarnation would be drawn again");
+        drawn
     }
 }
 
@@ -136,7 +146,7 @@ impl Server {
 
 /// A range of key hashes and its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Tablet {
+pub(crate) struct TabletRecord {
     pub(crate) range: HashRange,
     pub(crate) owner: ServerId,
     pub(crate) epoch: OwnershipEpoch,
@@ -156,10 +166,10 @@ pub(crate) struct TabletBefore {
     tenures: Vec<Tenure>,
 }
 
-impl From<TabletBefore> for Tablet {
-    fn from(before: TabletBefore) -> Tablet {
+impl From<TabletBefore> for TabletRecord {
+    fn from(before: TabletBefore) -> TabletRecord {
         let TabletBefore { range, owner, epoch, tenures } = before;
-        Tablet { range, owner, epoch, tenures, is_born: false }
+        TabletRecord { range, owner, epoch, tenures, is_born: false }
     }
 }
 
@@ -189,13 +199,13 @@ pub(crate) struct Migration {
     /// This is not a requested migration but a served-before-durable range. The target has
     /// recovered the range from the log of its dead source and serves it before the data is
     /// durable in its own log. Operators do not see it.
-    pub(crate) is_inheritance: bool,
-    pub(crate) stage: Stage,
+    pub(crate) is_served_before_durable: bool,
+    pub(crate) stage: MigrationStage,
 }
 
 /// The stage of a migration, in the order in which stages follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Stage {
+pub(crate) enum MigrationStage {
     /// An earlier migration with some of the same hashes has not ended.
     Queued,
     /// The source is asked for the size of the range. Nothing has been promised.
@@ -220,13 +230,13 @@ pub(crate) enum Stage {
         otherwise: Ending,
     },
     /// The target owns the range.
-    Moving(Dependency),
+    Moving(LineageDependency),
     /// A side died before the target had everything. The ranges that depended on the source are
     /// being recovered: by the other side from the dead side's log, or from both logs if both died.
-    Recovering(Dependency),
+    Recovering(LineageDependency),
     /// Stage of a served-before-durable range only. The target serves the range and replicates the
     /// data read from the source's log. If the target dies, the range is recovered from both logs.
-    Securing(Dependency),
+    Securing(LineageDependency),
     /// Nothing depends on the source, which is asked to drop its remaining copy.
     Releasing { ending: Ending },
     /// The migration is over.
@@ -240,7 +250,7 @@ pub(crate) enum Stage {
 
 /// The ranges for which the target still needs the source's copy or log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Dependency {
+pub(crate) struct LineageDependency {
     /// The ranges, in ascending order. Never empty.
     pub(crate) remaining: Vec<HashRange>,
     /// The source's incarnation of each table. 0 occurs in no entry: the target has flushed the
@@ -266,63 +276,76 @@ pub(crate) enum Ending {
     Failed(String),
 }
 
+impl MigrationStage {
+    /// Checks that this stage may be followed by another one.
+    ///
+    /// # Panics
+    /// If it may not: the transition is a bug of the coordinator.
+    pub(crate) fn assert_leads_to(&self, next: &MigrationStage, id: MigrationId) {
+        use MigrationStage::{
+            Deciding, Ended, Flipping, Measuring, Moving, Orphaned, Preparing, Queued, Recovering,
+            Releasing, Securing, Withdrawing,
+        };
+        let is_allowed = match self {
+            Queued => matches!(next, Measuring | Ended { .. }),
+            Measuring => matches!(next, Preparing(_) | Ended { .. }),
+            Preparing(_) => matches!(next, Flipping(_) | Withdrawing { .. } | Ended { .. }),
+            Withdrawing { .. } => matches!(next, Withdrawing { .. } | Ended { .. }),
+            Flipping(_) => matches!(next, Deciding { .. } | Orphaned { .. } | Moving(_)),
+            Deciding { .. } | Orphaned { .. } => {
+                matches!(next, Deciding { .. } | Orphaned { .. } | Moving(_) | Ended { .. })
+            }
+            Moving(_) => matches!(next, Moving(_) | Recovering(_) | Releasing { .. }),
+            Securing(_) => matches!(next, Recovering(_)),
+            Recovering(_) => matches!(next, Recovering(_) | Releasing { .. }),
+            Releasing { .. } => matches!(next, Ended { unheard: None, .. }),
+            // The target returns, or its source turns out to have had its answer.
+            Ended { unheard: Some(_), .. } => {
+                matches!(next, Moving(_) | Ended { unheard: None, .. })
+            }
+            Ended { unheard: None, .. } => false,
+        };
+        assert!(is_allowed, "{id} goes from {self:?} to {next:?}");
+    }
+}
+
 impl Migration {
+    /// Returns whether the server is the source or the target.
+    pub(crate) fn has_side(&self, server: ServerId) -> bool {
+        server == self.source || server == self.target
+    }
+
     /// Returns whether the migration has not ended.
     pub(crate) fn is_live(&self) -> bool {
-        match self.stage {
-            Stage::Queued
-            | Stage::Measuring
-            | Stage::Preparing(_)
-            | Stage::Flipping(_)
-            | Stage::Withdrawing { .. }
-            | Stage::Deciding { .. }
-            | Stage::Orphaned { .. }
-            | Stage::Moving(_)
-            | Stage::Recovering(_)
-            | Stage::Securing(_)
-            | Stage::Releasing { .. } => true,
-            Stage::Ended { .. } => false,
-        }
+        !matches!(self.stage, MigrationStage::Ended { .. })
     }
 
     /// Returns whether the migration has started and not ended. It then blocks later migrations
     /// of its hashes.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.is_live() && self.stage != Stage::Queued
+        self.is_live() && self.stage != MigrationStage::Queued
     }
 
     /// Returns whether the migration can still end with the source as owner.
     pub(crate) fn can_be_withdrawn(&self) -> bool {
-        match self.stage {
-            Stage::Queued
-            | Stage::Measuring
-            | Stage::Preparing(_)
-            | Stage::Flipping(_)
-            | Stage::Withdrawing { .. }
-            | Stage::Deciding { .. }
-            | Stage::Orphaned { .. } => true,
-            Stage::Moving(_)
-            | Stage::Recovering(_)
-            | Stage::Securing(_)
-            | Stage::Releasing { .. }
-            | Stage::Ended { .. } => false,
-        }
+        self.is_undecided()
+            || matches!(
+                self.stage,
+                MigrationStage::Queued
+                    | MigrationStage::Measuring
+                    | MigrationStage::Preparing(_)
+                    | MigrationStage::Withdrawing { .. }
+            )
     }
 
     /// Returns whether the target may have accepted the flip without the coordinator's knowledge.
     pub(crate) fn is_undecided(&self) -> bool {
-        match self.stage {
-            Stage::Flipping(_) | Stage::Deciding { .. } | Stage::Orphaned { .. } => true,
-            Stage::Queued
-            | Stage::Measuring
-            | Stage::Preparing(_)
-            | Stage::Withdrawing { .. }
-            | Stage::Moving(_)
-            | Stage::Recovering(_)
-            | Stage::Securing(_)
-            | Stage::Releasing { .. }
-            | Stage::Ended { .. } => false,
-        }
+        matches!(
+            self.stage,
+            MigrationStage::Flipping(_)
+                | MigrationStage::Deciding { .. }
+                | MigrationStage::Orphaned { .. }
+        )
     }
 
     /// Returns the intent as sent to servers.
@@ -341,26 +364,18 @@ impl Migration {
     }
 
     /// Returns the ranges that have not arrived, or are not durable, if any depend on the source.
-    pub(crate) fn dependency(&self) -> Option<&Dependency> {
+    pub(crate) fn dependency(&self) -> Option<&LineageDependency> {
         match &self.stage {
-            Stage::Moving(dependency)
-            | Stage::Recovering(dependency)
-            | Stage::Securing(dependency) => Some(dependency),
-            Stage::Queued
-            | Stage::Measuring
-            | Stage::Preparing(_)
-            | Stage::Flipping(_)
-            | Stage::Withdrawing { .. }
-            | Stage::Deciding { .. }
-            | Stage::Orphaned { .. }
-            | Stage::Releasing { .. }
-            | Stage::Ended { .. } => None,
+            MigrationStage::Moving(dependency)
+            | MigrationStage::Recovering(dependency)
+            | MigrationStage::Securing(dependency) => Some(dependency),
+            _ => None,
         }
     }
 
     /// Returns whether ranges that have not arrived are being recovered because a side is dead.
     pub(crate) fn is_recovering(&self) -> bool {
-        matches!(self.stage, Stage::Recovering(_))
+        matches!(self.stage, MigrationStage::Recovering(_))
     }
 }
 
@@ -380,7 +395,7 @@ impl Ending {
 ///
 /// The replica inventory reported by backups is not persistent: the coordinator asks for it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Recovery {
+pub(crate) struct RecoveryRecord {
     pub(crate) dead: ServerId,
     pub(crate) created: UnixMillis,
     pub(crate) stage: RecoveryStage,
@@ -393,7 +408,7 @@ pub(crate) enum RecoveryStage {
     Recovering {
         /// Recovery partitions that are assigned and not yet served. In no order, without
         /// overlap, each within one tablet of the dead server.
-        parts: Vec<Part>,
+        parts: Vec<AssignedPartition>,
         loss: AcceptedLoss,
     },
     /// Nothing depends on the log any more.
@@ -402,7 +417,7 @@ pub(crate) enum RecoveryStage {
 
 /// A recovery partition: a range assigned to a recovery master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct AssignedPartition {
     pub(crate) range: HashRange,
     pub(crate) master: ServerId,
     pub(crate) epoch: OwnershipEpoch,
@@ -420,14 +435,14 @@ pub(crate) struct AcceptedLoss {
     pub(crate) segments: BTreeSet<SegmentId>,
 }
 
-impl Recovery {
-    pub(crate) fn new(dead: ServerId, created: UnixMillis) -> Recovery {
+impl RecoveryRecord {
+    pub(crate) fn new(dead: ServerId, created: UnixMillis) -> RecoveryRecord {
         let stage = RecoveryStage::Recovering { parts: Vec::new(), loss: AcceptedLoss::default() };
-        Recovery { dead, created, stage }
+        RecoveryRecord { dead, created, stage }
     }
 
     /// Returns the recovery partitions that are assigned and not yet served.
-    pub(crate) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[AssignedPartition] {
         match &self.stage {
             RecoveryStage::Recovering { parts, .. } => parts,
             RecoveryStage::Freeing => &[],
@@ -435,27 +450,43 @@ impl Recovery {
     }
 
     /// Returns this recovery with only the matching partitions, or `None` if all match.
-    pub(crate) fn with_parts(&self, fits: impl Fn(&Part) -> bool) -> Option<Recovery> {
+    pub(crate) fn with_parts(
+        &self,
+        fits: impl Fn(&AssignedPartition) -> bool,
+    ) -> Option<RecoveryRecord> {
         let RecoveryStage::Recovering { parts, loss } = &self.stage else { return None };
         if parts.iter().all(&fits) {
             return None;
         }
-        let parts = parts.iter().filter(|part| fits(part)).cloned().collect();
+        let before = parts.len();
+        let parts: Vec<_> = parts.iter().filter(|part| fits(part)).cloned().collect();
+        assert!(parts.len() < before, "no partition of {} is taken away", self.dead);
         let stage = RecoveryStage::Recovering { parts, loss: loss.clone() };
-        Some(Recovery { stage, ..self.clone() })
+        Some(RecoveryRecord { stage, ..self.clone() })
     }
 }
 
 /// The persisted load profile of a server (RAMCloud: will).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Will {
+pub(crate) struct LoadProfileRecord {
     pub(crate) server: ServerId,
     pub(crate) will: wire::control::LoadProfile,
 }
 
+/// The initial content of a rebuilt file.
+#[derive(Debug)]
+pub(crate) struct InitialRecords {
+    pub(crate) term: u64,
+    pub(crate) counters: Sequences,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) tablets: Vec<TabletRecord>,
+    pub(crate) migrations: Vec<Migration>,
+    pub(crate) recoveries: Vec<RecoveryRecord>,
+}
+
 /// A key of the metadata store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
+pub(crate) enum MetaKey {
     Identity,
     Term,
     Counters,
@@ -468,7 +499,7 @@ pub(crate) enum Key {
     Migration(MigrationId),
     /// The recovery of this dead server.
     Recovery(ServerId),
-    Will(ServerId),
+    LoadProfile(ServerId),
 }
 
 pub(crate) const HISTORY: &str = "history/";
@@ -476,22 +507,27 @@ pub(crate) const SERVERS: &str = "server/";
 pub(crate) const TABLETS: &str = "tablet/";
 pub(crate) const MIGRATIONS: &str = "migration/";
 pub(crate) const RECOVERIES: &str = "recovery/";
-pub(crate) const WILLS: &str = "will/";
+pub(crate) const LOAD_PROFILES: &str = "will/";
 
-impl Key {
+impl MetaKey {
     /// Returns the key's text in the metadata store.
     pub(crate) fn text(self) -> String {
         match self {
-            Key::Identity => "identity".to_owned(),
-            Key::Term => "term".to_owned(),
-            Key::Counters => "counters".to_owned(),
-            Key::Doubt => "doubt".to_owned(),
-            Key::History(term) => format!("{HISTORY}{term:016x}"),
-            Key::Server(server) => format!("{SERVERS}{:016x}", server.0),
-            Key::Tablet(first) => format!("{TABLETS}{:016x}", first.0),
-            Key::Migration(migration) => format!("{MIGRATIONS}{:016x}", migration.0),
-            Key::Recovery(dead) => format!("{RECOVERIES}{:016x}", dead.0),
-            Key::Will(server) => format!("{WILLS}{:016x}", server.0),
+            MetaKey::Identity => "identity".to_owned(),
+            MetaKey::Term => "term".to_owned(),
+            MetaKey::Counters => "counters".to_owned(),
+            MetaKey::Doubt => "doubt".to_owned(),
+            MetaKey::History(term) => format!("{HISTORY}{term:016x}"),
+            MetaKey::Server(server) => format!("{SERVERS}{:016x}", server.0),
+            MetaKey::Tablet(first) => format!("{TABLETS}{:016x}", first.0),
+            MetaKey::Migration(migration) => format!("{MIGRATIONS}{:016x}", migration.0),
+            MetaKey::Recovery(dead) => format!("{RECOVERIES}{:016x}", dead.0),
+            MetaKey::LoadProfile(server) => format!("{LOAD_PROFILES}{:016x}", server.0),
         }
     }
+}
+
+/// Encodes the value of a key.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain data can be serialized")
 }

@@ -4,7 +4,8 @@
 //! servers had joined, and the first half of the slots had moved.
 
 use coordinator::{
-    Caller, Coordinator, Drawn, Effect, Event, FileStore, Identity, Moment, Outbox, Settings,
+    Caller, ClusterIdentity, Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect,
+    Effects, FileStore, Moment,
 };
 use std::path::{Path, PathBuf};
 use types::{ClusterId, Generation, Instant, ServerId, Slot, UnixMillis};
@@ -20,10 +21,10 @@ fn copy() -> (PathBuf, tempfile::TempDir) {
 }
 
 fn open(path: &Path, term: u64) -> Coordinator<FileStore> {
-    let fresh = Identity { cluster: ClusterId(1), seed: 1 };
+    let fresh = ClusterIdentity { cluster: ClusterId(1), seed: 1 };
     let drawn = Drawn { fresh, term };
     let store = FileStore::open(path).unwrap();
-    Coordinator::open(store, drawn, Settings::default(), Instant(0)).unwrap()
+    Coordinator::open(store, drawn, CoordinatorSettings::default(), Instant(0)).unwrap()
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn servers_of_the_format_before_have_heard_of_no_mark_and_later_ones_count() {
     drop(open(&path, 50));
     let mut coordinator = open(&path, 51);
     let term = coordinator.map().version >> 32;
-    let connection = coordinator::ConnectionId(1);
+    let connection = coordinator::LinkId(1);
     let mark = HistoryMark { term, term_id: 99, transaction: 1 };
     let join = Join {
         host: "host".into(),
@@ -61,11 +62,11 @@ fn servers_of_the_format_before_have_heard_of_no_mark_and_later_ones_count() {
         mark: Some(mark),
     };
     let at = Moment { now: Instant(1), wall: UnixMillis(1) };
-    let mut out = Outbox::new();
+    let mut out = Effects::new();
     let caller = Caller::Server { number: join.rejoin, generation: Generation(1) };
-    coordinator.handle(at, Event::Opened { connection, caller }, &mut out).unwrap();
+    coordinator.handle(at, CoordinatorEvent::Opened { connection, caller }, &mut out).unwrap();
     let message = ToCoordinator::Join(join);
-    coordinator.handle(at, Event::Received { connection, message }, &mut out).unwrap();
+    coordinator.handle(at, CoordinatorEvent::Received { connection, message }, &mut out).unwrap();
     let said: Vec<Effect> = out.drain().collect();
     let is_refused = |effect: &Effect| {
         matches!(effect, Effect::Send { message: FromCoordinator::Rejected { .. }, .. })

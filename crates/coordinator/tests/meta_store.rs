@@ -1,6 +1,6 @@
 //! Conformance tests for every metadata store: the properties on which the coordinator relies.
 
-use coordinator::{Entry, FileStore, MemoryStore, MetaStore, Revision, Transaction, Verdict};
+use coordinator::{FileStore, MemoryStore, MetaEntry, MetaStore, Revision, Transaction, Verdict};
 use std::collections::BTreeMap;
 
 /// Runs a check on every implementation.
@@ -37,7 +37,7 @@ fn what_was_written_is_read_with_its_revision() {
         let first = committed(store, &transaction(&[("a", 0)], &[("a", Some("one"))]));
         let second = committed(store, &transaction(&[("a", first.0)], &[("b", Some("two"))]));
         assert!(second > first && first > Revision::ABSENT);
-        let entry = Entry { revision: first, value: b"one".to_vec() };
+        let entry = MetaEntry { revision: first, value: b"one".to_vec() };
         assert_eq!(store.read("a").unwrap(), Some(entry));
         assert_eq!(store.read("b").unwrap().unwrap().revision, second);
     });
@@ -88,7 +88,7 @@ fn random_transactions_do_what_a_map_would_do() {
     for seed in 0..4 {
         on_every_store(|store| {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut twin: BTreeMap<String, Entry> = BTreeMap::new();
+            let mut twin: BTreeMap<String, MetaEntry> = BTreeMap::new();
             for _ in 0..60 {
                 let mut keys: Vec<String> = (0..8).map(|key| format!("k{key}")).collect();
                 random.shuffle(&mut keys);
@@ -112,12 +112,13 @@ fn random_transactions_do_what_a_map_would_do() {
                 if let Verdict::Committed(revision) = verdict {
                     for (key, value) in writes {
                         match value {
-                            Some(value) => twin.insert(key, Entry { revision, value }),
+                            Some(value) => twin.insert(key, MetaEntry { revision, value }),
                             None => twin.remove(&key),
                         };
                     }
                 }
-                let listed: BTreeMap<String, Entry> = store.list("").unwrap().into_iter().collect();
+                let listed: BTreeMap<String, MetaEntry> =
+                    store.list("").unwrap().into_iter().collect();
                 assert_eq!(listed, twin);
             }
         });

@@ -6,7 +6,7 @@
 
 mod support;
 
-use coordinator::{ConnectionId, Effect, Event};
+use coordinator::{CoordinatorEvent, Effect, LinkId};
 use protocols::migration::timing::PREPARED_MAX;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +57,7 @@ enum TargetState {
 #[derive(Debug, Default)]
 struct Server {
     id: Option<ServerId>,
-    connection: Option<ConnectionId>,
+    connection: Option<LinkId>,
     serves: Vec<HashRange>,
     sources: BTreeMap<MigrationId, SourceState>,
     targets: BTreeMap<MigrationId, TargetState>,
@@ -68,11 +68,11 @@ struct Server {
 #[derive(Debug)]
 enum Delivery {
     ToCoordinator {
-        connection: ConnectionId,
+        connection: LinkId,
         message: ToCoordinator,
     },
     ToServer {
-        connection: ConnectionId,
+        connection: LinkId,
         message: FromCoordinator,
     },
     Flip {
@@ -103,7 +103,7 @@ struct History {
     deliveries: BTreeMap<(Instant, u64), Delivery>,
     /// Arrival time of the last message of each connection and direction, so that no message
     /// overtakes another.
-    arrivals: BTreeMap<(ConnectionId, bool), Instant>,
+    arrivals: BTreeMap<(LinkId, bool), Instant>,
     numbers: u64,
     is_disturbed: bool,
 }
@@ -136,7 +136,7 @@ impl History {
         self.deliveries.insert((self.world.now() + after, self.numbers), delivery);
     }
 
-    fn put_in_order(&mut self, connection: ConnectionId, up: bool, delivery: Delivery) {
+    fn put_in_order(&mut self, connection: LinkId, up: bool, delivery: Delivery) {
         let delay = Duration::from_micros(self.random.u64(20..80_000));
         let arrival = self.arrivals.entry((connection, up)).or_default();
         *arrival = (*arrival).max(self.world.now() + delay);
@@ -220,7 +220,7 @@ impl History {
             3..=14 => {
                 if let Some(connection) = self.servers[server].connection {
                     self.lose(server);
-                    let effects = self.world.handle(Event::Closed { connection });
+                    let effects = self.world.handle(CoordinatorEvent::Closed { connection });
                     self.carry_out(effects);
                 }
             }

@@ -31,7 +31,7 @@
 
 mod support;
 
-use coordinator::{Caller, ConnectionId, Effect, Event, MemoryStore};
+use coordinator::{Caller, CoordinatorEvent, Effect, LinkId, MemoryStore};
 use goldenscript::{Command, Context, Runner};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -67,7 +67,7 @@ fn scripts_come_out_as_written_on_every_store() {
 struct Script {
     world: World,
     copy: Option<MemoryStore>,
-    connections: BTreeMap<ServerId, ConnectionId>,
+    connections: BTreeMap<ServerId, LinkId>,
 }
 
 impl Script {
@@ -75,7 +75,7 @@ impl Script {
         Script { world: World::new(storage), copy: None, connections: BTreeMap::new() }
     }
 
-    fn name(&self, connection: ConnectionId) -> String {
+    fn name(&self, connection: LinkId) -> String {
         let known = self.connections.iter().find(|(_, known)| **known == connection);
         known.map_or_else(|| connection.to_string(), |(server, _)| server.to_string())
     }
@@ -165,7 +165,7 @@ impl Script {
     fn leave(&mut self, command: &Command) -> Result<String, Failure> {
         let who = server(command.consume_args().next_pos().ok_or("who leaves?")?)?;
         let connection = self.connections.remove(&who).ok_or("it is not there")?;
-        let effects = self.world.handle(Event::Closed { connection });
+        let effects = self.world.handle(CoordinatorEvent::Closed { connection });
         Ok(self.print(&effects))
     }
 
@@ -173,7 +173,7 @@ impl Script {
         let message = message(command)?;
         let connection = match from.strip_prefix('c') {
             _ if from == "operator" => self.world.open_connection(Caller::Operator),
-            Some(number) => ConnectionId(number.parse()?),
+            Some(number) => LinkId(number.parse()?),
             None => *self.connections.get(&server(from)?).ok_or("not connected")?,
         };
         let effects = self.world.say(connection, message);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use coordinator::{Drawn, FileStore, MemoryStore, MetaStore, Running, Settings};
+use coordinator::{CoordinatorSettings, Drawn, FileStore, MemoryStore, MetaStore, Running};
 use handshake::{ClusterKeys, Credentials, Handshake, Opening};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -20,7 +20,7 @@ use wire::handshake::ConnectionPurpose;
 fn start(store: impl MetaStore + Send + 'static) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let drawn = Drawn { fresh: IDENTITY, term: 1 };
-    Running::start(listener, credentials(1), store, drawn, Settings::default()).unwrap()
+    Running::start(listener, credentials(1), store, drawn, CoordinatorSettings::default()).unwrap()
 }
 
 fn credentials(generation: u64) -> Credentials {

@@ -3,9 +3,7 @@
 
 mod support;
 
-use coordinator::{
-    ConnectionId, Effect, HISTORY_MAX, MIGRATIONS_MAX, SERVERS_MAX, Stopped, TABLETS_MAX,
-};
+use coordinator::{Effect, HISTORY_MAX, LinkId, MIGRATIONS_MAX, SERVERS_MAX, Stopped, TABLETS_MAX};
 use std::time::Duration;
 use support::{Storage, World, migrate, sent_to, slots};
 use types::limits::TABLES_MAX;
@@ -36,8 +34,8 @@ fn steps() -> Vec<(ServerId, ToCoordinator, bool)> {
 
 struct Pair {
     world: World,
-    source: ConnectionId,
-    target: ConnectionId,
+    source: LinkId,
+    target: LinkId,
 }
 
 impl Pair {
@@ -132,7 +130,7 @@ fn a_cancel_before_any_step_withdraws_or_changes_nothing() {
 #[test]
 fn only_so_many_migrations_and_tablets_can_there_be_and_lists_of_them_fit_into_messages() {
     let mut pair = Pair::new(Storage::memory());
-    let refused = |effects: &[Effect], connection: ConnectionId| {
+    let refused = |effects: &[Effect], connection: LinkId| {
         sent_to(effects, connection).iter().any(|message| {
             matches!(message, FromCoordinator::Answer { answer: Answer::Refused(_), .. })
         })
@@ -194,11 +192,11 @@ fn servers_that_are_gone_and_own_nothing_make_room_for_others() {
     for _ in 0..SERVERS_MAX + 10 {
         let (connection, effects) = world.join(None);
         assert!(matches!(sent_to(&effects, connection)[0], FromCoordinator::Welcome { .. }));
-        world.handle(coordinator::Event::Closed { connection });
+        world.handle(coordinator::CoordinatorEvent::Closed { connection });
     }
     let map = world.coordinator().map();
     assert_eq!(map.servers.len(), 1, "servers that are gone and own nothing are not shown");
-    world.handle(coordinator::Event::Closed { connection: first });
+    world.handle(coordinator::CoordinatorEvent::Closed { connection: first });
     let (_, effects) = world.join(Some(SOURCE));
     assert!(matches!(effects[0], Effect::Send { message: FromCoordinator::Welcome { .. }, .. }));
 }
@@ -209,7 +207,7 @@ fn a_coordinator_whose_store_another_one_has_opened_changes_nothing_more() {
     let mut old = World::new(Storage::Memory(store.clone()));
     let (connection, _) = old.join(None);
     let mut new = World::new(Storage::Memory(store));
-    let connect = coordinator::Event::Received {
+    let connect = coordinator::CoordinatorEvent::Received {
         connection,
         message: ToCoordinator::Ask { request: 1, ask: Ask::Flush { table: None } },
     };

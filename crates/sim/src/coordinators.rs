@@ -9,7 +9,8 @@ use crate::metadata::FaultyMetaStore;
 use crate::planted::Planted;
 use crate::timeline::{PlannedEvent, RunTimeline};
 use coordinator::{
-    ConnectionId, Coordinator, Drawn, Effect, Event, Identity, Moment, Outbox, Settings,
+    ClusterIdentity, Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect, Effects,
+    LinkId, Moment,
 };
 use std::collections::BTreeMap;
 use types::Instant;
@@ -38,7 +39,7 @@ pub(crate) struct CoordinatorOutput {
 /// All coordinators of a run, and their metadata store.
 #[derive(Debug)]
 pub(crate) struct Coordinators {
-    identity: Identity,
+    identity: ClusterIdentity,
     store: FaultyMetaStore,
     /// Latest copy of the store.
     copy: Option<FaultyMetaStore>,
@@ -50,13 +51,17 @@ pub(crate) struct Coordinators {
     alive: BTreeMap<u32, CoordinatorProcess>,
     opened: u32,
     /// Number of the coordinator at the other end of each connection.
-    connections: BTreeMap<ConnectionId, u32>,
+    connections: BTreeMap<LinkId, u32>,
     /// Number of connections that servers have opened so far.
     connections_opened: u64,
 }
 
 impl Coordinators {
-    pub(crate) fn new(identity: Identity, seed: u64, planted: Option<Planted>) -> Coordinators {
+    pub(crate) fn new(
+        identity: ClusterIdentity,
+        seed: u64,
+        planted: Option<Planted>,
+    ) -> Coordinators {
         let store = FaultyMetaStore::new(seed, planted == Some(Planted::StoreWithoutCompare));
         let mut coordinators = Coordinators {
             identity,
@@ -73,7 +78,7 @@ impl Coordinators {
         coordinators
     }
 
-    pub(crate) fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> ClusterIdentity {
         self.identity
     }
 
@@ -84,7 +89,8 @@ impl Coordinators {
         let drawn = Drawn { fresh: self.identity, term };
         // Clocks differ by more than the limit allows; everything must still be correct.
         let (limits_skew, trusts_file) = (false, self.trusts_file);
-        let settings = Settings { limits_skew, trusts_file, ..Settings::default() };
+        let settings =
+            CoordinatorSettings { limits_skew, trusts_file, ..CoordinatorSettings::default() };
         let (store, is_of_copy) = match &self.copy {
             Some(copy) if self.is_rolled_back => (copy, true),
             Some(_) | None => (&self.store, false),
@@ -105,20 +111,20 @@ impl Coordinators {
     }
 
     /// Registers a new connection to a coordinator.
-    pub(crate) fn connect(&mut self, number: u32) -> ConnectionId {
+    pub(crate) fn connect(&mut self, number: u32) -> LinkId {
         self.connections_opened += 1;
-        let connection = ConnectionId(self.connections_opened);
+        let connection = LinkId(self.connections_opened);
         self.connections.insert(connection, number);
         connection
     }
 
     /// Returns the number of the coordinator at the other end of a connection; it may have ended.
-    pub(crate) fn at_end_of(&self, connection: ConnectionId) -> Option<u32> {
+    pub(crate) fn at_end_of(&self, connection: LinkId) -> Option<u32> {
         self.connections.get(&connection).copied()
     }
 
     /// Returns whether the coordinator at the other end of a connection still runs.
-    pub(crate) fn is_served(&self, connection: ConnectionId) -> bool {
+    pub(crate) fn is_served(&self, connection: LinkId) -> bool {
         self.at_end_of(connection).is_some_and(|number| self.alive.contains_key(&number))
     }
 
@@ -126,14 +132,14 @@ impl Coordinators {
     pub(crate) fn handle(
         &mut self,
         number: u32,
-        event: Event,
+        event: CoordinatorEvent,
         timeline: &mut RunTimeline,
     ) -> CoordinatorOutput {
         let at = Moment { now: timeline.now, wall: timeline.wall() };
         let Some(process) = self.alive.get_mut(&number) else {
             return CoordinatorOutput::default();
         };
-        let mut out = Outbox::new();
+        let mut out = Effects::new();
         if let Err(stopped) = process.machine.handle(at, event, &mut out) {
             timeline.note(format_args!("coordinator {number} stops: {stopped}"));
             return CoordinatorOutput { effects: out.drain().collect(), has_stopped: true };
@@ -212,7 +218,7 @@ impl Coordinators {
     }
 
     /// Returns whether this connection leads to the leading coordinator.
-    pub(crate) fn is_current(&self, connection: ConnectionId) -> bool {
+    pub(crate) fn is_current(&self, connection: LinkId) -> bool {
         !self.is_rolled_back && self.connections.get(&connection) == Some(&self.opened)
     }
 
@@ -226,7 +232,8 @@ impl Coordinators {
     pub(crate) fn awaited_by_copy(&self, now: Instant) -> Option<(usize, u64)> {
         let copy = self.copy.as_ref()?;
         let drawn = Drawn { fresh: self.identity, term: 0 };
-        let machine = Coordinator::open(copy.copy(), drawn, Settings::default(), now).ok()?;
+        let machine =
+            Coordinator::open(copy.copy(), drawn, CoordinatorSettings::default(), now).ok()?;
         Some((machine.awaited_servers(), copy.newest()))
     }
 
@@ -237,7 +244,7 @@ impl Coordinators {
     }
 
     /// Returns the end of the pause of the coordinator at this connection.
-    pub(crate) fn paused_until(&self, connection: ConnectionId) -> Instant {
+    pub(crate) fn paused_until(&self, connection: LinkId) -> Instant {
         let process = self.connections.get(&connection).and_then(|number| self.alive.get(number));
         process.map_or(Instant(0), |process| process.paused_until)
     }

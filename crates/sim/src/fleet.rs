@@ -3,7 +3,7 @@
 use crate::reactor::Inbound;
 use crate::servers::{SERVERS, SimulatedServer};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
-use coordinator::ConnectionId;
+use coordinator::LinkId;
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl ServerFleet {
     }
 
     /// Returns the place of the server that has this connection to a coordinator.
-    pub(crate) fn place_linked_by(&self, connection: ConnectionId) -> Option<usize> {
+    pub(crate) fn place_linked_by(&self, connection: LinkId) -> Option<usize> {
         self.servers.iter().position(|server| server.link.connection == Some(connection))
     }
 

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Rule};
 use crate::fleet::ServerFleet;
 use crate::servers::SERVERS;
 use crate::workload::Register;
-use coordinator::ConnectionId;
+use coordinator::LinkId;
 use std::collections::{BTreeMap, BTreeSet};
 use store::TabletState;
 use types::{HashRange, MigrationId, ServerId};
@@ -34,7 +34,7 @@ pub(crate) struct Losses {
     /// Number of excused registers that were considered for the final reads.
     tried: usize,
     /// Connections of dead servers that still carry earlier messages.
-    hanging: BTreeSet<ConnectionId>,
+    hanging: BTreeSet<LinkId>,
 }
 
 /// Number of excused registers that the final reads include.
@@ -71,16 +71,16 @@ impl Losses {
     }
 
     /// Records that a dead server's connection still carries earlier messages.
-    pub(crate) fn record_hanging(&mut self, connection: ConnectionId) {
+    pub(crate) fn record_hanging(&mut self, connection: LinkId) {
         self.hanging.insert(connection);
     }
 
     /// Records that a connection has ended.
-    pub(crate) fn record_hung_up(&mut self, connection: ConnectionId) {
+    pub(crate) fn record_hung_up(&mut self, connection: LinkId) {
         self.hanging.remove(&connection);
     }
 
-    pub(crate) fn still_carries(&self, connection: ConnectionId) -> bool {
+    pub(crate) fn still_carries(&self, connection: LinkId) -> bool {
         self.hanging.contains(&connection)
     }
 

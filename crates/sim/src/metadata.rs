@@ -3,7 +3,7 @@
 //! A failed call leaves open if the transaction was applied. An injected failure therefore
 //! happens either before the transaction, or after it (the acknowledgement is lost).
 
-use coordinator::{Entry, MemoryStore, MetaStore, StoreError, Transaction, Verdict};
+use coordinator::{MemoryStore, MetaEntry, MetaStore, MetaStoreError, Transaction, Verdict};
 use fastrand::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -51,23 +51,23 @@ impl FaultyMetaStore {
         failures.one_in > 0 && failures.rng.u32(..failures.one_in) == 0
     }
 
-    fn check(&self) -> Result<(), StoreError> {
-        if self.fails() { Err(StoreError("drawn".into())) } else { Ok(()) }
+    fn check(&self) -> Result<(), MetaStoreError> {
+        if self.fails() { Err(MetaStoreError("drawn".into())) } else { Ok(()) }
     }
 }
 
 impl MetaStore for FaultyMetaStore {
-    fn read(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+    fn read(&self, key: &str) -> Result<Option<MetaEntry>, MetaStoreError> {
         self.check()?;
         self.store.read(key)
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, StoreError> {
+    fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>, MetaStoreError> {
         self.check()?;
         self.store.list(prefix)
     }
 
-    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError> {
+    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, MetaStoreError> {
         self.check()?;
         let mut transaction = transaction.clone();
         if self.failures.borrow().is_blind {

@@ -3,7 +3,7 @@
 use crate::inspect::Inspector;
 use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use backup::Replicas;
-use coordinator::ConnectionId;
+use coordinator::LinkId;
 use front::Operators;
 use node::Cuts;
 use node::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Pulse, Replication, Supervisor};
@@ -54,7 +54,7 @@ pub(crate) struct SimulatedServer {
 #[derive(Debug)]
 pub(crate) struct CoordinatorLink {
     /// `None` if the link is broken.
-    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) connection: Option<LinkId>,
     /// Arrival time of the last message in each direction.
     pub(crate) up: Instant,
     pub(crate) down: Instant,
@@ -174,7 +174,7 @@ pub(crate) struct ProcessSetup {
     /// The run's time.
     pub(crate) time: SharedTime,
     /// Connection to the coordinator.
-    pub(crate) connection: ConnectionId,
+    pub(crate) connection: LinkId,
 }
 
 impl ProcessSetup {

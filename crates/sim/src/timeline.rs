@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::reactor::Inbound;
 use crate::servers::SharedTime;
 use crate::trace::Trace;
-use coordinator::ConnectionId;
+use coordinator::LinkId;
 use fastrand::Rng;
 use node::DiskJob;
 use std::collections::BTreeMap;
@@ -41,8 +41,8 @@ pub(crate) enum Accident {
 pub(crate) enum PlannedEvent {
     Turn(ReactorPlace),
     Arrive(ReactorPlace, Inbound),
-    Up(ConnectionId, Box<ToCoordinator>),
-    Down(usize, ConnectionId, Box<FromCoordinator>),
+    Up(LinkId, Box<ToCoordinator>),
+    Down(usize, LinkId, Box<FromCoordinator>),
     /// Reply bytes of a server arrive at a client.
     Answer(front::core::ConnectionId, Vec<u8>),
     Think(usize),
@@ -54,7 +54,7 @@ pub(crate) enum PlannedEvent {
     Fault,
     Rejoin(usize),
     /// The coordinator notices that a connection has ended.
-    Hangup(ConnectionId),
+    Hangup(LinkId),
     /// A disk has finished a job of a reactor.
     Disk(ReactorPlace, Box<DiskJob>),
     /// A process starts in place of a dead one.
@@ -62,7 +62,7 @@ pub(crate) enum PlannedEvent {
     /// The deadline of a coordinator.
     Coordinator(u32),
     /// A server notices that its link to a coordinator has ended.
-    Sever(usize, ConnectionId),
+    Sever(usize, LinkId),
     /// Another coordinator opens the store, unless one leads.
     Lead,
     /// An operator restores the newest store.

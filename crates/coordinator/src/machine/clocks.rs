@@ -13,10 +13,8 @@
 //! range's clock until the slower clock has caught up, and keys would live longer by the
 //! difference.
 
-use super::Coordinator;
-use crate::ledger::Stopped;
-use crate::outbox::{ConnectionId, Effect, Moment, Outbox};
-use crate::store::MetaStore;
+use crate::machine::membership::Membership;
+use crate::outbox::{Effect, Effects, LinkId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, ServerId, UnixMillis};
@@ -31,36 +29,40 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const SKEW_MAX_MILLIS: i64 = SKEW_MAX.as_millis() as i64;
 
 /// Readings of the clocks of all connected servers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Clocks {
+    /// Servers with skewed clocks are refused.
+    limits_skew: bool,
     members: BTreeMap<ServerId, Member>,
     /// Joins of new servers, held until their clock reading arrives.
-    joining: BTreeMap<ConnectionId, Join>,
+    joining: BTreeMap<LinkId, Join>,
     /// Time of the next question to all servers.
     ask_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    wall: Span,
-    expiry: Option<Span>,
+    wall: ClockBounds,
+    expiry: Option<ClockBounds>,
     /// The last reading was off, and the log already reported that.
     is_off: bool,
 }
 
 /// Bounds of the difference between a clock and this coordinator's monotonic clock, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct ClockBounds {
     low: i64,
     high: i64,
 }
 
-impl Span {
+impl ClockBounds {
     /// Returns the bounds for a clock that read `shown` at some time between `asked` and `now`.
-    fn new(shown: UnixMillis, asked: Instant, now: Instant) -> Span {
+    fn new(shown: UnixMillis, asked: Instant, now: Instant) -> ClockBounds {
         let shown = i64::try_from(shown.0).unwrap_or(i64::MAX);
         let at = |moment: Instant| shown.saturating_sub((moment.0 / 1_000_000) as i64);
-        Span { low: at(now.max(asked)), high: at(asked.min(now)) }
+        let bounds = ClockBounds { low: at(now.max(asked)), high: at(asked.min(now)) };
+        assert!(bounds.low <= bounds.high, "{bounds:?} contain no clock");
+        bounds
     }
 
     fn middle(self) -> i64 {
@@ -80,32 +82,47 @@ impl Span {
 }
 
 /// Returns the median of the clocks; the slower of the two middle ones if their number is even.
-fn median(spans: &[Span]) -> Option<i64> {
+fn median(spans: &[ClockBounds]) -> Option<i64> {
     let mut middles: Vec<i64> = spans.iter().map(|span| span.middle()).collect();
     middles.sort_unstable();
     middles.get(middles.len().checked_sub(1)? / 2).copied()
 }
 
 /// Returns the median, if more than half of all clocks may be near it.
-fn agreed(spans: &[Span]) -> Option<i64> {
+fn agreed(spans: &[ClockBounds]) -> Option<i64> {
     let median = median(spans)?;
     let near = spans.iter().filter(|span| span.beyond(median) == 0).count();
     (2 * near > spans.len()).then_some(median)
 }
 
+/// Result of the comparison of a new server's clock.
+pub(super) enum Comparison {
+    /// The clock is within the limit.
+    Within(Join),
+    /// The reason for rejecting the server.
+    Skewed(String),
+}
+
 impl Clocks {
+    pub(super) fn new(limits_skew: bool) -> Clocks {
+        let (members, joining) = (BTreeMap::new(), BTreeMap::new());
+        Clocks { limits_skew, members, joining, ask_at: Instant::default() }
+    }
+
     fn reference(&self) -> Option<i64> {
         agreed(&self.walls())
     }
 
-    fn walls(&self) -> Vec<Span> {
+    fn walls(&self) -> Vec<ClockBounds> {
         self.members.values().map(|member| member.wall).collect()
     }
 
-    /// Returns the clock question to send now.
-    fn question(&self, now: Instant) -> ClockQuestion {
+    /// Returns the clock question to send now. It carries no reference while the metadata store is
+    /// unconfirmed: an outdated coordinator must not drive any clock.
+    fn question(&self, now: Instant, is_confirmed: bool) -> ClockQuestion {
         let at = |reference: i64| reference.saturating_add((now.0 / 1_000_000) as i64);
-        let reference = self.reference().map(|reference| UnixMillis(at(reference).max(0) as u64));
+        let reference = self.reference().filter(|_| is_confirmed);
+        let reference = reference.map(|reference| UnixMillis(at(reference).max(0) as u64));
         ClockQuestion { asked: now, reference }
     }
 
@@ -120,15 +137,15 @@ impl Clocks {
     }
 
     /// Drops the held join of a closed connection.
-    pub(super) fn forget_join(&mut self, connection: ConnectionId) {
+    pub(super) fn forget_join(&mut self, connection: LinkId) {
         self.joining.remove(&connection);
     }
 
     /// Compares a member's clocks with the median, even without a majority near it: of two
     /// members that differ, one is off.
     fn report(&self, server: ServerId, member: &Member) -> Option<ClockReport> {
-        let expiries: Vec<Span> = self.members.values().filter_map(|it| it.expiry).collect();
-        let beyond = |span: Option<Span>, reference: Option<i64>| {
+        let expiries: Vec<ClockBounds> = self.members.values().filter_map(|it| it.expiry).collect();
+        let beyond = |span: Option<ClockBounds>, reference: Option<i64>| {
             span.zip(reference).map_or(0, |(span, reference)| span.beyond(reference))
         };
         let wall_ahead = beyond(Some(member.wall), median(&self.walls()));
@@ -144,8 +161,11 @@ impl Clocks {
     }
 
     /// Returns the reason why no range may move to or from this server, or `None` if its clocks
-    /// are right.
+    /// are right, or skew is not limited.
     pub(super) fn objection(&self, server: ServerId) -> Option<String> {
+        if !self.limits_skew {
+            return None;
+        }
         let report = self.report(server, self.members.get(&server)?)?;
         let (whose, ahead) = match report.wall_ahead {
             0 => ("expiry clock", report.expiry_ahead),
@@ -166,60 +186,60 @@ fn in_words(ahead: i64) -> String {
     format!("{} ms {direction} the other members' clocks", ahead.unsigned_abs())
 }
 
-impl<S: MetaStore> Coordinator<S> {
+/// Questions and readings.
+impl Clocks {
     /// Holds a new server's join until its clock reading arrives. Returns `false` if the join
     /// need not wait: the server rejoins, no reference exists, or skew is not limited.
-    pub(super) fn must_show_clock(
+    pub(super) fn must_show(
         &mut self,
         now: Instant,
-        connection: ConnectionId,
+        connection: LinkId,
         join: &Join,
-        out: &mut Outbox,
+        out: &mut Effects,
     ) -> bool {
-        let is_new = join.rejoin.is_none() && self.clocks.reference().is_some();
-        if !is_new || !self.settings.limits_skew {
+        let is_new = join.rejoin.is_none() && self.reference().is_some();
+        if !is_new || !self.limits_skew {
             return false;
         }
-        let message = FromCoordinator::Clock(self.clock_question(now));
-        self.clocks.joining.insert(connection, join.clone());
+        // New servers are admitted only by a confirmed coordinator.
+        let message = FromCoordinator::Clock(self.question(now, true));
+        self.joining.insert(connection, join.clone());
         out.push(Effect::Send { connection, message });
         true
     }
 
-    /// Compares the clock of a connection with a held join; admits or rejects the server.
-    pub(super) fn newcomer_clock(
+    /// Compares the clock of a connection with a held join.
+    pub(super) fn compare(
         &mut self,
-        at: Moment,
-        connection: ConnectionId,
+        now: Instant,
+        connection: LinkId,
         reading: ClockReading,
-        out: &mut Outbox,
-    ) -> Result<(), Stopped> {
-        let Some(join) = self.clocks.joining.remove(&connection) else { return Ok(()) };
-        let span = Span::new(reading.wall, reading.asked, at.now);
-        let ahead = self.clocks.reference().map_or(0, |reference| span.beyond(reference));
+    ) -> Option<Comparison> {
+        let join = self.joining.remove(&connection)?;
+        assert!(join.rejoin.is_none(), "only the join of a new server waits for its clock");
+        let span = ClockBounds::new(reading.wall, reading.asked, now);
+        let ahead = self.reference().map_or(0, |reference| span.beyond(reference));
         if ahead == 0 {
-            return self.let_in(at, connection, join, out);
+            return Some(Comparison::Within(join));
         }
-        let reason = format!(
+        Some(Comparison::Skewed(format!(
             "the clock of this machine is {}; correct it (chrony or ntpd) and start the server \
              again: more than {SKEW_MAX_MILLIS} ms are not allowed, because keys would expire at \
              wrong times",
             in_words(ahead)
-        );
-        self.reject(connection, reason.into(), out);
-        Ok(())
+        )))
     }
 
     /// Records a member's clock reading, and logs when its clocks become skewed or right.
-    pub(super) fn note_clock(&mut self, now: Instant, server: ServerId, reading: ClockReading) {
+    pub(super) fn note(&mut self, now: Instant, server: ServerId, reading: ClockReading) {
         let ClockReading { asked, wall, expiry } = reading;
-        let span = |shown| Span::new(shown, asked, now);
-        let was_off = self.clocks.members.get(&server).is_some_and(|member| member.is_off);
+        let span = |shown| ClockBounds::new(shown, asked, now);
+        let was_off = self.members.get(&server).is_some_and(|member| member.is_off);
         let mut member = Member { wall: span(wall), expiry: expiry.map(span), is_off: was_off };
-        self.clocks.members.insert(server, member);
-        let report = self.clocks.report(server, &member);
+        self.members.insert(server, member);
+        let report = self.report(server, &member);
         member.is_off = report.is_some();
-        self.clocks.members.insert(server, member);
+        self.members.insert(server, member);
         match (report, was_off) {
             (Some(ClockReport { wall_ahead, expiry_ahead, .. }), false) => tracing::warn!(
                 %server, wall_ahead, expiry_ahead,
@@ -231,39 +251,51 @@ impl<S: MetaStore> Coordinator<S> {
     }
 
     /// Asks a server that has just joined, without waiting for the next round.
-    pub(super) fn ask_clock(&mut self, now: Instant, server: ServerId, out: &mut Outbox) {
-        if self.clocks.members.is_empty() {
-            self.clocks.ask_at = now + ASK_EVERY;
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        server: ServerId,
+        is_confirmed: bool,
+        membership: &Membership,
+        out: &mut Effects,
+    ) {
+        assert!(membership.is_connected(server), "{server} is asked for its clock and is away");
+        if self.members.is_empty() {
+            self.ask_at = now + ASK_EVERY;
         }
-        let question = self.clock_question(now);
-        self.send(server, FromCoordinator::Clock(question), out);
+        let question = self.question(now, is_confirmed);
+        membership.send(server, FromCoordinator::Clock(question), out);
     }
 
-    /// Returns the question to send now. It carries no reference while the store is unconfirmed:
-    /// an outdated coordinator must not drive any clock.
-    fn clock_question(&self, now: Instant) -> ClockQuestion {
-        let question = self.clocks.question(now);
-        let reference = question.reference.filter(|_| self.standing.is_confirmed());
-        ClockQuestion { reference, ..question }
-    }
-
-    pub(super) fn ask_clocks(&mut self, now: Instant, out: &mut Outbox) {
-        if self.clocks.next_question().is_some_and(|at| at <= now) {
-            self.clocks.ask_at = now + ASK_EVERY;
-            let question = self.clock_question(now);
-            for server in self.connections.values().flatten() {
-                self.send(*server, FromCoordinator::Clock(question), out);
+    /// Asks all servers, if the next round is due.
+    pub(super) fn ask_all(
+        &mut self,
+        now: Instant,
+        is_confirmed: bool,
+        membership: &Membership,
+        out: &mut Effects,
+    ) {
+        if self.next_question().is_some_and(|at| at <= now) {
+            self.ask_at = now + ASK_EVERY;
+            let question = self.question(now, is_confirmed);
+            for server in membership.servers() {
+                membership.send(server, FromCoordinator::Clock(question), out);
             }
         }
+        // Readings of a disconnected server would decide on the reference.
+        let mut members = self.members.keys();
+        debug_assert!(members.all(|&server| membership.is_connected(server)), "a member is away");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::tests::empty;
+    use crate::machine::CoordinatorSettings;
 
-    fn exact(ms: i64) -> Span {
-        Span { low: ms, high: ms }
+    fn exact(ms: i64) -> ClockBounds {
+        ClockBounds { low: ms, high: ms }
     }
 
     #[test]
@@ -277,7 +309,7 @@ mod tests {
             (&[0, 5_000, 86_400_000], None),
             (&[-300, 0, 300, 90_000], Some(0)),
         ] {
-            let clocks: Vec<Span> = clocks.iter().map(|&ms| exact(ms)).collect();
+            let clocks: Vec<ClockBounds> = clocks.iter().map(|&ms| exact(ms)).collect();
             assert_eq!(agreed(&clocks), reference, "{clocks:?}");
         }
     }
@@ -285,13 +317,25 @@ mod tests {
     #[test]
     fn a_slow_network_is_nobodys_fault() {
         let (asked, now) = (Instant(1_000_000_000), Instant(3_000_000_000));
-        let span = Span::new(UnixMillis(10_000), asked, now);
-        assert_eq!(span, Span { low: 7_000, high: 9_000 });
+        let span = ClockBounds::new(UnixMillis(10_000), asked, now);
+        assert_eq!(span, ClockBounds { low: 7_000, high: 9_000 });
         assert_eq!(span.beyond(8_000), 0);
         assert_eq!(span.beyond(6_500), 0);
         assert_eq!(span.beyond(6_499), 501);
         assert_eq!(span.beyond(9_501), -501);
         // A reading that no member can have, from an invalid peer.
-        assert!(Span::new(UnixMillis(u64::MAX), Instant(u64::MAX), Instant(0)).beyond(0) > 0);
+        assert!(
+            ClockBounds::new(UnixMillis(u64::MAX), Instant(u64::MAX), Instant(0)).beyond(0) > 0
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "s1 is asked for its clock and is away")]
+    fn only_connected_servers_are_asked() {
+        let configuration = empty();
+        let settings = CoordinatorSettings::default();
+        let membership = Membership::new(&settings, &configuration, Instant(0));
+        let mut clocks = Clocks::new(true);
+        clocks.ask(Instant(0), ServerId(1), true, &membership, &mut Effects::new());
     }
 }

@@ -1,361 +1,286 @@
-//! Membership: servers join, disconnect and rejoin.
+//! Membership: open connections, the servers that joined on them, and absences.
 //!
 //! A server number identifies one run of a process. A server that rejoins under its number still
-//! has everything in memory. The first server of a cluster gets all slots; later servers join
-//! empty, and operators move slots to them.
+//! has everything in memory.
+//!
+//! Invariants:
+//! - A server is `Connected` by exactly the connection on which it joined last. Older connections
+//!   of it are closed.
+//! - While no server is connected, the coordinator suspects itself: absences count anew from the
+//!   next connection.
 
-use super::{Coordinator, Presence};
-use crate::admission::{SERVERS_MAX, check_address};
-use crate::ledger::Stopped;
-use crate::outbox::{Caller, ConnectionId, Effect, Moment, Outbox};
-use crate::records::{Server, Tablet};
-use crate::store::MetaStore;
-use std::collections::BTreeSet;
-use types::{ClusterId, HashRange, OwnershipEpoch, ServerId};
+use super::CoordinatorSettings;
+use crate::configuration::ClusterConfiguration;
+use crate::outbox::{Caller, Effect, Effects, LinkId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{ClusterId, Instant, ServerId};
 use wire::control::{FromCoordinator, Join};
 
-/// The reason for not admitting a server, or for closing its connection.
-pub(super) struct Rejection {
-    /// Explanation for the operator.
-    reason: String,
-    /// The server was given up and may hold ranges that another server owns.
-    is_fenced: bool,
+/// Connections and absences of servers.
+#[derive(Debug)]
+pub(super) struct Membership {
+    absence_max: Duration,
+    return_max: Duration,
+    links: BTreeMap<LinkId, OpenLink>,
+    /// Connection state of every server in the configuration.
+    presence: BTreeMap<ServerId, Presence>,
+    /// No server is connected. Then no server's absence counts.
+    is_alone: bool,
 }
 
-impl Rejection {
-    pub(super) fn fenced() -> Rejection {
-        Rejection { reason: FENCED.to_owned(), is_fenced: true }
+/// An open connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenLink {
+    /// The process at the other end.
+    pub(super) caller: Caller,
+    /// The server that joined on the connection. `None` until it has joined.
+    pub(super) server: Option<ServerId>,
+}
+
+/// Reachability of a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Presence {
+    Connected(LinkId),
+    Away {
+        since: Instant,
+    },
+    /// Not seen since this coordinator started, or since the coordinator was possibly cut off.
+    Expected {
+        since: Instant,
+    },
+}
+
+/// Time in which the coordinator could hear no server. It does not count against them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Excuse {
+    /// Time by which every deadline moves.
+    pub(super) longer: Duration,
+    /// No deadline moves beyond this time.
+    pub(super) latest: Instant,
+}
+
+impl Excuse {
+    /// Moves the beginning of a silence.
+    pub(super) fn extend(self, since: &mut Instant) {
+        *since = (*since + self.longer).min(self.latest);
     }
 }
 
-impl From<String> for Rejection {
-    fn from(reason: String) -> Rejection {
-        Rejection { reason, is_fenced: false }
-    }
-}
-
-impl<S: MetaStore> Coordinator<S> {
-    pub(super) fn join(
-        &mut self,
-        at: Moment,
-        connection: ConnectionId,
-        join: Join,
-        out: &mut Outbox,
-    ) -> Result<(), Stopped> {
-        // A repeated join: the connection has its number.
-        if let Some(Some(server)) = self.connections.get(&connection) {
-            self.welcome(*server, connection, out);
-            return Ok(());
-        }
-        self.doubt_if_foreign(at, &join)?;
-        let admitted = self.is_same_process(connection, &join);
-        if admitted.is_ok() && !self.note_past(at, connection, &join, out)? {
-            return Ok(());
-        }
-        match admitted.and_then(|()| self.known_server(&join)) {
-            Err(rejection) => self.reject(connection, rejection, out),
-            Ok(Some(server)) => {
-                let changed = self.changed_record(server, &join);
-                if changed.is_some() && !self.standing.is_confirmed() {
-                    self.wait_for_others(connection, join, out);
-                    return Ok(());
-                }
-                if let Some(record) = changed {
-                    let mut edit = self.ledger.edit();
-                    edit.put_server(record);
-                    self.commit(at, edit)?;
-                }
-                return self.connect(at, connection, server, out);
-            }
-            Ok(None) if !self.standing.is_confirmed() => {
-                self.wait_for_others(connection, join, out);
-            }
-            Ok(None) if self.must_show_clock(at.now, connection, &join, out) => {}
-            Ok(None) => return self.let_in(at, connection, join, out),
-        }
-        Ok(())
+impl Membership {
+    /// Expects all servers of the configuration. Absences count from `now`.
+    pub(super) fn new(
+        settings: &CoordinatorSettings,
+        configuration: &ClusterConfiguration,
+        now: Instant,
+    ) -> Membership {
+        let CoordinatorSettings { absence_max, return_max, .. } = *settings;
+        assert!(return_max <= absence_max, "dead servers do not return");
+        let expected = Presence::Expected { since: now };
+        let servers = configuration.servers().keys();
+        let presence = servers.map(|&server| (server, expected)).collect();
+        Membership { absence_max, return_max, links: BTreeMap::new(), presence, is_alone: true }
     }
 
-    /// Admits a new server, after its clock was compared.
-    pub(super) fn let_in(
-        &mut self,
-        at: Moment,
-        connection: ConnectionId,
-        join: Join,
-        out: &mut Outbox,
-    ) -> Result<(), Stopped> {
-        // Meanwhile another server may have shown that the cluster was created by mistake.
-        if let Err(rejection) = self.known_server(&join) {
-            self.reject(connection, rejection, out);
-            return Ok(());
-        }
-        self.declare_former_dead(at, &join, out)?;
-        let Some(server) = self.admit(at, join)? else {
-            let reason = format!("the cluster already has {SERVERS_MAX} servers, the maximum");
-            self.reject(connection, reason.into(), out);
-            return Ok(());
-        };
-        self.connect(at, connection, server, out)
+    /// Records a new connection.
+    pub(super) fn open(&mut self, connection: LinkId, caller: Caller) {
+        let known = self.links.insert(connection, OpenLink { caller, server: None });
+        assert!(known.is_none(), "{connection} opened twice");
     }
 
-    /// Binds a connection to a server, and closes the server's previous one.
-    fn connect(
-        &mut self,
-        at: Moment,
-        connection: ConnectionId,
-        server: ServerId,
-        out: &mut Outbox,
-    ) -> Result<(), Stopped> {
-        if let Some(old) = self.connection_of(server) {
-            self.connections.remove(&old);
-            self.callers.remove(&old);
-            self.flushes.retain(|flush| flush.connection != old);
-            self.standing.closed(old);
-            self.clocks.forget_join(old);
-            out.push(Effect::Close { connection: old });
+    /// Returns an open connection.
+    pub(super) fn link(&self, connection: LinkId) -> Option<OpenLink> {
+        self.links.get(&connection).copied()
+    }
+
+    /// Returns the server that joined on this connection.
+    pub(super) fn server_on(&self, connection: LinkId) -> Option<ServerId> {
+        self.links.get(&connection)?.server
+    }
+
+    /// Binds a connection to the server that has joined on it. Returns the server's previous
+    /// connection, which counts as closed.
+    pub(super) fn bind(&mut self, connection: LinkId, server: ServerId) -> Option<LinkId> {
+        let old = self.connection_of(server);
+        if let Some(old) = old {
+            assert_ne!(old, connection, "{server} joins again on its own connection");
+            self.links.remove(&old);
         }
-        self.connections.insert(connection, Some(server));
+        let link = self.links.get_mut(&connection).expect("a joining server has a connection");
+        assert_eq!(link.server, None, "two servers join on {connection}");
+        link.server = Some(server);
         self.presence.insert(server, Presence::Connected(connection));
-        self.end_solitude(at.now);
-        self.listen_to(at.now, server);
-        self.map_is_stale = true;
-        if self.standing.is_confirmed() {
-            self.adopt_orphans(at, server)?;
-        }
-        self.demand_again(at, server);
-        self.demand_of_again(server);
-        self.welcome(server, connection, out);
-        self.ask_clock(at.now, server, out);
-        Ok(())
+        old
     }
 
-    pub(super) fn closed(&mut self, at: Moment, connection: ConnectionId) {
-        self.standing.closed(connection);
-        self.callers.remove(&connection);
-        self.clocks.forget_join(connection);
-        if let Some(Some(server)) = self.connections.remove(&connection) {
-            self.clocks.forget(server);
-            let since = self.hearing.miss(at.now, server);
-            self.presence.insert(server, Presence::Away { since });
-            self.flushes.retain(|flush| flush.connection != connection);
-            self.map_is_stale = true;
-            self.is_alone = !self.connections.values().any(Option::is_some);
+    /// Removes a connection on which no server has joined.
+    pub(super) fn forget(&mut self, connection: LinkId) {
+        let link = self.links.remove(&connection);
+        let server = link.and_then(|link| link.server);
+        assert_eq!(server, None, "{connection} is removed while its server counts as connected");
+    }
+
+    /// Removes a connection. The absence of a server that had joined on it counts from `since`.
+    pub(super) fn close(&mut self, connection: LinkId, since: Instant) {
+        let Some(link) = self.links.remove(&connection) else { return };
+        if let Some(server) = link.server {
+            let before = self.presence.insert(server, Presence::Away { since });
+            let was_connected = matches!(before, Some(Presence::Connected(at)) if at == connection);
+            assert!(was_connected, "{server} was not connected by {connection}: {before:?}");
+            let is_alone = self.servers().next().is_none();
+            self.is_alone = is_alone;
         }
     }
 
-    /// Sends the reason for a rejection to a connection, and closes it.
-    pub(super) fn reject(
-        &mut self,
-        connection: ConnectionId,
-        Rejection { reason, is_fenced }: Rejection,
-        out: &mut Outbox,
-    ) {
-        tracing::warn!(%connection, reason, "rejected");
-        // Its held join or asks must not be processed later: no event tells that it has ended.
-        self.standing.closed(connection);
-        self.clocks.forget_join(connection);
-        self.connections.remove(&connection);
-        self.callers.remove(&connection);
-        let message = FromCoordinator::Rejected { reason, is_fenced };
-        out.push(Effect::Send { connection, message });
-        out.push(Effect::Close { connection });
+    /// Removes a server that has left the configuration.
+    pub(super) fn remove(&mut self, server: ServerId) {
+        let presence = self.presence.remove(&server);
+        let is_connected = matches!(presence, Some(Presence::Connected(_)));
+        assert!(!is_connected, "{server} leaves the configuration while it is connected");
     }
 
-    fn welcome(&self, server: ServerId, connection: ConnectionId, out: &mut Outbox) {
-        let identity = self.ledger.identity();
-        let (cluster, seed) = (identity.cluster, identity.seed);
-        let message = FromCoordinator::Welcome { server, cluster, seed };
-        out.push(Effect::Send { connection, message });
+    /// Returns the server's connection, if it is connected.
+    pub(super) fn connection_of(&self, server: ServerId) -> Option<LinkId> {
+        match self.presence.get(&server) {
+            Some(Presence::Connected(connection)) => Some(*connection),
+            Some(Presence::Away { .. } | Presence::Expected { .. }) | None => None,
+        }
     }
 
-    /// Checks that a connected number and the rejoin under it belong to the same process.
-    fn is_same_process(&self, connection: ConnectionId, join: &Join) -> Result<(), Rejection> {
-        let Some((cluster, server)) = join.rejoin else { return Ok(()) };
-        let generation = |connection| match self.callers.get(&connection) {
-            Some(Caller::Server { generation, .. }) => Some(*generation),
-            Some(Caller::Operator) | None => None,
+    pub(super) fn is_connected(&self, server: ServerId) -> bool {
+        self.connection_of(server).is_some()
+    }
+
+    /// Returns the connections of servers, in order.
+    pub(super) fn joined(&self) -> impl Iterator<Item = (LinkId, ServerId)> {
+        self.links.iter().filter_map(|(&connection, link)| Some((connection, link.server?)))
+    }
+
+    /// Returns the connected servers, in order of their connections.
+    pub(super) fn servers(&self) -> impl Iterator<Item = ServerId> {
+        self.joined().map(|(_, server)| server)
+    }
+
+    pub(super) fn presence(&self, server: ServerId) -> Option<Presence> {
+        self.presence.get(&server).copied()
+    }
+
+    /// Returns whether no server is connected. Then none is declared dead.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Returns the time from which the absence of a disconnected server with a replicated log
+    /// means its death. `None`: it is connected or unknown.
+    pub(super) fn dead_at(&self, server: ServerId) -> Option<Instant> {
+        match self.presence.get(&server)? {
+            Presence::Away { since } => Some(*since + self.return_max),
+            Presence::Expected { since } => Some(*since + self.absence_max),
+            Presence::Connected(_) => None,
+        }
+    }
+
+    /// Returns when migrations stop waiting for a server. `None`: it is connected.
+    pub(super) fn given_up_at(&self, server: ServerId) -> Option<Instant> {
+        match self.presence.get(&server) {
+            Some(Presence::Away { since } | Presence::Expected { since }) => {
+                Some(*since + self.absence_max)
+            }
+            Some(Presence::Connected(_)) | None => None,
+        }
+    }
+
+    /// Restarts the absence timers of servers with replicated logs when a first server connects
+    /// after none was connected.
+    pub(super) fn end_solitude(&mut self, now: Instant, configuration: &ClusterConfiguration) {
+        if std::mem::take(&mut self.is_alone) {
+            for (&server, presence) in &mut self.presence {
+                let is_connected = matches!(presence, Presence::Connected(_));
+                if configuration.keeps_log(server) && !is_connected {
+                    *presence = Presence::Expected { since: now };
+                }
+            }
+        }
+        assert!(self.servers().next().is_some(), "solitude ends with a connected server");
+    }
+
+    /// Restarts the absence timers of the servers not seen since the coordinator's start.
+    pub(super) fn expect_anew(&mut self, now: Instant) {
+        for presence in self.presence.values_mut() {
+            if let Presence::Expected { since } = presence {
+                *since = now;
+            }
+        }
+    }
+
+    /// Excuses absences for a time in which the coordinator could hear no server.
+    pub(super) fn excuse(&mut self, excuse: Excuse) {
+        for presence in self.presence.values_mut() {
+            match presence {
+                Presence::Away { since } | Presence::Expected { since } => excuse.extend(since),
+                Presence::Connected(_) => {}
+            }
+        }
+    }
+
+    /// Returns whether a connected number and the rejoin under it belong to the same process.
+    pub(super) fn is_same_process(&self, connection: LinkId, join: &Join, ours: ClusterId) -> bool {
+        let Some((cluster, server)) = join.rejoin else { return true };
+        let generation = |connection| match self.links.get(&connection)?.caller {
+            Caller::Server { generation, .. } => Some(generation),
+            Caller::Operator => None,
         };
         let living = self.connection_of(server).and_then(generation);
-        let is_ours = cluster == self.ledger.identity().cluster;
-        match living.is_none() || living == generation(connection) || !is_ours {
-            true => Ok(()),
-            false => Err(TAKEN.to_owned().into()),
+        living.is_none() || living == generation(connection) || cluster != ours
+    }
+
+    /// Sends a message to a server, if it is connected. Everything that matters is repeated on
+    /// reconnection.
+    pub(super) fn send(&self, server: ServerId, message: FromCoordinator, out: &mut Effects) {
+        if let Some(connection) = self.connection_of(server) {
+            out.push(Effect::Send { connection, message });
         }
-    }
-
-    /// Returns the number under which the process is known, `None` for a new one, or the reason
-    /// for rejecting it.
-    fn known_server(&self, join: &Join) -> Result<Option<ServerId>, Rejection> {
-        check_address(join)?;
-        if let Some(other) = self.foreign_cluster(join) {
-            return Err(foreign(join, other, self.ledger.identity().cluster).into());
-        }
-        let Some((_, server)) = join.rejoin else {
-            return match self.ledger.doubt() {
-                None => Ok(None),
-                Some(doubt) => Err(doubt.to_owned().into()),
-            };
-        };
-        match self.ledger.servers().get(&server) {
-            None => Err(format!("{server} is no longer a member here; restart the server").into()),
-            Some(record) if record.fenced => Err(Rejection::fenced()),
-            Some(_) => Ok(Some(server)),
-        }
-    }
-
-    /// Returns the cluster to which the server's memory or disk belongs, if it is another one.
-    fn foreign_cluster(&self, join: &Join) -> Option<ClusterId> {
-        let of_memory = join.rejoin.map(|(cluster, _)| cluster);
-        let clusters = of_memory.into_iter().chain(join.disk);
-        clusters.into_iter().find(|cluster| *cluster != self.ledger.identity().cluster)
-    }
-
-    /// Detects a cluster that was created by mistake: it is new, and a server joins with data of
-    /// another cluster. The coordinator probably started on an empty folder in place of its own.
-    /// From then on no new server is admitted, so that this cluster serves no client.
-    fn doubt_if_foreign(&mut self, at: Moment, join: &Join) -> Result<(), Stopped> {
-        let ours = self.ledger.identity().cluster;
-        self.has_seen_data |= join.disk == Some(ours);
-        let is_new = self.ledger.term() == FIRST_TERM && !self.has_seen_data;
-        match self.foreign_cluster(join) {
-            Some(other) if is_new && self.ledger.doubt().is_none() => {
-                let mut edit = self.ledger.edit();
-                let doubt = doubt(ours, other);
-                tracing::error!(doubt, "admitting no new servers");
-                edit.put_doubt(doubt);
-                self.commit(at, edit)
-            }
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Returns a rejoining server's record, if it differs from the stored one.
-    fn changed_record(&self, server: ServerId, join: &Join) -> Option<Server> {
-        let known = self.ledger.servers().get(&server);
-        let chain = known.and_then(|known| known.chain);
-        let record = Server { chain, ..record_of(server, join.clone()) };
-        (known != Some(&record)).then_some(record)
-    }
-
-    /// Declares the former server on a new server's disk dead. A folder belongs to one process at a
-    /// time, so the former one has ended. Neither this nor the next coordinator need wait for it.
-    fn declare_former_dead(
-        &mut self,
-        at: Moment,
-        join: &Join,
-        out: &mut Outbox,
-    ) -> Result<(), Stopped> {
-        let Some((cluster, former)) = join.former else { return Ok(()) };
-        let record = self.ledger.servers().get(&former);
-        let is_open = record.is_some_and(|record| record.keeps_log() && !record.fenced);
-        let is_ours = cluster == self.ledger.identity().cluster;
-        if is_ours && is_open && self.connection_of(former).is_none() {
-            return self.declare_dead(at, &BTreeSet::from([former]), out);
-        }
-        Ok(())
-    }
-
-    /// Assigns a number to a new server, unless the cluster is full.
-    fn admit(&mut self, at: Moment, join: Join) -> Result<Option<ServerId>, Stopped> {
-        let mut edit = self.ledger.edit();
-        let leaver = if self.ledger.servers().len() < SERVERS_MAX {
-            None
-        } else {
-            match self.dispensable_server() {
-                Some(server) => Some(server),
-                None => return Ok(None),
-            }
-        };
-        if let Some(leaver) = leaver {
-            edit.remove_server(leaver);
-        }
-        let server = edit.counters.draw_server();
-        edit.put_server(record_of(server, join));
-        if self.ledger.tablets().is_empty() {
-            let epoch = edit.counters.draw_epoch();
-            let tenures = edit.counters.draw_tenures();
-            let (range, owner, is_born) = (HashRange::ALL, server, true);
-            edit.put_tablet(Tablet { range, owner, epoch, tenures, is_born });
-        }
-        self.commit(at, edit)?;
-        if let Some(leaver) = leaver {
-            self.presence.remove(&leaver);
-        }
-        Ok(Some(server))
-    }
-
-    /// Records that the first owner of a new range holds it. From now on the range is never
-    /// assigned as an empty one.
-    pub(super) fn holding(
-        &mut self,
-        at: Moment,
-        server: ServerId,
-        (range, epoch): (HashRange, OwnershipEpoch),
-    ) -> Result<(), Stopped> {
-        let tablet = self.ledger.tablets().get(&range.first());
-        let is_it = |tablet: &&Tablet| {
-            tablet.is_born && (tablet.owner, tablet.range, tablet.epoch) == (server, range, epoch)
-        };
-        let Some(tablet) = tablet.filter(is_it).cloned() else { return Ok(()) };
-        let mut edit = self.ledger.edit();
-        edit.put_tablet(Tablet { is_born: false, ..tablet });
-        // Migrations of it have waited.
-        self.queue_is_stale = true;
-        self.commit(at, edit)
-    }
-
-    /// Returns the oldest disconnected server on which nothing depends.
-    fn dispensable_server(&self) -> Option<ServerId> {
-        let used = self.used_servers();
-        let is_gone = |server: ServerId| self.connection_of(server).is_none();
-        let mut servers = self.ledger.servers().keys().copied();
-        servers.find(|&server| is_gone(server) && !used.contains(&server))
-    }
-
-    /// Returns the servers that own a range or take part in a live migration or a recovery.
-    pub(super) fn used_servers(&self) -> BTreeSet<ServerId> {
-        let live = self.ledger.migrations().values().filter(|migration| migration.is_live());
-        let owners = self.ledger.tablets().values().map(|tablet| tablet.owner);
-        // Recovery masters need not be included: they are connected, or about to be declared dead.
-        let dead = self.ledger.recoveries().keys().copied();
-        owners.chain(live.flat_map(|m| [m.source, m.target])).chain(dead).collect()
     }
 }
 
-const TAKEN: &str = "another process is connected under this server's number; stop it first, or \
-                     start this one as a new server";
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::tests::empty;
 
-/// Returns the explanation for rejecting a server with data of another cluster.
-fn foreign(join: &Join, other: ClusterId, ours: ClusterId) -> String {
-    let what = if join.rejoin.is_some() { "the server" } else { "the disk of this server" };
-    format!(
-        "{what} belongs to cluster {other}, but this is the coordinator of cluster {ours}: join \
-         the coordinator of {other}, or start the server with an empty --data-dir. Nothing was \
-         changed. {REBUILD}"
-    )
-}
+    fn membership() -> Membership {
+        let configuration = empty();
+        let mut membership =
+            Membership::new(&CoordinatorSettings::default(), &configuration, Instant(0));
+        membership.open(LinkId(1), Caller::Operator);
+        membership.open(LinkId(2), Caller::Operator);
+        membership
+    }
 
-/// Returns the explanation for admitting no new servers.
-fn doubt(ours: ClusterId, other: ClusterId) -> String {
-    format!(
-        "cluster {ours} was created because the coordinator's data directory (--data-dir) was \
-         empty, and then a server with data of cluster {other} came: no new servers are admitted. \
-         {REBUILD} If {ours} is meant to be a new cluster, start its coordinator with another \
-         empty data directory, and give that server an empty --data-dir"
-    )
-}
+    #[test]
+    fn a_server_that_joins_again_loses_its_older_connection() {
+        let mut membership = membership();
+        assert_eq!(membership.bind(LinkId(1), ServerId(7)), None);
+        assert_eq!(membership.bind(LinkId(2), ServerId(7)), Some(LinkId(1)));
+        assert!(membership.link(LinkId(1)).is_none());
+        membership.close(LinkId(2), Instant(5));
+        assert!(membership.is_alone());
+        assert!(!membership.is_connected(ServerId(7)));
+    }
 
-const REBUILD: &str = "If the coordinator's data directory is missing, restore it; if it is lost, \
-                       rebuild it with 'ballast coordinator --rebuild --data-dir NEW' and 'ballast \
-                       cluster rebuild'.";
+    #[test]
+    #[should_panic(expected = "two servers join on connection 1")]
+    fn a_connection_has_one_server() {
+        let mut membership = membership();
+        membership.bind(LinkId(1), ServerId(7));
+        membership.bind(LinkId(1), ServerId(8));
+    }
 
-/// The term of the coordinator that created the cluster.
-const FIRST_TERM: u64 = 1;
-
-const FENCED: &str = "the server was declared dead while it was away, and another server serves a \
-                      range that it holds; restart it";
-
-fn record_of(id: ServerId, join: Join) -> Server {
-    let Join { host, client_port, bus_port, replicas, rack, .. } = join;
-    Server { id, host, client_port, bus_port, rack, replicas, chain: None, fenced: false }
+    #[test]
+    #[should_panic(expected = "leaves the configuration while it is connected")]
+    fn a_connected_server_does_not_leave_the_configuration() {
+        let mut membership = membership();
+        membership.bind(LinkId(1), ServerId(7));
+        membership.remove(ServerId(7));
+    }
 }

@@ -3,7 +3,7 @@
 //! It ends when the peer closes it, violates the protocol or is silent for too long. It also ends
 //! when the machine has closed it and all earlier messages have been sent.
 
-use crate::outbox::{Caller, ConnectionId, Event};
+use crate::outbox::{Caller, CoordinatorEvent, LinkId};
 use handshake::{
     Accepting, Credentials, Handshake, HandshakeStep, ProvenPeer, SERVED_BY_COORDINATORS,
 };
@@ -61,13 +61,13 @@ impl Outgoing {
     }
 }
 
-/// Starts a connection's task. Its events begin with [`Event::Opened`] after the handshake, and
-/// end with [`Event::Closed`].
+/// Starts a connection's task. Its events begin with [`CoordinatorEvent::Opened`] after the handshake, and
+/// end with [`CoordinatorEvent::Closed`].
 pub(super) fn start(
-    connection: ConnectionId,
+    connection: LinkId,
     stream: TcpStream,
     host: Host,
-    events: Sender<Event>,
+    events: Sender<CoordinatorEvent>,
 ) -> Outgoing {
     let (frames, queue) = unbounded_channel();
     let waiting_bytes = Rc::new(Cell::new(0));
@@ -86,7 +86,7 @@ pub(super) fn start(
             Err(error) => tracing::warn!(%peer, %error, "connection rejected"),
         }
         // The receiver may be gone.
-        let _ = events.send(Event::Closed { connection }).await;
+        let _ = events.send(CoordinatorEvent::Closed { connection }).await;
     });
     outgoing
 }
@@ -168,12 +168,12 @@ async fn say(writer: &mut OwnedWriteHalf, message: &HandshakeMessage) -> io::Res
 
 /// Receives and sends until one direction ends.
 async fn converse(
-    connection: ConnectionId,
+    connection: LinkId,
     proven: Proven,
-    events: &Sender<Event>,
+    events: &Sender<CoordinatorEvent>,
 ) -> io::Result<()> {
     let Proven { caller, reader, writer, queue, waiting_bytes } = proven;
-    if events.send(Event::Opened { connection, caller }).await.is_err() {
+    if events.send(CoordinatorEvent::Opened { connection, caller }).await.is_err() {
         return Ok(());
     }
     tokio::select! {
@@ -183,16 +183,16 @@ async fn converse(
 }
 
 async fn receive(
-    connection: ConnectionId,
+    connection: LinkId,
     mut reader: OwnedReadHalf,
-    events: &Sender<Event>,
+    events: &Sender<CoordinatorEvent>,
 ) -> io::Result<()> {
     loop {
         let read = read(&mut reader, MESSAGE_BYTES_MAX);
         let message: Option<ToCoordinator> =
             timeout(SILENCE_MAX, read).await.map_err(|_| silent())??;
         if let Some(message) = message
-            && events.send(Event::Received { connection, message }).await.is_err()
+            && events.send(CoordinatorEvent::Received { connection, message }).await.is_err()
         {
             return Ok(());
         }

@@ -15,10 +15,10 @@
 mod connection;
 
 use crate::admission::SERVERS_MAX;
-use crate::ledger::Stopped;
-use crate::outbox::{ConnectionId, Effect, Event, Moment, Outbox};
+use crate::configuration_store::Stopped;
+use crate::outbox::{CoordinatorEvent, Effect, Effects, LinkId, Moment};
 use crate::rebuild::Rebuilding;
-use crate::{Coordinator, Drawn, MetaStore, Settings};
+use crate::{Coordinator, CoordinatorSettings, Drawn, MetaStore};
 use connection::{Host, Outgoing};
 use handshake::Credentials;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ impl Running {
         credentials: Credentials,
         store: S,
         drawn: Drawn,
-        settings: Settings,
+        settings: CoordinatorSettings,
     ) -> io::Result<Running> {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
@@ -121,7 +121,7 @@ pub fn serve<S: MetaStore>(
     credentials: Credentials,
     store: S,
     drawn: Drawn,
-    settings: Settings,
+    settings: CoordinatorSettings,
 ) -> Result<(), ServeError> {
     let (_stop, stopped) = oneshot::channel();
     serve_until((listener, credentials), store, (drawn, settings), stopped)
@@ -134,9 +134,9 @@ pub fn serve_rebuild<S: MetaStore>(
     credentials: Credentials,
     store: S,
     drawn: Drawn,
-    settings: Settings,
+    settings: CoordinatorSettings,
 ) -> Result<(), ServeError> {
-    let clock = Clock::start();
+    let clock = ShellClock::start();
     let runtime = runtime()?;
     let again = listener.try_clone()?;
     listener.set_nonblocking(true)?;
@@ -158,10 +158,10 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 fn serve_until<S: MetaStore>(
     (listener, credentials): (TcpListener, Credentials),
     store: S,
-    (drawn, settings): (Drawn, Settings),
+    (drawn, settings): (Drawn, CoordinatorSettings),
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
-    let clock = Clock::start();
+    let clock = ShellClock::start();
     let mut coordinator = Coordinator::open(store, drawn, settings, clock.moment().now)?;
     listener.set_nonblocking(true)?;
     runtime()?.block_on(converse((listener, credentials), (&mut coordinator, &clock), stop))
@@ -170,20 +170,25 @@ fn serve_until<S: MetaStore>(
 /// Connects a machine with the processes that connect to `listener`.
 async fn converse(
     (listener, credentials): (TcpListener, Credentials),
-    (machine, clock): (&mut impl Machine, &Clock),
+    (machine, clock): (&mut impl Machine, &ShellClock),
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (events, inbox) = channel(EVENTS_MAX);
     let (connections, unproven) = (BTreeMap::new(), BTreeSet::new());
-    let last = ConnectionId(0);
+    let last = LinkId(0);
     let shell = Shell { machine, clock, credentials, events, connections, unproven, last };
     tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
 }
 
 /// A state machine that the shell can run.
 trait Machine {
-    fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped>;
+    fn handle(
+        &mut self,
+        at: Moment,
+        event: CoordinatorEvent,
+        out: &mut Effects,
+    ) -> Result<(), Stopped>;
     fn next_deadline(&self) -> Option<Instant>;
     /// Returns whether the machine has completed its task.
     fn is_done(&self) -> bool;
@@ -192,7 +197,12 @@ trait Machine {
 }
 
 impl<S: MetaStore> Machine for Coordinator<S> {
-    fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
+    fn handle(
+        &mut self,
+        at: Moment,
+        event: CoordinatorEvent,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
         Coordinator::handle(self, at, event, out)
     }
 
@@ -210,7 +220,12 @@ impl<S: MetaStore> Machine for Coordinator<S> {
 }
 
 impl<S: MetaStore> Machine for Rebuilding<S> {
-    fn handle(&mut self, at: Moment, event: Event, out: &mut Outbox) -> Result<(), Stopped> {
+    fn handle(
+        &mut self,
+        at: Moment,
+        event: CoordinatorEvent,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
         Rebuilding::handle(self, at, event, out)
     }
 
@@ -228,14 +243,14 @@ impl<S: MetaStore> Machine for Rebuilding<S> {
 }
 
 /// The clocks. Only the shell reads them.
-struct Clock {
+struct ShellClock {
     start: std::time::Instant,
 }
 
-impl Clock {
+impl ShellClock {
     #[expect(clippy::disallowed_methods, reason = "the shell brings time in")]
-    fn start() -> Clock {
-        Clock { start: std::time::Instant::now() }
+    fn start() -> ShellClock {
+        ShellClock { start: std::time::Instant::now() }
     }
 
     #[expect(clippy::disallowed_methods, reason = "the shell brings time in")]
@@ -249,22 +264,22 @@ impl Clock {
 
 struct Shell<'m, M> {
     machine: &'m mut M,
-    clock: &'m Clock,
+    clock: &'m ShellClock,
     credentials: Credentials,
-    events: Sender<Event>,
+    events: Sender<CoordinatorEvent>,
     /// Queue of outgoing frames of each connection. Dropping it closes the connection once they
     /// are sent.
-    connections: BTreeMap<ConnectionId, Outgoing>,
+    connections: BTreeMap<LinkId, Outgoing>,
     /// Unproven connections, unknown to the machine, oldest first.
-    unproven: BTreeSet<ConnectionId>,
-    last: ConnectionId,
+    unproven: BTreeSet<LinkId>,
+    last: LinkId,
 }
 
 impl<M: Machine> Shell<'_, M> {
     async fn run(
         mut self,
         listener: tokio::net::TcpListener,
-        mut inbox: Receiver<Event>,
+        mut inbox: Receiver<CoordinatorEvent>,
         mut stop: oneshot::Receiver<()>,
     ) -> Result<(), ServeError> {
         // Only a message stops the coordinator. If the sender is gone, it runs without end.
@@ -280,7 +295,7 @@ impl<M: Machine> Shell<'_, M> {
                 },
                 Some(event) = inbox.recv() => self.handle(event)?,
                 stream = accept(&listener) => self.open(stream),
-                () = tokio::time::sleep(wait) => self.handle(Event::Tick)?,
+                () = tokio::time::sleep(wait) => self.handle(CoordinatorEvent::Tick)?,
             }
         }
         self.say_farewell(inbox).await;
@@ -298,7 +313,7 @@ impl<M: Machine> Shell<'_, M> {
             tracing::warn!("{UNPROVEN_MAX} unauthenticated connections, closing the oldest");
             self.connections.remove(&oldest);
         }
-        let connection = ConnectionId(self.last.0 + 1);
+        let connection = LinkId(self.last.0 + 1);
         self.last = connection;
         let host = Host { credentials: self.credentials.clone(), cluster: self.machine.cluster() };
         let outgoing = connection::start(connection, stream, host, self.events.clone());
@@ -306,24 +321,30 @@ impl<M: Machine> Shell<'_, M> {
         self.unproven.insert(connection);
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), ServeError> {
+    fn handle(&mut self, event: CoordinatorEvent) -> Result<(), ServeError> {
         match &event {
             // Either the machine has closed it and expects no event, or the machine never knew it.
-            Event::Closed { connection } => {
+            CoordinatorEvent::Closed { connection } => {
                 let is_known = !self.unproven.remove(connection);
                 if self.connections.remove(connection).is_none() || !is_known {
                     return Ok(());
                 }
             }
             // The connection was displaced by a newer one.
-            Event::Opened { connection, .. } if !self.unproven.remove(connection) => return Ok(()),
-            Event::Received { connection, .. } if !self.connections.contains_key(connection) => {
+            CoordinatorEvent::Opened { connection, .. } if !self.unproven.remove(connection) => {
                 return Ok(());
             }
-            Event::Opened { .. } | Event::Received { .. } | Event::Tick => {}
+            CoordinatorEvent::Received { connection, .. }
+                if !self.connections.contains_key(connection) =>
+            {
+                return Ok(());
+            }
+            CoordinatorEvent::Opened { .. }
+            | CoordinatorEvent::Received { .. }
+            | CoordinatorEvent::Tick => {}
         }
         tracing::debug!(%event);
-        let mut outbox = Outbox::new();
+        let mut outbox = Effects::new();
         let handled = self.machine.handle(self.clock.moment(), event, &mut outbox);
         for effect in outbox.drain() {
             tracing::debug!(%effect);
@@ -342,7 +363,7 @@ impl<M: Machine> Shell<'_, M> {
     }
 
     /// Lets every connection send its queued messages and end.
-    async fn say_farewell(self, mut inbox: Receiver<Event>) {
+    async fn say_farewell(self, mut inbox: Receiver<CoordinatorEvent>) {
         let Shell { connections, events, .. } = self;
         drop((connections, events));
         let all_ended = async { while inbox.recv().await.is_some() {} };

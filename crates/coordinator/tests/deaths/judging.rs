@@ -5,7 +5,7 @@ use super::*;
 impl History {
     /// Checks an assigned recovery partition: its dead owner can neither serve nor acknowledge
     /// anything, and all acknowledged segments are present.
-    pub(super) fn judge(&mut self, connection: ConnectionId, part: &RecoveryPart) {
+    pub(super) fn judge(&mut self, connection: LinkId, part: &RecoveryPart) {
         let seed = self.seed;
         let to = self.machine_at(connection).expect("partitions go to live servers");
         let reports = self.world.coordinator().recoveries();

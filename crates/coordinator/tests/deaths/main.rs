@@ -18,7 +18,7 @@ mod serving;
 mod support;
 mod writing;
 
-use coordinator::{Caller, ConnectionId, Effect, Event};
+use coordinator::{Caller, CoordinatorEvent, Effect, LinkId};
 use serving::Held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -79,7 +79,7 @@ type Disk = BTreeMap<(ServerId, bool, SegmentId), Vec<u8>>;
 #[derive(Debug, Default)]
 struct Process {
     id: Option<ServerId>,
-    connection: Option<ConnectionId>,
+    connection: Option<LinkId>,
     /// Logs for which it accepts no more data.
     fenced: BTreeSet<ServerId>,
     log: Log,
@@ -110,8 +110,8 @@ struct Log {
 
 #[derive(Debug)]
 enum Delivery {
-    Up { connection: ConnectionId, message: ToCoordinator },
-    Down { connection: ConnectionId, message: FromCoordinator },
+    Up { connection: LinkId, message: ToCoordinator },
+    Down { connection: LinkId, message: FromCoordinator },
     Connect { machine: usize, process: u64 },
     Start { machine: usize },
     Look { machine: usize },
@@ -128,7 +128,7 @@ struct History {
     /// The last server on each disk, and its highest mark.
     formers: Vec<(Option<ServerId>, Option<HistoryMark>)>,
     deliveries: BTreeMap<(Instant, u64), Delivery>,
-    arrivals: BTreeMap<(ConnectionId, bool), Instant>,
+    arrivals: BTreeMap<(LinkId, bool), Instant>,
     numbers: u64,
     is_disturbed: bool,
     /// Acknowledged segments of each master, at the time of its last acknowledgment.
@@ -196,7 +196,7 @@ impl History {
         self.deliveries.insert((self.world.now() + after, self.numbers), delivery);
     }
 
-    fn put_in_order(&mut self, connection: ConnectionId, up: bool, delivery: Delivery) {
+    fn put_in_order(&mut self, connection: LinkId, up: bool, delivery: Delivery) {
         let most = if self.random.u8(..) < 20 { 60_000 } else { 2_000 };
         let delay = Duration::from_micros(self.random.u64(20..most));
         let arrival = self.arrivals.entry((connection, up)).or_default();
@@ -277,7 +277,7 @@ impl History {
         }
     }
 
-    fn machine_at(&self, connection: ConnectionId) -> Option<usize> {
+    fn machine_at(&self, connection: LinkId) -> Option<usize> {
         self.machines.iter().position(|machine| {
             machine.as_ref().is_some_and(|(_, process)| process.connection == Some(connection))
         })
@@ -341,7 +341,7 @@ impl History {
         };
         let connect = Delivery::Connect { machine, process: number };
         self.put(Duration::from_millis(away), connect);
-        let effects = self.world.handle(Event::Closed { connection });
+        let effects = self.world.handle(CoordinatorEvent::Closed { connection });
         self.carry_out(effects);
     }
 
@@ -351,7 +351,7 @@ impl History {
         let pause = Duration::from_millis(self.random.u64(50..3_000));
         self.put(pause, Delivery::Start { machine });
         if let Some(connection) = process.connection {
-            let effects = self.world.handle(Event::Closed { connection });
+            let effects = self.world.handle(CoordinatorEvent::Closed { connection });
             self.carry_out(effects);
         }
     }
@@ -420,7 +420,7 @@ impl History {
                 let ask = ToCoordinator::Ask { request: 2, ask };
                 let effects = self.world.say(operator, ask);
                 self.carry_out(effects);
-                let effects = self.world.handle(Event::Closed { connection: operator });
+                let effects = self.world.handle(CoordinatorEvent::Closed { connection: operator });
                 self.carry_out(effects);
             }
         }

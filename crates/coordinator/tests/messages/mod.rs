@@ -5,7 +5,7 @@
 mod draw;
 
 use crate::support::{IDENTITY, Storage, World};
-use coordinator::{Caller, ConnectionId, Effect, Event};
+use coordinator::{Caller, CoordinatorEvent, Effect, LinkId};
 pub(crate) use draw::Draw;
 use draw::kinds;
 use std::collections::BTreeMap;
@@ -38,9 +38,9 @@ struct Told {
     kinds: Vec<ToCoordinator>,
     asks: Vec<Ask>,
     /// The process at the other end of each connection, and whether it has sent a join.
-    connections: BTreeMap<ConnectionId, (Caller, bool)>,
+    connections: BTreeMap<LinkId, (Caller, bool)>,
     last_connection: u64,
-    demands: Vec<(ConnectionId, FromCoordinator)>,
+    demands: Vec<(LinkId, FromCoordinator)>,
     heard: usize,
     kinds_heard: u32,
 }
@@ -109,26 +109,26 @@ fn join(rejoin: Option<(ClusterId, ServerId)>, replicas: u16) -> Join {
 }
 
 impl Told {
-    fn open(&mut self, caller: Caller) -> ConnectionId {
+    fn open(&mut self, caller: Caller) -> LinkId {
         self.last_connection += 1;
-        let connection = ConnectionId(self.last_connection);
+        let connection = LinkId(self.last_connection);
         self.connections.insert(connection, (caller, false));
-        self.happens(Event::Opened { connection, caller });
+        self.happens(CoordinatorEvent::Opened { connection, caller });
         connection
     }
 
-    fn say(&mut self, connection: ConnectionId, message: ToCoordinator) {
+    fn say(&mut self, connection: LinkId, message: ToCoordinator) {
         if let Some(message) = sent(&message) {
             if let (ToCoordinator::Join(_), Some(known)) =
                 (&message, self.connections.get_mut(&connection))
             {
                 known.1 = true;
             }
-            self.happens(Event::Received { connection, message });
+            self.happens(CoordinatorEvent::Received { connection, message });
         }
     }
 
-    fn happens(&mut self, event: Event) {
+    fn happens(&mut self, event: CoordinatorEvent) {
         let effects = self.world.handle(event);
         self.take(effects);
     }
@@ -156,7 +156,7 @@ impl Told {
     }
 
     fn step(&mut self, draw: &mut Draw<'_>) {
-        let connections: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        let connections: Vec<LinkId> = self.connections.keys().copied().collect();
         match draw.below(32) {
             0 | 1 if connections.len() < CONNECTIONS_MAX => {
                 let caller = some_caller(draw);
@@ -165,7 +165,7 @@ impl Told {
             2 if !connections.is_empty() => {
                 let connection = draw.pick(&connections);
                 self.connections.remove(&connection);
-                self.happens(Event::Closed { connection });
+                self.happens(CoordinatorEvent::Closed { connection });
             }
             3 => {
                 // All connections end with the coordinator.
@@ -207,7 +207,7 @@ impl Told {
     }
 
     /// Changes the automatic answers of a server's link.
-    fn set_link(&mut self, draw: &mut Draw<'_>, connection: ConnectionId) {
+    fn set_link(&mut self, draw: &mut Draw<'_>, connection: LinkId) {
         if !self.world.hanging.remove(&connection) && draw.bool() {
             self.world.hanging.insert(connection);
         }
@@ -216,7 +216,7 @@ impl Told {
     }
 
     /// Returns a message that, usually, the process at the other end may send.
-    fn some_message_of(&self, draw: &mut Draw<'_>, connection: ConnectionId) -> ToCoordinator {
+    fn some_message_of(&self, draw: &mut Draw<'_>, connection: LinkId) -> ToCoordinator {
         let known = self.connections.get(&connection).filter(|_| !draw.one_in(24));
         match known {
             Some((Caller::Server { number, .. }, false)) => {

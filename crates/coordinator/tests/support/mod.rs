@@ -6,8 +6,8 @@
 pub mod text;
 
 use coordinator::{
-    Caller, ConnectionId, Coordinator, Drawn, Effect, Event, FileStore, Identity, MemoryStore,
-    MetaStore, Moment, Outbox, Settings, Stopped, Transaction,
+    Caller, ClusterIdentity, Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect,
+    Effects, FileStore, LinkId, MemoryStore, MetaStore, Moment, Stopped, Transaction,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -39,21 +39,21 @@ impl Storage {
     }
 }
 
-pub const IDENTITY: Identity = Identity { cluster: ClusterId(77), seed: 42 };
+pub const IDENTITY: ClusterIdentity = ClusterIdentity { cluster: ClusterId(77), seed: 42 };
 
 /// A sequence of coordinators on one store.
 pub struct World {
     storage: Storage,
     coordinator: Option<Coordinator<Box<dyn MetaStore + Send>>>,
-    settings: Settings,
+    settings: CoordinatorSettings,
     now: Instant,
     connections: u64,
     /// Servers that do not answer pings. All others answer at once.
-    pub hanging: BTreeSet<ConnectionId>,
+    pub hanging: BTreeSet<LinkId>,
     /// Includes pings in the effects.
     pub shows_pings: bool,
     /// Milliseconds by which servers' clocks are ahead.
-    pub clocks_ahead: BTreeMap<ConnectionId, i64>,
+    pub clocks_ahead: BTreeMap<LinkId, i64>,
     /// Includes marks in the effects.
     pub shows_marks: bool,
     /// Owners of new ranges do not confirm them. Otherwise they do so at once.
@@ -71,7 +71,7 @@ impl World {
         let mut world = World {
             storage,
             coordinator: None,
-            settings: Settings::default(),
+            settings: CoordinatorSettings::default(),
             now: Instant(0),
             connections: 0,
             hanging: BTreeSet::new(),
@@ -95,11 +95,11 @@ impl World {
         // A file can be open only once.
         self.coordinator = None;
         let store = self.storage.open();
-        let other = Identity { cluster: ClusterId(1), seed: 1 };
+        let other = ClusterIdentity { cluster: ClusterId(1), seed: 1 };
         let fresh = if self.connections == 0 { IDENTITY } else { other };
         self.starts += 1;
         let drawn = Drawn { fresh, term: 100 + self.starts };
-        let settings = Settings { trusts_file: self.trusts_file, ..self.settings };
+        let settings = CoordinatorSettings { trusts_file: self.trusts_file, ..self.settings };
         let opened = Coordinator::open(store, drawn, settings, self.now);
         self.coordinator = Some(opened.unwrap());
     }
@@ -112,9 +112,9 @@ impl World {
         self.coordinator().next_deadline()
     }
 
-    pub fn try_handle(&mut self, event: Event) -> Result<Vec<Effect>, Stopped> {
+    pub fn try_handle(&mut self, event: CoordinatorEvent) -> Result<Vec<Effect>, Stopped> {
         let at = Moment { now: self.now, wall: UnixMillis(1_000 + self.now.0 / 1_000_000) };
-        let mut out = Outbox::new();
+        let mut out = Effects::new();
         self.coordinator.as_mut().unwrap().handle(at, event, &mut out)?;
         let mut effects = Vec::new();
         let mut births = Vec::new();
@@ -142,19 +142,20 @@ impl World {
                 effects.push(effect);
             }
             if !self.hanging.contains(&connection) {
-                effects.extend(self.try_handle(Event::Received { connection, message })?);
+                effects
+                    .extend(self.try_handle(CoordinatorEvent::Received { connection, message })?);
             }
         }
         births.retain(|_| !self.births_are_silent);
         for (connection, range, epoch) in births {
             let message = ToCoordinator::Holding { range, epoch };
-            effects.extend(self.try_handle(Event::Received { connection, message })?);
+            effects.extend(self.try_handle(CoordinatorEvent::Received { connection, message })?);
         }
         Ok(effects)
     }
 
     /// Returns the automatic answer of a server's link.
-    fn answer_of_link(&self, effect: &Effect) -> Option<(ConnectionId, ToCoordinator)> {
+    fn answer_of_link(&self, effect: &Effect) -> Option<(LinkId, ToCoordinator)> {
         match effect {
             Effect::Send { connection, message: FromCoordinator::Ping } => {
                 Some((*connection, ToCoordinator::Pong { is_stalled: false }))
@@ -194,23 +195,23 @@ impl World {
         self.storage = Storage::Memory(copy);
     }
 
-    pub fn handle(&mut self, event: Event) -> Vec<Effect> {
+    pub fn handle(&mut self, event: CoordinatorEvent) -> Vec<Effect> {
         self.try_handle(event).unwrap()
     }
 
-    pub fn open_connection(&mut self, caller: Caller) -> ConnectionId {
+    pub fn open_connection(&mut self, caller: Caller) -> LinkId {
         self.connections += 1;
-        let connection = ConnectionId(self.connections);
-        assert_eq!(self.handle(Event::Opened { connection, caller }), []);
+        let connection = LinkId(self.connections);
+        assert_eq!(self.handle(CoordinatorEvent::Opened { connection, caller }), []);
         connection
     }
 
-    pub fn say(&mut self, connection: ConnectionId, message: ToCoordinator) -> Vec<Effect> {
-        self.handle(Event::Received { connection, message })
+    pub fn say(&mut self, connection: LinkId, message: ToCoordinator) -> Vec<Effect> {
+        self.handle(CoordinatorEvent::Received { connection, message })
     }
 
     /// Opens a connection and joins, as a new or known server.
-    pub fn join(&mut self, rejoin: Option<ServerId>) -> (ConnectionId, Vec<Effect>) {
+    pub fn join(&mut self, rejoin: Option<ServerId>) -> (LinkId, Vec<Effect>) {
         let join = join_of(rejoin);
         let connection = self.open_connection(caller_of(&join));
         (connection, self.say(connection, ToCoordinator::Join(join)))
@@ -229,14 +230,14 @@ impl World {
         while let Some(deadline) = self.next_deadline().filter(|deadline| *deadline <= end) {
             ticks = if deadline > self.now { 1 } else { ticks + 1 };
             self.now = self.now.max(deadline);
-            effects.extend(self.handle(Event::Tick));
+            effects.extend(self.handle(CoordinatorEvent::Tick));
             let next = self.next_deadline();
             // Servers' answers to the first tick may have made more work due.
             let is_over = next.is_none_or(|next| next > self.now);
             assert!(is_over || ticks < 2, "a deadline that is met moves on");
         }
         self.now = end;
-        effects.extend(self.handle(Event::Tick));
+        effects.extend(self.handle(CoordinatorEvent::Tick));
         effects
     }
 }
@@ -270,7 +271,7 @@ pub fn migrate(range: HashRange, target: ServerId) -> Ask {
 }
 
 /// Returns the messages to one connection.
-pub fn sent_to(effects: &[Effect], to: ConnectionId) -> Vec<FromCoordinator> {
+pub fn sent_to(effects: &[Effect], to: LinkId) -> Vec<FromCoordinator> {
     let message = |effect: &Effect| match effect {
         Effect::Send { connection, message } if *connection == to => Some(message.clone()),
         Effect::Send { .. } | Effect::Close { .. } => None,

@@ -2,21 +2,25 @@
 
 use super::SimulatedCluster;
 use crate::timeline::PlannedEvent;
-use coordinator::{ConnectionId, Effect, Event};
+use coordinator::{CoordinatorEvent, Effect, LinkId};
 
 /// Time until the simulator tries again to start a coordinator, in microseconds.
 const AGAIN: std::ops::Range<u64> = 10_000..200_000;
 
 impl SimulatedCluster {
     /// Passes an event to the coordinator at the other end of a connection, if it still runs.
-    pub(super) fn coordinate(&mut self, connection: ConnectionId, event: Event) -> Vec<Effect> {
+    pub(super) fn coordinate(
+        &mut self,
+        connection: LinkId,
+        event: CoordinatorEvent,
+    ) -> Vec<Effect> {
         match self.coordinators.at_end_of(connection) {
             Some(number) => self.handle_at(number, event),
             None => Vec::new(),
         }
     }
 
-    fn handle_at(&mut self, number: u32, event: Event) -> Vec<Effect> {
+    fn handle_at(&mut self, number: u32, event: CoordinatorEvent) -> Vec<Effect> {
         let output = self.coordinators.handle(number, event, &mut self.timeline);
         if output.has_stopped {
             self.end_coordinator(number);
@@ -27,7 +31,7 @@ impl SimulatedCluster {
     /// Handles the deadline of a coordinator.
     pub(crate) fn tick_coordinator(&mut self, number: u32) {
         if self.coordinators.is_due(number, &mut self.timeline) {
-            let effects = self.handle_at(number, Event::Tick);
+            let effects = self.handle_at(number, CoordinatorEvent::Tick);
             self.apply_effects(effects);
         }
     }
@@ -59,7 +63,7 @@ impl SimulatedCluster {
         let word = if is_open { "leads" } else { "cannot open" };
         self.timeline.note(format_args!("coordinator {number} {word}"));
         if is_open {
-            let effects = self.handle_at(number, Event::Tick);
+            let effects = self.handle_at(number, CoordinatorEvent::Tick);
             return self.apply_effects(effects);
         }
         let again = self.timeline.micros(AGAIN);
@@ -84,7 +88,7 @@ impl SimulatedCluster {
             return;
         }
         self.coordinators.pause(number, until);
-        let effects = self.handle_at(self.coordinators.newest(), Event::Tick);
+        let effects = self.handle_at(self.coordinators.newest(), CoordinatorEvent::Tick);
         self.apply_effects(effects);
         for (place, server) in self.servers.iter().enumerate() {
             // Some servers notice soon, others when the old coordinator has been silent for too

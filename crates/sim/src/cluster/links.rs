@@ -4,7 +4,7 @@ use super::SimulatedCluster;
 use crate::planted::Planted;
 use crate::servers::{self, SavedIdentity};
 use crate::timeline::PlannedEvent;
-use coordinator::{Caller, ConnectionId, Effect, Event};
+use coordinator::{Caller, CoordinatorEvent, Effect, LinkId};
 use protocols::migration::from_coordinator;
 use types::{ClusterId, Generation, ServerId};
 use wire::control::{Ask, FromCoordinator, Join, ToCoordinator};
@@ -33,7 +33,7 @@ impl SimulatedCluster {
         }
     }
 
-    fn send_down(&mut self, connection: ConnectionId, message: FromCoordinator) {
+    fn send_down(&mut self, connection: LinkId, message: FromCoordinator) {
         let Some(place) = self.servers.place_linked_by(connection) else { return };
         let to = self.servers[place].id;
         self.timeline.note(format_args!("c → {to} {}", from_coordinator(&message)));
@@ -50,13 +50,13 @@ impl SimulatedCluster {
         &mut self,
         number: Option<(ClusterId, ServerId)>,
         generation: Option<Generation>,
-    ) -> Option<ConnectionId> {
+    ) -> Option<LinkId> {
         let coordinator = self.coordinators.current()?;
         let connection = self.coordinators.connect(coordinator);
         // The number of a process's first connection is unique.
         let generation = generation.unwrap_or(Generation(connection.0));
         let caller = Caller::Server { number, generation };
-        let effects = self.coordinate(connection, Event::Opened { connection, caller });
+        let effects = self.coordinate(connection, CoordinatorEvent::Opened { connection, caller });
         self.apply_effects(effects);
         Some(connection)
     }
@@ -76,7 +76,8 @@ impl SimulatedCluster {
         server.link.connection = Some(connection);
         server.node.set_linked(true);
         let message = ToCoordinator::Join(self.join_message(place, rejoin, saved));
-        let effects = self.coordinate(connection, Event::Received { connection, message });
+        let effects =
+            self.coordinate(connection, CoordinatorEvent::Received { connection, message });
         self.apply_effects(effects);
         self.check_new_link(place, connection);
     }
@@ -110,7 +111,8 @@ impl SimulatedCluster {
         });
         let Some(connection) = current else { return false };
         let message = ToCoordinator::Ask { request: OWN_REQUEST, ask };
-        let effects = self.coordinate(connection, Event::Received { connection, message });
+        let effects =
+            self.coordinate(connection, CoordinatorEvent::Received { connection, message });
         let is_answered = effects.iter().any(|effect| {
             matches!(effect, Effect::Send { message: FromCoordinator::Answer { .. }, .. })
         });
@@ -119,7 +121,7 @@ impl SimulatedCluster {
     }
 
     /// Breaks a new link if its coordinator ended while handling the first message.
-    pub(super) fn check_new_link(&mut self, place: usize, connection: ConnectionId) {
+    pub(super) fn check_new_link(&mut self, place: usize, connection: LinkId) {
         if !self.coordinators.is_served(connection) {
             let soon = self.network.delay(&mut self.timeline.rng);
             self.timeline.plan_in(soon, PlannedEvent::Sever(place, connection));
@@ -137,20 +139,20 @@ impl SimulatedCluster {
     }
 
     /// Breaks a server's link to a coordinator, if it is not broken already.
-    pub(crate) fn sever(&mut self, place: usize, connection: ConnectionId) {
+    pub(crate) fn sever(&mut self, place: usize, connection: LinkId) {
         if self.servers[place].link.connection == Some(connection) {
             self.break_link(place);
         }
     }
 
     /// Notifies the coordinator that a connection has ended.
-    pub(crate) fn hang_up(&mut self, connection: ConnectionId) {
+    pub(crate) fn hang_up(&mut self, connection: LinkId) {
         let until = self.coordinators.paused_until(connection);
         if until > self.timeline.now {
             return self.timeline.plan_at(until, PlannedEvent::Hangup(connection));
         }
         self.losses.record_hung_up(connection);
-        let effects = self.coordinate(connection, Event::Closed { connection });
+        let effects = self.coordinate(connection, CoordinatorEvent::Closed { connection });
         self.apply_effects(effects);
     }
 }

@@ -6,7 +6,7 @@ use crate::agreement;
 use crate::planted::{self, Planted};
 use crate::reactor::Inbound;
 use crate::timeline::{PlannedEvent, ReactorPlace};
-use coordinator::{ConnectionId, Event};
+use coordinator::{CoordinatorEvent, LinkId};
 use node::reactor_for;
 use node::{Route, Sending, To};
 use protocols::migration::{peer, to_coordinator};
@@ -161,14 +161,15 @@ impl SimulatedCluster {
     }
 
     /// Delivers a message of a server to its coordinator.
-    pub(crate) fn arrive_up(&mut self, connection: ConnectionId, message: ToCoordinator) {
+    pub(crate) fn arrive_up(&mut self, connection: LinkId, message: ToCoordinator) {
         let until = self.coordinators.paused_until(connection);
         if until > self.timeline.now {
             return self.timeline.plan_at(until, PlannedEvent::Up(connection, Box::new(message)));
         }
         let is_up = self.servers.place_linked_by(connection).is_some();
         if is_up || self.losses.still_carries(connection) {
-            let effects = self.coordinate(connection, Event::Received { connection, message });
+            let effects =
+                self.coordinate(connection, CoordinatorEvent::Received { connection, message });
             self.apply_effects(effects);
         }
     }
@@ -178,7 +179,7 @@ impl SimulatedCluster {
     pub(crate) fn is_fenced_by(
         &self,
         place: usize,
-        connection: ConnectionId,
+        connection: LinkId,
         message: &FromCoordinator,
     ) -> bool {
         self.servers[place].link.connection == Some(connection)
@@ -189,7 +190,7 @@ impl SimulatedCluster {
     pub(crate) fn arrive_down(
         &mut self,
         place: usize,
-        connection: ConnectionId,
+        connection: LinkId,
         message: FromCoordinator,
     ) {
         if self.servers[place].link.connection != Some(connection) {
@@ -217,7 +218,7 @@ impl SimulatedCluster {
     }
 
     /// Answers a ping as the link's own thread does, unless the process is paused.
-    fn answer_ping(&mut self, place: usize, connection: ConnectionId) {
+    fn answer_ping(&mut self, place: usize, connection: LinkId) {
         let server = &mut self.servers[place];
         let until = server.paused_until;
         if until > self.timeline.now {

@@ -20,7 +20,7 @@ use crate::profile::RunProfile;
 use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use crate::servers::{ProcessSetup, SimulatedServer};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
-use coordinator::{Effect, Event};
+use coordinator::{CoordinatorEvent, Effect};
 use node::{DiskJob, Identity};
 use types::{Instant, KeyHash, OwnershipEpoch};
 use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
@@ -83,7 +83,8 @@ impl SimulatedCluster {
         let is_persistent = self.profile.persistence.is_some();
         let saved = self.disks.saved(place).filter(|_| is_persistent);
         let message = ToCoordinator::Join(self.join_message(place, rejoin, saved));
-        let effects = self.coordinate(connection, Event::Received { connection, message });
+        let effects =
+            self.coordinate(connection, CoordinatorEvent::Received { connection, message });
         let welcomed = effects.iter().find_map(|effect| match effect {
             Effect::Send { message: FromCoordinator::Welcome { server, .. }, .. } => Some(*server),
             Effect::Send { .. } | Effect::Close { .. } => None,
@@ -91,7 +92,7 @@ impl SimulatedCluster {
         let Some(server) = welcomed else {
             self.apply_effects(effects);
             // The coordinator may wait for other servers first; this process does not.
-            let effects = self.coordinate(connection, Event::Closed { connection });
+            let effects = self.coordinate(connection, CoordinatorEvent::Closed { connection });
             self.apply_effects(effects);
             return false;
         };

@@ -67,7 +67,7 @@ pub fn run(settings: &RunSettings) -> Report {
 impl ClusterRun {
     fn new(settings: RunSettings) -> ClusterRun {
         let mut rng = Rng::with_seed(settings.seed);
-        let identity = coordinator::Identity { cluster: ClusterId(1), seed: rng.u64(..) };
+        let identity = coordinator::ClusterIdentity { cluster: ClusterId(1), seed: rng.u64(..) };
         let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
         let mut load = ClientLoad::draw(workload, &mut rng, &settings);
         let network = Network::draw(&mut rng, &settings);

@@ -1,12 +1,9 @@
 //! Load profiles (RAMCloud: wills): the expected recovery cost of each server's ranges.
 //!
-//! Only load balance depends on them (`docs/design/replication.md`, "Load profiles").
+//! Only load balance depends on them (`docs/design/replication.md`, "Wills").
 
-use super::super::Coordinator;
-use crate::ledger::Stopped;
-use crate::outbox::Moment;
-use crate::records;
-use crate::store::MetaStore;
+use crate::configuration::{ClusterConfiguration, Edit};
+use crate::records::LoadProfileRecord;
 use types::{HashRange, SLOT_COUNT, ServerId, Slot};
 use wire::control::LoadProfile;
 
@@ -20,22 +17,20 @@ const SHARE_UNKNOWN: u64 = 16;
 /// Key hashes per slot.
 const SLOT_WIDTH: u128 = (1 << 64) / SLOT_COUNT as u128;
 
-impl<S: MetaStore> Coordinator<S> {
-    /// Records a server's load profile, if it differs enough from the last one.
-    pub(in super::super) fn note_will(
-        &mut self,
-        at: Moment,
-        server: ServerId,
-        will: LoadProfile,
-    ) -> Result<(), Stopped> {
-        let last = self.ledger.wills().get(&server);
-        if will.total() == 0 || last.is_some_and(|last| is_alike(&last.will, &will)) {
-            return Ok(());
-        }
-        let mut edit = self.ledger.edit();
-        edit.put_will(records::Will { server, will });
-        self.commit(at, edit)
+/// Returns the change that records a server's load profile, if it differs enough from the last
+/// one.
+pub(in crate::machine) fn changed_profile(
+    server: ServerId,
+    will: LoadProfile,
+    configuration: &ClusterConfiguration,
+) -> Option<Edit> {
+    let last = configuration.load_profiles().get(&server);
+    if will.total() == 0 || last.is_some_and(|last| is_alike(&last.will, &will)) {
+        return None;
     }
+    let mut edit = configuration.edit();
+    edit.put_load_profile(LoadProfileRecord { server, will });
+    Some(edit)
 }
 
 /// Returns whether both profiles spread their loads over the slots in about the same way.
@@ -66,13 +61,16 @@ impl Loads {
             sum += u128::from(load) + u128::from(unknown);
             sum
         }));
+        assert_eq!(below.len(), usize::from(SLOT_COUNT) + 1, "each slot has a load");
         Loads { below }
     }
 
     /// Returns the load of a range, in internal units. Never 0.
     pub(super) fn of(&self, range: HashRange) -> u128 {
         let (first, last) = (u128::from(range.first().0), u128::from(range.last().0));
-        self.up_to(last + 1) - self.up_to(first)
+        let load = self.up_to(last + 1) - self.up_to(first);
+        assert!(load > 0, "{range} has no load");
+        load
     }
 
     /// Returns the load of all key hashes below this one.
@@ -104,7 +102,9 @@ impl Loads {
         borders.push(behind);
         let slot = |number: usize| Slot(number as u16);
         let parts = borders.windows(2).map(|pair| (slot(pair[0]), slot(pair[1] - 1)));
-        parts.map(|(first, last)| HashRange::of_slots(first, last)).collect()
+        let parts: Vec<_> = parts.map(|(first, last)| HashRange::of_slots(first, last)).collect();
+        assert_eq!(parts.len(), count, "{range} is cut into another number of parts");
+        parts
     }
 }
 

@@ -22,25 +22,25 @@ use std::error::Error;
 /// A map with revisions. It has one writer at a time; calls block until they are done.
 pub trait MetaStore {
     /// Returns the entry at a key.
-    fn read(&self, key: &str) -> Result<Option<Entry>, StoreError>;
+    fn read(&self, key: &str) -> Result<Option<MetaEntry>, MetaStoreError>;
 
     /// Returns all entries whose key begins with `prefix`, in ascending order of key.
-    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, StoreError>;
+    fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>, MetaStoreError>;
 
     /// Executes all writes if all expectations hold, otherwise none.
-    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError>;
+    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, MetaStoreError>;
 }
 
 impl<S: MetaStore + ?Sized> MetaStore for Box<S> {
-    fn read(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+    fn read(&self, key: &str) -> Result<Option<MetaEntry>, MetaStoreError> {
         (**self).read(key)
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, StoreError> {
+    fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>, MetaStoreError> {
         (**self).list(prefix)
     }
 
-    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError> {
+    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, MetaStoreError> {
         (**self).transact(transaction)
     }
 }
@@ -56,7 +56,7 @@ impl Revision {
 
 /// The content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MetaEntry {
     /// The transaction that wrote the value.
     pub revision: Revision,
     /// The value as written.
@@ -85,4 +85,4 @@ pub enum Verdict {
 /// the store again and read.
 #[derive(Debug, thiserror::Error)]
 #[error("the metadata store failed: {0}")]
-pub struct StoreError(#[source] pub Box<dyn Error + Send + Sync>);
+pub struct MetaStoreError(#[source] pub Box<dyn Error + Send + Sync>);

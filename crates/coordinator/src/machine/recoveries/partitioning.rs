@@ -1,6 +1,6 @@
 //! Division of a dead server's ranges among recovery masters.
 
-use super::wills::Loads;
+use super::load_profiles::Loads;
 use std::cmp::Reverse;
 use types::HashRange;
 use types::ServerId;
@@ -18,18 +18,22 @@ pub(super) fn divide(
     masters: &[ServerId],
     mut room: usize,
 ) -> Vec<(HashRange, ServerId)> {
+    assert!(!masters.is_empty(), "ranges are divided among no masters");
+    let before = room;
     let total: u128 = ranges.iter().map(|&range| loads.of(range)).sum();
     let mut parts = Vec::new();
     for &range in ranges {
         // A load is below 2^115, and there may be 8,192 masters.
         let wanted = (masters.len() as u128 * loads.of(range)).div_ceil(total) as usize;
         let count = wanted.min(slots(range)).min(room + 1);
+        assert!(count > 0, "{range} has a load and becomes no partition");
         room -= count - 1;
         match count {
             1 => parts.push(range),
             _ => parts.extend(loads.cut(range, count)),
         }
     }
+    assert!(parts.len() - ranges.len() <= before, "more borders than there is room for");
     let mut shares: Vec<(u128, ServerId)> = masters.iter().map(|&master| (0, master)).collect();
     let mut given: Vec<(HashRange, ServerId)> = parts.iter().map(|&p| (p, masters[0])).collect();
     // Partitions of about equal load keep their order, so the result is deterministic.

@@ -36,18 +36,18 @@ const REPLICAS_OF_LOG_MAX: usize = 1 << 20;
 const CLOCK_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 
 /// A replica's segment and epoch.
-type ReplicaName = (SegmentId, ReplicaEpoch);
+pub(in crate::machine) type ReplicaName = (SegmentId, ReplicaEpoch);
 
-/// The replica inventory of one log (evidence for the completeness check).
+/// The replica inventory of one log .
 #[derive(Debug, Default)]
-pub(crate) struct Evidence {
+pub(super) struct ReplicaInventory {
     holders: BTreeMap<ServerId, Holder>,
     manifest: Option<ReadManifest>,
-    reading: Option<Reading>,
+    reading: Option<ManifestReading>,
     /// Replicas that could not be read. They stay excluded for that server. A process restarted
     /// on its disk is another server and reports its own inventory.
     unreadable: BTreeSet<(ServerId, ReplicaName)>,
-    lease: Lease,
+    lease: ReadLeaseState,
     /// The latest expiry clock of the dead server that any backup has received.
     clock: UnixMillis,
     freed: BTreeSet<ServerId>,
@@ -95,14 +95,14 @@ impl Holder {
 
 /// One message of a fenced backup's inventory report.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FencedReport<'r> {
+pub(in crate::machine) struct FencedReport<'r> {
     /// Number of replicas in the preceding messages of the report.
-    pub(crate) first: u32,
-    pub(crate) replicas: &'r [ReplicaInfo],
+    pub(in crate::machine) first: u32,
+    pub(in crate::machine) replicas: &'r [ReplicaInfo],
     /// The latest expiry clock that the backup has received.
-    pub(crate) clock: UnixMillis,
+    pub(in crate::machine) clock: UnixMillis,
     /// Another message follows.
-    pub(crate) more: bool,
+    pub(in crate::machine) more: bool,
 }
 
 /// The segment manifest as one of its replicas contains it.
@@ -115,7 +115,7 @@ struct ReadManifest {
 
 /// The manifest replica that is being read.
 #[derive(Debug)]
-struct Reading {
+struct ManifestReading {
     backup: ServerId,
     replica: ReplicaName,
     length: u32,
@@ -124,7 +124,7 @@ struct Reading {
     is_cut: bool,
 }
 
-impl Reading {
+impl ManifestReading {
     /// Returns the position up to which the replica has been read.
     fn place(&self) -> DirectoryPlace {
         match self.bodies.last().filter(|_| self.is_cut) {
@@ -149,7 +149,7 @@ impl Reading {
 
 /// State of the dead server's read lease: it may still serve reads if it is in fact alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Lease {
+enum ReadLeaseState {
     /// Too few manifest backups are known to be fenced.
     #[default]
     Held,
@@ -158,7 +158,7 @@ enum Lease {
 }
 
 /// The facts against which the inventory is checked.
-pub(super) struct Judged<'l> {
+pub(super) struct LogFacts<'l> {
     /// Newest recorded segment of the manifest log.
     pub(super) chain: Option<SegmentId>,
     pub(super) loss: &'l AcceptedLoss,
@@ -170,7 +170,7 @@ pub(super) struct Judged<'l> {
 
 /// Result of the completeness check.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Proof {
+pub(super) enum Completeness {
     /// A connected server has not reported its inventory.
     Collecting,
     /// The segment manifest has not been read.
@@ -184,14 +184,30 @@ pub(super) enum Proof {
 
 /// The next request for reading the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DirectoryQuestion {
-    pub(crate) backup: ServerId,
-    pub(crate) replica: ReplicaName,
+pub(in crate::machine) struct DirectoryQuestion {
+    pub(in crate::machine) backup: ServerId,
+    pub(in crate::machine) replica: ReplicaName,
     /// Position from which to read.
-    pub(crate) first: DirectoryPlace,
+    pub(in crate::machine) first: DirectoryPlace,
 }
 
-impl Evidence {
+/// Consecutive pieces of a manifest, in answer to a question.
+#[derive(Debug)]
+pub(in crate::machine) struct DirectoryAnswer {
+    pub(in crate::machine) bodies: Vec<Vec<u8>>,
+    /// Position of the next piece; `None` at the end.
+    pub(in crate::machine) next: Option<DirectoryPlace>,
+}
+
+/// A segment as the manifest names it.
+#[derive(Clone, Copy)]
+struct NamedSegment {
+    segment: SegmentId,
+    /// `None` while the segment is open, or if there is no manifest.
+    content: Option<SegmentContent>,
+}
+
+impl ReplicaInventory {
     /// Records a fenced backup's inventory report. `chain` is the newest recorded segment of the
     /// manifest log.
     pub(super) fn fenced(
@@ -204,8 +220,8 @@ impl Evidence {
         self.clock = self.clock.max(report.clock);
         self.holders.entry(backup).or_default().take(report);
         let is_met = chain.is_some_and(|chain| self.lengths(chain, true).len() >= fences(chain));
-        if self.lease == Lease::Held && is_met {
-            self.lease = Lease::Until(now + LEASE_WAIT);
+        if self.lease == ReadLeaseState::Held && is_met {
+            self.lease = ReadLeaseState::Until(now + LEASE_WAIT);
         }
     }
 
@@ -221,7 +237,7 @@ impl Evidence {
         is_new
     }
 
-    /// Returns an upper bound of the clocks by which the dead server has judged expiry.
+    /// Returns an upper bound of the clocks by which the dead server has facts expiry.
     pub(super) fn clock_floor(&self) -> UnixMillis {
         UnixMillis(self.clock.0.saturating_add(CLOCK_WAIT.as_millis() as u64))
     }
@@ -229,6 +245,10 @@ impl Evidence {
     /// Returns whether the backup has reported its complete inventory.
     pub(super) fn has_answered(&self, backup: ServerId) -> bool {
         self.holders.get(&backup).is_some_and(|holder| holder.is_whole)
+    }
+
+    fn has_holder(&self, backup: ServerId) -> bool {
+        self.holders.contains_key(&backup)
     }
 
     /// Drops the inventory of a dead backup. Returns whether it held any replica.
@@ -242,6 +262,7 @@ impl Evidence {
     /// Records that a backup holds nothing of the log any more.
     pub(super) fn freed(&mut self, backup: ServerId) {
         self.freed.insert(backup);
+        assert!(self.has_freed(backup), "the answer of {backup} is lost");
     }
 
     pub(super) fn has_freed(&self, backup: ServerId) -> bool {
@@ -250,40 +271,41 @@ impl Evidence {
 
     /// Ends the lease if its time is over.
     pub(super) fn pass(&mut self, now: Instant) {
-        if let Lease::Until(end) = self.lease
+        if let ReadLeaseState::Until(end) = self.lease
             && end <= now
         {
-            self.lease = Lease::Over;
+            self.lease = ReadLeaseState::Over;
         }
+        assert!(self.lease_end().is_none_or(|end| end > now), "a lease is over and counts");
     }
 
     /// Returns the end of the lease, if it is known and not recorded as over.
     pub(super) fn lease_end(&self) -> Option<Instant> {
         match self.lease {
-            Lease::Until(end) => Some(end),
-            Lease::Held | Lease::Over => None,
+            ReadLeaseState::Until(end) => Some(end),
+            ReadLeaseState::Held | ReadLeaseState::Over => None,
         }
     }
 
     /// Returns whether the dead server can no longer serve reads. Without a recorded manifest
     /// segment it never had a lease. An operator who accepts the loss of the manifest must know
     /// that its backups are gone.
-    pub(super) fn is_lease_over(&self, judged: &Judged<'_>) -> bool {
-        judged.chain.is_none()
-            || self.lease == Lease::Over
-            || (self.lease == Lease::Held && judged.loss.directory)
+    pub(super) fn is_lease_over(&self, facts: &LogFacts<'_>) -> bool {
+        facts.chain.is_none()
+            || self.lease == ReadLeaseState::Over
+            || (self.lease == ReadLeaseState::Held && facts.loss.directory)
     }
 
     /// Returns whether every connected server has reported its complete inventory.
-    fn is_collected(&self, judged: &Judged<'_>) -> bool {
-        judged.connected.iter().all(|&server| self.has_answered(server))
+    fn is_collected(&self, facts: &LogFacts<'_>) -> bool {
+        facts.connected.iter().all(|&server| self.has_answered(server))
     }
 
     /// Returns the longest readable manifest replica on a connected server, if it contains every
     /// acknowledged entry.
-    fn best_directory(&self, judged: &Judged<'_>) -> Option<(u32, ServerId, ReplicaName)> {
-        let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
-        let chain = judged.chain?;
+    fn best_directory(&self, facts: &LogFacts<'_>) -> Option<(u32, ServerId, ReplicaName)> {
+        let holders = self.holders.iter().filter(|(server, _)| facts.connected.contains(server));
+        let chain = facts.chain?;
         let replicas = holders.flat_map(|(&server, holder)| {
             let of_chain = holder.chain.range(all_of(chain));
             of_chain.map(move |(&replica, &length)| (length, server, replica))
@@ -291,7 +313,7 @@ impl Evidence {
         let is_readable =
             |place: &(u32, ServerId, ReplicaName)| !self.unreadable.contains(&(place.1, place.2));
         let longest = replicas.filter(is_readable).max()?;
-        (self.counted(chain, judged)? <= longest.0).then_some(longest)
+        (self.counted(chain, facts)? <= longest.0).then_some(longest)
     }
 
     /// Returns a manifest length that includes every acknowledged entry, in bytes.
@@ -300,10 +322,10 @@ impl Evidence {
     /// contains every acknowledged entry, so the length of that rank, counted from the shortest,
     /// suffices. A replica that may be truncated is not counted, unless all replicas are present
     /// or an operator has accepted the loss. `None`: too few replicas are known.
-    fn counted(&self, chain: SegmentId, judged: &Judged<'_>) -> Option<u32> {
+    fn counted(&self, chain: SegmentId, facts: &LogFacts<'_>) -> Option<u32> {
         let all = self.lengths(chain, true);
-        let wanted = Quorum::of_segment(chain).map_or(judged.replicas, |quorum| quorum.replicas);
-        let lengths = match all.len() >= wanted || judged.loss.directory {
+        let wanted = Quorum::of_segment(chain).map_or(facts.replicas, |quorum| quorum.replicas);
+        let lengths = match all.len() >= wanted || facts.loss.directory {
             true => all,
             false => self.lengths(chain, false),
         };
@@ -325,35 +347,36 @@ impl Evidence {
 
     /// Returns the next read request for the manifest, once no server that might hold a longer
     /// replica is waited for.
-    pub(super) fn directory_question(&self, judged: &Judged<'_>) -> Option<DirectoryQuestion> {
+    pub(super) fn directory_question(&self, facts: &LogFacts<'_>) -> Option<DirectoryQuestion> {
         if self.manifest.is_some() {
             return None;
         }
         if let Some(reading) = &self.reading
-            && judged.connected.contains(&reading.backup)
+            && facts.connected.contains(&reading.backup)
         {
-            let Reading { backup, replica, .. } = *reading;
+            let ManifestReading { backup, replica, .. } = *reading;
             return Some(DirectoryQuestion { backup, replica, first: reading.place() });
         }
         // Any sufficient replica will do; the longest also lists the newest segments.
-        let may_begin = self.is_collected(judged) || self.lease == Lease::Over;
-        let (_, backup, replica) = self.best_directory(judged).filter(|_| may_begin)?;
+        let may_begin = self.is_collected(facts) || self.lease == ReadLeaseState::Over;
+        let (_, backup, replica) = self.best_directory(facts).filter(|_| may_begin)?;
+        assert!(
+            self.has_holder(backup),
+            "{backup} is asked for a replica that it has not reported"
+        );
         Some(DirectoryQuestion { backup, replica, first: DirectoryPlace::default() })
     }
 
     /// Processes an answer to `question`: consecutive pieces of the manifest.
-    pub(super) fn directory_read(
-        &mut self,
-        question: DirectoryQuestion,
-        (bodies, next): (Vec<Vec<u8>>, Option<DirectoryPlace>),
-    ) {
+    pub(super) fn directory_read(&mut self, question: DirectoryQuestion, answer: DirectoryAnswer) {
+        let DirectoryAnswer { bodies, next } = answer;
         let DirectoryQuestion { backup, replica, first } = question;
         if first == DirectoryPlace::default() {
             let holder = self.holders.get(&backup);
             let length = holder.and_then(|holder| holder.chain.get(&replica)).copied();
             let length = length.unwrap_or_default().min(SEGMENT_BYTES as u32);
             let (bodies, is_cut) = (Vec::new(), false);
-            self.reading = Some(Reading { backup, replica, length, bodies, is_cut });
+            self.reading = Some(ManifestReading { backup, replica, length, bodies, is_cut });
         }
         let Some(reading) = &mut self.reading else { return };
         // No piece is empty: an answer with one would never make progress.
@@ -380,22 +403,24 @@ impl Evidence {
     }
 
     /// Returns the segments that make up the log, if they are known.
-    fn named(&self, judged: &Judged<'_>) -> Option<Vec<(SegmentId, Option<SegmentContent>)>> {
-        if judged.chain.is_none() {
+    fn named(&self, facts: &LogFacts<'_>) -> Option<Vec<NamedSegment>> {
+        if facts.chain.is_none() {
             // Nothing in the log has been acknowledged.
             return Some(Vec::new());
         }
         if let Some(manifest) = &self.manifest {
-            return Some(manifest.directory.segments().collect());
+            let segments = manifest.directory.segments();
+            let named = segments.map(|(segment, content)| NamedSegment { segment, content });
+            return Some(named.collect());
         }
-        let is_given_up = judged.loss.directory
-            && self.is_collected(judged)
-            && self.best_directory(judged).is_none();
+        let is_given_up = facts.loss.directory
+            && self.is_collected(facts)
+            && self.best_directory(facts).is_none();
         is_given_up.then(|| {
             let holders = self.holders.values();
             let all: BTreeSet<SegmentId> =
                 holders.flat_map(|holder| holder.replicas.keys().map(|name| name.0)).collect();
-            all.into_iter().map(|segment| (segment, None)).collect()
+            all.into_iter().map(|segment| NamedSegment { segment, content: None }).collect()
         })
     }
 
@@ -404,23 +429,20 @@ impl Evidence {
     /// later recovery reads one of these. A replica on a server that is away may be shorter, and
     /// be the only one that is left later. The manifest that was read must be that longest one:
     /// its backup may have died since, or a longer replica may have turned up.
-    fn is_directory_settled(&self, judged: &Judged<'_>) -> bool {
-        let Some(chain) = judged.chain else { return true };
-        let needed = Quorum::of_segment(chain).map_or(judged.replicas, |quorum| quorum.needed);
+    fn is_directory_settled(&self, facts: &LogFacts<'_>) -> bool {
+        let Some(chain) = facts.chain else { return true };
+        let needed = Quorum::of_segment(chain).map_or(facts.replicas, |quorum| quorum.needed);
         let lengths = self.lengths(chain, true);
         let longest = lengths.last().copied();
         let agreeing = lengths.iter().filter(|length| Some(**length) == longest).count();
         let read = self.manifest.as_ref().map(|manifest| manifest.length);
-        self.is_collected(judged) && read.is_some() && read == longest && agreeing >= needed
+        self.is_collected(facts) && read.is_some() && read == longest && agreeing >= needed
     }
 
     /// Returns the length of a segment that every later reader of the log finds. See
     /// [`RecoverySegment::settled`].
-    fn settled(
-        &self,
-        (segment, content): (SegmentId, Option<SegmentContent>),
-        judged: &Judged<'_>,
-    ) -> u32 {
+    fn settled(&self, named: NamedSegment, facts: &LogFacts<'_>) -> u32 {
+        let NamedSegment { segment, content } = named;
         if let Some(content) = content {
             return content.length;
         }
@@ -428,17 +450,14 @@ impl Evidence {
         let originals = self.holders.values().filter_map(|holder| holder.replicas.get(&original));
         let lengths: Vec<u32> = originals.copied().collect();
         // An original on a server that is away may be shorter.
-        let are_all_known = lengths.len() >= judged.replicas;
+        let are_all_known = lengths.len() >= facts.replicas;
         lengths.into_iter().min().filter(|_| are_all_known).unwrap_or(0)
     }
 
     /// Returns the replicas from which the segment can be read, in order of preference.
-    fn places(
-        &self,
-        (segment, content): (SegmentId, Option<SegmentContent>),
-        judged: &Judged<'_>,
-    ) -> Vec<ReplicaPlace> {
-        let holders = self.holders.iter().filter(|(server, _)| judged.connected.contains(server));
+    fn places(&self, named: NamedSegment, facts: &LogFacts<'_>) -> Vec<ReplicaPlace> {
+        let NamedSegment { segment, content } = named;
+        let holders = self.holders.iter().filter(|(server, _)| facts.connected.contains(server));
         let replicas = holders.flat_map(|(&backup, holder)| {
             let replicas = holder.replicas.range(all_of(segment));
             let readable =
@@ -454,7 +473,7 @@ impl Evidence {
         };
         let mut places: Vec<ReplicaPlace> = replicas.filter(is_right).collect();
         if content.is_none() {
-            self.leave_out_the_short(segment, &mut places, judged);
+            self.leave_out_the_short(segment, &mut places, facts);
             places.sort_by_key(|place| std::cmp::Reverse(place.length));
         } else if !places.is_empty() {
             // Adjacent segments are read from different backups.
@@ -462,6 +481,8 @@ impl Evidence {
             places.rotate_left(first);
         }
         places.truncate(PLACES_MAX);
+        let is_there = |place: &ReplicaPlace| facts.connected.contains(&place.backup);
+        debug_assert!(places.iter().all(is_there), "a replica of a disconnected backup is listed");
         places
     }
 
@@ -471,48 +492,50 @@ impl Evidence {
         &self,
         segment: SegmentId,
         places: &mut Vec<ReplicaPlace>,
-        judged: &Judged<'_>,
+        facts: &LogFacts<'_>,
     ) {
         let may_be_short = |place: &ReplicaPlace| {
             let name = (false, (segment, place.epoch));
             self.holders.get(&place.backup).is_some_and(|holder| holder.short.contains(&name))
         };
-        let are_all_there = places.len() >= judged.replicas;
-        if !are_all_there && !judged.loss.segments.contains(&segment) && !judged.loss.directory {
+        let are_all_there = places.len() >= facts.replicas;
+        if !are_all_there && !facts.loss.segments.contains(&segment) && !facts.loss.directory {
             places.retain(|place| !may_be_short(place));
         }
     }
 
-    pub(super) fn proof(&self, judged: &Judged<'_>) -> Proof {
-        let is_collected = self.is_collected(judged);
-        let Some(named) = self.named(judged) else {
-            return match self.best_directory(judged) {
-                Some(_) if is_collected || self.lease == Lease::Over => Proof::ReadingDirectory,
-                None if is_collected => Proof::DirectoryMissing,
-                Some(_) | None => Proof::Collecting,
+    pub(super) fn completeness(&self, facts: &LogFacts<'_>) -> Completeness {
+        let is_collected = self.is_collected(facts);
+        let Some(named) = self.named(facts) else {
+            return match self.best_directory(facts) {
+                Some(_) if is_collected || self.lease == ReadLeaseState::Over => {
+                    Completeness::ReadingDirectory
+                }
+                None if is_collected => Completeness::DirectoryMissing,
+                Some(_) | None => Completeness::Collecting,
             };
         };
-        let is_missing = |named: &(SegmentId, Option<SegmentContent>)| {
-            !judged.loss.segments.contains(&named.0) && self.places(*named, judged).is_empty()
+        let is_missing = |named: &NamedSegment| {
+            !facts.loss.segments.contains(&named.segment) && self.places(*named, facts).is_empty()
         };
         let missing: Vec<SegmentId> =
-            named.into_iter().filter(is_missing).map(|(segment, _)| segment).collect();
+            named.into_iter().filter(is_missing).map(|named| named.segment).collect();
         match (missing.is_empty(), is_collected) {
-            (true, _) => Proof::Whole,
-            (false, true) => Proof::SegmentsMissing(missing),
-            (false, false) => Proof::Collecting,
+            (true, _) => Completeness::Whole,
+            (false, true) => Completeness::SegmentsMissing(missing),
+            (false, false) => Completeness::Collecting,
         }
     }
 
     /// Returns the segments of a complete log, with the replicas to read. Segments that were
     /// given up are included only if they have turned up.
-    pub(super) fn segments(&self, log: ServerId, judged: &Judged<'_>) -> Vec<RecoverySegment> {
-        let named = self.named(judged).unwrap_or_default();
-        let is_settled = self.is_directory_settled(judged);
-        let segment = |named: (SegmentId, Option<SegmentContent>)| {
-            let places = self.places(named, judged);
-            let settled = if is_settled { self.settled(named, judged) } else { 0 };
-            let (segment, content) = named;
+    pub(super) fn segments(&self, log: ServerId, facts: &LogFacts<'_>) -> Vec<RecoverySegment> {
+        let named = self.named(facts).unwrap_or_default();
+        let is_settled = self.is_directory_settled(facts);
+        let segment = |named: NamedSegment| {
+            let places = self.places(named, facts);
+            let settled = if is_settled { self.settled(named, facts) } else { 0 };
+            let NamedSegment { segment, content } = named;
             let segment = RecoverySegment { log, segment, content, places, settled };
             (!segment.places.is_empty()).then_some(segment)
         };
@@ -550,10 +573,10 @@ mod tests {
             (vec![vec![1], vec![]], false),
             (vec![vec![]; 1_000], false),
         ] {
-            let mut evidence = Evidence::default();
-            evidence.fenced(Instant(0), backup, report, Some(replica.0));
-            evidence.directory_read(question, (bodies, next));
-            assert_eq!(evidence.reading.is_some(), goes_on);
+            let mut inventory = ReplicaInventory::default();
+            inventory.fenced(Instant(0), backup, report, Some(replica.0));
+            inventory.directory_read(question, DirectoryAnswer { bodies, next });
+            assert_eq!(inventory.reading.is_some(), goes_on);
         }
     }
 
@@ -578,8 +601,8 @@ mod tests {
             may_be_short: false,
         };
         let original = replica((segment, ReplicaEpoch::default()), false, 8);
-        let mut evidence = Evidence::default();
-        let mut judged = Judged {
+        let mut inventory = ReplicaInventory::default();
+        let mut facts = LogFacts {
             chain: Some(chain),
             loss: &AcceptedLoss::default(),
             replicas,
@@ -590,17 +613,18 @@ mod tests {
             let replicas = [original, replica(name, true, length)];
             let clock = UnixMillis(0);
             let report = FencedReport { first: 0, replicas: &replicas, clock, more: false };
-            evidence.fenced(Instant(0), backup, report, Some(chain));
-            judged.connected.insert(backup);
+            inventory.fenced(Instant(0), backup, report, Some(chain));
+            facts.connected.insert(backup);
         }
-        let question = evidence.directory_question(&judged).expect("the manifest can be read");
+        let question = inventory.directory_question(&facts).expect("the manifest can be read");
         assert_eq!(question.backup, ServerId(1), "the longest replica is read");
-        evidence.directory_read(question, (bodies.to_vec(), None));
-        evidence.forget(question.backup);
-        judged.connected.remove(&question.backup);
+        let answer = DirectoryAnswer { bodies: bodies.to_vec(), next: None };
+        inventory.directory_read(question, answer);
+        inventory.forget(question.backup);
+        facts.connected.remove(&question.backup);
         let settled = |segment: RecoverySegment| (segment.segment, segment.settled);
         let segments: Vec<_> =
-            evidence.segments(ServerId(9), &judged).into_iter().map(settled).collect();
+            inventory.segments(ServerId(9), &facts).into_iter().map(settled).collect();
         assert_eq!(segments, [(segment, 0)]);
     }
 }

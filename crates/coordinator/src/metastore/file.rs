@@ -4,7 +4,7 @@
 //! Two tables: `entries` maps a key to its revision and value; `revision` contains the counter.
 //! `redb` locks the file, so a second coordinator on the same file fails to open it.
 
-use super::{Entry, MetaStore, Revision, StoreError, Transaction, Verdict};
+use super::{MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub struct FileStore {
 
 impl FileStore {
     /// Opens the file, or creates it.
-    pub fn open(path: &Path) -> Result<FileStore, StoreError> {
+    pub fn open(path: &Path) -> Result<FileStore, MetaStoreError> {
         let database = Database::create(path).map_err(failed)?;
         // Readers expect that the tables exist.
         let transaction = database.begin_write().map_err(failed)?;
@@ -31,14 +31,14 @@ impl FileStore {
 }
 
 impl MetaStore for FileStore {
-    fn read(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+    fn read(&self, key: &str) -> Result<Option<MetaEntry>, MetaStoreError> {
         let transaction = self.database.begin_read().map_err(failed)?;
         let entries = transaction.open_table(ENTRIES).map_err(failed)?;
         let found = entries.get(key).map_err(failed)?;
         Ok(found.map(|guard| entry(guard.value())))
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, StoreError> {
+    fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>, MetaStoreError> {
         let transaction = self.database.begin_read().map_err(failed)?;
         let entries = transaction.open_table(ENTRIES).map_err(failed)?;
         let mut found = Vec::new();
@@ -52,7 +52,7 @@ impl MetaStore for FileStore {
         Ok(found)
     }
 
-    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, StoreError> {
+    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, MetaStoreError> {
         let write = self.database.begin_write().map_err(failed)?;
         let verdict = {
             let mut entries = write.open_table(ENTRIES).map_err(failed)?;
@@ -86,10 +86,10 @@ impl MetaStore for FileStore {
     }
 }
 
-fn entry((revision, value): (u64, &[u8])) -> Entry {
-    Entry { revision: Revision(revision), value: value.to_vec() }
+fn entry((revision, value): (u64, &[u8])) -> MetaEntry {
+    MetaEntry { revision: Revision(revision), value: value.to_vec() }
 }
 
-fn failed(error: impl Into<redb::Error>) -> StoreError {
-    StoreError(Box::new(error.into()))
+fn failed(error: impl Into<redb::Error>) -> MetaStoreError {
+    MetaStoreError(Box::new(error.into()))
 }

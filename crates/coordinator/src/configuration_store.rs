@@ -1,0 +1,348 @@
+//! The committed configuration: an in-memory copy of the metadata store, and the only way to
+//! change it.
+//!
+//! A change is collected in an [`Edit`] and committed as one compare-and-swap transaction. The
+//! transaction expects each affected record at the revision last read, and the *term* to be this
+//! coordinator's. Memory changes only after the commit. If the store refuses or fails, the
+//! coordinator stops and its runner opens the store again. Starting and recovering are thus the
+//! same code.
+//!
+//! The store's revisions number its transactions. A term's record is written when the term
+//! begins, so its revision bounds the transactions of the term before. A [`HistoryMark`] identifies a
+//! position in the history of this store, or of another store copied from it.
+//!
+//! Invariants:
+//! - Memory equals the content of the store.
+//! - After another coordinator has opened the store, this one changes nothing.
+
+use crate::configuration::{ClusterConfiguration, Edit};
+use crate::metastore::{MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict};
+use crate::records::{
+    ClusterIdentity, FORMAT, FORMAT_BEFORE, HISTORY, InitialRecords, LOAD_PROFILES,
+    LoadProfileRecord, MIGRATIONS, MetaKey, Migration, RECOVERIES, RecoveryRecord, SERVERS,
+    Sequences, Server, TABLETS, TabletBefore, TabletRecord, Term, encode,
+};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use types::{ClusterId, ServerId};
+use wire::control::HistoryMark;
+
+/// The reason why a coordinator cannot continue. Every message sent so far is covered by the store.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// Another coordinator has opened the same store and has taken over.
+    #[error("another coordinator has taken over this cluster's metadata store")]
+    Deposed,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] MetaStoreError),
+    /// A rebuild found an existing cluster in the store.
+    #[error("the metadata store already contains a cluster: a rebuild needs an empty one")]
+    NotEmpty,
+    /// A record cannot be decoded.
+    #[error("the metadata store has an unreadable record at key {key}")]
+    Corrupt {
+        /// Key of the record.
+        key: String,
+    },
+    /// The store was written by an incompatible version of Ballast.
+    #[error("the metadata store has format {found}, this version reads {FORMAT}")]
+    Format {
+        /// The store's format version.
+        found: u16,
+    },
+}
+
+/// The configuration and its store.
+#[derive(Debug)]
+pub(crate) struct ConfigurationStore<S> {
+    store: S,
+    configuration: ClusterConfiguration,
+    /// Term of this coordinator.
+    term: Term,
+    /// Id and first transaction of each term, by number. Earlier terms without a record belong to
+    /// the history, whatever their ids were.
+    history: BTreeMap<u64, (u64, Revision)>,
+    /// The newest transaction.
+    newest: Revision,
+    /// Earlier terms may have left marks with servers.
+    has_past: bool,
+    revisions: BTreeMap<MetaKey, Revision>,
+    /// Number of commits since the store was opened.
+    commits: u64,
+}
+
+impl<S: MetaStore> ConfigurationStore<S> {
+    /// Reads the configuration, and makes this coordinator the only one that may change it. An
+    /// empty store becomes a cluster with the given identity. `term` is the random id of this
+    /// coordinator's term.
+    pub(crate) fn open(
+        mut store: S,
+        fresh: ClusterIdentity,
+        term: u64,
+    ) -> Result<ConfigurationStore<S>, Stopped> {
+        let identity = match store.read(&MetaKey::Identity.text())? {
+            Some(entry) => {
+                convert(&mut store, &entry)?;
+                decode_identity(&entry)?
+            }
+            None => create(&mut store, fresh)?,
+        };
+        let past = list::<Term>(&store, HISTORY)?;
+        let has_past = !past.is_empty();
+        let (term, term_revision) = take_over(&mut store, term)?;
+        let terms = past.into_iter().chain([(term, term_revision)]);
+        let history: BTreeMap<_, _> =
+            terms.map(|(term, first)| (term.number, (term.id, first))).collect();
+        assert!(history.contains_key(&term.number), "the new term is part of the history");
+        let (counters, revision) = read(&store, MetaKey::Counters)?
+            .ok_or_else(|| Stopped::Corrupt { key: MetaKey::Counters.text() })?;
+        let mut revisions =
+            BTreeMap::from([(MetaKey::Term, term_revision), (MetaKey::Counters, revision)]);
+        let doubt: Option<(String, Revision)> = read(&store, MetaKey::Doubt)?;
+        revisions.extend(doubt.iter().map(|(_, revision)| (MetaKey::Doubt, *revision)));
+        let doubt = doubt.map(|(doubt, _)| doubt);
+        let mut configuration = ClusterConfiguration::new(identity, counters, doubt);
+        let mut loaded = configuration.edit();
+        for (server, revision) in list::<Server>(&store, SERVERS)? {
+            revisions.insert(MetaKey::Server(server.id), revision);
+            loaded.put_server(server);
+        }
+        for (tablet, revision) in list::<TabletRecord>(&store, TABLETS)? {
+            revisions.insert(MetaKey::Tablet(tablet.range.first()), revision);
+            loaded.put_tablet(tablet);
+        }
+        for (migration, revision) in list::<Migration>(&store, MIGRATIONS)? {
+            revisions.insert(MetaKey::Migration(migration.id), revision);
+            loaded.put_migration(migration);
+        }
+        for (recovery, revision) in list::<RecoveryRecord>(&store, RECOVERIES)? {
+            revisions.insert(MetaKey::Recovery(recovery.dead), revision);
+            loaded.put_recovery(recovery);
+        }
+        for (profile, revision) in list::<LoadProfileRecord>(&store, LOAD_PROFILES)? {
+            revisions.insert(MetaKey::LoadProfile(profile.server), revision);
+            loaded.put_load_profile(profile);
+        }
+        configuration.apply(loaded);
+        let newest = term_revision;
+        let commits = 0;
+        Ok(ConfigurationStore {
+            store,
+            configuration,
+            term,
+            history,
+            newest,
+            has_past,
+            revisions,
+            commits,
+        })
+    }
+
+    /// Writes a cluster into an empty store, in one transaction.
+    pub(crate) fn make(
+        store: &mut S,
+        identity: ClusterIdentity,
+        records: InitialRecords,
+    ) -> Result<(), Stopped> {
+        let InitialRecords { term, counters, servers, tablets, migrations, recoveries } = records;
+        let mut writes = vec![
+            (MetaKey::Identity, encode(&(FORMAT, identity))),
+            (MetaKey::Term, encode(&term)),
+            (MetaKey::Counters, encode(&counters)),
+        ];
+        writes.extend(servers.iter().map(|it| (MetaKey::Server(it.id), encode(it))));
+        writes.extend(tablets.iter().map(|it| (MetaKey::Tablet(it.range.first()), encode(it))));
+        writes.extend(migrations.iter().map(|it| (MetaKey::Migration(it.id), encode(it))));
+        writes.extend(recoveries.iter().map(|it| (MetaKey::Recovery(it.dead), encode(it))));
+        let transaction = Transaction {
+            expected: vec![(MetaKey::Identity.text(), Revision::ABSENT)],
+            writes: writes.into_iter().map(|(key, value)| (key.text(), Some(value))).collect(),
+        };
+        match store.transact(&transaction)? {
+            Verdict::Committed(_) => Ok(()),
+            Verdict::Conflict(_) => Err(Stopped::NotEmpty),
+        }
+    }
+
+    /// Returns the committed records.
+    pub(crate) fn configuration(&self) -> &ClusterConfiguration {
+        &self.configuration
+    }
+
+    /// Returns this coordinator's term: the number of times the store was opened.
+    pub(crate) fn term(&self) -> u64 {
+        self.term.number
+    }
+
+    /// Returns the mark of the newest transaction.
+    pub(crate) fn mark(&self) -> HistoryMark {
+        let Term { number: term, id: term_id } = self.term;
+        HistoryMark { term, term_id, transaction: self.newest.0 }
+    }
+
+    /// Returns whether servers may know marks of earlier terms.
+    pub(crate) fn has_past(&self) -> bool {
+        self.has_past
+    }
+
+    /// Returns whether a mark belongs to the history of this store.
+    pub(crate) fn knows(&self, mark: &HistoryMark) -> bool {
+        let first = self.history.first_key_value().map(|(term, _)| *term);
+        let Some((id, _)) = self.history.get(&mark.term) else {
+            // The term precedes marks, or the rebuild of the file.
+            return first.is_some_and(|first| mark.term < first);
+        };
+        let next = self.history.range(mark.term + 1..).next();
+        let last = next.map_or(self.newest.0, |(_, (_, first))| first.0 - 1);
+        *id == mark.term_id && mark.transaction <= last
+    }
+
+    /// Fails if another coordinator has opened the store.
+    pub(crate) fn check_leads(&self) -> Result<(), Stopped> {
+        let found = self.store.read(&MetaKey::Term.text())?.map(|entry| entry.revision);
+        match found == self.revisions.get(&MetaKey::Term).copied() {
+            true => Ok(()),
+            false => Err(Stopped::Deposed),
+        }
+    }
+
+    /// Returns the number of commits since the store was opened.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    /// Commits a change to the store, and then to memory.
+    pub(crate) fn commit(&mut self, edit: Edit) -> Result<(), Stopped> {
+        let writes = edit.writes(&self.configuration);
+        let revision_of =
+            |key: &MetaKey| self.revisions.get(key).copied().unwrap_or(Revision::ABSENT);
+        let keys = std::iter::once(&MetaKey::Term).chain(writes.iter().map(|(key, _)| key));
+        let transaction = Transaction {
+            expected: keys.map(|key| (key.text(), revision_of(key))).collect(),
+            writes: writes.iter().map(|(key, value)| (key.text(), value.clone())).collect(),
+        };
+        let revision = match self.store.transact(&transaction)? {
+            Verdict::Committed(revision) => revision,
+            Verdict::Conflict(_) => return Err(Stopped::Deposed),
+        };
+        assert!(revision > self.newest, "transaction {revision:?} follows {:?}", self.newest);
+        self.newest = revision;
+        for (key, value) in writes {
+            match value {
+                Some(_) => self.revisions.insert(key, revision),
+                None => self.revisions.remove(&key),
+            };
+        }
+        self.commits += 1;
+        self.configuration.apply(edit);
+        assert!(self.knows(&self.mark()), "the store does not know its own mark");
+        Ok(())
+    }
+}
+
+/// Returns whether the store contains a cluster.
+pub fn holds_cluster(store: &impl MetaStore) -> Result<bool, Stopped> {
+    Ok(store.read(&MetaKey::Identity.text())?.is_some())
+}
+
+/// Returns the cluster and the number of its only server, if it has exactly one. A lone server
+/// resumes under this number even if it has no log yet.
+pub fn only_server(store: &impl MetaStore) -> Result<Option<(ClusterId, ServerId)>, Stopped> {
+    let Some(entry) = store.read(&MetaKey::Identity.text())? else { return Ok(None) };
+    let cluster = decode_identity(&entry)?.cluster;
+    let servers = list::<Server>(store, SERVERS)?;
+    Ok(match &servers[..] {
+        [(server, _)] => Some((cluster, server.id)),
+        [] | [_, _, ..] => None,
+    })
+}
+
+/// Creates a cluster with this identity in an empty store.
+fn create(
+    store: &mut impl MetaStore,
+    identity: ClusterIdentity,
+) -> Result<ClusterIdentity, Stopped> {
+    let transaction = Transaction {
+        expected: vec![(MetaKey::Identity.text(), Revision::ABSENT)],
+        writes: vec![
+            (MetaKey::Identity.text(), Some(encode(&(FORMAT, identity)))),
+            (MetaKey::Counters.text(), Some(encode(&Sequences::FIRST))),
+        ],
+    };
+    match store.transact(&transaction)? {
+        Verdict::Committed(_) => Ok(identity),
+        Verdict::Conflict(_) => Err(Stopped::Deposed),
+    }
+}
+
+/// Converts the records of the previous format, in one transaction.
+fn convert(store: &mut impl MetaStore, identity: &MetaEntry) -> Result<(), Stopped> {
+    let corrupt = || Stopped::Corrupt { key: MetaKey::Identity.text() };
+    let (format, rest): (u16, _) =
+        postcard::take_from_bytes(&identity.value).map_err(|_| corrupt())?;
+    if format != FORMAT_BEFORE {
+        return Ok(());
+    }
+    let mut expected = vec![(MetaKey::Identity.text(), identity.revision)];
+    let mut writes = vec![(MetaKey::Identity.text(), Some([&encode(&FORMAT), rest].concat()))];
+    for (key, entry) in store.list(TABLETS)? {
+        let (before, revision) = decode::<TabletBefore>(key.clone(), &entry)?;
+        expected.push((key.clone(), revision));
+        writes.push((key, Some(encode(&TabletRecord::from(before)))));
+    }
+    match store.transact(&Transaction { expected, writes })? {
+        Verdict::Committed(_) => Ok(()),
+        Verdict::Conflict(_) => Err(Stopped::Deposed),
+    }
+}
+
+/// Begins a new term, which prevents changes by coordinators of earlier terms.
+fn take_over(store: &mut impl MetaStore, id: u64) -> Result<(Term, Revision), Stopped> {
+    let (last, revision): (u64, _) = read(store, MetaKey::Term)?.unwrap_or((0, Revision::ABSENT));
+    let term = Term { number: last + 1, id };
+    let history = MetaKey::History(term.number).text();
+    let transaction = Transaction {
+        expected: vec![(MetaKey::Term.text(), revision), (history.clone(), Revision::ABSENT)],
+        writes: vec![
+            (MetaKey::Term.text(), Some(encode(&term.number))),
+            (history, Some(encode(&term))),
+        ],
+    };
+    match store.transact(&transaction)? {
+        Verdict::Committed(revision) => Ok((term, revision)),
+        Verdict::Conflict(_) => Err(Stopped::Deposed),
+    }
+}
+
+fn read<T: DeserializeOwned>(
+    store: &impl MetaStore,
+    key: MetaKey,
+) -> Result<Option<(T, Revision)>, Stopped> {
+    let key = key.text();
+    store.read(&key)?.map(|entry| decode(key, &entry)).transpose()
+}
+
+fn list<T: DeserializeOwned>(
+    store: &impl MetaStore,
+    prefix: &str,
+) -> Result<Vec<(T, Revision)>, Stopped> {
+    store.list(prefix)?.into_iter().map(|(key, entry)| decode(key, &entry)).collect()
+}
+
+/// Decodes the identity. The format comes first, and is checked before the rest is decoded.
+fn decode_identity(entry: &MetaEntry) -> Result<ClusterIdentity, Stopped> {
+    let corrupt = || Stopped::Corrupt { key: MetaKey::Identity.text() };
+    let (format, rest) = postcard::take_from_bytes(&entry.value).map_err(|_| corrupt())?;
+    if ![FORMAT, FORMAT_BEFORE].contains(&format) {
+        return Err(Stopped::Format { found: format });
+    }
+    postcard::from_bytes(rest).map_err(|_| corrupt())
+}
+
+fn decode<T: DeserializeOwned>(key: String, entry: &MetaEntry) -> Result<(T, Revision), Stopped> {
+    match postcard::take_from_bytes(&entry.value) {
+        Ok((value, [])) => Ok((value, entry.revision)),
+        Ok(_) | Err(_) => Err(Stopped::Corrupt { key }),
+    }
+}

@@ -1,0 +1,271 @@
+//! Migrations: when they start, which demand is open, and their reports for operators.
+//!
+//! A migration's stage is durable; `transitions.rs` changes it by messages of its sides, and
+//! `absences.rs` by the absence or death of a side. This component keeps only the state that a
+//! restarted coordinator does without: send times of demands, and progress.
+
+mod absences;
+mod demands;
+mod reports;
+mod transitions;
+
+pub(super) use demands::DEMAND_AGAIN;
+pub(super) use transitions::MigrationSender;
+
+use super::decision::Decision;
+use super::view::ClusterView;
+use crate::admission::{HISTORY_MAX, MoveRequest, plan};
+use crate::configuration::{ClusterConfiguration, Edit};
+use crate::records::{Ending, Migration, MigrationStage};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{HashRange, Instant, MigrationId, ServerId, UnixMillis};
+use wire::control::MigrationProgress;
+
+/// The volatile state of all migrations.
+#[derive(Debug)]
+pub(super) struct Migrations {
+    /// Next send time of each migration's demand. Contains only migrations that have one.
+    due: BTreeMap<MigrationId, Instant>,
+    /// Newest reported progress of live migrations, shown to operators.
+    progress: BTreeMap<MigrationId, (MigrationProgress, UnixMillis)>,
+    /// A queued migration may have become startable.
+    queue_is_stale: bool,
+}
+
+impl Migrations {
+    /// Continues with every migration of the configuration.
+    pub(super) fn new(configuration: &ClusterConfiguration, now: Instant) -> Migrations {
+        let due = configuration.migrations().keys().map(|&migration| (migration, now)).collect();
+        Migrations { due, progress: BTreeMap::new(), queue_is_stale: true }
+    }
+
+    /// Follows a commit that changed these migrations.
+    pub(super) fn committed(
+        &mut self,
+        now: Instant,
+        changed: Vec<MigrationId>,
+        configuration: &ClusterConfiguration,
+    ) {
+        self.queue_is_stale |= !changed.is_empty();
+        for id in changed {
+            // The stage has changed, so the next demand is due at once.
+            self.due.insert(id, now);
+            if !configuration.migrations().get(&id).is_some_and(Migration::is_live) {
+                self.progress.remove(&id);
+            }
+        }
+        let is_live = |id| configuration.migrations().get(id).is_some_and(Migration::is_live);
+        debug_assert!(self.progress.keys().all(is_live), "progress of a migration that has ended");
+    }
+
+    /// Records that a queued migration may have become startable.
+    pub(super) fn mark_queue_stale(&mut self) {
+        self.queue_is_stale = true;
+    }
+
+    /// Queues all moves of a request, or none. `objection` gives the reason why no range may move
+    /// to or from a server.
+    ///
+    /// # Errors
+    /// The reason for refusing the request.
+    pub(super) fn queue(
+        &self,
+        request: &MoveRequest<'_>,
+        objection: impl Fn(ServerId) -> Option<String>,
+        view: ClusterView<'_>,
+    ) -> Result<(Edit, Vec<MigrationId>), String> {
+        let is_connected = |server| view.membership.is_connected(server);
+        let moves = plan(view.configuration, request, is_connected)?;
+        let mut sides = moves.iter().map(|(_, source)| *source).chain([request.target]);
+        if let Some(reason) = sides.find_map(objection) {
+            return Err(reason);
+        }
+        let mut edit = view.configuration.edit();
+        let mut started: Vec<MigrationId> = Vec::with_capacity(moves.len());
+        for (range, source) in moves {
+            assert_ne!(source, request.target, "{range} moves to its own server");
+            let id = edit.counters.draw_migration();
+            edit.put_migration(Migration {
+                id,
+                task: started.first().copied().unwrap_or(id),
+                range,
+                source,
+                target: request.target,
+                policy: *request.policy,
+                created: view.at.wall,
+                updated: view.at.wall,
+                progress: MigrationProgress::default(),
+                is_served_before_durable: false,
+                stage: MigrationStage::Queued,
+            });
+            started.push(id);
+        }
+        Ok((edit, started))
+    }
+
+    /// Cancels migrations. Those unknown to their target end at once; the others end after the
+    /// target has been asked. Returns the number of cancelled migrations as well.
+    pub(super) fn cancel(
+        &self,
+        is_meant: impl Fn(&Migration) -> bool,
+        view: ClusterView<'_>,
+    ) -> (u32, Edit) {
+        let mut edit = view.configuration.edit();
+        let mut cancelled = 0;
+        for migration in view.configuration.migrations().values().filter(|m| is_meant(m)) {
+            let stage = match &migration.stage {
+                MigrationStage::Queued | MigrationStage::Measuring => {
+                    MigrationStage::Ended { ending: Ending::Cancelled, unheard: None }
+                }
+                MigrationStage::Preparing(terms) | MigrationStage::Withdrawing { terms, .. } => {
+                    let (terms, ending) = (terms.clone(), Ending::Cancelled);
+                    MigrationStage::Withdrawing { terms, ending }
+                }
+                MigrationStage::Flipping(terms) | MigrationStage::Deciding { terms, .. } => {
+                    let (terms, otherwise) = (terms.clone(), Ending::Cancelled);
+                    MigrationStage::Deciding { terms, otherwise }
+                }
+                MigrationStage::Orphaned { terms, .. } => {
+                    let (terms, otherwise) = (terms.clone(), Ending::Cancelled);
+                    MigrationStage::Orphaned { terms, otherwise }
+                }
+                MigrationStage::Moving(_)
+                | MigrationStage::Recovering(_)
+                | MigrationStage::Securing(_)
+                | MigrationStage::Releasing { .. }
+                | MigrationStage::Ended { .. } => continue,
+            };
+            cancelled += 1;
+            edit.put_migration(Migration { stage, updated: view.at.wall, ..migration.clone() });
+        }
+        (cancelled, edit)
+    }
+
+    /// Returns a change that starts every queued migration that is no longer blocked. After its
+    /// commit others may be blocked or startable: it is asked for again until there is none.
+    pub(super) fn next_start(&mut self, view: ClusterView<'_>) -> Option<Edit> {
+        if !std::mem::take(&mut self.queue_is_stale) {
+            return None;
+        }
+        let edit = start_free(view);
+        (!edit.is_empty()).then_some(edit)
+    }
+
+    /// Drops the oldest ended migrations from the history. `None`: the history is short enough.
+    pub(super) fn prune_history(&self, view: ClusterView<'_>) -> Option<Decision> {
+        let ended: Vec<&Migration> =
+            view.configuration.migrations().values().filter(|m| !m.is_live()).collect();
+        if ended.len() <= HISTORY_MAX {
+            return None;
+        }
+        let mut edit = view.configuration.edit();
+        let mut unheard_of = BTreeSet::new();
+        for migration in &ended[..ended.len() - HISTORY_MAX] {
+            assert!(!migration.is_live(), "{} is dropped before it has ended", migration.id);
+            edit.remove_migration(migration.id);
+            // The question for the target is lost with the record, so the target is never
+            // admitted again.
+            if let MigrationStage::Ended { unheard: Some(_), .. } = migration.stage {
+                unheard_of.insert(migration.target);
+            }
+        }
+        Some(Decision { edit: Some(edit), dead: unheard_of, messages: Vec::new() })
+    }
+
+    /// Returns the change to a migration's new stage, together with the other changes of the edit.
+    fn advance(
+        &self,
+        mut edit: Edit,
+        migration: &Migration,
+        stage: MigrationStage,
+        view: ClusterView<'_>,
+    ) -> Edit {
+        migration.stage.assert_leads_to(&stage, migration.id);
+        let progress = self.progress_of(migration).0;
+        let mut next = Migration { updated: view.at.wall, progress, ..migration.clone() };
+        next.stage = stage;
+        match next.is_served_before_durable && next.dependency().is_none() {
+            // The dead source of a served-before-durable range has nothing to release, and the
+            // migration is not part of the visible history.
+            true => edit.remove_migration(next.id),
+            false => edit.put_migration(next),
+        }
+        edit
+    }
+
+    fn progress_of(&self, migration: &Migration) -> (MigrationProgress, UnixMillis) {
+        let written = (migration.progress, migration.updated);
+        self.progress
+            .get(&migration.id)
+            .map_or(written, |heard| (heard.0, heard.1.max(migration.updated)))
+    }
+}
+
+/// Returns an edit that starts the unblocked migrations. A migration is blocked by another one
+/// with a shared hash that is under way or queued before it, and by a tablet that its first owner
+/// has not confirmed.
+fn start_free(view: ClusterView<'_>) -> Edit {
+    let configuration = view.configuration;
+    let mut taken: Vec<HashRange> = configuration.under_way().map(|m| m.range).collect();
+    let mut edit = configuration.edit();
+    let queued = configuration.migrations().values();
+    for migration in queued.filter(|m| m.stage == MigrationStage::Queued) {
+        let is_free = !taken.iter().any(|range| range.overlaps(migration.range))
+            && !configuration.tablet_to_move(migration).is_some_and(|tablet| tablet.is_born);
+        taken.push(migration.range);
+        if is_free {
+            assert!(!migration.is_under_way(), "{} starts twice", migration.id);
+            // An earlier migration of the range may have changed the preconditions.
+            let sides = [migration.source, migration.target];
+            let stage = match sides.into_iter().find(|&side| configuration.is_dead(side)) {
+                Some(dead) => failed(&format!("{dead} died")),
+                None if configuration.tablet_to_move(migration).is_none() => failed(NOT_OWNED),
+                None => MigrationStage::Measuring,
+            };
+            edit.put_migration(Migration { stage, updated: view.at.wall, ..migration.clone() });
+        }
+    }
+    edit
+}
+
+const NOT_OWNED: &str = "Slots are not served by the source node";
+
+/// Returns the ending of a migration that the target does not know of, or has refused.
+fn failed(reason: &str) -> MigrationStage {
+    MigrationStage::Ended { ending: Ending::Failed(reason.to_owned()), unheard: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::tests::{empty, migrating, migration, terms};
+    use crate::machine::CoordinatorSettings;
+    use crate::machine::membership::Membership;
+    use crate::outbox::Moment;
+
+    /// Makes a migration go from one stage to another.
+    fn advance(before: MigrationStage, after: MigrationStage) -> Edit {
+        let now = Instant(0);
+        let configuration = migrating(before.clone());
+        let settings = CoordinatorSettings::default();
+        let membership = Membership::new(&settings, &configuration, now);
+        let at = Moment { now, wall: UnixMillis(0) };
+        let view = ClusterView::new(at, &configuration, &membership);
+        let migrations = Migrations::new(&configuration, now);
+        migrations.advance(configuration.edit(), &migration(before), after, view)
+    }
+
+    #[test]
+    fn a_prepared_migration_may_flip() {
+        let (before, after) =
+            (MigrationStage::Preparing(terms()), MigrationStage::Flipping(terms()));
+        assert_eq!(advance(before, after).touched_migrations(), [MigrationId(1)]);
+        assert!(Migrations::new(&empty(), Instant(0)).due.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "goes from Measuring to Flipping")]
+    fn a_migration_does_not_flip_before_it_is_prepared() {
+        advance(MigrationStage::Measuring, MigrationStage::Flipping(terms()));
+    }
+}

@@ -1,0 +1,531 @@
+//! Recovery of a dead server's ranges by other servers, from the replicas of its log.
+//!
+//! This is the coordinator's side of rules 4 and 7 to 13 of `docs/design/replication.md`:
+//!
+//! 1. Every connected server is asked to fence the log, and reports its replicas.
+//! 2. The segment manifest is read from one of them; with it the completeness check runs
+//!    (`replica_inventory.rs`).
+//! 3. When the dead server's read lease is over, its ranges are assigned (`partitioning.rs`) in
+//!    recovery partitions of equal load (`load_profiles.rs`). A partition is a range, a recovery
+//!    master, a new epoch and new incarnations.
+//! 4. A recovery master reports that it has replayed its partition, and becomes the owner.
+//! 5. It reports that its own log has all of the partition, which then no longer depends on the
+//!    dead server's log.
+//! 6. When nothing depends on the log any more, every server frees its replicas.
+//!
+//! The store contains the dead server, the assigned partitions, accepted losses, and the freeing
+//! stage. A restarted coordinator repeats steps 1 and 2. The open demands follow from both
+//! (`demands.rs`).
+//!
+//! A range inside a running migration is not assigned while its owner is undecided, or while its
+//! source is about to release it. `lineage.rs` covers ranges that were moving when a side died.
+
+mod demands;
+mod lineage;
+mod load_profiles;
+mod partitioning;
+mod replica_inventory;
+mod reports;
+
+pub(super) use load_profiles::changed_profile;
+pub(super) use replica_inventory::{DirectoryAnswer, DirectoryQuestion, FencedReport, ReplicaName};
+
+use super::view::ClusterView;
+use crate::admission::{REASON_BYTES_MAX, room_for_borders, room_for_lineage};
+use crate::configuration::{ClusterConfiguration, Edit, PartitionKey};
+use crate::records::{
+    AssignedPartition, LineageDependency, Migration, MigrationStage, RecoveryRecord, RecoveryStage,
+    TabletRecord,
+};
+use demands::{DemandKind, RecoveryDemand};
+use lineage::{OrphanedRange, PermittedMasters};
+use load_profiles::Loads;
+use planted::Bug;
+use replica_inventory::{Completeness, LogFacts, ReplicaInventory};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{HashRange, Instant, ServerId};
+use wire::control::{LogLoss, MigrationPolicy, MigrationProgress};
+
+/// First backoff after a server hands a partition back.
+const REFUSED_AGAIN: Duration = Duration::from_secs(1);
+
+/// Longest backoff. It doubles each time until the server has recovered a partition, because a
+/// server short of memory reads much of the log before it notices.
+const REFUSED_AGAIN_MAX: Duration = Duration::from_secs(8);
+
+/// The volatile state of all recoveries.
+#[derive(Debug)]
+pub(super) struct Recoveries {
+    term: u64,
+    /// Replica inventory of each recovery in the configuration.
+    inventories: BTreeMap<ServerId, ReplicaInventory>,
+    /// Next send time of each recovery demand that was sent and is still open.
+    demanded: BTreeMap<RecoveryDemand, Instant>,
+    /// Servers that handed a recovery partition back, with the end of their backoff.
+    refusals: BTreeMap<ServerId, Instant>,
+    /// Duration of each such server's last backoff.
+    pauses: BTreeMap<ServerId, Duration>,
+    /// Segment lists sent in this term.
+    lists: u64,
+}
+
+impl Recoveries {
+    /// Continues with every recovery of the configuration.
+    pub(super) fn new(term: u64, configuration: &ClusterConfiguration) -> Recoveries {
+        let mut recoveries = Recoveries {
+            term,
+            inventories: BTreeMap::new(),
+            demanded: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            pauses: BTreeMap::new(),
+            lists: 0,
+        };
+        recoveries.committed(configuration);
+        recoveries
+    }
+
+    /// Follows a commit.
+    pub(super) fn committed(&mut self, configuration: &ClusterConfiguration) {
+        let recoveries = configuration.recoveries();
+        self.inventories.retain(|dead, _| recoveries.contains_key(dead));
+        for &dead in recoveries.keys() {
+            self.inventories.entry(dead).or_default();
+        }
+        assert_eq!(self.inventories.len(), recoveries.len(), "each recovery has one inventory");
+    }
+
+    /// Step 1: records the report of a fenced backup.
+    pub(super) fn fenced(
+        &mut self,
+        backup: ServerId,
+        log: ServerId,
+        report: FencedReport<'_>,
+        view: ClusterView<'_>,
+    ) {
+        let chain = view.configuration.chain_of(log);
+        if let Some(inventory) = self.inventories.get_mut(&log) {
+            inventory.fenced(view.at.now, backup, report, chain);
+            self.notify_masters(log, view.configuration);
+        }
+    }
+
+    /// Excludes a replica that its backup reported but cannot read.
+    pub(super) fn damaged(
+        &mut self,
+        backup: ServerId,
+        log: ServerId,
+        replica: ReplicaName,
+        configuration: &ClusterConfiguration,
+    ) {
+        if let Some(inventory) = self.inventories.get_mut(&log)
+            && inventory.damaged(backup, replica)
+        {
+            self.notify_masters(log, configuration);
+        }
+    }
+
+    /// Step 2: takes pieces of the manifest.
+    pub(super) fn directory_read(
+        &mut self,
+        log: ServerId,
+        question: DirectoryQuestion,
+        answer: DirectoryAnswer,
+        view: ClusterView<'_>,
+    ) {
+        let Some(recovery) = view.configuration.recoveries().get(&log) else { return };
+        let Some(facts) = log_facts(recovery, view) else { return };
+        let Some(inventory) = self.inventories.get_mut(&log) else { return };
+        if inventory.directory_question(&facts) == Some(question) {
+            let kind = DemandKind::Directory;
+            self.demanded.remove(&RecoveryDemand { dead: log, server: question.backup, kind });
+            inventory.directory_read(question, answer);
+            self.notify_masters(log, view.configuration);
+        }
+    }
+
+    /// Step 4: makes the recovery master the owner of its partition. The dead server's log is
+    /// needed until the new owner's log has everything; `lineage.rs` covers its death before that.
+    pub(super) fn replayed(
+        &mut self,
+        master: ServerId,
+        key: PartitionKey,
+        view: ClusterView<'_>,
+    ) -> Option<Edit> {
+        let PartitionKey { dead, range, .. } = key;
+        let (recovery, part) = view.configuration.partition_of(master, key)?;
+        // A range of a migration is served only once it is durable: no range may belong to two
+        // migrations.
+        let mut under_way = view.configuration.under_way();
+        if part.lineage.is_some() || under_way.any(|m| m.range.overlaps(range)) {
+            return None;
+        }
+        let mut edit = view.configuration.edit();
+        let source_tenures = view.configuration.tablet_around(range).tenures.clone();
+        let dependency = LineageDependency { remaining: vec![range], source_tenures };
+        let id = edit.counters.draw_migration();
+        let served_before_durable = Migration {
+            id,
+            task: id,
+            range,
+            source: dead,
+            target: master,
+            policy: MigrationPolicy::default(),
+            created: view.at.wall,
+            updated: view.at.wall,
+            progress: MigrationProgress::default(),
+            is_served_before_durable: true,
+            stage: MigrationStage::Securing(dependency),
+        };
+        if !planted::is(Bug::InheritanceForgotten) {
+            edit.put_migration(served_before_durable);
+        }
+        self.hand_part_over(&mut edit, recovery, part, view.configuration);
+        Some(edit)
+    }
+
+    /// Step 5: the partition's owner no longer depends on the dead server's log. Returns the
+    /// change, and the lineage migration whose ranges it has recovered.
+    pub(super) fn recovered<'c>(
+        &mut self,
+        master: ServerId,
+        key: PartitionKey,
+        view: ClusterView<'c>,
+    ) -> Option<(Edit, Option<&'c Migration>)> {
+        let PartitionKey { dead, range, .. } = key;
+        let migrations = view.configuration.migrations();
+        let mut edit = view.configuration.edit();
+        if let Some((recovery, part)) = view.configuration.partition_of(master, key) {
+            self.hand_part_over(&mut edit, recovery, part, view.configuration);
+            let lineage = part.lineage.and_then(|id| migrations.get(&id));
+            return Some((edit, lineage));
+        }
+        let is_it = |m: &&Migration| {
+            matches!(m.stage, MigrationStage::Securing(_))
+                && (m.source, m.target, m.range) == (dead, master, range)
+        };
+        let served = migrations.values().find(is_it)?;
+        assert!(served.is_served_before_durable, "{} was requested", served.id);
+        edit.remove_migration(served.id);
+        Some((edit, None))
+    }
+
+    /// Makes a partition's recovery master its owner.
+    fn hand_part_over(
+        &mut self,
+        edit: &mut Edit,
+        recovery: &RecoveryRecord,
+        part: &AssignedPartition,
+        configuration: &ClusterConfiguration,
+    ) {
+        let AssignedPartition { range, master: owner, epoch, tenures, lineage } = part.clone();
+        self.pauses.remove(&owner);
+        let before = configuration.tablet_around(range);
+        let may_lose =
+            before.owner == recovery.dead || (lineage.is_some() && before.owner == owner);
+        assert!(may_lose, "{range} was assigned twice");
+        assert!(epoch > before.epoch, "{range} goes back from {} to {epoch}", before.epoch);
+        edit.cut_out(range, configuration);
+        edit.put_tablet(TabletRecord { range, owner, epoch, tenures, is_born: false });
+        if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
+            edit.put_recovery(recovery);
+        }
+    }
+
+    /// Takes a partition back from a recovery master, for another server.
+    pub(super) fn not_recovered(
+        &mut self,
+        master: ServerId,
+        key: PartitionKey,
+        mut reason: String,
+        view: ClusterView<'_>,
+    ) -> Option<Edit> {
+        let (recovery, _) = view.configuration.partition_of(master, key)?;
+        let PartitionKey { dead, range, epoch } = key;
+        tracing::warn!(server = %master, %dead, %range, reason, "recovery partition handed back");
+        self.back_off(view.at.now, master);
+        if self.masters(view).is_empty() {
+            tracing::error!(%dead, reason, "no server can take over the ranges of a dead server");
+        }
+        if let Some(inventory) = self.inventories.get_mut(&dead) {
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+            inventory.refusal = reason;
+        }
+        let mut edit = view.configuration.edit();
+        if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
+            edit.put_recovery(recovery);
+        }
+        Some(edit)
+    }
+
+    /// Starts a server's backoff. Returned partitions count once during one backoff.
+    fn back_off(&mut self, now: Instant, server: ServerId) {
+        if self.refusals.get(&server).is_none_or(|until| *until <= now) {
+            let pause = self.pauses.get(&server).map_or(REFUSED_AGAIN, |last| *last * 2);
+            let pause = pause.min(REFUSED_AGAIN_MAX);
+            self.pauses.insert(server, pause);
+            self.refusals.insert(server, now + pause);
+        }
+        let is_backing_off = self.refusals.get(&server).is_some_and(|until| *until > now);
+        assert!(is_backing_off, "{server} hands a partition back and is asked again at once");
+    }
+
+    /// Step 6: records that a backup has freed its replicas of the log.
+    pub(super) fn log_freed(
+        &mut self,
+        backup: ServerId,
+        log: ServerId,
+        configuration: &ClusterConfiguration,
+    ) {
+        let stage = configuration.recoveries().get(&log).map(|recovery| &recovery.stage);
+        if let Some(RecoveryStage::Freeing) = stage
+            && let Some(inventory) = self.inventories.get_mut(&log)
+        {
+            inventory.freed(backup);
+        }
+    }
+
+    /// Returns the change that continues without missing parts of a log, on an operator's
+    /// decision, and the number of segments that are given up.
+    ///
+    /// # Errors
+    /// The reason for refusing the decision.
+    pub(super) fn accept_loss(
+        &self,
+        dead: ServerId,
+        named: &LogLoss,
+        view: ClusterView<'_>,
+    ) -> Result<(Edit, u32), String> {
+        let Some(recovery) = view.configuration.recoveries().get(&dead) else {
+            return Err(format!("{dead} is not being recovered"));
+        };
+        let RecoveryStage::Recovering { parts, loss } = &recovery.stage else {
+            return Err(format!("all ranges of {dead} are served"));
+        };
+        let (mut loss, parts) = (loss.clone(), parts.clone());
+        match self.report(recovery, view).loss() {
+            Some(missing) if missing != *named => {
+                return Err(format!("the missing part of the log of {dead} is: {missing}"));
+            }
+            Some(_) | None => {}
+        }
+        let count = match self.completeness(recovery, view) {
+            Completeness::SegmentsMissing(missing) => {
+                assert!(!missing.is_empty(), "the loss of nothing is accepted");
+                let count = missing.len() as u32;
+                loss.segments.extend(missing);
+                count
+            }
+            Completeness::DirectoryMissing => {
+                loss.directory = true;
+                0
+            }
+            Completeness::Collecting | Completeness::ReadingDirectory | Completeness::Whole => {
+                return Err(format!("no part of the log of {dead} is known to be missing"));
+            }
+        };
+        tracing::warn!(%dead, segments = count, "operator accepted the loss of a part of a log");
+        let mut edit = view.configuration.edit();
+        let stage = RecoveryStage::Recovering { parts, loss };
+        edit.put_recovery(RecoveryRecord { stage, ..recovery.clone() });
+        Ok((edit, count))
+    }
+
+    /// Ends the backoffs and leases whose time is over. All leases are judged before any recovery
+    /// advances: one recovery may need another one's log.
+    pub(super) fn pass(&mut self, view: ClusterView<'_>) {
+        let now = view.at.now;
+        self.refusals.retain(|_, until| *until > now);
+        self.inventories.values_mut().for_each(|inventory| inventory.pass(now));
+        if view.configuration.recoveries().is_empty() {
+            self.pauses.clear();
+        }
+    }
+
+    /// Returns the change that advances a recovery. `None`: it has to wait.
+    pub(super) fn next_step(&self, dead: ServerId, view: ClusterView<'_>) -> Option<Edit> {
+        let configuration = view.configuration;
+        let recovery = configuration.recoveries().get(&dead)?;
+        match &recovery.stage {
+            RecoveryStage::Recovering { .. } if configuration.is_log_needed(dead) => {
+                self.assign(recovery, view)
+            }
+            RecoveryStage::Recovering { parts, .. } => {
+                let is_planted = planted::is(Bug::FreedWhileDependedOn);
+                assert!(parts.is_empty() || is_planted, "{dead}: {parts:?} need the log");
+                let mut edit = configuration.edit();
+                let (stage, recovery) = (RecoveryStage::Freeing, recovery.clone());
+                edit.put_recovery(RecoveryRecord { stage, ..recovery });
+                Some(edit)
+            }
+            RecoveryStage::Freeing if self.is_freed(dead, view) => {
+                let mut edit = configuration.edit();
+                edit.remove_recovery(dead);
+                if configuration.load_profiles().contains_key(&dead) {
+                    edit.remove_load_profile(dead);
+                }
+                Some(edit)
+            }
+            RecoveryStage::Freeing => None,
+        }
+    }
+
+    /// Step 3: returns the change that assigns everything that can be assigned.
+    fn assign(&self, recovery: &RecoveryRecord, view: ClusterView<'_>) -> Option<Edit> {
+        let configuration = view.configuration;
+        let mut orphaned = OrphanedRange::all_of(recovery, configuration);
+        orphaned.retain(|orphan| self.may_be_assigned(&orphan.logs(configuration), view));
+        let mut room = room_for_lineage(configuration);
+        orphaned.retain(|orphan| {
+            let borders = if orphan.lineage.is_some() { 2 } else { 0 };
+            let fits = borders <= room;
+            room -= if fits { borders } else { 0 };
+            fits
+        });
+        let RecoveryStage::Recovering { parts, loss } = &recovery.stage else { return None };
+        let mut parts = parts.clone();
+        let before = parts.len();
+        let mut edit = configuration.edit();
+        for (range, master) in self.divided(recovery.dead, &orphaned, view) {
+            let orphan = orphaned.iter().find(|orphan| orphan.range.covers(range));
+            assert!(orphan.is_some(), "{range} is assigned and was not orphaned");
+            let lineage = orphan.and_then(|orphan| orphan.lineage);
+            let epoch = edit.counters.draw_epoch();
+            let tenures =
+                lineage::tenures_for(master, range, lineage, &mut edit.counters, configuration);
+            let is_free = |part: &AssignedPartition| !part.range.overlaps(range);
+            debug_assert!(parts.iter().all(is_free), "{range} has two recovery masters");
+            parts.push(AssignedPartition { range, master, epoch, tenures, lineage });
+        }
+        if parts.len() == before {
+            return None;
+        }
+        let stage = RecoveryStage::Recovering { parts, loss: loss.clone() };
+        edit.put_recovery(RecoveryRecord { stage, ..recovery.clone() });
+        Some(edit)
+    }
+
+    /// Assigns ranges to permitted recovery masters. Ranges without any stay unassigned.
+    fn divided(
+        &self,
+        dead: ServerId,
+        orphaned: &[OrphanedRange],
+        view: ClusterView<'_>,
+    ) -> Vec<(HashRange, ServerId)> {
+        let masters = self.masters(view);
+        let profiles = view.configuration.load_profiles();
+        let loads = Loads::new(profiles.get(&dead).map(|noted| &noted.will));
+        let mut groups: BTreeMap<PermittedMasters, Vec<HashRange>> = BTreeMap::new();
+        for orphan in orphaned {
+            groups.entry(orphan.permitted).or_default().push(orphan.range);
+        }
+        let mut room = room_for_borders(view.configuration);
+        let mut divided = Vec::new();
+        for (permitted, ranges) in groups {
+            let masters: Vec<ServerId> = match permitted {
+                PermittedMasters::Only(server) => {
+                    let can = self.can_be_asked(server, view);
+                    can.then_some(server).into_iter().collect()
+                }
+                PermittedMasters::Anybody => masters.clone(),
+                PermittedMasters::AllBut(server) => {
+                    masters.iter().copied().filter(|master| *master != server).collect()
+                }
+            };
+            if !masters.is_empty() {
+                let parts = partitioning::divide(&loads, &ranges, &masters, room);
+                room -= parts.len() - ranges.len();
+                divided.extend(parts);
+            }
+        }
+        divided
+    }
+
+    /// Returns whether each of these logs is complete and its master's lease is over.
+    fn may_be_assigned(&self, logs: &[ServerId], view: ClusterView<'_>) -> bool {
+        logs.iter().all(|dead| {
+            let recovery = view.configuration.recoveries().get(dead);
+            let facts = recovery.and_then(|recovery| log_facts(recovery, view));
+            facts.zip(self.inventories.get(dead)).is_some_and(|(facts, inventory)| {
+                inventory.is_lease_over(&facts)
+                    && inventory.completeness(&facts) == Completeness::Whole
+            })
+        })
+    }
+
+    /// Returns the servers that can recover a partition: their own logs must be replicated.
+    fn masters(&self, view: ClusterView<'_>) -> Vec<ServerId> {
+        let servers = view.configuration.servers().values();
+        let masters = servers.filter(|it| it.keeps_log() && self.can_be_asked(it.id, view));
+        masters.map(|server| server.id).collect()
+    }
+
+    fn can_be_asked(&self, server: ServerId, view: ClusterView<'_>) -> bool {
+        view.membership.is_connected(server) && !self.refusals.contains_key(&server)
+    }
+
+    /// Returns whether every living server has freed its replicas or is permanently absent.
+    fn is_freed(&self, dead: ServerId, view: ClusterView<'_>) -> bool {
+        let given_up_at = |server| view.membership.given_up_at(server);
+        let is_gone = |server| given_up_at(server).is_some_and(|by| by <= view.at.now);
+        let has_freed = |server| self.inventories.get(&dead).is_some_and(|e| e.has_freed(server));
+        view.configuration.living().all(|server| has_freed(server.id) || is_gone(server.id))
+    }
+
+    fn completeness(&self, recovery: &RecoveryRecord, view: ClusterView<'_>) -> Completeness {
+        match (log_facts(recovery, view), self.inventories.get(&recovery.dead)) {
+            (Some(facts), Some(inventory)) => inventory.completeness(&facts),
+            _ => Completeness::Collecting,
+        }
+    }
+}
+
+/// Returns the facts for the completeness check. `None`: the log is no longer needed.
+fn log_facts<'c>(recovery: &'c RecoveryRecord, view: ClusterView<'_>) -> Option<LogFacts<'c>> {
+    let RecoveryStage::Recovering { loss, .. } = &recovery.stage else { return None };
+    let connected = view.membership.servers().collect();
+    let record = view.configuration.servers().get(&recovery.dead);
+    let replicas = record.map_or(1, |record| usize::from(record.replicas));
+    let chain = view.configuration.chain_of(recovery.dead);
+    Some(LogFacts { chain, loss, replicas, connected })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::tests::migrating;
+    use types::{OwnershipEpoch, Tenure, UnixMillis};
+
+    fn hand_over(owner_before: u32, epoch: u64) {
+        let configuration = migrating(MigrationStage::Queued);
+        let recovery = RecoveryRecord::new(ServerId(owner_before), UnixMillis(0));
+        let part = AssignedPartition {
+            range: HashRange::ALL,
+            master: ServerId(3),
+            epoch: OwnershipEpoch(epoch),
+            tenures: vec![Tenure(7)],
+            lineage: None,
+        };
+        let mut edit = configuration.edit();
+        let mut recoveries = Recoveries::new(1, &configuration);
+        recoveries.hand_part_over(&mut edit, &recovery, &part, &configuration);
+        assert!(!edit.is_empty());
+    }
+
+    #[test]
+    fn a_partition_changes_its_owner() {
+        hand_over(1, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "was assigned twice")]
+    fn only_ranges_of_the_dead_server_change_their_owner() {
+        hand_over(2, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "goes back from")]
+    fn a_partition_has_a_later_epoch_than_its_range() {
+        hand_over(1, 1);
+    }
+}

@@ -1,0 +1,423 @@
+//! Routing of messages to components.
+
+use super::authorization::judge;
+use super::confirmation::HeldMessages;
+use super::membership::OpenLink;
+use super::migrations::MigrationSender;
+use super::recoveries::{DirectoryAnswer, DirectoryQuestion, FencedReport, changed_profile};
+use super::requests::Requester;
+use super::view::ClusterView;
+use super::{Coordinator, Decision};
+use crate::configuration::PartitionKey;
+use crate::configuration_store::Stopped;
+use crate::metastore::MetaStore;
+use crate::outbox::{Caller, CoordinatorEvent, Effects, LinkId, Moment};
+use crate::ranges::without;
+use crate::records::{Server, TabletRecord};
+use std::collections::BTreeSet;
+use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
+use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+
+impl<S: MetaStore> Coordinator<S> {
+    pub(super) fn receive(
+        &mut self,
+        at: Moment,
+        connection: LinkId,
+        message: ToCoordinator,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        // If the connection is unknown, it was closed here while the message was in flight.
+        let Some(link) = self.membership.link(connection) else { return Ok(()) };
+        if let Err(reason) = judge(link.caller, link.server, &message) {
+            self.refuse(at, connection, &message, reason, out);
+            return Ok(());
+        }
+        if !self.confirmation.is_confirmed() {
+            return self.receive_unconfirmed(at, connection, message, out);
+        }
+        match (message, link.server) {
+            (ToCoordinator::Join(join), _) => self.join(at, connection, join, out),
+            (ToCoordinator::Ask { request, ask }, server) => {
+                if let Some(server) = server {
+                    self.note_heard(at.now, server);
+                }
+                self.ask(at, Requester { connection, server, request }, ask, out)
+            }
+            (ToCoordinator::Clock(reading), None) => {
+                self.newcomer_clock(at, connection, reading, out)
+            }
+            (message, Some(server)) => {
+                self.note_heard(at.now, server);
+                self.receive_of_server(at, server, message, out)
+            }
+            (_, None) => unreachable!("before its join, a peer may only ask and send its clock"),
+        }
+    }
+
+    /// Dispatches a message from a joined server to a confirmed coordinator.
+    fn receive_of_server(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        message: ToCoordinator,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        match message {
+            ToCoordinator::Join(_) | ToCoordinator::Ask { .. } => unreachable!("handled above"),
+            ToCoordinator::Pong { is_stalled } => {
+                if self.failure_detector.pong(at.now, server, is_stalled) {
+                    tracing::warn!(
+                        %server,
+                        "reactor stalled for too long, declaring its server dead"
+                    );
+                    self.declare_dead(at, BTreeSet::from([server]), out)?;
+                }
+                Ok(())
+            }
+            ToCoordinator::Clock(reading) => {
+                self.clocks.note(at.now, server, reading);
+                Ok(())
+            }
+            ToCoordinator::Suspect { server: suspect } => {
+                self.failure_detector.verify(at.now, suspect, &self.membership, out);
+                Ok(())
+            }
+            ToCoordinator::Witnessed { server } => {
+                self.witnessed(at, server);
+                Ok(())
+            }
+            ToCoordinator::Holding { range, epoch } => self.holding(at, server, range, epoch),
+            // These answer a rebuild's question; this coordinator has its store.
+            ToCoordinator::KnownMap(_) | ToCoordinator::Holds(_) => Ok(()),
+            ToCoordinator::Measured { .. }
+            | ToCoordinator::Prepared { .. }
+            | ToCoordinator::FlipUnanswered { .. }
+            | ToCoordinator::Flipped { .. }
+            | ToCoordinator::Decided { .. }
+            | ToCoordinator::Shrink { .. }
+            | ToCoordinator::Progress { .. }
+            | ToCoordinator::Released { .. } => self.receive_of_migration(at, server, message, out),
+            ToCoordinator::Chain { .. }
+            | ToCoordinator::Fenced { .. }
+            | ToCoordinator::DirectoryRead { .. }
+            | ToCoordinator::Replayed { .. }
+            | ToCoordinator::Recovered { .. }
+            | ToCoordinator::NotRecovered { .. }
+            | ToCoordinator::Damaged { .. }
+            | ToCoordinator::LogFreed { .. }
+            | ToCoordinator::IsNeeded { .. }
+            | ToCoordinator::LoadProfile(_) => self.receive_of_log(at, server, message, out),
+        }
+    }
+
+    /// Passes a message about a migration to the component, and applies its decision.
+    fn receive_of_migration(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        message: ToCoordinator,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        let sender = |migration| MigrationSender { server, migration };
+        let view = ClusterView::new(at, self.store.configuration(), &self.membership);
+        let decision = match message {
+            ToCoordinator::Measured { migration, records, bytes } => {
+                self.migrations.measured(sender(migration), records, bytes, view)
+            }
+            ToCoordinator::Prepared { migration, refused } => {
+                self.migrations.prepared(sender(migration), refused, view)
+            }
+            ToCoordinator::FlipUnanswered { migration } => {
+                self.migrations.flip_unanswered(sender(migration), view)
+            }
+            ToCoordinator::Flipped { migration } => {
+                self.migrations.flipped(sender(migration), view)
+            }
+            ToCoordinator::Decided { migration, accepted } => {
+                self.migrations.decided(sender(migration), accepted, view)
+            }
+            ToCoordinator::Shrink { migration, remaining } => {
+                let sender = sender(migration);
+                let decision = self.migrations.shrink_accepts(sender, &remaining, view);
+                self.apply(at, decision, out)?;
+                self.migrations.shrink(sender, &remaining, self.view(at))
+            }
+            ToCoordinator::Progress { migration, progress } => {
+                self.migrations.note_progress(sender(migration), progress, view);
+                Decision::nothing()
+            }
+            ToCoordinator::Released { migration } => {
+                self.migrations.released(sender(migration), view)
+            }
+            other => unreachable!("not about a migration: {other:?}"),
+        };
+        self.apply(at, decision, out)
+    }
+
+    /// Dispatches a message about logs and their recovery.
+    fn receive_of_log(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        message: ToCoordinator,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        let configuration = self.store.configuration();
+        let view = ClusterView::new(at, configuration, &self.membership);
+        match message {
+            ToCoordinator::Chain { number } => return self.chain(at, server, number, out),
+            ToCoordinator::Fenced { log, first, replicas, clock, more } => {
+                let report = FencedReport { first, replicas: &replicas, clock, more };
+                self.recoveries.fenced(server, log, report, view);
+            }
+            ToCoordinator::DirectoryRead { log, replica, first, bodies, next } => {
+                let question = DirectoryQuestion { backup: server, replica, first };
+                let answer = DirectoryAnswer { bodies, next };
+                self.recoveries.directory_read(log, question, answer, view);
+            }
+            ToCoordinator::Replayed { dead, range, epoch } => {
+                let key = PartitionKey { dead, range, epoch };
+                if let Some(edit) = self.recoveries.replayed(server, key, view) {
+                    self.commit(at, edit)?;
+                }
+            }
+            ToCoordinator::Recovered { dead, range, epoch } => {
+                return self.recovered(at, server, PartitionKey { dead, range, epoch }, out);
+            }
+            ToCoordinator::NotRecovered { dead, range, epoch, reason } => {
+                let key = PartitionKey { dead, range, epoch };
+                if let Some(edit) = self.recoveries.not_recovered(server, key, reason, view) {
+                    self.commit(at, edit)?;
+                }
+            }
+            ToCoordinator::Damaged { log, segment, epoch } => {
+                self.recoveries.damaged(server, log, (segment, epoch), configuration);
+            }
+            ToCoordinator::LogFreed { log } => {
+                self.recoveries.log_freed(server, log, configuration);
+            }
+            ToCoordinator::IsNeeded { log } => self.is_needed(server, log, out),
+            ToCoordinator::LoadProfile(will) => {
+                if let Some(edit) = changed_profile(server, will, configuration) {
+                    self.commit(at, edit)?;
+                }
+            }
+            other => unreachable!("not about a log: {other:?}"),
+        }
+        Ok(())
+    }
+
+    /// Answers a message that its sender is not entitled to send. A joined server's refused ask
+    /// is answered with the reason; every other connection is closed.
+    fn refuse(
+        &mut self,
+        at: Moment,
+        connection: LinkId,
+        message: &ToCoordinator,
+        reason: &str,
+        out: &mut Effects,
+    ) {
+        // The server has joined but is not admitted yet. It repeats the message once it is.
+        if self.confirmation.is_waiting(connection) {
+            return;
+        }
+        match (message, self.membership.server_on(connection)) {
+            (ToCoordinator::Ask { request, .. }, server @ Some(_)) => {
+                let requester = Requester { connection, server, request: *request };
+                requester.answer(Answer::Refused(reason.to_owned()), out);
+            }
+            _ => {
+                // A server that had joined counts as absent from now on.
+                self.closed(at, connection);
+                self.reject(connection, reason.to_owned().into(), out);
+            }
+        }
+    }
+
+    /// Records that a witness received an answer from a server that is silent here.
+    fn witnessed(&mut self, at: Moment, server: ServerId) {
+        let Some(record) = self.store.configuration().servers().get(&server) else { return };
+        let is_new = self.failure_detector.witnessed(at.now, record, &self.membership);
+        // A reachable server without a connection is shown as connected.
+        if is_new && !self.membership.is_connected(server) {
+            self.maps.mark_stale();
+        }
+    }
+
+    /// Records that the first owner of a new range holds it. From now on the range is never
+    /// assigned as an empty one.
+    fn holding(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        range: HashRange,
+        epoch: OwnershipEpoch,
+    ) -> Result<(), Stopped> {
+        let tablet = self.store.configuration().tablets().get(&range.first());
+        let is_it = |tablet: &&TabletRecord| {
+            tablet.is_born && (tablet.owner, tablet.range, tablet.epoch) == (server, range, epoch)
+        };
+        let Some(tablet) = tablet.filter(is_it).cloned() else { return Ok(()) };
+        let mut edit = self.store.configuration().edit();
+        edit.put_tablet(TabletRecord { is_born: false, ..tablet });
+        // Migrations of it have waited.
+        self.migrations.mark_queue_stale();
+        self.commit(at, edit)
+    }
+
+    /// Records the newest segment of a master's manifest log, and confirms it to the master.
+    fn chain(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        number: SegmentId,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        let configuration = self.store.configuration();
+        let Some(record) = configuration.servers().get(&server).cloned() else { return Ok(()) };
+        let number = record.chain.map_or(number, |noted| noted.max(number));
+        if record.chain != Some(number) {
+            let mut edit = configuration.edit();
+            assert!(record.chain < Some(number), "the number of a manifest log falls");
+            edit.put_server(Server { chain: Some(number), ..record });
+            self.commit(at, edit)?;
+        }
+        self.membership.send(server, FromCoordinator::ChainNoted { number }, out);
+        Ok(())
+    }
+
+    /// Commits that a partition's owner no longer depends on the dead server's log.
+    fn recovered(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        key: PartitionKey,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        let view = ClusterView::new(at, self.store.configuration(), &self.membership);
+        if let Some((edit, lineage)) = self.recoveries.recovered(server, key, view) {
+            let edit = match lineage {
+                // The range again has everything from both logs.
+                Some(migration) => {
+                    let remaining = migration.dependency().map(|it| &it.remaining[..]);
+                    let rest = without(remaining.unwrap_or_default(), &[key.range]);
+                    self.migrations.depend(edit, migration, rest, view)
+                }
+                None => Some(edit),
+            };
+            if let Some(edit) = edit {
+                self.commit(at, edit)?;
+            }
+        }
+        if self.store.configuration().owns(server, key.range, key.epoch) {
+            let kept = FromCoordinator::RecoveryConfirmed { range: key.range, epoch: key.epoch };
+            self.membership.send(server, kept, out);
+        }
+        Ok(())
+    }
+
+    /// Answers a backup that asks about a log which it was not asked to free, possibly because it
+    /// was away.
+    fn is_needed(&self, server: ServerId, log: ServerId, out: &mut Effects) {
+        let configuration = self.store.configuration();
+        let was_given = log < configuration.counters().server;
+        let lives = configuration.servers().get(&log).is_some_and(|record| !record.fenced);
+        if was_given && !lives && !configuration.recoveries().contains_key(&log) {
+            self.membership.send(server, FromCoordinator::FreeLog { log }, out);
+        }
+    }
+}
+
+/// Messages to a coordinator that may not change anything.
+impl<S: MetaStore> Coordinator<S> {
+    /// Processes a message while the store is unconfirmed: joins of known servers, asks and
+    /// clocks. Servers repeat all other messages, so nothing else need be remembered.
+    fn receive_unconfirmed(
+        &mut self,
+        at: Moment,
+        connection: LinkId,
+        message: ToCoordinator,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        let server = self.membership.server_on(connection);
+        match (message, server) {
+            (ToCoordinator::Join(join), _) => return self.join(at, connection, join, out),
+            (ToCoordinator::Ask { request, ask }, server) => {
+                let requester = Requester { connection, server, request };
+                match (server, &ask) {
+                    (Some(_), Ask::Migrate { .. } | Ask::Cancel { .. } | Ask::Flush { .. }) => {
+                        self.confirmation.hold_ask(requester, ask);
+                    }
+                    _ => self.ask_undecided(at, requester, &ask, out),
+                }
+            }
+            (ToCoordinator::Clock(reading), Some(server)) => {
+                self.clocks.note(at.now, server, reading);
+            }
+            _ => {}
+        }
+        if let Some(server) = server {
+            self.note_heard(at.now, server);
+        }
+        Ok(())
+    }
+
+    /// Processes the joins and asks that were held while the store was unconfirmed.
+    pub(super) fn receive_held(
+        &mut self,
+        at: Moment,
+        held: HeldMessages,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        assert!(self.confirmation.is_confirmed(), "held messages wait for the confirmation");
+        let HeldMessages { joins, asks } = held;
+        // The unconfirmed phase may have delayed other servers as well: restart their absence
+        // timers.
+        self.membership.expect_anew(at.now);
+        let connected: Vec<ServerId> = self.membership.servers().collect();
+        for server in connected {
+            if let Some(edit) = self.migrations.adopt_orphans(server, self.view(at)) {
+                self.commit(at, edit)?;
+            }
+        }
+        self.maps.mark_stale();
+        for (connection, join) in joins {
+            if self.membership.link(connection).is_some() {
+                self.join(at, connection, join, out)?;
+            }
+        }
+        for (requester, ask) in asks {
+            if self.membership.link(requester.connection).is_some() {
+                self.ask(at, requester, ask, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Processes an event while the store is older than the cluster.
+    pub(super) fn handle_older(&mut self, at: Moment, event: CoordinatorEvent, out: &mut Effects) {
+        assert!(self.membership.servers().next().is_none(), "a server stays on an older store");
+        match event {
+            CoordinatorEvent::Opened { connection, caller } => {
+                self.membership.open(connection, caller);
+            }
+            CoordinatorEvent::Closed { connection } => self.membership.forget(connection),
+            CoordinatorEvent::Tick => {}
+            CoordinatorEvent::Received { connection, message } => {
+                let Some(OpenLink { caller, .. }) = self.membership.link(connection) else {
+                    return;
+                };
+                match (caller, message) {
+                    (Caller::Operator, ToCoordinator::Ask { request, ask }) => {
+                        let requester = Requester { connection, server: None, request };
+                        self.ask_undecided(at, requester, &ask, out);
+                    }
+                    _ => {
+                        let rejection = self.confirmation.older_rejection();
+                        self.reject(connection, rejection, out);
+                    }
+                }
+            }
+        }
+    }
+}
