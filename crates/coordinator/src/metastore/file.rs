@@ -86,7 +86,8 @@ impl MetaStore for FileStore {
     }
 }
 
-fn entry((revision, value): (u64, &[u8])) -> MetaEntry {
+fn entry(stored: (u64, &[u8])) -> MetaEntry {
+    let (revision, value) = stored;
     MetaEntry { revision: Revision(revision), value: value.to_vec() }
 }
 

@@ -61,8 +61,8 @@ impl Outgoing {
     }
 }
 
-/// Starts a connection's task. Its events begin with [`CoordinatorEvent::Opened`] after the handshake, and
-/// end with [`CoordinatorEvent::Closed`].
+/// Starts a connection's task. Its events begin with [`CoordinatorEvent::Opened`] after the
+/// handshake, and end with [`CoordinatorEvent::Closed`].
 pub(super) fn start(
     connection: LinkId,
     stream: TcpStream,
@@ -74,8 +74,8 @@ pub(super) fn start(
     let outgoing = Outgoing { frames, waiting_bytes: waiting_bytes.clone() };
     tokio::task::spawn_local(async move {
         let peer = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
-        let outgoing = (queue, waiting_bytes);
-        match prove(stream, &host, outgoing).await {
+        let queue = OutgoingFrames { queue, waiting_bytes };
+        match prove(stream, &host, queue).await {
             Ok(proven) => {
                 if let Err(error) = converse(connection, proven, &events).await {
                     tracing::info!(%connection, %error, "server connection closed");
@@ -91,21 +91,26 @@ pub(super) fn start(
     outgoing
 }
 
+/// The connection's end of the queue of outgoing frames.
+struct OutgoingFrames {
+    queue: UnboundedReceiver<Vec<u8>>,
+    waiting_bytes: Rc<Cell<usize>>,
+}
+
 /// A connection whose peer is proven.
-struct Proven {
+struct ProvenConnection {
     caller: Caller,
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
-    queue: UnboundedReceiver<Vec<u8>>,
-    waiting_bytes: Rc<Cell<usize>>,
+    frames: OutgoingFrames,
 }
 
 /// Performs the handshake within its time limit.
 async fn prove(
     stream: TcpStream,
     host: &Host,
-    (mut queue, waiting_bytes): (UnboundedReceiver<Vec<u8>>, Rc<Cell<usize>>),
-) -> io::Result<Proven> {
+    mut frames: OutgoingFrames,
+) -> io::Result<ProvenConnection> {
     stream.set_nodelay(true)?;
     let (mut reader, mut writer) = stream.into_split();
     let proven = tokio::select! {
@@ -113,7 +118,9 @@ async fn prove(
             proven.map_err(|_| late())??
         }
         // Nothing is queued before the handshake is over: the connection was closed.
-        _ = queue.recv() => return Err(io::Error::other("closed before the handshake ended")),
+        _ = frames.queue.recv() => {
+            return Err(io::Error::other("closed before the handshake ended"));
+        }
     };
     let caller = match proven.purpose {
         ConnectionPurpose::Control => Caller::Server {
@@ -125,7 +132,7 @@ async fn prove(
             unreachable!("coordinators do not serve these")
         }
     };
-    Ok(Proven { caller, reader, writer, queue, waiting_bytes })
+    Ok(ProvenConnection { caller, reader, writer, frames })
 }
 
 async fn shake_hands(
@@ -169,16 +176,16 @@ async fn say(writer: &mut OwnedWriteHalf, message: &HandshakeMessage) -> io::Res
 /// Receives and sends until one direction ends.
 async fn converse(
     connection: LinkId,
-    proven: Proven,
+    proven: ProvenConnection,
     events: &Sender<CoordinatorEvent>,
 ) -> io::Result<()> {
-    let Proven { caller, reader, writer, queue, waiting_bytes } = proven;
+    let ProvenConnection { caller, reader, writer, frames } = proven;
     if events.send(CoordinatorEvent::Opened { connection, caller }).await.is_err() {
         return Ok(());
     }
     tokio::select! {
         result = receive(connection, reader, events) => result,
-        result = send(writer, queue, &waiting_bytes) => result,
+        result = send(writer, frames) => result,
     }
 }
 
@@ -219,11 +226,8 @@ async fn read<M: DeserializeOwned>(
 }
 
 /// Sends queued frames and keep-alives until the machine closes the connection.
-async fn send(
-    mut writer: OwnedWriteHalf,
-    mut queue: UnboundedReceiver<Vec<u8>>,
-    waiting_bytes: &Cell<usize>,
-) -> io::Result<()> {
+async fn send(mut writer: OwnedWriteHalf, frames: OutgoingFrames) -> io::Result<()> {
+    let OutgoingFrames { mut queue, waiting_bytes } = frames;
     let mut alive = Vec::new();
     frame::encode(&(), 0, &mut alive).map_err(io::Error::other)?;
     loop {
@@ -239,7 +243,9 @@ async fn send(
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the server reads too slowly"));
         }
         timeout(SEND_MAX, writer.write_all(&bytes)).await.map_err(|_| silent())??;
-        waiting_bytes.set(waiting_bytes.get() - bytes.len());
+        let waiting = waiting_bytes.get();
+        assert!(bytes.len() <= waiting, "more bytes were sent than were queued");
+        waiting_bytes.set(waiting - bytes.len());
     }
 }
 

@@ -76,7 +76,7 @@ impl Running {
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("coordinator".into()).spawn(move || {
-            serve_until((listener, credentials), store, (drawn, settings), stopped)
+            serve_until(ListeningSocket { listener, credentials }, store, drawn, settings, stopped)
         })?;
         Ok(Running { address, stop: Some(stop), thread: Some(thread) })
     }
@@ -124,7 +124,7 @@ pub fn serve<S: MetaStore>(
     settings: CoordinatorSettings,
 ) -> Result<(), ServeError> {
     let (_stop, stopped) = oneshot::channel();
-    serve_until((listener, credentials), store, (drawn, settings), stopped)
+    serve_until(ListeningSocket { listener, credentials }, store, drawn, settings, stopped)
 }
 
 /// Rebuilds the cluster's file in the empty `store` from servers' reports and an operator's
@@ -143,12 +143,18 @@ pub fn serve_rebuild<S: MetaStore>(
     let mut rebuilding = Rebuilding::new(store)?;
     // No stop request can arrive: the sender is kept and never used.
     let (_stop, stopped) = oneshot::channel();
-    let door = (listener, credentials.clone());
-    runtime.block_on(converse(door, (&mut rebuilding, &clock), stopped))?;
+    let socket = ListeningSocket { listener, credentials: credentials.clone() };
+    runtime.block_on(converse(socket, &mut rebuilding, &clock, stopped))?;
     let store = rebuilding.into_store();
     drop(runtime);
     tracing::warn!("the coordinator's file was rebuilt");
     serve(again, credentials, store, drawn, settings)
+}
+
+/// A listening socket, and the key that connecting processes must prove.
+struct ListeningSocket {
+    listener: TcpListener,
+    credentials: Credentials,
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
@@ -156,23 +162,26 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 fn serve_until<S: MetaStore>(
-    (listener, credentials): (TcpListener, Credentials),
+    socket: ListeningSocket,
     store: S,
-    (drawn, settings): (Drawn, CoordinatorSettings),
+    drawn: Drawn,
+    settings: CoordinatorSettings,
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let clock = ShellClock::start();
     let mut coordinator = Coordinator::open(store, drawn, settings, clock.moment().now)?;
-    listener.set_nonblocking(true)?;
-    runtime()?.block_on(converse((listener, credentials), (&mut coordinator, &clock), stop))
+    socket.listener.set_nonblocking(true)?;
+    runtime()?.block_on(converse(socket, &mut coordinator, &clock, stop))
 }
 
 /// Connects a machine with the processes that connect to `listener`.
 async fn converse(
-    (listener, credentials): (TcpListener, Credentials),
-    (machine, clock): (&mut impl Machine, &ShellClock),
+    socket: ListeningSocket,
+    machine: &mut impl Machine,
+    clock: &ShellClock,
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
+    let ListeningSocket { listener, credentials } = socket;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (events, inbox) = channel(EVENTS_MAX);
     let (connections, unproven) = (BTreeMap::new(), BTreeSet::new());
@@ -303,6 +312,7 @@ impl<M: Machine> Shell<'_, M> {
     }
 
     fn open(&mut self, stream: TcpStream) {
+        assert!(self.unproven.len() <= self.connections.len(), "an unproven connection is unknown");
         if self.connections.len() - self.unproven.len() >= CONNECTIONS_MAX {
             tracing::warn!("more than {CONNECTIONS_MAX} connections, closing the newest");
             return;
@@ -317,8 +327,10 @@ impl<M: Machine> Shell<'_, M> {
         self.last = connection;
         let host = Host { credentials: self.credentials.clone(), cluster: self.machine.cluster() };
         let outgoing = connection::start(connection, stream, host, self.events.clone());
-        self.connections.insert(connection, outgoing);
+        let before = self.connections.insert(connection, outgoing);
+        assert!(before.is_none(), "{connection} is assigned twice");
         self.unproven.insert(connection);
+        assert!(self.unproven.len() <= UNPROVEN_MAX, "more unproven connections than the limit");
     }
 
     fn handle(&mut self, event: CoordinatorEvent) -> Result<(), ServeError> {
