@@ -199,6 +199,7 @@ impl CleaningDemand {
     }
 
     /// Returns whether the last complete search found no victim while nothing was free.
+    #[inline]
     pub(super) fn is_exhausted(&self) -> bool {
         self.is_exhausted.load(Ordering::Relaxed)
     }
