@@ -3,7 +3,7 @@
 //! A file depends on the file that defines what it imports, wherever the name was re-exported on
 //! the way. Imports between a module and its own parts do not count. The parts of a circle are a strongly connected component of that graph.
 
-use crate::sources::Source;
+use crate::sources::SourceFile;
 use std::collections::{BTreeMap, BTreeSet};
 use syn::{Item, UseTree};
 
@@ -26,7 +26,7 @@ struct ModuleScope {
 }
 
 /// Returns the paths of each circle's files.
-pub(crate) fn circles(sources: &[Source]) -> Vec<Vec<String>> {
+pub(crate) fn circles(sources: &[SourceFile]) -> Vec<Vec<String>> {
     let crates: BTreeSet<&str> = sources.iter().map(|source| source.krate.as_str()).collect();
     let mut circles = Vec::new();
     for krate in crates {
@@ -37,7 +37,7 @@ pub(crate) fn circles(sources: &[Source]) -> Vec<Vec<String>> {
     circles
 }
 
-fn scopes<'s>(sources: impl Iterator<Item = &'s Source>) -> BTreeMap<Module, ModuleScope> {
+fn scopes<'s>(sources: impl Iterator<Item = &'s SourceFile>) -> BTreeMap<Module, ModuleScope> {
     let mut scopes = BTreeMap::new();
     for source in sources {
         let Some(inside) = &source.inside else { continue };

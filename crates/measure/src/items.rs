@@ -1,6 +1,6 @@
 //! Types, functions and assertions of the product, tests aside.
 
-use crate::sources::Source;
+use crate::sources::SourceFile;
 use std::collections::BTreeMap;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -18,7 +18,7 @@ pub(crate) struct NamedType {
 
 /// The items of all product files.
 #[derive(Debug, Default)]
-pub(crate) struct Items {
+pub(crate) struct ProductItems {
     pub(crate) types: Vec<NamedType>,
     /// Functions that destructure a tuple parameter.
     pub(crate) tuples: Vec<String>,
@@ -30,11 +30,13 @@ pub(crate) struct Items {
     test_lines: BTreeMap<String, usize>,
     /// By path.
     assertions: BTreeMap<String, usize>,
+    /// Lines of all assertions.
+    pub(crate) assertion_lines: usize,
 }
 
-impl Items {
-    pub(crate) fn of(sources: &[Source]) -> Items {
-        let mut items = Items::default();
+impl ProductItems {
+    pub(crate) fn of(sources: &[SourceFile]) -> ProductItems {
+        let mut items = ProductItems::default();
         for source in sources.iter().filter(|source| source.is_product) {
             let mut visitor = Visitor { source, items: &mut items, owner: None };
             visitor.visit_file(&source.syntax);
@@ -43,19 +45,19 @@ impl Items {
     }
 
     /// Lines of a file without its test modules.
-    pub(crate) fn product_lines(&self, source: &Source) -> usize {
+    pub(crate) fn product_lines(&self, source: &SourceFile) -> usize {
         let tests = self.test_lines.get(&source.path).copied().unwrap_or(0);
         source.text.lines().count().saturating_sub(tests)
     }
 
-    pub(crate) fn assertions_of(&self, source: &Source) -> usize {
+    pub(crate) fn assertions_of(&self, source: &SourceFile) -> usize {
         self.assertions.get(&source.path).copied().unwrap_or(0)
     }
 }
 
 struct Visitor<'s> {
-    source: &'s Source,
-    items: &'s mut Items,
+    source: &'s SourceFile,
+    items: &'s mut ProductItems,
     /// The type whose methods are visited.
     owner: Option<String>,
 }
@@ -167,7 +169,9 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         if call.path.segments.last().is_some_and(|it| ASSERTIONS.iter().any(|one| it.ident == one))
         {
+            let span = call.span();
             *self.items.assertions.entry(self.source.path.clone()).or_default() += 1;
+            self.items.assertion_lines += span.end().line - span.start().line + 1;
         }
         visit::visit_macro(self, call);
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// One file.
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     /// Name of the crate's folder.
     pub(crate) krate: String,
     /// Path inside the workspace.
@@ -22,7 +22,7 @@ pub(crate) struct Source {
 const TEST_FILES: [&str; 3] = ["tests.rs", "naive.rs", "interleavings.rs"];
 
 /// Reads all Rust files below the folder `crates`, in the order of their paths.
-pub(crate) fn sources(root: &Path) -> Result<Vec<Source>> {
+pub(crate) fn sources(root: &Path) -> Result<Vec<SourceFile>> {
     let mut sources = Vec::new();
     for krate in entries(&root.join("crates"))? {
         let mut files = Vec::new();
@@ -34,14 +34,14 @@ pub(crate) fn sources(root: &Path) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-fn source(root: &Path, krate: &Path, file: &Path) -> Result<Source> {
+fn source(root: &Path, krate: &Path, file: &Path) -> Result<SourceFile> {
     let text = fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
     let syntax = syn::parse_file(&text).with_context(|| format!("{}", file.display()))?;
     let inside = file.strip_prefix(krate.join("src")).ok().map(Path::to_owned);
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_test = TEST_FILES.contains(&name)
         || inside.iter().flat_map(|path| path.iter()).any(|part| part == "tests");
-    Ok(Source {
+    Ok(SourceFile {
         krate: krate.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         path: file.strip_prefix(root).unwrap_or(file).display().to_string(),
         is_product: inside.is_some() && !is_test,
