@@ -15,7 +15,7 @@ use crate::folder_mark::{FolderMarks, FolderUse};
 use crate::saved::{self, Saver};
 use anyhow::{Context, bail};
 use backup::{OpenedReplicas, Replicas, UnreadableFile};
-use front::Configuration;
+use front::ServerConfiguration;
 use node::{Identity, Kept, Mode};
 use runtime::files::{DataDirectory, boot_id};
 use server::shell::FileDisk;
@@ -38,7 +38,7 @@ pub(crate) enum ServerStorage {
 
 impl ServerStorage {
     pub(crate) fn open(
-        configuration: &Configuration,
+        configuration: &ServerConfiguration,
         mode: Option<Mode>,
     ) -> anyhow::Result<ServerStorage> {
         let path = Path::new(&configuration.data_dir);

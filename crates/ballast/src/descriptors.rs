@@ -5,7 +5,7 @@
 //! another server.
 
 use anyhow::{Context, bail};
-use front::Configuration;
+use front::ServerConfiguration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors for all purposes but clients and replicas: listening sockets, rings, the log, other
@@ -51,7 +51,7 @@ impl Descriptors {
 /// Raises the descriptor limit as far as possible, and limits clients to those that replicas do not
 /// need.
 pub(crate) fn reserve(
-    configuration: &mut Configuration,
+    configuration: &mut ServerConfiguration,
     reactors: u16,
 ) -> anyhow::Result<Descriptors> {
     let limit = raise();

@@ -2,8 +2,8 @@
 
 use crate::file_replacement::replace_file;
 use anyhow::Context;
-use front::Configuration;
-use front::host::{Host, Job, Usage};
+use front::ServerConfiguration;
+use front::host::{HostJob, HostProcess, ProcessUsage};
 use node::Supervisor;
 use node::reactor_for;
 use runtime::{DriverKind, Mailboxes};
@@ -36,8 +36,8 @@ pub(crate) struct ProcessHost {
     pub(crate) events: Sender<ProcessEvent>,
 }
 
-impl Host for ProcessHost {
-    fn usage(&self) -> Usage {
+impl HostProcess for ProcessHost {
+    fn usage(&self) -> ProcessUsage {
         usage()
     }
 
@@ -45,7 +45,7 @@ impl Host for ProcessHost {
         (self.counts)()
     }
 
-    fn begin(&self, request: u64, job: Job) {
+    fn begin(&self, request: u64, job: HostJob) {
         let (file, mailboxes) = (self.file.clone(), self.mailboxes.clone());
         let work = move || {
             let answer = match execute(job, file.as_deref()) {
@@ -91,14 +91,14 @@ impl Supervisor for EventSupervisor {
     }
 }
 
-fn execute(job: Job, file: Option<&Path>) -> anyhow::Result<()> {
+fn execute(job: HostJob, file: Option<&Path>) -> anyhow::Result<()> {
     match job {
-        Job::Rewrite(configuration) => {
+        HostJob::Rewrite(configuration) => {
             let file = file.context("The server is running without a config file")?;
             rewrite(file, &configuration)
                 .with_context(|| format!("Rewriting config file: {}", file.display()))
         }
-        Job::Sleep(duration) => {
+        HostJob::Sleep(duration) => {
             sleep(duration);
             Ok(())
         }
@@ -111,7 +111,7 @@ fn sleep(duration: Duration) {
 }
 
 /// Writes the settings back to their file.
-fn rewrite(file: &Path, configuration: &Configuration) -> anyhow::Result<()> {
+fn rewrite(file: &Path, configuration: &ServerConfiguration) -> anyhow::Result<()> {
     let text = front::configuration::rewrite(&fs::read_to_string(file)?, configuration)?;
     let name = file.file_name().context("the path has no file name")?.to_string_lossy();
     let beside = file.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -125,7 +125,7 @@ fn rewrite(file: &Path, configuration: &Configuration) -> anyhow::Result<()> {
 }
 
 /// Returns the resource usage reported by the operating system. Unavailable values are 0.
-fn usage() -> Usage {
+fn usage() -> ProcessUsage {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Skip the process name, which may contain any characters.
     let fields: Vec<&str> =
@@ -141,7 +141,7 @@ fn usage() -> Usage {
         number.unwrap_or(0) * 1024
     };
     let machine = rustix::system::sysinfo();
-    Usage {
+    ProcessUsage {
         user: ticks(11),
         system: ticks(12),
         resident_bytes: kilobytes("VmRSS:"),
@@ -166,7 +166,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ballast.toml");
         fs::write(&file, "# mine\nmaxclients = 1\n").unwrap();
-        let configuration = Configuration { maxclients: 2, ..Configuration::default() };
+        let configuration = ServerConfiguration { maxclients: 2, ..ServerConfiguration::default() };
         rewrite(&file, &configuration).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\nmaxclients = 2\n");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

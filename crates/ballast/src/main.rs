@@ -24,7 +24,7 @@ mod settings_arguments;
 mod signals;
 
 use clap::{Parser, Subcommand};
-use front::Configuration;
+use front::ServerConfiguration;
 use front::configuration::{LogFormat, LogLevel};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -82,7 +82,7 @@ fn run(arguments: CommandLine) -> anyhow::Result<()> {
     // The log settings of a server are part of its configuration.
     let configuration = match &arguments.command {
         BallastCommand::Serve(arguments) => arguments.settings.read()?,
-        _ => Configuration::default(),
+        _ => ServerConfiguration::default(),
     };
     start_log(&configuration);
     match arguments.command {
@@ -97,7 +97,7 @@ fn run(arguments: CommandLine) -> anyhow::Result<()> {
     }
 }
 
-fn start_log(configuration: &Configuration) {
+fn start_log(configuration: &ServerConfiguration) {
     let level = match configuration.log_level {
         LogLevel::Nothing => "off",
         LogLevel::Error => "error",

@@ -11,13 +11,13 @@ use crate::settings_arguments::SettingArguments;
 use crate::signals;
 use anyhow::{Context, bail};
 use clap::Args;
-use front::configuration::{Driver, Durability};
-use front::{Configuration, Operators};
+use front::configuration::{Durability, IoDriver};
+use front::{Operators, ServerConfiguration};
 use handshake::Credentials;
 use node::{Identity, Keeping, Mode, Node, Plan, Pulse, Replication, Settings, reactor_for};
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::control::ControlLink;
-use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, Server, Shared, ToControl};
+use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -57,7 +57,7 @@ const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 pub(crate) fn run(
     arguments: &ServeArguments,
-    mut configuration: Configuration,
+    mut configuration: ServerConfiguration,
 ) -> anyhow::Result<()> {
     let mode = mode_of(&configuration)?;
     refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
@@ -140,7 +140,7 @@ struct JoinRequest {
 
 /// Returns the server's join message. The coordinator may already know the server as `known`.
 fn join_request(
-    configuration: &Configuration,
+    configuration: &ServerConfiguration,
     host: &str,
     ports: [u16; 2],
     folder: &ServerStorage,
@@ -162,7 +162,7 @@ fn join_request(
 
 /// Returns the keys that this server proves and accepts. A stand-alone server draws a key of its
 /// own, because its cluster has no other process.
-fn credentials(configuration: &Configuration) -> anyhow::Result<Credentials> {
+fn credentials(configuration: &ServerConfiguration) -> anyhow::Result<Credentials> {
     let file = match &configuration.cluster_key_file[..] {
         "" => None,
         file => Some(Path::new(file)),
@@ -188,7 +188,7 @@ type MemberNumber = (ClusterId, ServerId);
 /// Returns the coordinator's address. A stand-alone server starts a coordinator in this process,
 /// which may already know the server's number although its log does not contain it.
 fn coordinator(
-    configuration: &Configuration,
+    configuration: &ServerConfiguration,
     folder: Option<&DataFolder>,
     credentials: &Credentials,
 ) -> anyhow::Result<(String, Option<MemberNumber>)> {
@@ -206,7 +206,7 @@ fn coordinator(
 
 /// Creates the store, and the persistence of its log if the log is persistent.
 fn store(
-    configuration: &Configuration,
+    configuration: &ServerConfiguration,
     reactors: u16,
     folder: ServerStorage,
     identity: Identity,
@@ -239,7 +239,7 @@ fn store(
     Ok((store, keeping))
 }
 
-fn ready_bytes(configuration: &Configuration) -> usize {
+fn ready_bytes(configuration: &ServerConfiguration) -> usize {
     match configuration.ready_memory.0 {
         0 => configuration.maxmemory.0 / READY_PART,
         bytes => bytes,
@@ -247,7 +247,7 @@ fn ready_bytes(configuration: &Configuration) -> usize {
 }
 
 fn start_metrics(
-    configuration: &Configuration,
+    configuration: &ServerConfiguration,
     node: &Arc<Node>,
     operators: &Arc<Operators>,
 ) -> anyhow::Result<()> {
@@ -258,7 +258,7 @@ fn start_metrics(
 }
 
 /// Returns the durability mode of the log; `None` without persistence.
-fn mode_of(configuration: &Configuration) -> anyhow::Result<Option<Mode>> {
+fn mode_of(configuration: &ServerConfiguration) -> anyhow::Result<Option<Mode>> {
     if !wire::crc32c_self_check() {
         bail!(
             "the processor computes wrong checksums, which would corrupt data: use another \
@@ -290,7 +290,7 @@ fn refuse_more_memory_than_there_is(memory: usize) -> anyhow::Result<()> {
 }
 
 /// Returns the port for other servers; 0 means any free port.
-fn bus_port(configuration: &Configuration) -> anyhow::Result<u16> {
+fn bus_port(configuration: &ServerConfiguration) -> anyhow::Result<u16> {
     match (configuration.cluster_port, configuration.port) {
         (0, 0) => Ok(0),
         (0, port) => port.checked_add(10_000).with_context(|| {
@@ -304,7 +304,7 @@ fn bus_port(configuration: &Configuration) -> anyhow::Result<u16> {
 }
 
 /// Listens on all addresses. A port chosen by the operating system is used for all of them.
-fn listen(configuration: &Configuration) -> anyhow::Result<Vec<Listener>> {
+fn listen(configuration: &ServerConfiguration) -> anyhow::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     let numbers = [
         (CLIENT_PORT, Class::Client, configuration.port),
@@ -334,14 +334,14 @@ fn listen(configuration: &Configuration) -> anyhow::Result<Vec<Listener>> {
     }
 }
 
-fn reactors(configuration: &Configuration) -> Config {
+fn reactors(configuration: &ServerConfiguration) -> Config {
     let count = (configuration.reactors > 0).then_some(configuration.reactors);
     let mut config = Config::for_this_machine(count);
     config.poll = configuration.poll;
     config.driver = match configuration.driver {
-        Driver::Auto => None,
-        Driver::Uring => Some(DriverKind::Uring),
-        Driver::Epoll => Some(DriverKind::Epoll),
+        IoDriver::Auto => None,
+        IoDriver::Uring => Some(DriverKind::Uring),
+        IoDriver::Epoll => Some(DriverKind::Epoll),
     };
     config.cores_shared |= configuration.shared_cores;
     config.pin &= !configuration.shared_cores;
@@ -429,7 +429,7 @@ fn start(
     let node = shared.node.clone();
     let reactors = Reactors::start(config, listeners, move |reactor, mailboxes| {
         let mailbox = mailboxes.of(reactor).clone();
-        Server::new(&shared, reactor, control.clone(), mailbox, credentials.clone())
+        ServerReactor::new(&shared, reactor, control.clone(), mailbox, credentials.clone())
     })
     .with_context(|| match config.driver {
         Some(DriverKind::Uring) => "io_uring is not available: omit --driver uring",

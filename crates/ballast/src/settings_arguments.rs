@@ -2,7 +2,7 @@
 
 use anyhow::{Context, anyhow};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use front::Configuration;
+use front::ServerConfiguration;
 use front::configuration::{SETTINGS, Setting, read_file};
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ pub(crate) struct SettingArguments {
 
 impl SettingArguments {
     /// Returns all settings.
-    pub(crate) fn read(&self) -> anyhow::Result<Configuration> {
-        let mut configuration = Configuration::default();
+    pub(crate) fn read(&self) -> anyhow::Result<ServerConfiguration> {
+        let mut configuration = ServerConfiguration::default();
         if let Some(file) = &self.file {
             let text = std::fs::read_to_string(file)
                 .with_context(|| format!("cannot read the file {}", file.display()))?;
@@ -35,7 +35,7 @@ impl SettingArguments {
 
 impl Args for SettingArguments {
     fn augment_args(command: Command) -> Command {
-        let defaults = Configuration::default();
+        let defaults = ServerConfiguration::default();
         let file = Arg::new("config")
             .long("config")
             .value_name("FILE")

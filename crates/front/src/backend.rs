@@ -1,9 +1,9 @@
 //! The part of a reactor that commands work on.
 
-use crate::Configuration;
-use crate::data::{Data, Staged};
-use crate::operators::counts::Counts;
-use crate::operators::host::Job;
+use crate::ServerConfiguration;
+use crate::data::{Data, TransactionRecords};
+use crate::operators::counts::FrontEndCounters;
+use crate::operators::host::HostJob;
 use crate::operators::{Baseline, Operators, lock};
 use node::{Engine, Node};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use types::{Instant, ReactorCounts, UnixMillis};
 pub(crate) struct Backend {
     pub(crate) engine: Engine,
     /// Private copies of the records that the current transaction works on.
-    pub(crate) staged: Option<Staged>,
+    pub(crate) staged: Option<TransactionRecords>,
     /// State that the reactors of the server share for operators.
     pub(crate) operators: Arc<Operators>,
     /// Settings in effect for this turn.
-    pub(crate) configuration: Arc<Configuration>,
+    pub(crate) configuration: Arc<ServerConfiguration>,
     /// Counters of this reactor.
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) counts: Arc<FrontEndCounters>,
     /// Operators' version at which `configuration` and `counts` were read.
     version: u64,
 }
@@ -65,7 +65,7 @@ impl Backend {
 
     /// Starts a job of the process and returns its number. [`node::Wake::Answer`] follows under that
     /// number. Returns `None` if no process hosts this server.
-    pub(crate) fn begin(&mut self, job: Job) -> Option<u64> {
+    pub(crate) fn begin(&mut self, job: HostJob) -> Option<u64> {
         let host = self.operators.host()?;
         let request = self.engine.begin_request();
         host.begin(request, job);

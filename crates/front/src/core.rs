@@ -9,17 +9,19 @@
 //!
 //! **Invariant:** clients are only looked up by connection id, so no order depends on the hash map.
 
-mod held;
-mod order;
+mod client_limits;
+mod reply_gating;
 
 use crate::backend::Backend;
 use crate::commands::Unblocked;
-use crate::connections::{Client, Next, Ticket, Turn, Waits, foresee_clients};
+use crate::connections::{
+    ConnectionAction, ConnectionTurn, RedisClient, WaiterId, Waits, prefetch_clients,
+};
 use crate::operators::Operators;
 use crate::operators::clients::Facts;
-use held::Held;
+use client_limits::ClientLimits;
 use node::{DiskDone, Engine, Payload, Route, Safety, Wake};
-use order::Order;
+use reply_gating::ReplyGate;
 use std::collections::HashMap;
 use std::sync::Arc;
 use types::{Instant, ReactorId, UnixMillis};
@@ -58,10 +60,10 @@ pub trait Connections {
 /// The server of one reactor without sockets: the engine and its clients.
 pub struct Core {
     backend: Backend,
-    clients: HashMap<ConnectionId, Client>,
+    clients: HashMap<ConnectionId, RedisClient>,
     waits: Waits,
-    order: Order,
-    held: Held,
+    client_limits: ClientLimits,
+    reply_gate: ReplyGate,
     /// Replication state when requests that wait for replicas were last retried.
     safety: Safety,
     reactor: ReactorId,
@@ -74,14 +76,14 @@ impl Core {
     /// Creates the core of one reactor around its engine.
     pub fn new(engine: Engine, operators: Arc<Operators>) -> Core {
         let settings = engine.node().settings();
-        let held = Held::new(settings.memory_bytes, settings.reactors);
+        let reply_gate = ReplyGate::new(settings.memory_bytes, settings.reactors);
         Core {
             reactor: engine.reactor(),
             backend: Backend::new(engine, operators),
             clients: HashMap::new(),
             waits: Waits::default(),
-            order: Order::default(),
-            held,
+            client_limits: ClientLimits::default(),
+            reply_gate,
             safety: Safety::default(),
             now: Instant(0),
             wall: UnixMillis(0),
@@ -113,7 +115,7 @@ impl Core {
     pub fn open(&mut self, connection: ConnectionId, peer: String, io: &mut impl Connections) {
         let Backend { engine, operators, counts, .. } = &self.backend;
         let configuration = &self.backend.configuration;
-        if let Some(refusal) = order::refusal(configuration, &operators.clients, &peer) {
+        if let Some(refusal) = client_limits::refusal(configuration, &operators.clients, &peer) {
             counts.refused.add(1);
             io.output(connection).extend_from_slice(refusal.as_bytes());
             return io.close_after_flush(connection);
@@ -124,12 +126,12 @@ impl Core {
         let local = format!("{}:{}", settings.host, settings.client_port);
         let facts = Arc::new(Facts::new(clients.name(), connection, (peer, local), self.now));
         clients.add(self.reactor, facts.clone());
-        self.clients.insert(connection, Client::new(connection, facts, configuration));
+        self.clients.insert(connection, RedisClient::new(connection, facts, configuration));
     }
 
     /// Prefetches the records that upcoming client input will need.
-    pub fn foresee(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
-        foresee_clients(inputs, &mut self.backend.engine);
+    pub fn prefetch(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
+        prefetch_clients(inputs, &mut self.backend.engine);
     }
 
     /// Processes all unconsumed input of a client. Returns the number of bytes consumed, or `None`
@@ -142,26 +144,28 @@ impl Core {
         io: &mut impl Connections,
     ) -> Option<usize> {
         let client = self.clients.get_mut(&connection)?;
-        if self.held.is_full() {
-            self.held.stop(connection, io);
+        if self.reply_gate.is_full() {
+            self.reply_gate.stop(connection, io);
             return Some(0);
         }
-        let mut turn = Turn::new(&mut self.backend, &mut self.waits, self.now, self.wall);
+        let mut turn = ConnectionTurn::new(&mut self.backend, &mut self.waits, self.now, self.wall);
         let output = io.output(connection);
         let from = output.len();
         let received = client.receive(input, &mut turn, output);
-        let said = from..output.len();
+        let replies = from..output.len();
         let (is_paused, is_monitor) = (client.is_paused(), client.is_monitor());
-        self.held.note(connection, said, &mut self.backend.engine, self.now);
+        self.reply_gate.record(connection, replies, &mut self.backend.engine, self.now);
         match received.next {
-            Next::Read => {}
-            next @ (Next::Pause | Next::Close) => self.go_on(connection, next, io),
+            ConnectionAction::Read => {}
+            next @ (ConnectionAction::Pause | ConnectionAction::Close) => {
+                self.apply_action(connection, next, io)
+            }
         }
         if is_paused {
-            self.order.paused.push(connection);
+            self.client_limits.paused.push(connection);
         }
         if is_monitor {
-            self.order.watch(connection, &self.backend.operators.monitors);
+            self.client_limits.watch(connection, &self.backend.operators.monitors);
         }
         self.limit_output(connection, io);
         Some(received.consumed)
@@ -170,18 +174,18 @@ impl Core {
     /// Returns how many bytes beyond the point where [`Core::receive`] stopped must arrive before
     /// another call makes progress. 0: any number may help.
     pub fn wanted(&self, connection: ConnectionId) -> usize {
-        self.clients.get(&connection).map_or(0, Client::wanted)
+        self.clients.get(&connection).map_or(0, RedisClient::wanted)
     }
 
     /// Processes the end of input on a connection, a client's or another.
     pub fn input_ended(&mut self, connection: ConnectionId, io: &mut impl Connections) {
         let next = match self.clients.get_mut(&connection) {
             Some(client) => client.end(),
-            None => Next::Close,
+            None => ConnectionAction::Close,
         };
-        self.go_on(connection, next, io);
+        self.apply_action(connection, next, io);
         // `CLIENT UNBLOCK` from another connection may never come, so the wait must end here.
-        if self.clients.get(&connection).is_some_and(Client::waits_for_ever) {
+        if self.clients.get(&connection).is_some_and(RedisClient::waits_for_ever) {
             self.with_client(connection, io, |client, turn, out| {
                 client.unblock(Unblocked::TimeOut, turn, out)
             });
@@ -190,12 +194,12 @@ impl Core {
 
     /// Forgets a closed connection, a client's or another.
     pub fn closed(&mut self, connection: ConnectionId) {
-        self.held.forget(connection);
+        self.reply_gate.forget(connection);
         self.waits.forget(connection);
         if let Some(client) = self.clients.remove(&connection) {
             let operators = &self.backend.operators;
             operators.clients.remove(self.reactor, client.id());
-            self.order.forget(connection, &operators.monitors);
+            self.client_limits.remove(connection, &operators.monitors);
         }
     }
 
@@ -223,35 +227,35 @@ impl Core {
     /// Ends the input of a turn: retries parked requests, commits appends and releases replies.
     pub fn end_of_input(&mut self, io: &mut impl Connections) {
         self.wake(io);
-        for ticket in self.waits.take_turn() {
-            self.retry(ticket, None, io);
+        for waiter in self.waits.take_turn() {
+            self.retry(waiter, None, io);
         }
         self.wake(io);
         self.retry_for_memory(io);
-        self.keep_order(io);
-        self.settle(io);
+        self.apply_client_limits(io);
+        self.reconcile(io);
         if self.waits.has_replicas() && self.retry_for_replicas(io) {
-            self.settle(io);
+            self.reconcile(io);
         }
     }
 
     /// Runs everything that is due at [`Core::next_deadline`].
     pub fn tick(&mut self, now: Instant, io: &mut impl Connections) {
         self.backend.engine.tick(now);
-        for ticket in self.waits.take_expired(now) {
-            if !self.clients.contains_key(&ticket.connection) {
-                self.waits.give_up(ticket);
+        for waiter in self.waits.take_expired(now) {
+            if !self.clients.contains_key(&waiter.connection) {
+                self.waits.give_up(waiter);
             }
-            self.with_client(ticket.connection, io, |client, turn, out| {
-                client.give_up(ticket.number, turn, out)
+            self.with_client(waiter.connection, io, |client, turn, out| {
+                client.give_up(waiter.number, turn, out)
             });
         }
-        for ticket in self.waits.take_impatient(self.now) {
-            self.retry(ticket, None, io);
+        for waiter in self.waits.take_impatient(self.now) {
+            self.retry(waiter, None, io);
         }
-        self.look_at_clients(io);
+        self.scan_clients(io);
         self.wake(io);
-        self.settle(io);
+        self.reconcile(io);
     }
 
     /// Returns when [`Core::tick`] is due, if no event happens before.
@@ -263,7 +267,7 @@ impl Core {
             turn,
             self.backend.engine.next_deadline(),
             self.waits.next_deadline(),
-            self.order_deadline(),
+            self.client_limits_deadline(),
         ];
         others.into_iter().flatten().min()
     }
@@ -277,7 +281,7 @@ impl Core {
     pub fn quantum(&mut self, now: Instant, io: &mut impl Connections) -> bool {
         let did = self.backend.quantum(now);
         self.wake(io);
-        self.settle(io);
+        self.reconcile(io);
         did
     }
 
@@ -294,23 +298,23 @@ impl Core {
         &mut self,
         connection: ConnectionId,
         io: &mut impl Connections,
-        run: impl FnOnce(&mut Client, &mut Turn<'_>, &mut Vec<u8>) -> Next,
+        run: impl FnOnce(&mut RedisClient, &mut ConnectionTurn<'_>, &mut Vec<u8>) -> ConnectionAction,
     ) {
         let Some(client) = self.clients.get_mut(&connection) else { return };
-        let mut turn = Turn::new(&mut self.backend, &mut self.waits, self.now, self.wall);
+        let mut turn = ConnectionTurn::new(&mut self.backend, &mut self.waits, self.now, self.wall);
         let output = io.output(connection);
         let from = output.len();
         let next = run(client, &mut turn, output);
         turn.meter.finish(turn.backend, turn.now);
-        let said = from..output.len();
-        self.held.note(connection, said, &mut self.backend.engine, self.now);
-        self.go_on(connection, next, io);
+        let replies = from..output.len();
+        self.reply_gate.record(connection, replies, &mut self.backend.engine, self.now);
+        self.apply_action(connection, next, io);
         self.limit_output(connection, io);
     }
 
-    fn retry(&mut self, ticket: Ticket, answer: Option<Answer>, io: &mut impl Connections) {
-        self.with_client(ticket.connection, io, |client, turn, out| {
-            client.retry(ticket.number, answer, turn, out)
+    fn retry(&mut self, waiter: WaiterId, answer: Option<Answer>, io: &mut impl Connections) {
+        self.with_client(waiter.connection, io, |client, turn, out| {
+            client.retry(waiter.number, answer, turn, out)
         });
     }
 
@@ -322,8 +326,8 @@ impl Core {
             if !self.waits.is_memory_due(has_news) {
                 return;
             }
-            let Some(ticket) = self.waits.take_for_memory() else { return };
-            self.retry(ticket, None, io);
+            let Some(waiter) = self.waits.take_for_memory() else { return };
+            self.retry(waiter, None, io);
             let again = self.waits.waiting_for_memory() + 1 - waiting;
             if again > 0 {
                 return self.waits.stay_first_for_memory(again);
@@ -336,9 +340,9 @@ impl Core {
     fn retry_for_replicas(&mut self, io: &mut impl Connections) -> bool {
         let safety = self.backend.engine.safety();
         let before = std::mem::replace(&mut self.safety, safety);
-        let tickets = self.waits.take_replicas(safety != before);
-        let is_any = !tickets.is_empty();
-        tickets.into_iter().for_each(|ticket| self.retry(ticket, None, io));
+        let waiters = self.waits.take_replicas(safety != before);
+        let is_any = !waiters.is_empty();
+        waiters.into_iter().for_each(|waiter| self.retry(waiter, None, io));
         self.waits.have_seen_replicas();
         is_any
     }
@@ -355,15 +359,15 @@ impl Core {
     fn wake_for(&mut self, wake: Wake, io: &mut impl Connections) {
         match wake {
             Wake::Record(table, hash) => {
-                for ticket in self.waits.take_missing(table, hash) {
-                    self.retry(ticket, None, io);
+                for waiter in self.waits.take_missing(table, hash) {
+                    self.retry(waiter, None, io);
                 }
             }
             Wake::Progress => self.waits.wake_for_progress(),
             Wake::Tablets => self.waits.wake_for_new_tablets(),
             Wake::Answer(request, answer) => {
-                if let Some(ticket) = self.waits.take_answer(request) {
-                    self.retry(ticket, Some(answer), io);
+                if let Some(waiter) = self.waits.take_answer(request) {
+                    self.retry(waiter, Some(answer), io);
                 }
             }
         }
@@ -376,20 +380,27 @@ const MEMORY_RETRIES_MAX: usize = 32;
 /// Results of executed requests.
 impl Core {
     /// Applies a connection's state to its socket.
-    fn go_on(&mut self, connection: ConnectionId, next: Next, io: &mut impl Connections) {
+    fn apply_action(
+        &mut self,
+        connection: ConnectionId,
+        next: ConnectionAction,
+        io: &mut impl Connections,
+    ) {
         match next {
-            Next::Read if self.held.is_paused(connection) => {}
-            Next::Read => io.resume_reading(connection),
-            Next::Pause => io.pause_reading(connection),
-            Next::Close if self.held.delays_end(connection) => io.pause_reading(connection),
-            Next::Close => io.close_after_flush(connection),
+            ConnectionAction::Read if self.reply_gate.is_paused(connection) => {}
+            ConnectionAction::Read => io.resume_reading(connection),
+            ConnectionAction::Pause => io.pause_reading(connection),
+            ConnectionAction::Close if self.reply_gate.delays_end(connection) => {
+                io.pause_reading(connection)
+            }
+            ConnectionAction::Close => io.close_after_flush(connection),
         }
     }
 
     /// Commits the turn's appends, and releases the replies whose writes are acknowledged.
-    fn settle(&mut self, io: &mut impl Connections) {
+    fn reconcile(&mut self, io: &mut impl Connections) {
         self.backend.engine.commit(self.now);
-        self.held.settle(&mut self.backend.engine, io);
+        self.reply_gate.reconcile(&mut self.backend.engine, io);
     }
 
     /// Processes the completion of a disk job from [`node::Outgoing::disk`].

@@ -6,7 +6,7 @@
 //! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
 
 use crate::commands::{Refusal, Undone, refused};
-use crate::operators::counts::Counts;
+use crate::operators::counts::FrontEndCounters;
 use std::collections::HashMap;
 use store::{Changes, Key, Need, NewValue, Record, Scratch, TableKey, Worker};
 use types::limits::VALUE_BYTES_MAX;
@@ -15,9 +15,9 @@ use types::{TableId, UnixMillis, Version};
 /// The place where a command reads and writes records.
 pub(crate) enum Data<'d> {
     /// The store, and the counters of this reactor.
-    Store(&'d mut Worker, &'d Counts),
+    Store(&'d mut Worker, &'d FrontEndCounters),
     /// The copies of a transaction.
-    Staged(&'d mut Staged),
+    Staged(&'d mut TransactionRecords),
 }
 
 /// Results of commands that `INFO` counts: keys read that existed, keys read that did not, and keys
@@ -175,7 +175,7 @@ impl Data<'_> {
 
 /// The records of a transaction: as read from the store, and as changed by its commands so far.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub(crate) struct TransactionRecords {
     table: TableId,
     /// Time by which expiry is judged.
     clock: UnixMillis,
@@ -196,20 +196,21 @@ struct StagedRecord {
     is_changed: bool,
 }
 
-impl Staged {
+impl TransactionRecords {
     /// Copies the records that were read under these distinct keys of a table.
     pub(crate) fn new(
-        (table, clock): (TableId, UnixMillis),
+        table: TableId,
+        clock: UnixMillis,
         keys: &[Key<'_>],
         records: &[Option<Record<'_>>],
-    ) -> Staged {
+    ) -> TransactionRecords {
         let copy = |record: &Option<Record<'_>>| StagedRecord {
             version: record.map(|record| record.version),
             now: record.map(|record| (record.value.to_vec(), record.expiry)),
             is_changed: false,
         };
         let place = |(place, key): (usize, &Key<'_>)| (Box::from(key.bytes), place);
-        Staged {
+        TransactionRecords {
             table,
             clock,
             records: records.iter().map(copy).collect(),

@@ -23,6 +23,6 @@ mod data;
 pub mod operators;
 mod session;
 
-pub use configuration::Configuration;
+pub use configuration::ServerConfiguration;
 pub use operators::Operators;
 pub use operators::host;

@@ -1,7 +1,7 @@
 //! The state that a connection keeps between two of its requests.
 
-use crate::commands::{Transaction, Watched};
-use crate::operators::clients::{Collected, Facts, Shown};
+use crate::commands::{QueuedTransaction, Watched};
+use crate::operators::clients::{ClientStatus, Facts, TransactionCounts};
 use resp::Protocol;
 use std::sync::Arc;
 use types::{Instant, TableId};
@@ -32,7 +32,7 @@ pub(crate) struct Session {
     /// True while a request waits for replicas: see `WAIT`.
     pub(crate) is_waiting: bool,
     /// The transaction being collected since `MULTI`, if any.
-    pub(crate) collecting: Option<Transaction>,
+    pub(crate) collecting: Option<QueuedTransaction>,
     /// Watched keys: if one of them changes, the next transaction fails.
     pub(crate) watched: Watched,
     /// Number of random keys the connection has drawn.
@@ -70,8 +70,8 @@ impl Session {
     }
 
     /// Publishes the current state to other connections, after `requests` more requests.
-    pub(crate) fn tell(&self, now: Instant, requests: u64) {
-        let shown = Shown {
+    pub(crate) fn publish(&self, now: Instant, requests: u64) {
+        let shown = ClientStatus {
             table: self.table,
             protocol: self.protocol,
             is_monitor: self.is_monitor,
@@ -82,12 +82,12 @@ impl Session {
             takes_redirects: self.takes_redirects,
             has_called: self.command.is_some(),
             command: self.command.unwrap_or(0),
-            collected: Collected {
+            collected: TransactionCounts {
                 commands: self.collecting.as_ref().map(|collecting| collecting.len() as u32),
                 watched: self.watched.len() as u32,
             },
         };
-        self.facts.tell(now, requests, shown);
+        self.facts.publish(now, requests, shown);
     }
 
     /// Returns whether to send the reply to the request that was just parsed or executed. Must be

@@ -127,15 +127,16 @@ fn server(id: ServerId, is_dead: bool) -> ServerInfo {
 
 /// Returns the maps that assign all slots to this server as never served, under this epoch.
 fn born(epoch: u64) -> [FromCoordinator; 2] {
-    [true, false].map(|is_born| map_of((2, ME), epoch, Tenure(4), is_born))
+    [true, false].map(|is_born| map_of(2, ME, epoch, Tenure(4), is_born))
 }
 
 fn map(version: u64, owner: ServerId, epoch: u64, tenure: Tenure) -> FromCoordinator {
-    map_of((version, owner), epoch, tenure, false)
+    map_of(version, owner, epoch, tenure, false)
 }
 
 fn map_of(
-    (version, owner): (u64, ServerId),
+    version: u64,
+    owner: ServerId,
     epoch: u64,
     tenure: Tenure,
     is_born: bool,

@@ -43,16 +43,16 @@ enum Overflow {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
+enum FieldAction {
     Get,
     Set(i64),
     Add(i64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Operation {
+struct FieldOperation {
     field: Field,
-    action: Action,
+    action: FieldAction,
     overflow: Overflow,
 }
 
@@ -128,8 +128,8 @@ impl Field {
     }
 }
 
-impl Operation {
-    fn parse_all(words: &[&[u8]]) -> Result<Vec<Operation>, Refusal> {
+impl FieldOperation {
+    fn parse_all(words: &[&[u8]]) -> Result<Vec<FieldOperation>, Refusal> {
         let mut operations = Vec::new();
         let mut overflow = Overflow::Wrap;
         let mut rest = words;
@@ -142,38 +142,38 @@ impl Operation {
                     continue;
                 }
                 [word, kind, offset, ref after @ ..] if uppercase_is(word, b"GET") => {
-                    (Field::parse(kind, offset)?, Action::Get, after)
+                    (Field::parse(kind, offset)?, FieldAction::Get, after)
                 }
                 [word, kind, offset, number, ref after @ ..] if uppercase_is(word, b"SET") => {
-                    (Field::parse(kind, offset)?, Action::Set(parse_number(number)?), after)
+                    (Field::parse(kind, offset)?, FieldAction::Set(parse_number(number)?), after)
                 }
                 [word, kind, offset, number, ref after @ ..] if uppercase_is(word, b"INCRBY") => {
-                    (Field::parse(kind, offset)?, Action::Add(parse_number(number)?), after)
+                    (Field::parse(kind, offset)?, FieldAction::Add(parse_number(number)?), after)
                 }
                 _ => return Err(Refusal::Syntax),
             };
-            operations.push(Operation { field, action, overflow });
+            operations.push(FieldOperation { field, action, overflow });
         }
         Ok(operations)
     }
 
     fn writes(&self) -> bool {
-        self.action != Action::Get
+        self.action != FieldAction::Get
     }
 
     /// Executes the operation and returns its part of the reply.
     fn run(&self, value: &mut [u8]) -> Option<i64> {
         let old = self.field.get(value);
         let (new, reply) = match self.action {
-            Action::Get => return Some(old),
-            Action::Set(number) => {
+            FieldAction::Get => return Some(old),
+            FieldAction::Set(number) => {
                 // As in Redis, an unsigned field takes a negative number as a large one.
                 let unsigned = i128::from(number as u64);
                 let number = if self.field.is_signed { i128::from(number) } else { unsigned };
                 let new = self.field.fit(number, self.overflow)?;
                 (new, old)
             }
-            Action::Add(number) => {
+            FieldAction::Add(number) => {
                 let new = self.field.fit(i128::from(old) + i128::from(number), self.overflow)?;
                 (new, new)
             }
@@ -201,8 +201,8 @@ fn parse_number(text: &[u8]) -> Result<i64, Refusal> {
 /// `BITFIELD key [GET type offset | SET type offset value | INCRBY type offset number |
 /// OVERFLOW WRAP|SAT|FAIL] ...`.
 fn bitfield(call: &mut Call<'_>) -> Done {
-    let operations = Operation::parse_all(&call.args[2..])?;
-    if !operations.iter().any(Operation::writes) {
+    let operations = FieldOperation::parse_all(&call.args[2..])?;
+    if !operations.iter().any(FieldOperation::writes) {
         return read(call, &operations);
     }
     let fields = operations.iter().filter(|operation| operation.writes());
@@ -226,14 +226,14 @@ fn bitfield(call: &mut Call<'_>) -> Done {
 
 /// `BITFIELD_RO key [GET type offset] ...`.
 fn bitfield_ro(call: &mut Call<'_>) -> Done {
-    let operations = Operation::parse_all(&call.args[2..])?;
-    if operations.iter().any(Operation::writes) {
+    let operations = FieldOperation::parse_all(&call.args[2..])?;
+    if operations.iter().any(FieldOperation::writes) {
         return Err(refused("ERR BITFIELD_RO only supports the GET subcommand"));
     }
     read(call, &operations)
 }
 
-fn read(call: &mut Call<'_>, operations: &[Operation]) -> Done {
+fn read(call: &mut Call<'_>, operations: &[FieldOperation]) -> Done {
     let key = call.key(1);
     let results = call.backend.data().read_one(call.session.table, key, |record| {
         let (value, _) = value_of(record);
@@ -257,8 +257,8 @@ fn reply(call: &mut Call<'_>, results: &[Option<i64>]) {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Vec<Operation>, Refusal> {
-        Operation::parse_all(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+    fn parse(line: &str) -> Result<Vec<FieldOperation>, Refusal> {
+        FieldOperation::parse_all(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
     }
 
     fn field(kind: &str, offset: usize) -> Field {
@@ -269,11 +269,11 @@ mod tests {
     fn operations_are_read_with_the_overflow_that_stands_before_them() {
         let operations = parse("INCRBY u2 #3 1 overflow sat SET i64 7 -1 GET u63 0").unwrap();
         let [add, set, get] = operations[..] else { panic!("three operations") };
-        assert_eq!((add.field, add.action), (field("u2", 6), Action::Add(1)));
+        assert_eq!((add.field, add.action), (field("u2", 6), FieldAction::Add(1)));
         assert_eq!(add.overflow, Overflow::Wrap);
-        assert_eq!((set.field, set.action), (field("i64", 7), Action::Set(-1)));
+        assert_eq!((set.field, set.action), (field("i64", 7), FieldAction::Set(-1)));
         assert_eq!(set.overflow, Overflow::Saturate);
-        assert_eq!((get.field, get.action), (field("u63", 0), Action::Get));
+        assert_eq!((get.field, get.action), (field("u63", 0), FieldAction::Get));
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn setbit(call: &mut Call<'_>) -> Done {
 }
 
 /// Conversion of a pair of positions into a range: [`piece`] or [`clamped`].
-type Piece = fn(i64, i64, usize) -> Option<Range<usize>>;
+type PositionsToRange = fn(i64, i64, usize) -> Option<Range<usize>>;
 
 /// The range to search: `first [last [BYTE | BIT]]`.
 struct Bounds {
@@ -124,7 +124,7 @@ impl Bounds {
     }
 
     /// Returns the range in bits, for a value of `length` bytes.
-    fn bits(&self, length: usize, piece: Piece) -> Option<Range<usize>> {
+    fn bits(&self, length: usize, piece: PositionsToRange) -> Option<Range<usize>> {
         let last = self.last.unwrap_or(-1);
         match self.in_bits {
             true => piece(self.first, last, 8 * length),

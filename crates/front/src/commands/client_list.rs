@@ -14,7 +14,7 @@ use types::{Instant, TableId};
 
 /// `CLIENT INFO`.
 pub(super) fn info(call: &mut Call<'_>) -> Done {
-    call.session.tell(call.now, 0);
+    call.session.publish(call.now, 0);
     let line = describe(&call.session.facts, call.now);
     call.reply.verbatim(*b"txt", line.as_bytes());
     Ok(())
@@ -68,7 +68,7 @@ fn describe(facts: &Facts, now: Instant) -> String {
 
 /// One condition on a client.
 #[derive(Debug, PartialEq, Eq)]
-enum Condition {
+enum ClientFilter {
     Ids(Vec<u64>),
     Address(Vec<u8>),
     Local(Vec<u8>),
@@ -92,7 +92,7 @@ enum Condition {
 /// A filter: clients must meet all conditions.
 #[derive(Debug, Default)]
 struct Filter {
-    conditions: Vec<(Polarity, Condition)>,
+    conditions: Vec<(Polarity, ClientFilter)>,
     /// True to exclude the requesting client; `None` if not given.
     spares_me: Option<bool>,
 }
@@ -155,30 +155,34 @@ fn parse_letters(
     because(format!("ERR Unknown {name} found in the {place} filter: {}", printable(word, 128)))
 }
 
-impl Condition {
+impl ClientFilter {
     /// Parses a condition with one value; `None` if there is no condition of this name.
-    fn parse(name: &[u8], value: &[u8], polarity: Polarity) -> Result<Option<Condition>, Refusal> {
+    fn parse(
+        name: &[u8],
+        value: &[u8],
+        polarity: Polarity,
+    ) -> Result<Option<ClientFilter>, Refusal> {
         let bytes = value.to_vec();
         Ok(Some(match name {
-            b"ADDR" => Condition::Address(bytes),
-            b"LADDR" => Condition::Local(bytes),
-            b"IP" => Condition::Ip(bytes),
-            b"NAME" => Condition::Name(bytes),
-            b"LIB-NAME" => Condition::Library(bytes),
-            b"LIB-VER" => Condition::Version(bytes),
-            b"FLAGS" => Condition::Flags(parse_letters("flags", polarity, value, FLAGS)?),
+            b"ADDR" => ClientFilter::Address(bytes),
+            b"LADDR" => ClientFilter::Local(bytes),
+            b"IP" => ClientFilter::Ip(bytes),
+            b"NAME" => ClientFilter::Name(bytes),
+            b"LIB-NAME" => ClientFilter::Library(bytes),
+            b"LIB-VER" => ClientFilter::Version(bytes),
+            b"FLAGS" => ClientFilter::Flags(parse_letters("flags", polarity, value, FLAGS)?),
             b"CAPA" => {
-                Condition::Capabilities(parse_letters("capa", polarity, value, CAPABILITIES)?)
+                ClientFilter::Capabilities(parse_letters("capa", polarity, value, CAPABILITIES)?)
             }
-            b"TYPE" => Condition::Type(parse_type(value)?),
-            b"DB" => Condition::Table(parse_table(value)?),
-            b"USER" if value == b"default" => Condition::DefaultUser,
+            b"TYPE" => ClientFilter::Type(parse_type(value)?),
+            b"DB" => ClientFilter::Table(parse_table(value)?),
+            b"USER" if value == b"default" => ClientFilter::DefaultUser,
             b"USER" => return because(format!("ERR No such user '{}'", printable(value, 128))),
             b"MAXAGE" if polarity == Polarity::Is => {
-                Condition::AgeMin(parse_seconds("maxage", value)?)
+                ClientFilter::AgeMin(parse_seconds("maxage", value)?)
             }
             b"IDLE" if polarity == Polarity::Is => {
-                Condition::IdleMin(parse_seconds("idle", value)?)
+                ClientFilter::IdleMin(parse_seconds("idle", value)?)
             }
             _ => return Ok(None),
         }))
@@ -189,26 +193,28 @@ impl Condition {
             name(&lock(&facts.names)) == wanted
         };
         match self {
-            Condition::Ids(ids) => ids.contains(&facts.id),
-            Condition::Address(address) => facts.peer.as_bytes() == address,
-            Condition::Local(address) => facts.local.as_bytes() == address,
-            Condition::Ip(ip) => {
+            ClientFilter::Ids(ids) => ids.contains(&facts.id),
+            ClientFilter::Address(address) => facts.peer.as_bytes() == address,
+            ClientFilter::Local(address) => facts.local.as_bytes() == address,
+            ClientFilter::Ip(ip) => {
                 let peer = facts.peer.parse::<SocketAddr>();
                 peer.is_ok_and(|peer| peer.ip().to_string().as_bytes() == ip)
             }
-            Condition::Name(name) => named(name, |names| &names.name),
-            Condition::Library(name) => named(name, |names| &names.library),
-            Condition::Version(version) => named(version, |names| &names.version),
-            Condition::Flags(wanted) => {
+            ClientFilter::Name(name) => named(name, |names| &names.name),
+            ClientFilter::Library(name) => named(name, |names| &names.library),
+            ClientFilter::Version(version) => named(version, |names| &names.version),
+            ClientFilter::Flags(wanted) => {
                 let flags = flags(facts);
                 wanted.iter().all(|flag| flags.as_bytes().contains(flag))
             }
-            Condition::Capabilities(wanted) => wanted.is_empty() || facts.shown().takes_redirects,
-            Condition::Type(is_normal) => *is_normal,
-            Condition::Table(table) => facts.shown().table == *table,
-            Condition::DefaultUser => true,
-            Condition::AgeMin(age) => now.since(facts.since) >= *age,
-            Condition::IdleMin(idle) => now.since(facts.last_request()) >= *idle,
+            ClientFilter::Capabilities(wanted) => {
+                wanted.is_empty() || facts.shown().takes_redirects
+            }
+            ClientFilter::Type(is_normal) => *is_normal,
+            ClientFilter::Table(table) => facts.shown().table == *table,
+            ClientFilter::DefaultUser => true,
+            ClientFilter::AgeMin(age) => now.since(facts.since) >= *age,
+            ClientFilter::IdleMin(idle) => now.since(facts.last_request()) >= *idle,
         }
     }
 }
@@ -232,7 +238,7 @@ impl Filter {
                     ids.push(parse_id(next)?);
                     words = rest;
                 }
-                filter.add(polarity, Condition::Ids(ids));
+                filter.add(polarity, ClientFilter::Ids(ids));
             } else if name == b"SKIPME" && polarity == Polarity::Is {
                 filter.spares_me = Some(match value {
                     word if uppercase_is(word, b"YES") => true,
@@ -240,7 +246,7 @@ impl Filter {
                     _ => return Err(Refusal::Syntax),
                 });
             } else {
-                let condition = Condition::parse(name, value, polarity)?;
+                let condition = ClientFilter::parse(name, value, polarity)?;
                 filter.add(polarity, condition.ok_or(Refusal::Syntax)?);
             }
         }
@@ -251,14 +257,14 @@ impl Filter {
     }
 
     /// Adds a condition. The last one of a kind counts, but client numbers accumulate.
-    fn add(&mut self, polarity: Polarity, mut condition: Condition) {
+    fn add(&mut self, polarity: Polarity, mut condition: ClientFilter) {
         let kind = std::mem::discriminant(&condition);
-        let is_same = |(other, before): &(Polarity, Condition)| {
+        let is_same = |(other, before): &(Polarity, ClientFilter)| {
             *other == polarity && std::mem::discriminant(before) == kind
         };
         if let Some(at) = self.conditions.iter().position(is_same)
-            && let (_, Condition::Ids(before)) = self.conditions.swap_remove(at)
-            && let Condition::Ids(ids) = &mut condition
+            && let (_, ClientFilter::Ids(before)) = self.conditions.swap_remove(at)
+            && let ClientFilter::Ids(ids) = &mut condition
         {
             ids.extend(before);
         }
@@ -282,7 +288,7 @@ fn parse_id(word: &[u8]) -> Result<u64, Refusal> {
 
 /// `CLIENT LIST [filter value ...]`.
 pub(super) fn list(call: &mut Call<'_>) -> Done {
-    call.session.tell(call.now, 0);
+    call.session.publish(call.now, 0);
     let filter = Filter::parse(&call.args[2..])?;
     let me = filter.spares_me.unwrap_or(false).then(|| call.session.id());
     let all = call.backend.operators.clients.all();
@@ -294,11 +300,11 @@ pub(super) fn list(call: &mut Call<'_>) -> Done {
 
 /// `CLIENT KILL address`, or `CLIENT KILL filter value [filter value ...]`.
 pub(super) fn kill(call: &mut Call<'_>) -> Done {
-    call.session.tell(call.now, 0);
+    call.session.publish(call.now, 0);
     let words = &call.args[2..];
     let (filter, is_old_form) = match words {
         [address] => {
-            let address = (Polarity::Is, Condition::Address(address.to_vec()));
+            let address = (Polarity::Is, ClientFilter::Address(address.to_vec()));
             (Filter { conditions: vec![address], spares_me: Some(false) }, true)
         }
         _ => (Filter::parse(words)?, false),

@@ -1,6 +1,6 @@
 //! `CLUSTER`: the cluster map in its three formats, and migrations in Valkey's syntax.
 
-use super::migrate::{Wanted, parse_migrate};
+use super::migrate::{SlotMove, parse_migrate};
 use super::moving;
 use super::slot_stats::slot_stats;
 use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, LOADING, STALE};
@@ -414,7 +414,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
         }
         Some(_) | None => {}
     }
-    let Wanted { ranges, policy, .. } = groups.swap_remove(asked);
+    let SlotMove { ranges, policy, .. } = groups.swap_remove(asked);
     Err(Undone::Ask(Ask::Migrate { target: targets[asked], ranges, source: Some(me), policy }))
 }
 

@@ -5,7 +5,7 @@ use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
 use super::table::{Command, Keys, command, help};
 use super::{Call, Done, Refusal, Undone, cluster::reply_done, printable, refused};
 use crate::configuration::{SETTINGS, Setting, When};
-use crate::operators::host::Job;
+use crate::operators::host::HostJob;
 use node::{Mode, Node};
 use std::borrow::Cow;
 use types::limits::TABLES_MAX;
@@ -174,5 +174,5 @@ fn rewrite(call: &mut Call<'_>) -> Done {
     if operators.host().is_none_or(|host| host.file().is_none()) {
         return Err(refused("ERR The server is running without a config file"));
     }
-    Err(Undone::Begin(Job::Rewrite(operators.configuration())))
+    Err(Undone::Begin(HostJob::Rewrite(operators.configuration())))
 }

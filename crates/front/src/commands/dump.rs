@@ -41,15 +41,15 @@ fn dump(call: &mut Call<'_>) -> Done {
 }
 
 #[derive(Debug, Default)]
-struct Options {
+struct RestoreOptions {
     replaces: bool,
     is_absolute: bool,
 }
 
-impl Options {
+impl RestoreOptions {
     /// Parses the options. `IDLETIME` and `FREQ` are checked and ignored.
-    fn parse(words: &[&[u8]]) -> Result<Options, Refusal> {
-        let mut options = Options::default();
+    fn parse(words: &[&[u8]]) -> Result<RestoreOptions, Refusal> {
+        let mut options = RestoreOptions::default();
         let (mut idle, mut frequency) = (None, None);
         let mut rest = words;
         while let [word, after @ ..] = rest {
@@ -85,7 +85,7 @@ fn parse_between(text: &[u8], last: i64, refusal: &'static str) -> Result<u64, R
 
 /// `RESTORE key ttl dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
 fn restore(call: &mut Call<'_>) -> Done {
-    let options = Options::parse(&call.args[4..])?;
+    let options = RestoreOptions::parse(&call.args[4..])?;
     let (key, table) = (call.key(1), call.session.table);
     let now = call.clock_of(&[key]);
     let restored = parse(call.args[2], call.args[3], options.is_absolute, now);

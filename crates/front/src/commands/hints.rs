@@ -98,7 +98,7 @@ pub(super) fn write_tips(command: &Command, reply: &mut ReplyWriter<'_>) {
 }
 
 /// The keys of one specification: from position `first`, in steps.
-struct Place {
+struct KeyPositions {
     first: i64,
     /// Last key, relative to the first. Negative values count from the end.
     last: i64,
@@ -122,18 +122,23 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
             let [one, others @ ..] = access else { return reply.set(0) };
             reply.set(access.len());
             let end_of_one = if others.is_empty() { end } else { 0 };
-            write_range(command, one, Place { first, last: end_of_one, step }, reply);
+            write_range(command, one, KeyPositions { first, last: end_of_one, step }, reply);
             if let [others] = others {
                 let last = if end > 0 { end - 1 } else { end };
-                write_range(command, others, Place { first: first + 1, last, step }, reply);
+                write_range(command, others, KeyPositions { first: first + 1, last, step }, reply);
             }
         }
     }
 }
 
-fn write_range(command: &Command, flags: &[&str], place: Place, reply: &mut ReplyWriter<'_>) {
+fn write_range(
+    command: &Command,
+    flags: &[&str],
+    place: KeyPositions,
+    reply: &mut ReplyWriter<'_>,
+) {
     begin(command, flags, place.first, reply);
-    let Place { last, step, .. } = place;
+    let KeyPositions { last, step, .. } = place;
     write_search(reply, "range", &[("lastkey", last), ("keystep", step), ("limit", 0)]);
 }
 

@@ -21,16 +21,16 @@ pub(super) static FAMILY: Family = Family {
 };
 
 #[derive(Debug, Default)]
-struct Options {
+struct LcsOptions {
     length: bool,
     indexes: bool,
     with_lengths: bool,
     length_min: i64,
 }
 
-impl Options {
-    fn parse(words: &[&[u8]]) -> Result<Options, Refusal> {
-        let mut options = Options::default();
+impl LcsOptions {
+    fn parse(words: &[&[u8]]) -> Result<LcsOptions, Refusal> {
+        let mut options = LcsOptions::default();
         let mut rest = words;
         while let [word, after @ ..] = rest {
             rest = after;
@@ -73,7 +73,7 @@ struct Common {
 
 /// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN length] [WITHMATCHLEN]`.
 fn lcs(call: &mut Call<'_>) -> Done {
-    let options = Options::parse(&call.args[3..])?;
+    let options = LcsOptions::parse(&call.args[3..])?;
     let keys = [call.key(1), call.key(2)];
     let common = call.backend.data().read(call.session.table, &keys, |records| {
         let [first, second] = [value_of(records[0]).0, value_of(records[1]).0];
@@ -111,20 +111,20 @@ fn lcs(call: &mut Call<'_>) -> Done {
 }
 
 /// Lengths of the longest common subsequences of all prefixes of two texts.
-struct Table {
+struct PrefixLengths {
     width: usize,
     lengths: Vec<u32>,
 }
 
-impl Table {
+impl PrefixLengths {
     /// Builds the table. Returns `None` if it would need more memory than a value may have.
-    fn of(first: &[u8], second: &[u8]) -> Option<Table> {
+    fn of(first: &[u8], second: &[u8]) -> Option<PrefixLengths> {
         let width = second.len() + 1;
         let cells = (first.len() + 1).checked_mul(width)?;
         if cells > VALUE_BYTES_MAX / size_of::<u32>() {
             return None;
         }
-        let mut table = Table { width, lengths: vec![0; cells] };
+        let mut table = PrefixLengths { width, lengths: vec![0; cells] };
         for (row, byte) in first.iter().enumerate() {
             for (column, other) in second.iter().enumerate() {
                 let length = match byte == other {
@@ -144,7 +144,7 @@ impl Table {
 
 impl Common {
     fn of(first: &[u8], second: &[u8]) -> Option<Common> {
-        let table = Table::of(first, second)?;
+        let table = PrefixLengths::of(first, second)?;
         let mut common = Common::default();
         let (mut row, mut column) = (first.len(), second.len());
         while row > 0 && column > 0 {

@@ -7,7 +7,7 @@ use wire::control::{MigrationPolicy, PriorityPullMode};
 
 /// A group of slots to move to one server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct SlotMove {
     pub(super) ranges: Vec<HashRange>,
     /// The target's node name, as given.
     pub(super) node: Vec<u8>,
@@ -16,9 +16,9 @@ pub(super) struct Wanted {
 
 /// Parses groups of `SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]` that
 /// share no slot. Trailing NUL bytes of arguments are removed, because one client sends them.
-pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Vec<Wanted>, String> {
+pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Vec<SlotMove>, String> {
     let trimmed: Vec<&[u8]> = arguments.iter().map(|argument| trim(argument)).collect();
-    let mut groups: Vec<Wanted> = Vec::new();
+    let mut groups: Vec<SlotMove> = Vec::new();
     let mut rest = &trimmed[..];
     while let [word, after @ ..] = rest {
         if !uppercase_is(word, b"SLOTSRANGE") {
@@ -40,7 +40,7 @@ pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Vec<Wanted>, String> 
 
 const SYNTAX: &str = "ERR syntax error";
 
-fn parse_group(words: &[&[u8]]) -> Result<Wanted, String> {
+fn parse_group(words: &[&[u8]]) -> Result<SlotMove, String> {
     let end = words.iter().position(|word| uppercase_is(word, b"NODE"));
     let end = end.ok_or_else(|| SYNTAX.to_string())?;
     let (pairs, odd) = words[..end].as_chunks::<2>();
@@ -60,9 +60,9 @@ fn parse_group(words: &[&[u8]]) -> Result<Wanted, String> {
         ranges.push(range);
     }
     match &words[end + 1..] {
-        [node] => Ok(Wanted { ranges, node: node.to_vec(), policy: MigrationPolicy::default() }),
+        [node] => Ok(SlotMove { ranges, node: node.to_vec(), policy: MigrationPolicy::default() }),
         [node, word, settings @ ..] if uppercase_is(word, b"POLICY") && !settings.is_empty() => {
-            Ok(Wanted { ranges, node: node.to_vec(), policy: parse_policy(settings)? })
+            Ok(SlotMove { ranges, node: node.to_vec(), policy: parse_policy(settings)? })
         }
         _ => Err(SYNTAX.to_string()),
     }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use types::Slot;
 
-    fn parse(line: &str) -> Result<Vec<Wanted>, String> {
+    fn parse(line: &str) -> Result<Vec<SlotMove>, String> {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         parse_migrate(&words)
     }

@@ -3,7 +3,7 @@
 //! A handler either writes exactly one reply and has applied its changes, or it returns [`Undone`]
 //! and has done neither. In the second case the front end replies with an error, or parks the
 //! request and later restarts it from the beginning. Handlers therefore keep no state, except for a
-//! [`Walk`] of several turns, and do not know about migration.
+//! [`KeyspaceScan`] of several turns, and do not know about migration.
 //!
 //! Replies and error texts match those of Redis, byte for byte where clients depend on them.
 
@@ -29,6 +29,7 @@ mod numbers;
 mod object;
 mod pieces;
 mod rdb;
+mod scan;
 mod server;
 mod set_options;
 mod slot_stats;
@@ -38,17 +39,16 @@ mod table;
 mod tasks;
 mod transactions;
 mod waiting;
-mod walks;
 
 pub(crate) use connection::REDIS_VERSION;
 pub(crate) use numbers::{parse_integer, parse_unsigned};
+pub(crate) use scan::KeyspaceScan;
 pub(crate) use table::{Command, Keys, Unknown, flag};
-pub(crate) use transactions::{Transaction, Watched};
+pub(crate) use transactions::{QueuedTransaction, Watched};
 pub(crate) use waiting::{Past, Unblocked};
-pub(crate) use walks::Walk;
 
 use crate::backend::Backend;
-use crate::operators::host::Job;
+use crate::operators::host::HostJob;
 use crate::session::Session;
 use planted::Bug;
 use resp::ReplyWriter;
@@ -64,11 +64,11 @@ pub(crate) struct Call<'a> {
     /// The answer to an earlier [`Undone::Ask`] or [`Undone::Begin`] of the same request.
     pub(crate) answer: Option<&'a Answer>,
     /// The transaction that `EXEC` executes.
-    pub(crate) transaction: Option<&'a Transaction>,
+    pub(crate) transaction: Option<&'a QueuedTransaction>,
     /// The request's past executions.
     pub(crate) past: Past,
     /// Position at which an earlier execution of the same request stopped, if it takes several.
-    pub(crate) walk: &'a mut Option<Walk>,
+    pub(crate) scan: &'a mut Option<KeyspaceScan>,
     /// This reactor's access to the data.
     pub(crate) backend: &'a mut Backend,
     /// The connection's state.
@@ -89,10 +89,10 @@ pub(crate) enum Undone {
     Stall(Stall),
     /// The coordinator must be asked first. Its answer is passed to the next execution.
     Ask(Ask),
-    /// The turn's share is used up. [`Call::walk`] contains the position to continue at.
+    /// The turn's share is used up. [`Call::scan`] contains the position to continue at.
     Unfinished,
     /// The process must do a job first. Its answer is passed to the next execution.
-    Begin(Job),
+    Begin(HostJob),
     /// Too few servers have earlier writes, or would get this one. The request is retried when that
     /// changes, and at this time.
     Unsafe { until: Option<Instant> },

@@ -78,7 +78,7 @@ static MEMORY: &[Command] = &[
 ];
 
 /// Replies about a record, or with null if there is none.
-fn tell(
+fn reply_about(
     call: &mut Call<'_>,
     f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>) -> Result<(), Refusal>,
 ) -> Done {
@@ -99,7 +99,7 @@ const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// `OBJECT ENCODING key`.
 fn encoding(call: &mut Call<'_>) -> Done {
-    tell(call, |reply, record| {
+    reply_about(call, |reply, record| {
         reply.bulk(match record.value.len() {
             _ if parse_integer(record.value).is_some() => b"int",
             0..=EMBEDDED_BYTES_MAX => b"embstr",
@@ -111,14 +111,14 @@ fn encoding(call: &mut Call<'_>) -> Done {
 
 /// `OBJECT FREQ key`.
 fn frequency(call: &mut Call<'_>) -> Done {
-    tell(call, |_, _| Err(Refusal::Because(NOT_COUNTED.into())))
+    reply_about(call, |_, _| Err(Refusal::Because(NOT_COUNTED.into())))
 }
 
 const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
 
 /// `OBJECT IDLETIME key`.
 fn idle_time(call: &mut Call<'_>) -> Done {
-    tell(call, |reply, _| {
+    reply_about(call, |reply, _| {
         reply.integer(0);
         Ok(())
     })
@@ -126,7 +126,7 @@ fn idle_time(call: &mut Call<'_>) -> Done {
 
 /// `OBJECT REFCOUNT key`.
 fn reference_count(call: &mut Call<'_>) -> Done {
-    tell(call, |reply, _| {
+    reply_about(call, |reply, _| {
         reply.integer(1);
         Ok(())
     })

@@ -5,7 +5,7 @@ use super::table::{self, Command, Family, Keys, SECOND, command, container, help
 use super::{Call, Done, Refusal, Undone, cluster::reply_done, slow_log};
 use super::{printable, refused, uppercase_is};
 use crate::configuration::DebugCommand;
-use crate::operators::host::Job;
+use crate::operators::host::HostJob;
 use crate::operators::lock;
 use crate::operators::slow::Moments;
 use node::Mode;
@@ -535,7 +535,7 @@ fn debug_sleep(call: &mut Call<'_>) -> Done {
     let seconds = seconds.filter(|seconds| (0.0..=SLEEP_SECONDS_MAX).contains(seconds));
     let seconds = seconds
         .ok_or_else(|| refused(format!("ERR seconds must be between 0 and {SLEEP_SECONDS_MAX}")))?;
-    Err(Undone::Begin(Job::Sleep(Duration::from_secs_f64(seconds))))
+    Err(Undone::Begin(HostJob::Sleep(Duration::from_secs_f64(seconds))))
 }
 
 /// Longest sleep, in seconds. Requests that wait longer are answered with `TRYAGAIN`.

@@ -14,8 +14,8 @@ pub(super) enum Dialect {
 
 /// The options of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Options<'a> {
-    pub(super) condition: Condition<'a>,
+pub(super) struct SetOptions<'a> {
+    pub(super) condition: SetCondition<'a>,
     /// True if the old value is returned.
     pub(super) get: bool,
     /// The new expiry; `None` if not given.
@@ -24,7 +24,7 @@ pub(super) struct Options<'a> {
 
 /// Condition under which the value is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Condition<'a> {
+pub(super) enum SetCondition<'a> {
     #[default]
     Always,
     IfAbsent,
@@ -41,7 +41,7 @@ pub(super) enum Expiry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum OptionKeyword {
     Nx,
     Xx,
     IfEq,
@@ -54,42 +54,54 @@ enum Word {
     Persist,
 }
 
-const WORDS: [(&[u8], Word); 10] = [
-    (b"NX", Word::Nx),
-    (b"XX", Word::Xx),
-    (b"IFEQ", Word::IfEq),
-    (b"GET", Word::Get),
-    (b"EX", Word::Ex),
-    (b"PX", Word::Px),
-    (b"EXAT", Word::ExAt),
-    (b"PXAT", Word::PxAt),
-    (b"KEEPTTL", Word::KeepTtl),
-    (b"PERSIST", Word::Persist),
+const WORDS: [(&[u8], OptionKeyword); 10] = [
+    (b"NX", OptionKeyword::Nx),
+    (b"XX", OptionKeyword::Xx),
+    (b"IFEQ", OptionKeyword::IfEq),
+    (b"GET", OptionKeyword::Get),
+    (b"EX", OptionKeyword::Ex),
+    (b"PX", OptionKeyword::Px),
+    (b"EXAT", OptionKeyword::ExAt),
+    (b"PXAT", OptionKeyword::PxAt),
+    (b"KEEPTTL", OptionKeyword::KeepTtl),
+    (b"PERSIST", OptionKeyword::Persist),
 ];
 
-impl Word {
-    fn parse(text: &[u8]) -> Option<Word> {
+impl OptionKeyword {
+    fn parse(text: &[u8]) -> Option<OptionKeyword> {
         WORDS.iter().find(|(name, _)| uppercase_is(text, name)).map(|(_, word)| *word)
     }
 
     fn is_of(self, dialect: Dialect) -> bool {
         match self {
-            Word::IfEq | Word::Get => dialect == Dialect::Set,
-            Word::Nx | Word::Xx | Word::KeepTtl => dialect != Dialect::GetEx,
-            Word::Persist => dialect == Dialect::GetEx,
-            Word::Ex | Word::Px | Word::ExAt | Word::PxAt => true,
+            OptionKeyword::IfEq | OptionKeyword::Get => dialect == Dialect::Set,
+            OptionKeyword::Nx | OptionKeyword::Xx | OptionKeyword::KeepTtl => {
+                dialect != Dialect::GetEx
+            }
+            OptionKeyword::Persist => dialect == Dialect::GetEx,
+            OptionKeyword::Ex | OptionKeyword::Px | OptionKeyword::ExAt | OptionKeyword::PxAt => {
+                true
+            }
         }
     }
 
     fn takes_value(self) -> bool {
         match self {
-            Word::IfEq | Word::Ex | Word::Px | Word::ExAt | Word::PxAt => true,
-            Word::Nx | Word::Xx | Word::Get | Word::KeepTtl | Word::Persist => false,
+            OptionKeyword::IfEq
+            | OptionKeyword::Ex
+            | OptionKeyword::Px
+            | OptionKeyword::ExAt
+            | OptionKeyword::PxAt => true,
+            OptionKeyword::Nx
+            | OptionKeyword::Xx
+            | OptionKeyword::Get
+            | OptionKeyword::KeepTtl
+            | OptionKeyword::Persist => false,
         }
     }
 }
 
-impl<'a> Options<'a> {
+impl<'a> SetOptions<'a> {
     /// Parses options by Redis's rules: an option may be repeated, and the last one counts, but
     /// contradicting options are refused. Numbers are checked after all words. A relative expiry
     /// counts from `now`, the clock by which it will be judged.
@@ -97,13 +109,13 @@ impl<'a> Options<'a> {
         words: &[&'a [u8]],
         dialect: Dialect,
         now: UnixMillis,
-    ) -> Result<Options<'a>, Refusal> {
+    ) -> Result<SetOptions<'a>, Refusal> {
         let mut get = false;
-        let mut condition: Option<(Word, &[u8])> = None;
-        let mut expiry: Option<(Word, &[u8])> = None;
+        let mut condition: Option<(OptionKeyword, &[u8])> = None;
+        let mut expiry: Option<(OptionKeyword, &[u8])> = None;
         let mut rest = words;
         while let [text, after @ ..] = rest {
-            let word = Word::parse(text).filter(|word| word.is_of(dialect));
+            let word = OptionKeyword::parse(text).filter(|word| word.is_of(dialect));
             let word = word.ok_or(Refusal::Syntax)?;
             let value: &[u8];
             (value, rest) = match (word.takes_value(), after) {
@@ -112,36 +124,39 @@ impl<'a> Options<'a> {
                 (true, []) => return Err(Refusal::Syntax),
             };
             let chosen = match word {
-                Word::Get => {
+                OptionKeyword::Get => {
                     get = true;
                     continue;
                 }
-                Word::Nx | Word::Xx | Word::IfEq => &mut condition,
-                Word::Ex | Word::Px | Word::ExAt | Word::PxAt | Word::KeepTtl | Word::Persist => {
-                    &mut expiry
-                }
+                OptionKeyword::Nx | OptionKeyword::Xx | OptionKeyword::IfEq => &mut condition,
+                OptionKeyword::Ex
+                | OptionKeyword::Px
+                | OptionKeyword::ExAt
+                | OptionKeyword::PxAt
+                | OptionKeyword::KeepTtl
+                | OptionKeyword::Persist => &mut expiry,
             };
-            if chosen.is_some_and(|(earlier, _)| earlier != word || word == Word::IfEq) {
+            if chosen.is_some_and(|(earlier, _)| earlier != word || word == OptionKeyword::IfEq) {
                 return Err(Refusal::Syntax);
             }
             *chosen = Some((word, value));
         }
         let condition = match condition {
-            Some((Word::Nx, _)) => Condition::IfAbsent,
-            Some((Word::Xx, _)) => Condition::IfPresent,
-            Some((_, value)) => Condition::IfEqual(value),
-            None => Condition::Always,
+            Some((OptionKeyword::Nx, _)) => SetCondition::IfAbsent,
+            Some((OptionKeyword::Xx, _)) => SetCondition::IfPresent,
+            Some((_, value)) => SetCondition::IfEqual(value),
+            None => SetCondition::Always,
         };
         let expiry = expiry.map(|(word, number)| parse_expiry(word, number, now)).transpose()?;
-        Ok(Options { condition, get, expiry })
+        Ok(SetOptions { condition, get, expiry })
     }
 
     pub(super) fn allows(&self, record: Option<Record<'_>>) -> bool {
         match self.condition {
-            Condition::Always => true,
-            Condition::IfAbsent => record.is_none(),
-            Condition::IfPresent => record.is_some(),
-            Condition::IfEqual(value) => record.is_some_and(|record| record.value == value),
+            SetCondition::Always => true,
+            SetCondition::IfAbsent => record.is_none(),
+            SetCondition::IfPresent => record.is_some(),
+            SetCondition::IfEqual(value) => record.is_some_and(|record| record.value == value),
         }
     }
 
@@ -155,14 +170,18 @@ impl<'a> Options<'a> {
     }
 }
 
-fn parse_expiry(word: Word, number: &[u8], now: UnixMillis) -> Result<Expiry, Refusal> {
+fn parse_expiry(word: OptionKeyword, number: &[u8], now: UnixMillis) -> Result<Expiry, Refusal> {
     let (seconds, absolute) = match word {
-        Word::Ex => (true, false),
-        Word::ExAt => (true, true),
-        Word::Px => (false, false),
-        Word::PxAt => (false, true),
-        Word::Persist => return Ok(Expiry::Never),
-        Word::KeepTtl | Word::Nx | Word::Xx | Word::IfEq | Word::Get => return Ok(Expiry::Keep),
+        OptionKeyword::Ex => (true, false),
+        OptionKeyword::ExAt => (true, true),
+        OptionKeyword::Px => (false, false),
+        OptionKeyword::PxAt => (false, true),
+        OptionKeyword::Persist => return Ok(Expiry::Never),
+        OptionKeyword::KeepTtl
+        | OptionKeyword::Nx
+        | OptionKeyword::Xx
+        | OptionKeyword::IfEq
+        | OptionKeyword::Get => return Ok(Expiry::Keep),
     };
     let number = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
     let at = expire_at(number, seconds, absolute, now);
@@ -189,9 +208,9 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(1_000_000);
 
-    fn parse<'a>(words: &[&'a str], dialect: Dialect) -> Result<Options<'a>, Refusal> {
+    fn parse<'a>(words: &[&'a str], dialect: Dialect) -> Result<SetOptions<'a>, Refusal> {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-        Options::parse(&words, dialect, NOW)
+        SetOptions::parse(&words, dialect, NOW)
     }
 
     #[test]
@@ -211,9 +230,9 @@ mod tests {
             assert_eq!(parsed, Ok(expiry), "{words:?}");
         }
         let options = parse(&["XX", "GET", "PX", "1"], Dialect::Set).unwrap();
-        assert_eq!((options.condition, options.get), (Condition::IfPresent, true));
+        assert_eq!((options.condition, options.get), (SetCondition::IfPresent, true));
         let options = parse(&["IFEQ", "x"], Dialect::Set).unwrap();
-        assert_eq!(options.condition, Condition::IfEqual(b"x"));
+        assert_eq!(options.condition, SetCondition::IfEqual(b"x"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Commands on whole values.
 
-use super::set_options::{Condition, Dialect, Expiry, Options, expire_at};
+use super::set_options::{Dialect, Expiry, SetCondition, SetOptions, expire_at};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{ALL, Family, Keys, ONE, PAIRS, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
@@ -150,12 +150,12 @@ fn set(call: &mut Call<'_>) -> Done {
         return put(call, call.args[2], None);
     }
     let now = call.clock_of(&[call.key(1)]);
-    match Options::parse(&call.args[3..], Dialect::Set, now)? {
-        Options { condition: Condition::Always, get: false, expiry: Some(Expiry::At(at)) }
-            if at > now =>
-        {
-            put(call, call.args[2], Some(at))
-        }
+    match SetOptions::parse(&call.args[3..], Dialect::Set, now)? {
+        SetOptions {
+            condition: SetCondition::Always,
+            get: false,
+            expiry: Some(Expiry::At(at)),
+        } if at > now => put(call, call.args[2], Some(at)),
         options => set_reading_first(call, options, now),
     }
 }
@@ -167,7 +167,7 @@ fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
     call.ok()
 }
 
-fn set_reading_first(call: &mut Call<'_>, options: Options<'_>, now: UnixMillis) -> Done {
+fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>, now: UnixMillis) -> Done {
     let (key, value, table) = (call.key(1), call.args[2], call.session.table);
     let mut found = Found::default();
     let (set, old) =
@@ -216,10 +216,10 @@ fn msetex(call: &mut Call<'_>) -> Done {
     let words = args.get(2 + 2 * count..).ok_or(Refusal::Syntax)?;
     let keys: Vec<Key<'_>> = (0..count).map(|at| call.key(2 + 2 * at)).collect();
     let now = call.clock_of(&keys);
-    let options = Options::parse(words, Dialect::MSetEx, now)?;
+    let options = SetOptions::parse(words, Dialect::MSetEx, now)?;
     let is_past = matches!(options.expiry, Some(Expiry::At(at)) if at <= now);
     let keeps = options.expiry == Some(Expiry::Keep);
-    let is_blind = options.condition == Condition::Always && !keeps && !is_past;
+    let is_blind = options.condition == SetCondition::Always && !keeps && !is_past;
     let need = if is_blind { Need::Nothing } else { Need::Records };
     let mut expired = 0;
     let set = call.backend.data().update(table, &keys, need, |records, changes| {
@@ -271,7 +271,7 @@ fn put_for(call: &mut Call<'_>, seconds: bool) -> Done {
 
 /// `GETSET key value`.
 fn getset(call: &mut Call<'_>) -> Done {
-    let options = Options { get: true, ..Options::default() };
+    let options = SetOptions { get: true, ..SetOptions::default() };
     set_reading_first(call, options, UnixMillis(0))
 }
 
@@ -297,7 +297,7 @@ fn getdel(call: &mut Call<'_>) -> Done {
 fn getex(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.table);
     let now = call.clock_of(&[key]);
-    let options = Options::parse(&call.args[2..], Dialect::GetEx, now)?;
+    let options = SetOptions::parse(&call.args[2..], Dialect::GetEx, now)?;
     let Some(expiry) = options.expiry else { return get(call) };
     let reply = &mut call.reply;
     let mut found = Found::key(false);

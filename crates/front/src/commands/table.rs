@@ -161,8 +161,8 @@ static FAMILIES: &[&Family] = &[
     &super::dump::FAMILY,
     &super::object::OBJECT_FAMILY,
     &super::object::MEMORY_FAMILY,
-    &super::walks::FAMILY,
-    &super::walks::TABLE_FAMILY,
+    &super::scan::FAMILY,
+    &super::scan::TABLE_FAMILY,
     &super::waiting::FAMILY,
     &super::transactions::FAMILY,
     &super::connection::FAMILY,
@@ -177,7 +177,7 @@ pub(crate) fn commands() -> impl ExactSizeIterator<Item = (&'static Family, &'st
 }
 
 /// A hash table of commands by name, with open addressing.
-struct Table {
+struct CommandTable {
     commands: Vec<(&'static Family, &'static Command)>,
     /// Indices into `commands`, plus one; 0 marks an empty place.
     places: [u16; PLACES],
@@ -186,7 +186,7 @@ struct Table {
 /// Size of the table: several times the number of commands, so that most lookups need one probe.
 const PLACES: usize = 1024;
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
+static TABLE: LazyLock<CommandTable> = LazyLock::new(|| {
     let mut commands: Vec<_> = FAMILIES
         .iter()
         .flat_map(|family| family.commands.iter().map(move |command| (*family, command)))
@@ -200,7 +200,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         }
         places[place] = at as u16 + 1;
     }
-    Table { commands, places }
+    CommandTable { commands, places }
 });
 
 /// Returns the FNV-1a hash of the name in lower case.

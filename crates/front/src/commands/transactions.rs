@@ -1,12 +1,12 @@
 //! Transactions: commands that are collected, and take effect at one moment or not at all.
 //!
-//! The front end collects them in a [`Transaction`]. `EXEC` runs them on copies of their records
-//! (see [`crate::data`]). In a cluster, all keys of a transaction are in one slot.
+//! The front end collects them in a [`QueuedTransaction`]. `EXEC` runs them on copies of their
+//! records (see [`crate::data`]). In a cluster, all keys of a transaction are in one slot.
 
 use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE};
 use super::table::{ALL, Family, Keys, command};
 use super::{CROSS_SLOT, Call, Command, Done, Past, Refusal, Undone, refused};
-use crate::data::Staged;
+use crate::data::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
 use node::Node;
 use resp::{OwnedRequest, ReplyWriter};
@@ -51,7 +51,7 @@ const CONTROL: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
 
 /// The commands between `MULTI` and `EXEC`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Transaction {
+pub(crate) struct QueuedTransaction {
     requests: Vec<OwnedRequest>,
     bytes: usize,
     /// In a cluster, the slot of the first key.
@@ -72,7 +72,7 @@ const BYTES_MAX: usize = 64 << 20;
 /// Most attempts of a transaction in one turn.
 const TRIES: usize = 8;
 
-impl Transaction {
+impl QueuedTransaction {
     /// Adds a command, or returns why it is not allowed, which makes the transaction fail.
     pub(crate) fn add(
         &mut self,
@@ -164,7 +164,7 @@ fn keys_named<'r>(
 
 /// `MULTI`.
 fn multi(call: &mut Call<'_>) -> Done {
-    call.session.collecting = Some(Transaction::default());
+    call.session.collecting = Some(QueuedTransaction::default());
     call.ok()
 }
 
@@ -223,7 +223,7 @@ fn exec(call: &mut Call<'_>) -> Done {
     outcome
 }
 
-fn run(call: &mut Call<'_>, transaction: &Transaction) -> Done {
+fn run(call: &mut Call<'_>, transaction: &QueuedTransaction) -> Done {
     if transaction.is_broken {
         return Err(refused("EXECABORT Transaction discarded because of previous errors."));
     }
@@ -253,7 +253,7 @@ fn has_changed(call: &mut Call<'_>, watched: &Watched, table: TableId) -> Result
     Ok(false)
 }
 
-fn attempt_often(call: &mut Call<'_>, transaction: &Transaction, watched: &Watched) -> Done {
+fn attempt_often(call: &mut Call<'_>, transaction: &QueuedTransaction, watched: &Watched) -> Done {
     let table = call.session.table;
     let here = watched.iter().filter(|((its, _), _)| *its == table);
     let (watched, versions): (Vec<&[u8]>, Vec<_>) =
@@ -270,7 +270,7 @@ fn attempt_often(call: &mut Call<'_>, transaction: &Transaction, watched: &Watch
 /// Returns the watched keys, followed by those that commands name, each once.
 fn keys_of<'k>(
     call: &Call<'_>,
-    transaction: &'k Transaction,
+    transaction: &'k QueuedTransaction,
     watched: Vec<&'k [u8]>,
 ) -> Vec<Key<'k>> {
     let requests = transaction.requests.iter().map(OwnedRequest::request);
@@ -287,7 +287,7 @@ fn keys_of<'k>(
 /// if a record was changed concurrently. In that case the attempt has no effect.
 fn attempt(
     call: &mut Call<'_>,
-    transaction: &Transaction,
+    transaction: &QueuedTransaction,
     keys: &[Key<'_>],
     watched: &[Option<Version>],
 ) -> Result<bool, Undone> {
@@ -296,7 +296,7 @@ fn attempt(
     let staged = call.backend.engine.worker.read(table, keys, |records| {
         let is_as_watched =
             records.iter().map(version).take(watched.len()).eq(watched.iter().copied());
-        is_as_watched.then(|| Staged::new((table, clock), keys, records))
+        is_as_watched.then(|| TransactionRecords::new(table, clock, keys, records))
     })?;
     let Some(staged) = staged else {
         call.reply.null_array();
@@ -305,8 +305,8 @@ fn attempt(
     call.backend.staged = Some(staged);
     let (replies, executed) = run_all(call, transaction);
     let staged = call.backend.staged.take();
-    let found = staged.as_ref().map(Staged::found).unwrap_or_default();
-    if let Some(staged) = staged.filter(Staged::is_changed) {
+    let found = staged.as_ref().map(TransactionRecords::found).unwrap_or_default();
+    if let Some(staged) = staged.filter(TransactionRecords::is_changed) {
         let update =
             call.backend.engine.worker.update(table, keys, Need::Records, |records, changes| {
                 let is_current = staged.is_current(records);
@@ -339,7 +339,7 @@ struct Executed {
 }
 
 impl Executed {
-    fn count(&self, call: &Call<'_>, transaction: &Transaction, replies: &[u8]) {
+    fn count(&self, call: &Call<'_>, transaction: &QueuedTransaction, replies: &[u8]) {
         let counts = call.backend.counts.of_command(self.command.number());
         counts.called(self.spent);
         if replies.get(self.reply) == Some(&b'-') {
@@ -358,14 +358,14 @@ impl Executed {
                 one.show(node, monitors);
             }
             if is_slow {
-                one.note_slow(spent, call.backend);
+                one.record_slow(spent, call.backend);
             }
         }
     }
 }
 
 /// Runs all commands on the engine's copies, and returns their replies.
-fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Executed>) {
+fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Vec<Executed>) {
     let mut replies = Vec::new();
     let mut executed = Vec::with_capacity(transaction.requests.len());
     let mut begun = call.backend.engine.time_within_turn(call.now);
@@ -382,7 +382,7 @@ fn run_all(call: &mut Call<'_>, transaction: &Transaction) -> (Vec<u8>, Vec<Exec
             answer: None,
             transaction: None,
             past: Past::default(),
-            walk: &mut None,
+            scan: &mut None,
             backend: call.backend,
             session: call.session,
             reply: ReplyWriter::new(protocol, &mut replies),

@@ -39,7 +39,7 @@ pub(crate) struct Past {
 
 impl Past {
     /// Records that the request begins to wait.
-    pub(crate) fn note(&mut self, cause: Option<&Cause>, now: Instant) {
+    pub(crate) fn record(&mut self, cause: Option<&Cause>, now: Instant) {
         if let Some(Cause::Replicas(_)) = cause {
             self.began.get_or_insert(now);
         }

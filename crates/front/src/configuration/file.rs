@@ -1,8 +1,8 @@
 //! The configuration file: one `name = value` per line, in TOML.
 
 use super::table::{SETTINGS, Setting};
-use super::text::Kind;
-use super::{Bytes, Configuration, Wrong};
+use super::text::SettingKind;
+use super::{Bytes, ServerConfiguration, Wrong};
 use toml_edit::{Document, DocumentMut, Item, Value};
 
 /// The reason why a configuration file cannot be used.
@@ -22,7 +22,7 @@ pub enum FileError {
 }
 
 /// Applies the settings in the file. Other settings stay unchanged.
-pub fn read_file(text: &str, configuration: &mut Configuration) -> Result<(), FileError> {
+pub fn read_file(text: &str, configuration: &mut ServerConfiguration) -> Result<(), FileError> {
     let document = Document::parse(text).map_err(|error| FileError::NotToml(error.to_string()))?;
     for (name, item) in document.as_table().iter() {
         let span = document.as_table().key(name).and_then(|key| key.span()).or(item.span());
@@ -33,7 +33,7 @@ pub fn read_file(text: &str, configuration: &mut Configuration) -> Result<(), Fi
     Ok(())
 }
 
-fn set(configuration: &mut Configuration, name: &str, item: &Item) -> Result<(), Wrong> {
+fn set(configuration: &mut ServerConfiguration, name: &str, item: &Item) -> Result<(), Wrong> {
     let setting = Setting::find(name)
         .ok_or_else(|| format!("unknown setting '{name}' (see ballast.toml for all settings)"))?;
     let value = match item {
@@ -47,8 +47,8 @@ fn set(configuration: &mut Configuration, name: &str, item: &Item) -> Result<(),
 
 /// Returns the file with these settings: changed settings are updated, missing ones are added
 /// unless they have their default, and everything else, comments included, stays.
-pub fn rewrite(text: &str, configuration: &Configuration) -> Result<String, FileError> {
-    let mut before = Configuration::default();
+pub fn rewrite(text: &str, configuration: &ServerConfiguration) -> Result<String, FileError> {
+    let mut before = ServerConfiguration::default();
     read_file(text, &mut before)?;
     let mut document: DocumentMut = text
         .parse()
@@ -65,21 +65,21 @@ pub fn rewrite(text: &str, configuration: &Configuration) -> Result<String, File
     Ok(document.to_string())
 }
 
-fn in_file(setting: &Setting, configuration: &Configuration) -> Value {
+fn in_file(setting: &Setting, configuration: &ServerConfiguration) -> Value {
     let shown = setting.show(configuration);
     match (setting.kind, shown.parse::<i64>()) {
-        (Kind::YesNo, _) => Value::from(shown == "yes"),
-        (Kind::Number, Ok(number)) => Value::from(number),
-        (Kind::Text, Ok(number)) if number > 0 => {
+        (SettingKind::YesNo, _) => Value::from(shown == "yes"),
+        (SettingKind::Number, Ok(number)) => Value::from(number),
+        (SettingKind::Text, Ok(number)) if number > 0 => {
             Value::from(Bytes(usize::try_from(number).unwrap_or(0)).short())
         }
-        (Kind::Number | Kind::Text, _) => Value::from(shown),
+        (SettingKind::Number | SettingKind::Text, _) => Value::from(shown),
     }
 }
 
 /// Returns an example file that lists and explains all settings with their defaults.
 pub fn example() -> String {
-    let configuration = Configuration::default();
+    let configuration = ServerConfiguration::default();
     let mut text = String::from(
         "# Settings of a Ballast server with their defaults: 'ballast serve --config ballast.toml'.\n\
          # Options on the command line (--maxclients 100) override this file. Settings marked with a\n\
@@ -115,14 +115,14 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Configuration, FileError> {
-        let mut configuration = Configuration::default();
+    fn read(text: &str) -> Result<ServerConfiguration, FileError> {
+        let mut configuration = ServerConfiguration::default();
         read_file(text, &mut configuration).map(|()| configuration)
     }
 
     #[test]
     fn the_example_says_what_the_defaults_are() {
-        assert_eq!(read(&example()), Ok(Configuration::default()));
+        assert_eq!(read(&example()), Ok(ServerConfiguration::default()));
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ballast.toml");
         if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
             std::fs::write(path, example()).unwrap();

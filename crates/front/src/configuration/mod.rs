@@ -4,8 +4,8 @@
 //! configuration file, `CONFIG` and the documented example are derived from it, so that they cannot
 //! disagree. Names and meanings follow redis.conf where it has the same setting.
 //!
-//! **Invariant:** each value in a [`Configuration`] is valid, because its type has parsed it. A
-//! change at runtime replaces the whole configuration, so that no reader sees half of a change.
+//! **Invariant:** each value in a [`ServerConfiguration`] is valid, because its type has parsed it.
+//! A change at runtime replaces the whole configuration, so that no reader sees half of a change.
 
 mod file;
 mod table;
@@ -15,7 +15,7 @@ pub use file::{FileError, example, read_file, rewrite};
 pub use node::MinReplicas;
 pub use table::{SETTINGS, Setting, When};
 pub use text::{
-    Bind, Bytes, DebugCommand, Driver, Durability, LogFormat, LogLevel, OutputLimit, Wrong,
+    Bind, Bytes, DebugCommand, Durability, IoDriver, LogFormat, LogLevel, OutputLimit, Wrong,
 };
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,7 +29,7 @@ pub const REQUEST_BYTES_MAX: usize = 64 << 20;
 /// The settings of a server. [`SETTINGS`] describes each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is described in the table, for users")]
-pub struct Configuration {
+pub struct ServerConfiguration {
     pub bind: Bind,
     pub port: u16,
     pub cluster_port: u16,
@@ -48,7 +48,7 @@ pub struct Configuration {
     pub strict_reads: bool,
     pub reactors: u16,
     pub poll: PollPolicy,
-    pub driver: Driver,
+    pub driver: IoDriver,
     pub shared_cores: bool,
     pub protected_mode: bool,
     pub requirepass: String,
@@ -67,9 +67,9 @@ pub struct Configuration {
     pub log_format: LogFormat,
 }
 
-impl Default for Configuration {
-    fn default() -> Configuration {
-        Configuration {
+impl Default for ServerConfiguration {
+    fn default() -> ServerConfiguration {
+        ServerConfiguration {
             bind: Bind::to(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             port: 6379,
             cluster_port: 0,
@@ -88,7 +88,7 @@ impl Default for Configuration {
             strict_reads: false,
             reactors: 0,
             poll: PollPolicy::Adaptive,
-            driver: Driver::Auto,
+            driver: IoDriver::Auto,
             shared_cores: false,
             protected_mode: true,
             requirepass: String::new(),
@@ -109,7 +109,7 @@ impl Default for Configuration {
     }
 }
 
-impl Configuration {
+impl ServerConfiguration {
     /// Returns whether clients must authenticate.
     pub fn needs_password(&self) -> bool {
         !self.requirepass.is_empty()
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn only_the_password_is_the_password() {
         let configuration =
-            Configuration { requirepass: "secret".into(), ..Configuration::default() };
+            ServerConfiguration { requirepass: "secret".into(), ..ServerConfiguration::default() };
         assert!(configuration.is_password(b"secret"));
         for wrong in ["", "s", "secre", "secretsecret", "secrets", "Secret", "secrex"] {
             assert!(!configuration.is_password(wrong.as_bytes()), "{wrong}");
@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_set_to_what_it_shows() {
-        let mut configuration = Configuration::default();
+        let mut configuration = ServerConfiguration::default();
         for setting in SETTINGS {
             let shown = setting.show(&configuration);
             assert_eq!(setting.set(&mut configuration, &shown), Ok(()), "{}", setting.name);
         }
-        assert_eq!(configuration, Configuration::default());
+        assert_eq!(configuration, ServerConfiguration::default());
     }
 }

@@ -1,7 +1,7 @@
 //! The table of all settings.
 
-use super::text::{Kind, Text, Wrong};
-use super::{Bytes, Configuration, REQUEST_BYTES_MAX};
+use super::text::{SettingKind, Text, Wrong};
+use super::{Bytes, REQUEST_BYTES_MAX, ServerConfiguration};
 use types::limits::{REACTORS_MAX, VALUE_BYTES_MAX};
 
 /// The time at which a setting can be changed.
@@ -23,9 +23,9 @@ pub struct Setting {
     pub when: When,
     /// Description in one paragraph.
     pub summary: &'static str,
-    pub(super) kind: Kind,
-    show: fn(&Configuration) -> String,
-    set: fn(&mut Configuration, &str) -> Result<(), Wrong>,
+    pub(super) kind: SettingKind,
+    show: fn(&ServerConfiguration) -> String,
+    set: fn(&mut ServerConfiguration, &str) -> Result<(), Wrong>,
 }
 
 impl Setting {
@@ -41,18 +41,18 @@ impl Setting {
     }
 
     /// Returns the setting's value as text.
-    pub fn show(&self, configuration: &Configuration) -> String {
+    pub fn show(&self, configuration: &ServerConfiguration) -> String {
         (self.show)(configuration)
     }
 
     /// Changes the setting. If the value is invalid, returns an error and changes nothing.
-    pub fn set(&self, configuration: &mut Configuration, value: &str) -> Result<(), Wrong> {
+    pub fn set(&self, configuration: &mut ServerConfiguration, value: &str) -> Result<(), Wrong> {
         (self.set)(configuration, value)
     }
 
     /// Returns whether the setting can be given without a value, which means `yes`.
     pub fn is_switch(&self) -> bool {
-        self.kind == Kind::YesNo
+        self.kind == SettingKind::YesNo
     }
 }
 
@@ -75,7 +75,7 @@ macro_rules! setting {
     };
 }
 
-const fn kind_of<T: Text>(_: fn(&Configuration) -> &T) -> Kind {
+const fn kind_of<T: Text>(_: fn(&ServerConfiguration) -> &T) -> SettingKind {
     T::KIND
 }
 

@@ -11,7 +11,7 @@ pub type Wrong = String;
 
 /// The form of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SettingKind {
     Number,
     YesNo,
     Text,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
 
 /// A value that can be parsed from text and formatted as text.
 pub(super) trait Text: Sized {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
     fn read(text: &str) -> Result<Self, Wrong>;
     fn show(&self) -> String;
 }
@@ -32,7 +32,7 @@ fn whole_number(text: &str) -> Result<i128, Wrong> {
 macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl Text for $number {
-            const KIND: Kind = Kind::Number;
+            const KIND: SettingKind = SettingKind::Number;
 
             fn read(text: &str) -> Result<$number, Wrong> {
                 let number = whole_number(text)?;
@@ -52,7 +52,7 @@ macro_rules! numbers {
 numbers!(u16, u32, u64, i64);
 
 impl Text for bool {
-    const KIND: Kind = Kind::YesNo;
+    const KIND: SettingKind = SettingKind::YesNo;
 
     fn read(text: &str) -> Result<bool, Wrong> {
         match &text.to_ascii_lowercase()[..] {
@@ -78,7 +78,7 @@ impl Text for String {
 }
 
 impl Text for Duration {
-    const KIND: Kind = Kind::Number;
+    const KIND: SettingKind = SettingKind::Number;
 
     fn read(text: &str) -> Result<Duration, Wrong> {
         let seconds = u64::try_from(whole_number(text)?).ok().filter(|s| *s <= i32::MAX as u64);
@@ -264,7 +264,7 @@ pub enum DebugCommand {
 
 /// The I/O driver for the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
+pub enum IoDriver {
     /// io_uring if it is available, otherwise epoll.
     Auto,
     /// Always io_uring.
@@ -311,7 +311,7 @@ pub enum LogFormat {
 
 choices! {
     PollPolicy { "adaptive" => PollPolicy::Adaptive, "busy" => PollPolicy::Busy, "sleep" => PollPolicy::Sleep }
-    Driver { "auto" => Driver::Auto, "uring" => Driver::Uring, "epoll" => Driver::Epoll }
+    IoDriver { "auto" => IoDriver::Auto, "uring" => IoDriver::Uring, "epoll" => IoDriver::Epoll }
     Durability {
         "auto" => Durability::Auto,
         "none" => Durability::None,

@@ -2,15 +2,17 @@
 
 mod undone;
 
-use super::foresight::foresee;
-use super::gate::{self, Attempt, Meter};
+use super::admission::{self, AnsweredCommand, Meter};
 use super::http;
-use super::queue::{Kept, Queue, Waiting};
+use super::prefetch::prefetch;
+use super::queue::{ParkedRequest, Queue, RequestState};
 use super::scope::{crosses_slots, scope_of};
-use super::waits::{Cause, Ticket, Waits};
-use crate::Configuration;
+use super::waits::{Cause, WaiterId, Waits};
+use crate::ServerConfiguration;
 use crate::backend::Backend;
-use crate::commands::{CROSS_SLOT, Call, Command, Refusal, Transaction, Unblocked, Undone, flag};
+use crate::commands::{
+    CROSS_SLOT, Call, Command, QueuedTransaction, Refusal, Unblocked, Undone, flag,
+};
 use crate::operators::clients::{Facts, Traffic};
 use crate::operators::pause::Paused;
 use crate::session::Session;
@@ -27,7 +29,7 @@ const SKIPPED_BYTES_MAX: usize = 512 << 20;
 
 /// Returns the limits of a connection's requests. Arguments larger than any value are skipped
 /// without buffering, and their request is refused. Unauthenticated clients have much lower limits.
-fn limits(configuration: &Configuration, is_authenticated: bool) -> RequestLimits {
+fn limits(configuration: &ServerConfiguration, is_authenticated: bool) -> RequestLimits {
     let all = RequestLimits {
         bulk_bytes_max: configuration.bulk_bytes_max.0,
         skipped_bytes_max: SKIPPED_BYTES_MAX,
@@ -45,7 +47,7 @@ fn limits(configuration: &Configuration, is_authenticated: bool) -> RequestLimit
 }
 
 /// State shared by all executions of one call.
-pub(crate) struct Turn<'t> {
+pub(crate) struct ConnectionTurn<'t> {
     pub(crate) backend: &'t mut Backend,
     pub(crate) waits: &'t mut Waits,
     pub(crate) now: Instant,
@@ -55,15 +57,15 @@ pub(crate) struct Turn<'t> {
     pub(crate) is_last: bool,
 }
 
-impl<'t> Turn<'t> {
+impl<'t> ConnectionTurn<'t> {
     /// Returns the state for requests of one connection, before the first is executed.
     pub(crate) fn new(
         backend: &'t mut Backend,
         waits: &'t mut Waits,
         now: Instant,
         wall: UnixMillis,
-    ) -> Turn<'t> {
-        Turn { backend, waits, now, wall, meter: Meter::default(), is_last: true }
+    ) -> ConnectionTurn<'t> {
+        ConnectionTurn { backend, waits, now, wall, meter: Meter::default(), is_last: true }
     }
 }
 
@@ -72,12 +74,12 @@ impl<'t> Turn<'t> {
 pub(crate) struct Received {
     /// Bytes of the input that were processed.
     pub(crate) consumed: usize,
-    pub(crate) next: Next,
+    pub(crate) next: ConnectionAction,
 }
 
 /// The next state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum ConnectionAction {
     /// Continue to read.
     Read,
     /// Too many requests are unfinished: read no input until some are answered.
@@ -87,7 +89,7 @@ pub(crate) enum Next {
 }
 
 /// The connection of one client.
-pub(crate) struct Client {
+pub(crate) struct RedisClient {
     parser: RequestParser,
     conversation: Conversation,
     is_paused: bool,
@@ -105,29 +107,29 @@ struct Conversation {
 }
 
 /// The outcome of a request that arrives between `MULTI` and `EXEC`.
-enum Collected {
+enum CollectOutcome {
     /// The request was queued or refused, with this reply.
     Answered(Vec<u8>),
     /// The request ends the collection, and is executed with the collected transaction.
-    Over(Option<Transaction>),
+    Over(Option<QueuedTransaction>),
 }
 
 /// The outcome of an execution.
-enum Outcome {
+enum ExecutionOutcome {
     Replied,
     Wait(Cause),
 }
 
-impl Client {
+impl RedisClient {
     /// Creates the client of a new connection.
     pub(crate) fn new(
         id: ConnectionId,
         facts: Arc<Facts>,
-        configuration: &Configuration,
-    ) -> Client {
+        configuration: &ServerConfiguration,
+    ) -> RedisClient {
         let is_authenticated = !configuration.needs_password();
         let session = Session::new(facts, is_authenticated);
-        Client {
+        RedisClient {
             parser: RequestParser::new(limits(configuration, is_authenticated)),
             conversation: Conversation { id, session, queue: Queue::default() },
             is_paused: false,
@@ -161,37 +163,37 @@ impl Client {
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
-        turn: &mut Turn<'_>,
+        turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
     ) -> Received {
         let conversation = &mut self.conversation;
         let before = out.len();
         let mut rest = input;
-        let mut foreseen = 0;
+        let mut prefetched = 0;
         let mut requests = 0;
         self.is_paused = false;
         let next = loop {
             if conversation.queue.is_full() {
-                break Next::Pause;
+                break ConnectionAction::Pause;
             }
             let is_paused = || turn.backend.operators.pause.at(turn.now) == Some(Paused::All);
             if !rest.is_empty() && is_paused() {
                 self.is_paused = true;
-                break Next::Pause;
+                break ConnectionAction::Pause;
             }
             if out.len() > CLIENT_BACKLOG_MAX {
-                break Next::Read;
+                break ConnectionAction::Read;
             }
             if conversation.session.is_authenticated != self.is_trusted {
                 self.is_trusted = conversation.session.is_authenticated;
                 self.parser.set_limits(limits(&turn.backend.configuration, self.is_trusted));
             }
-            if foreseen == 0 {
-                foreseen = foresee(rest, conversation.session.table, &mut turn.backend.engine);
+            if prefetched == 0 {
+                prefetched = prefetch(rest, conversation.session.table, &mut turn.backend.engine);
             }
-            foreseen = foreseen.saturating_sub(1);
+            prefetched = prefetched.saturating_sub(1);
             match self.parser.next(&mut rest) {
-                Ok(None) => break Next::Read,
+                Ok(None) => break ConnectionAction::Read,
                 Ok(Some(request)) => {
                     requests += 1;
                     turn.is_last = rest.is_empty();
@@ -202,7 +204,7 @@ impl Client {
                 }
                 Err(error) => {
                     requests += 1;
-                    conversation.passed_by(&format!("ERR {error}"), turn, out);
+                    conversation.answer_skipped(&format!("ERR {error}"), turn, out);
                 }
             }
             if conversation.session.closing {
@@ -210,7 +212,7 @@ impl Client {
             }
         };
         turn.meter.finish(turn.backend, turn.now);
-        conversation.tell(self.is_paused, turn.now, requests);
+        conversation.publish(self.is_paused, turn.now, requests);
         conversation.session.facts.add_traffic(Traffic {
             read: (input.len() - rest.len()) as u64,
             written: (out.len() - before) as u64,
@@ -221,8 +223,8 @@ impl Client {
         Received { consumed: input.len() - rest.len(), next }
     }
 
-    /// Returns how many bytes beyond the point where [`Client::receive`] stopped must arrive before
-    /// another call makes progress. 0: any number may help.
+    /// Returns how many bytes beyond the point where [`RedisClient::receive`] stopped must arrive
+    /// before another call makes progress. 0: any number may help.
     pub(crate) fn wanted(&self) -> usize {
         self.parser.wanted()
     }
@@ -233,11 +235,11 @@ impl Client {
         &mut self,
         number: u64,
         answer: Option<Answer>,
-        turn: &mut Turn<'_>,
+        turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> ConnectionAction {
         let next = self.conversation.retry(number, answer, turn, out);
-        self.conversation.tell(self.is_paused, turn.now, 0);
+        self.conversation.publish(self.is_paused, turn.now, 0);
         next
     }
 
@@ -250,47 +252,52 @@ impl Client {
     pub(crate) fn unblock(
         &mut self,
         how: Unblocked,
-        turn: &mut Turn<'_>,
+        turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> ConnectionAction {
         let queue = &mut self.conversation.queue;
         let Some(number) = queue.waiting_for_replicas() else { return self.conversation.next() };
         if let Some(waiting) = queue.waiting(number) {
-            waiting.kept.past.unblocked = Some(how);
+            waiting.state.past.unblocked = Some(how);
         }
         self.retry(number, None, turn, out)
     }
 
     /// Processes the end of the client's input. Requests already received are still answered.
-    pub(crate) fn end(&mut self) -> Next {
+    pub(crate) fn end(&mut self) -> ConnectionAction {
         self.conversation.session.closing = true;
         self.conversation.next()
     }
 
     /// Answers a request that has waited too long with an error, or extends its wait.
-    pub(crate) fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
+    pub(crate) fn give_up(
+        &mut self,
+        number: u64,
+        turn: &mut ConnectionTurn<'_>,
+        out: &mut Vec<u8>,
+    ) -> ConnectionAction {
         let next = self.conversation.give_up(number, turn, out);
-        self.conversation.tell(self.is_paused, turn.now, 0);
+        self.conversation.publish(self.is_paused, turn.now, 0);
         next
     }
 }
 
 impl Conversation {
     /// Returns the connection's next state.
-    fn next(&self) -> Next {
+    fn next(&self) -> ConnectionAction {
         match (self.session.closing, self.queue.is_empty()) {
-            (true, true) => Next::Close,
-            (true, false) => Next::Pause,
-            (false, _) if self.queue.is_full() => Next::Pause,
-            (false, _) => Next::Read,
+            (true, true) => ConnectionAction::Close,
+            (true, false) => ConnectionAction::Pause,
+            (false, _) if self.queue.is_full() => ConnectionAction::Pause,
+            (false, _) => ConnectionAction::Read,
         }
     }
 
     /// Publishes the connection's state to other connections, after `requests` more requests.
-    fn tell(&mut self, is_paused: bool, now: Instant, requests: u64) {
+    fn publish(&mut self, is_paused: bool, now: Instant, requests: u64) {
         self.session.is_blocked = is_paused || !self.queue.is_empty();
         self.session.is_waiting = self.queue.waiting_for_replicas().is_some();
-        self.session.tell(now, requests);
+        self.session.publish(now, requests);
     }
 
     /// Writes a protocol error as the last reply, since the stream cannot be parsed further.
@@ -305,11 +312,11 @@ impl Conversation {
     }
 
     /// Answers a request that was skipped because it is too long.
-    fn passed_by(&mut self, text: &str, turn: &Turn<'_>, out: &mut Vec<u8>) {
+    fn answer_skipped(&mut self, text: &str, turn: &ConnectionTurn<'_>, out: &mut Vec<u8>) {
         if let Some(transaction) = &mut self.session.collecting {
             transaction.fail();
         }
-        gate::count_refusal(None, text, turn.backend);
+        admission::count_refusal(None, text, turn.backend);
         let mut reply = Vec::new();
         if self.session.takes_reply() {
             ReplyWriter::new(self.session.protocol, &mut reply).error(text);
@@ -320,11 +327,16 @@ impl Conversation {
         }
     }
 
-    fn request(&mut self, request: BorrowedRequest<'_>, turn: &mut Turn<'_>, out: &mut Vec<u8>) {
-        let mut kept = Kept::default();
+    fn request(
+        &mut self,
+        request: BorrowedRequest<'_>,
+        turn: &mut ConnectionTurn<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let mut state = RequestState::default();
         if self.session.collecting.is_some() {
             match self.collect(request, turn) {
-                Collected::Answered(mut reply) => {
+                CollectOutcome::Answered(mut reply) => {
                     if !self.session.takes_reply() {
                         reply.clear();
                     }
@@ -333,50 +345,56 @@ impl Conversation {
                         false => self.queue.push_done(reply),
                     };
                 }
-                Collected::Over(transaction) => kept.transaction = transaction,
+                CollectOutcome::Over(transaction) => state.transaction = transaction,
             }
         }
         if self.queue.is_empty() {
             let before = out.len();
-            match self.execute(request, &mut kept, turn, out) {
-                Outcome::Replied if self.session.takes_reply() => {}
-                Outcome::Replied => out.truncate(before),
-                Outcome::Wait(cause) => {
+            match self.execute(request, &mut state, turn, out) {
+                ExecutionOutcome::Replied if self.session.takes_reply() => {}
+                ExecutionOutcome::Replied => out.truncate(before),
+                ExecutionOutcome::Wait(cause) => {
                     out.truncate(before);
-                    self.park(request, Some(cause), kept, turn);
+                    self.park(request, Some(cause), state, turn);
                 }
             }
             return;
         }
         let scope = scope_of(request, &self.session, &turn.backend.engine);
         if !self.queue.may_overtake(&scope) && !planted::is(Bug::KeyOvertaken) {
-            return self.park(request, None, kept, turn);
+            return self.park(request, None, state, turn);
         }
         let mut reply = Vec::new();
-        match self.execute(request, &mut kept, turn, &mut reply) {
-            Outcome::Replied if planted::is(Bug::ReplyOvertakes) => out.extend_from_slice(&reply),
-            Outcome::Replied => {
+        match self.execute(request, &mut state, turn, &mut reply) {
+            ExecutionOutcome::Replied if planted::is(Bug::ReplyOvertakes) => {
+                out.extend_from_slice(&reply)
+            }
+            ExecutionOutcome::Replied => {
                 if !self.session.takes_reply() {
                     reply.clear();
                 }
                 self.queue.push_done(reply);
             }
-            Outcome::Wait(cause) => self.park(request, Some(cause), kept, turn),
+            ExecutionOutcome::Wait(cause) => self.park(request, Some(cause), state, turn),
         }
     }
 
     /// Processes a request between `MULTI` and `EXEC`. Nothing is executed before `EXEC`, and
     /// parsing alone decides what is queued, so a client can send further requests without waiting.
-    fn collect(&mut self, request: BorrowedRequest<'_>, turn: &Turn<'_>) -> Collected {
+    fn collect(
+        &mut self,
+        request: BorrowedRequest<'_>,
+        turn: &ConnectionTurn<'_>,
+    ) -> CollectOutcome {
         let command = Command::of(request.name(), request.get(1));
         let ends = command
             .is_ok_and(|command| command.has(flag::ENDS_MULTI) && command.takes(request.len()));
         let Some(transaction) = self.session.collecting.as_mut().filter(|_| !ends) else {
-            return Collected::Over(self.session.collecting.take());
+            return CollectOutcome::Over(self.session.collecting.take());
         };
         if command.is_err() && http::is_request(request.name()) {
             http::refuse(&mut self.session, turn);
-            return Collected::Answered(Vec::new());
+            return CollectOutcome::Answered(Vec::new());
         }
         if let Ok(command) = command {
             self.session.command = Some(command.number() as u16);
@@ -392,38 +410,38 @@ impl Conversation {
         match added {
             Ok(()) => writer.simple("QUEUED"),
             Err(text) => {
-                gate::count_refusal(command.ok(), &text, turn.backend);
+                admission::count_refusal(command.ok(), &text, turn.backend);
                 writer.error(text);
             }
         }
-        Collected::Answered(reply)
+        CollectOutcome::Answered(reply)
     }
 
     fn park(
         &mut self,
         request: BorrowedRequest<'_>,
         cause: Option<Cause>,
-        mut kept: Kept,
-        turn: &mut Turn<'_>,
+        mut state: RequestState,
+        turn: &mut ConnectionTurn<'_>,
     ) {
-        kept.past.note(cause.as_ref(), turn.now);
-        kept.is_alone = Command::of(request.name(), request.get(1))
+        state.past.record(cause.as_ref(), turn.now);
+        state.is_alone = Command::of(request.name(), request.get(1))
             .is_ok_and(|command| command.has(flag::ALONE));
         // `CLIENT REPLY` and similar commands decide about their own reply when they are executed.
-        kept.is_silent = !kept.is_alone && !self.session.takes_reply();
-        let number = self.queue.push_waiting(Waiting {
+        state.is_silent = !state.is_alone && !self.session.takes_reply();
+        let number = self.queue.push_waiting(ParkedRequest {
             request: request.to_owned(),
             scope: scope_of(request, &self.session, &turn.backend.engine),
             table: self.session.table,
             protocol: self.session.protocol,
             cause: cause.clone(),
-            kept,
+            state,
         });
         turn.backend.counts.parked.add(1);
-        let ticket = Ticket { connection: self.id, number };
-        turn.waits.limit(ticket, turn.now);
+        let waiter = WaiterId { connection: self.id, number };
+        turn.waits.limit(waiter, turn.now);
         if let Some(cause) = cause {
-            turn.waits.add(ticket, &cause);
+            turn.waits.add(waiter, &cause);
         }
     }
 
@@ -431,69 +449,74 @@ impl Conversation {
         &mut self,
         number: u64,
         answer: Option<Answer>,
-        turn: &mut Turn<'_>,
+        turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> ConnectionAction {
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         if answer.is_some() {
-            waiting.kept.answer = answer;
-            waiting.kept.past.answers += 1;
+            waiting.state.answer = answer;
+            waiting.state.past.answers += 1;
         }
-        let mut due = Some(number);
-        while let Some(number) = due {
+        let mut runnable = Some(number);
+        while let Some(number) = runnable {
             self.execute_waiting(number, turn);
             self.queue.take_replies(out);
-            due = self.queue.next_due().filter(|_| !planted::is(Bug::TurnForgotten));
+            runnable = self.queue.next_runnable().filter(|_| !planted::is(Bug::TurnForgotten));
         }
         self.next()
     }
 
-    fn execute_waiting(&mut self, number: u64, turn: &mut Turn<'_>) {
+    fn execute_waiting(&mut self, number: u64, turn: &mut ConnectionTurn<'_>) {
         let Some(waiting) = self.queue.waiting(number) else { return };
         let request = waiting.request.clone();
-        let mut kept = std::mem::take(&mut waiting.kept);
+        let mut state = std::mem::take(&mut waiting.state);
         let current = (self.session.table, self.session.protocol);
         (self.session.table, self.session.protocol) = (waiting.table, waiting.protocol);
         let mut reply = Vec::new();
-        let outcome = self.execute(request.request(), &mut kept, turn, &mut reply);
+        let outcome = self.execute(request.request(), &mut state, turn, &mut reply);
         // Nothing was parsed after an `ALONE` command, so its table and protocol apply.
-        if !kept.is_alone {
+        if !state.is_alone {
             (self.session.table, self.session.protocol) = current;
         }
         match outcome {
-            Outcome::Replied => {
-                if kept.is_silent || (kept.is_alone && !self.session.takes_reply()) {
+            ExecutionOutcome::Replied => {
+                if state.is_silent || (state.is_alone && !self.session.takes_reply()) {
                     reply.clear();
                 }
                 self.queue.finish(number, reply);
             }
-            Outcome::Wait(cause) => {
-                kept.past.note(Some(&cause), turn.now);
-                turn.waits.add(Ticket { connection: self.id, number }, &cause);
+            ExecutionOutcome::Wait(cause) => {
+                state.past.record(Some(&cause), turn.now);
+                turn.waits.add(WaiterId { connection: self.id, number }, &cause);
                 if let Some(waiting) = self.queue.waiting(number) {
                     waiting.cause = Some(cause);
-                    waiting.kept = kept;
+                    waiting.state = state;
                 }
             }
         }
     }
 
-    fn give_up(&mut self, number: u64, turn: &mut Turn<'_>, out: &mut Vec<u8>) -> Next {
-        let ticket = Ticket { connection: self.id, number };
+    fn give_up(
+        &mut self,
+        number: u64,
+        turn: &mut ConnectionTurn<'_>,
+        out: &mut Vec<u8>,
+    ) -> ConnectionAction {
+        let waiter = WaiterId { connection: self.id, number };
         let Some(waiting) = self.queue.waiting(number) else {
-            turn.waits.give_up(ticket);
+            turn.waits.give_up(waiter);
             return self.next();
         };
-        let is_long = waiting.cause == Some(Cause::Turn) && waiting.kept.walk.is_some();
+        let is_long = waiting.cause == Some(Cause::Turn) && waiting.state.scan.is_some();
         let is_paused = turn.backend.operators.pause.at(turn.now).is_some();
         let is_patient = matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_)));
         if is_long || is_paused || is_patient {
             // The request makes progress, or the duration of its wait is intended.
-            turn.waits.limit(ticket, turn.now);
+            turn.waits.limit(waiter, turn.now);
             return self.next();
         }
         let mut reply = Vec::new();
-        let is_silent = waiting.kept.is_silent;
+        let is_silent = waiting.state.is_silent;
         let text = match waiting.cause == Some(Cause::Memory) {
             true => "TRYAGAIN No memory became free in time, please try again",
             false => "TRYAGAIN The data did not become available in time, please try again",
@@ -502,11 +525,11 @@ impl Conversation {
         if is_silent {
             reply.clear();
         }
-        turn.waits.give_up(ticket);
+        turn.waits.give_up(waiter);
         self.queue.finish(number, reply);
         self.queue.take_replies(out);
-        match self.queue.next_due() {
-            Some(due) => self.retry(due, None, turn, out),
+        match self.queue.next_runnable() {
+            Some(runnable) => self.retry(runnable, None, turn, out),
             None => self.next(),
         }
     }
@@ -515,10 +538,10 @@ impl Conversation {
     fn execute(
         &mut self,
         request: BorrowedRequest<'_>,
-        kept: &mut Kept,
-        turn: &mut Turn<'_>,
+        state: &mut RequestState,
+        turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
-    ) -> Outcome {
+    ) -> ExecutionOutcome {
         let mut few: [&[u8]; 8] = [&[]; 8];
         let many: Vec<&[u8]>;
         let args = match few.get_mut(..request.len()) {
@@ -537,27 +560,27 @@ impl Conversation {
             Ok(command) => command,
             Err(_) if http::is_request(args[0]) => {
                 http::refuse(&mut self.session, turn);
-                return Outcome::Replied;
+                return ExecutionOutcome::Replied;
             }
             Err(unknown) => {
                 ReplyWriter::new(protocol, out).error(unknown.text(args));
                 turn.backend.counts.error(&out[before + 1..]);
-                return Outcome::Replied;
+                return ExecutionOutcome::Replied;
             }
         };
-        gate::begin(command, turn);
+        admission::begin(command, turn);
         let number = command.number();
         self.session.command = Some(number as u16);
         let admitted = match command.takes(args.len()) {
             false => Err(Refusal::Arity.into()),
-            true => gate::admit(command, kept, &self.session, turn),
+            true => admission::admit(command, state, &self.session, turn),
         };
         let mut call = Call {
             args,
-            answer: kept.answer.as_ref(),
-            transaction: kept.transaction.as_ref(),
-            past: kept.past,
-            walk: &mut kept.walk,
+            answer: state.answer.as_ref(),
+            transaction: state.transaction.as_ref(),
+            past: state.past,
+            scan: &mut state.scan,
             backend: turn.backend,
             session: &mut self.session,
             reply: ReplyWriter::new(protocol, out),
@@ -570,14 +593,14 @@ impl Conversation {
             false => (command.handler)(&mut call),
         });
         let outcome = match done {
-            Ok(()) => Outcome::Replied,
+            Ok(()) => ExecutionOutcome::Replied,
             Err(undone) => {
                 out.truncate(before);
                 self.undone(undone, command, args, turn, out)
             }
         };
-        if let Outcome::Replied = outcome {
-            let attempt = Attempt { command, number, args, is_admitted };
+        if let ExecutionOutcome::Replied = outcome {
+            let attempt = AnsweredCommand { command, number, args, is_admitted };
             attempt.count(&out[before..], &self.session, turn);
         }
         outcome

@@ -5,7 +5,7 @@
 //! body lines are executed. Every such request has a line that begins with `POST` or `Host:`, so
 //! the server closes the connection there, as Redis does since 3.2.7.
 
-use super::client::Turn;
+use super::client::ConnectionTurn;
 use crate::session::Session;
 
 /// Returns whether a request of this name is a line of an HTTP request.
@@ -15,7 +15,7 @@ pub(super) fn is_request(name: &[u8]) -> bool {
 
 /// Closes the connection and logs a warning, at most once per minute.
 #[cold]
-pub(super) fn refuse(session: &mut Session, turn: &Turn<'_>) {
+pub(super) fn refuse(session: &mut Session, turn: &ConnectionTurn<'_>) {
     session.closing = true;
     if turn.backend.operators.attacks.is_due(turn.now) {
         tracing::warn!(

@@ -3,19 +3,19 @@
 //!
 //! A request is executed as soon as it is parsed, and its reply goes straight into the connection's
 //! output. Only if the store cannot serve it now, the request is copied into the connection's
-//! [`queue`] and parked under a ticket in [`waits`]. Later requests on other keys continue, and
+//! [`queue`] and parked under a waiter id in [`waits`]. Later requests on other keys continue, and
 //! their replies queue behind it.
 //!
 //! The front end does not know sockets: bytes come in, bytes go out into a buffer.
 
+mod admission;
 mod client;
-mod foresight;
-mod gate;
 mod http;
+mod prefetch;
 mod queue;
 mod scope;
 mod waits;
 
-pub(crate) use client::{Client, Next, Turn};
-pub(crate) use foresight::foresee_clients;
-pub(crate) use waits::{Cause, Ticket, Waits};
+pub(crate) use client::{ConnectionAction, ConnectionTurn, RedisClient};
+pub(crate) use prefetch::prefetch_clients;
+pub(crate) use waits::{Cause, WaiterId, Waits};

@@ -4,12 +4,12 @@
 //! uses any of its keys. If it overtakes others, its reply waits here. Requests that read unnamed
 //! keys run alone.
 //!
-//! Each key has a queue of the requests that wait for it (a *lane*). Requests that run alone are
-//! barriers (*walls*). Both find the next runnable request without a scan over all waiting
-//! requests, which are many after a range was unavailable for a while.
+//! Each key has a queue of the requests that wait for it. Requests that run alone are barriers.
+//! Both find the next runnable request without a scan over all waiting requests, which are many
+//! after a range was unavailable for a while.
 
 use super::waits::Cause;
-use crate::commands::{Past, Transaction, Walk};
+use crate::commands::{KeyspaceScan, Past, QueuedTransaction};
 use resp::{OwnedRequest, Protocol};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use types::{KeyHash, TableId};
@@ -39,7 +39,7 @@ impl Scope {
 
 /// A request that was not executed. A retry starts it from the beginning.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct ParkedRequest {
     pub(crate) request: OwnedRequest,
     pub(crate) scope: Scope,
     /// The connection's table and protocol when the request was parsed.
@@ -47,12 +47,12 @@ pub(crate) struct Waiting {
     pub(crate) protocol: Protocol,
     /// The cause of the wait; `None` if the request waits only for earlier requests.
     pub(crate) cause: Option<Cause>,
-    pub(crate) kept: Kept,
+    pub(crate) state: RequestState,
 }
 
 /// State that a request keeps from one execution to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct RequestState {
     /// True if the reply is not sent: see `CLIENT REPLY`.
     pub(crate) is_silent: bool,
     /// True if no later request is parsed before this one is done.
@@ -61,16 +61,16 @@ pub(crate) struct Kept {
     pub(crate) answer: Option<Answer>,
     pub(crate) past: Past,
     /// The position of a command that takes several turns.
-    pub(crate) walk: Option<Walk>,
+    pub(crate) scan: Option<KeyspaceScan>,
     /// The transaction that `EXEC` executes, complete since `EXEC` was parsed.
-    pub(crate) transaction: Option<Transaction>,
+    pub(crate) transaction: Option<QueuedTransaction>,
 }
 
 #[derive(Debug)]
 enum Unfinished {
     /// An executed request. Its reply waits for those of earlier requests.
     Done(Vec<u8>),
-    Waiting(Box<Waiting>),
+    Waiting(Box<ParkedRequest>),
 }
 
 /// The unfinished requests of one connection, in order of arrival.
@@ -81,11 +81,11 @@ pub(crate) struct Queue {
     requests: VecDeque<Unfinished>,
     bytes: usize,
     /// Per-key queues: the requests that wait for each key, in order. No queue is empty.
-    lanes: HashMap<(TableId, KeyHash), VecDeque<u64>>,
+    key_queues: HashMap<(TableId, KeyHash), VecDeque<u64>>,
     /// Barriers: requests that wait to run alone.
-    walls: BTreeSet<u64>,
+    barriers: BTreeSet<u64>,
     /// Requests that became first in all their queues, some of which were executed since.
-    due: BTreeSet<u64>,
+    runnable: BTreeSet<u64>,
 }
 
 /// Unfinished requests of one connection at which reading stops.
@@ -106,7 +106,7 @@ impl Queue {
     /// Returns whether the last request must be done before the next is parsed.
     fn ends_alone(&self) -> bool {
         match self.requests.back() {
-            Some(Unfinished::Waiting(waiting)) => waiting.kept.is_alone,
+            Some(Unfinished::Waiting(waiting)) => waiting.state.is_alone,
             Some(Unfinished::Done(_)) | None => false,
         }
     }
@@ -116,7 +116,8 @@ impl Queue {
         match scope {
             Scope::Nothing => true,
             Scope::Keys(..) => {
-                self.walls.is_empty() && scope.places().all(|key| !self.lanes.contains_key(&key))
+                self.barriers.is_empty()
+                    && scope.places().all(|key| !self.key_queues.contains_key(&key))
             }
             Scope::Everything => self.begins_with_nothing(self.requests.len()),
         }
@@ -136,8 +137,9 @@ impl Queue {
             Scope::Nothing => true,
             Scope::Keys(..) => {
                 let is_first =
-                    |key| self.lanes.get(&key).and_then(|it| it.front()) == Some(&number);
-                self.walls.first().is_none_or(|wall| *wall > number) && scope.places().all(is_first)
+                    |key| self.key_queues.get(&key).and_then(|it| it.front()) == Some(&number);
+                self.barriers.first().is_none_or(|barrier| *barrier > number)
+                    && scope.places().all(is_first)
             }
             Scope::Everything => self.begins_with_nothing((number - self.first) as usize),
         }
@@ -150,18 +152,18 @@ impl Queue {
     }
 
     /// Adds a request and returns its number.
-    pub(crate) fn push_waiting(&mut self, waiting: Waiting) -> u64 {
+    pub(crate) fn push_waiting(&mut self, waiting: ParkedRequest) -> u64 {
         let number = self.first + self.requests.len() as u64;
         self.bytes += waiting.request.held_bytes();
         for key in waiting.scope.places() {
-            let lane = self.lanes.entry(key).or_default();
+            let key_queue = self.key_queues.entry(key).or_default();
             // The request may name a key twice.
-            if lane.back() != Some(&number) {
-                lane.push_back(number);
+            if key_queue.back() != Some(&number) {
+                key_queue.push_back(number);
             }
         }
         if waiting.scope == Scope::Everything {
-            self.walls.insert(number);
+            self.barriers.insert(number);
         }
         self.requests.push_back(Unfinished::Waiting(Box::new(waiting)));
         number
@@ -172,7 +174,7 @@ impl Queue {
     }
 
     /// Returns the request of this number, if it was not executed yet.
-    pub(crate) fn waiting(&mut self, number: u64) -> Option<&mut Waiting> {
+    pub(crate) fn waiting(&mut self, number: u64) -> Option<&mut ParkedRequest> {
         let at = self.place(number)?;
         match self.requests.get_mut(at)? {
             Unfinished::Waiting(waiting) => Some(waiting),
@@ -200,16 +202,16 @@ impl Queue {
     }
 
     /// Returns the first runnable request.
-    pub(crate) fn next_due(&mut self) -> Option<u64> {
-        while let Some(&number) = self.due.first() {
+    pub(crate) fn next_runnable(&mut self) -> Option<u64> {
+        while let Some(&number) = self.runnable.first() {
             if self.waits_for_turn(number) {
                 return Some(number);
             }
-            self.due.remove(&number);
+            self.runnable.remove(&number);
         }
-        let wall = *self.walls.first()?;
-        let is_due = self.waits_for_turn(wall) && self.is_turn(wall, &Scope::Everything);
-        is_due.then_some(wall)
+        let barrier = *self.barriers.first()?;
+        let is_runnable = self.waits_for_turn(barrier) && self.is_turn(barrier, &Scope::Everything);
+        is_runnable.then_some(barrier)
     }
 
     /// Returns whether the request waits only for earlier requests.
@@ -236,20 +238,20 @@ impl Queue {
     /// Removes a finished request from its queues, and finds the requests that become runnable.
     fn make_way(&mut self, number: u64, scope: &Scope) {
         for key in scope.places() {
-            let Some(lane) = self.lanes.get_mut(&key) else { continue };
+            let Some(key_queue) = self.key_queues.get_mut(&key) else { continue };
             // The request is the first, unless it timed out before its turn.
-            if let Some(at) = lane.iter().position(|waiting| *waiting == number) {
-                lane.remove(at);
+            if let Some(at) = key_queue.iter().position(|waiting| *waiting == number) {
+                key_queue.remove(at);
             }
-            match lane.front().copied() {
+            match key_queue.front().copied() {
                 Some(next) => self.note_if_due(next),
-                None => drop(self.lanes.remove(&key)),
+                None => drop(self.key_queues.remove(&key)),
             }
         }
-        if self.walls.remove(&number) {
+        if self.barriers.remove(&number) {
             let end = self.first + self.requests.len() as u64;
-            let next_wall = self.walls.range(number..).next().copied();
-            (number + 1..next_wall.unwrap_or(end)).for_each(|next| self.note_if_due(next));
+            let next_barrier = self.barriers.range(number..).next().copied();
+            (number + 1..next_barrier.unwrap_or(end)).for_each(|next| self.note_if_due(next));
         }
     }
 
@@ -259,7 +261,7 @@ impl Queue {
             && waiting.cause.is_none()
             && self.is_turn(number, &waiting.scope)
         {
-            self.due.insert(number);
+            self.runnable.insert(number);
         }
     }
 
@@ -279,18 +281,18 @@ mod tests {
     use super::*;
     use resp::{RequestLimits, RequestParser, RequestWriter};
 
-    fn waiting(keys: &[u64]) -> Waiting {
+    fn waiting(keys: &[u64]) -> ParkedRequest {
         let mut bytes = Vec::new();
         RequestWriter::write(&[b"GET", b"x"], &mut bytes);
         let mut parser = RequestParser::new(RequestLimits::default());
         let request = parser.next(&mut &bytes[..]).unwrap().unwrap().to_owned();
-        Waiting {
+        ParkedRequest {
             request,
             scope: keys_of(keys),
             table: TableId(0),
             protocol: Protocol::Resp2,
             cause: None,
-            kept: Kept::default(),
+            state: RequestState::default(),
         }
     }
 
@@ -326,9 +328,9 @@ mod tests {
         assert!(queue.may_overtake(&Scope::Keys(TableId(1), vec![KeyHash(1)])));
         queue.waiting(first).unwrap().cause = Some(Cause::Held);
         let second = queue.push_waiting(waiting(&[2]));
-        assert_eq!(queue.next_due(), None);
+        assert_eq!(queue.next_runnable(), None);
         queue.finish(first, Vec::new());
-        assert_eq!(queue.next_due(), Some(second));
+        assert_eq!(queue.next_runnable(), Some(second));
     }
 
     #[test]
@@ -336,11 +338,11 @@ mod tests {
         let mut queue = Queue::default();
         let first = queue.push_waiting(waiting(&[1]));
         queue.push_done(Vec::new());
-        let scan = queue.push_waiting(Waiting { scope: Scope::Everything, ..waiting(&[]) });
+        let scan = queue.push_waiting(ParkedRequest { scope: Scope::Everything, ..waiting(&[]) });
         queue.finish(first, Vec::new());
-        assert_eq!(queue.next_due(), None, "replies have not been taken");
+        assert_eq!(queue.next_runnable(), None, "replies have not been taken");
         queue.take_replies(&mut Vec::new());
-        assert_eq!(queue.next_due(), Some(scan));
+        assert_eq!(queue.next_runnable(), Some(scan));
         assert!(!queue.may_overtake(&keys_of(&[7])));
         assert!(queue.may_overtake(&Scope::Nothing));
     }
@@ -378,14 +380,14 @@ mod tests {
         })
     }
 
-    fn naive_due(queue: &Queue) -> Option<u64> {
-        let due = queue.requests.iter().enumerate().find(|(at, request)| match request {
+    fn naive_runnable(queue: &Queue) -> Option<u64> {
+        let runnable = queue.requests.iter().enumerate().find(|(at, request)| match request {
             Unfinished::Done(_) => false,
             Unfinished::Waiting(waiting) => {
                 waiting.cause.is_none() && may_run(queue, *at, &waiting.scope)
             }
         });
-        due.map(|(at, _)| queue.first + at as u64)
+        runnable.map(|(at, _)| queue.first + at as u64)
     }
 
     #[test]
@@ -395,11 +397,14 @@ mod tests {
             let mut queue = Queue::default();
             for _ in 0..400 {
                 step(&mut queue, &mut random);
-                assert_eq!(queue.next_due(), naive_due(&queue), "seed {seed}");
+                assert_eq!(queue.next_runnable(), naive_runnable(&queue), "seed {seed}");
                 let waiting =
                     queue.requests.iter().filter(|it| matches!(it, Unfinished::Waiting(_)));
                 if waiting.count() == 0 {
-                    assert!(queue.lanes.is_empty() && queue.walls.is_empty(), "seed {seed}");
+                    assert!(
+                        queue.key_queues.is_empty() && queue.barriers.is_empty(),
+                        "seed {seed}"
+                    );
                 }
             }
         }
@@ -421,7 +426,7 @@ mod tests {
                     true => queue.push_done(Vec::new()),
                     false => {
                         let cause = is_first.then_some(Cause::Held);
-                        queue.push_waiting(Waiting { scope, cause, ..waiting(&[]) });
+                        queue.push_waiting(ParkedRequest { scope, cause, ..waiting(&[]) });
                     }
                 }
             }
@@ -433,10 +438,10 @@ mod tests {
                 }
             }
             6 => {
-                if let Some(due) = queue.next_due() {
+                if let Some(runnable) = queue.next_runnable() {
                     match random.below(3) {
-                        0 => queue.waiting(due).unwrap().cause = Some(Cause::Held),
-                        _ => queue.finish(due, Vec::new()),
+                        0 => queue.waiting(runnable).unwrap().cause = Some(Cause::Held),
+                        _ => queue.finish(runnable, Vec::new()),
                     }
                 }
             }

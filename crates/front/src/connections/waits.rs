@@ -1,18 +1,18 @@
 //! The parked requests of one reactor, by the cause of their wait.
 //!
-//! This module holds only tickets (waiter ids). The requests stay with their connections. A ticket
+//! This module holds only waiter ids. The requests stay with their connections. A waiter
 //! of a closed connection or finished request is harmless: its retry finds no request. Each wait
-//! has a deadline, after which the request times out. The tickets of timed-out requests are dropped
-//! in batches, so at most about half of all tickets are stale, however long a cause persists.
+//! has a deadline, after which the request times out. The waiters of timed-out requests are dropped
+//! in batches, so at most about half of all waiters are stale, however long a cause persists.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use types::ConnectionId;
 use types::{Instant, KeyHash, TableId};
 
-/// A request, by connection and number (a waiter id).
+/// A request, by connection and number (waiter id).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Ticket {
+pub(crate) struct WaiterId {
     pub(crate) connection: ConnectionId,
     pub(crate) number: u64,
 }
@@ -42,94 +42,94 @@ pub(crate) enum Cause {
 /// Longest wait of a request before it is answered with `-TRYAGAIN`.
 const PARK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Number of timed-out requests from which on their stale tickets are dropped.
+/// Number of timed-out requests from which on their stale waiters are dropped.
 const GIVEN_UP_MIN: usize = 1024;
 
 /// Most requests retried per turn: about half a millisecond of work.
 const RETRIES_MAX: usize = 512;
 
-/// The tickets of parked requests, by cause.
+/// The waiters of parked requests, by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    missing: HashMap<(TableId, KeyHash), Vec<Ticket>>,
-    /// Tickets in `missing`.
-    missing_tickets: usize,
-    /// Timed-out requests whose tickets may still be here.
-    given_up: HashSet<Ticket>,
-    progress: Vec<Ticket>,
-    held: Vec<Ticket>,
+    missing: HashMap<(TableId, KeyHash), Vec<WaiterId>>,
+    /// Waiters in `missing`.
+    missing_waiters: usize,
+    /// Timed-out requests whose waiters may still be here.
+    given_up: HashSet<WaiterId>,
+    progress: Vec<WaiterId>,
+    held: Vec<WaiterId>,
     /// Requests to retry, a bounded number per turn. So many may become runnable together that
     /// retrying all at once would delay all other clients.
-    turn: VecDeque<Ticket>,
-    paused: Vec<Ticket>,
+    turn: VecDeque<WaiterId>,
+    paused: Vec<WaiterId>,
     /// First come, first served.
-    memory: VecDeque<Ticket>,
+    memory: VecDeque<WaiterId>,
     /// True if memory was freed, and not all of `memory` has been retried since.
     has_memory_left: bool,
-    replicas: BTreeSet<Ticket>,
+    replicas: BTreeSet<WaiterId>,
     /// The time limits of `replicas`.
-    replicas_until: BTreeSet<(Instant, Ticket)>,
+    replicas_until: BTreeSet<(Instant, WaiterId)>,
     /// True if requests were added to `replicas` since the last check.
     has_new_replicas: bool,
-    answers: HashMap<u64, Ticket>,
+    answers: HashMap<u64, WaiterId>,
     /// Deadlines in ascending order, since all have the same timeout.
-    deadlines: VecDeque<(Instant, Ticket)>,
+    deadlines: VecDeque<(Instant, WaiterId)>,
 }
 
 impl Waits {
     /// Parks a request under a cause.
-    pub(crate) fn add(&mut self, ticket: Ticket, cause: &Cause) {
+    pub(crate) fn add(&mut self, waiter: WaiterId, cause: &Cause) {
         match cause {
             Cause::Missing(table, hashes) => {
                 for hash in hashes {
                     let waiting = self.missing.entry((*table, *hash)).or_default();
-                    if !waiting.contains(&ticket) {
-                        waiting.push(ticket);
-                        self.missing_tickets += 1;
+                    if !waiting.contains(&waiter) {
+                        waiting.push(waiter);
+                        self.missing_waiters += 1;
                     }
                 }
             }
-            Cause::Progress => self.progress.push(ticket),
-            Cause::Held => self.held.push(ticket),
-            Cause::Turn => self.turn.push_back(ticket),
-            Cause::Paused => self.paused.push(ticket),
+            Cause::Progress => self.progress.push(waiter),
+            Cause::Held => self.held.push(waiter),
+            Cause::Turn => self.turn.push_back(waiter),
+            Cause::Paused => self.paused.push(waiter),
             Cause::Replicas(until) => {
-                self.replicas.insert(ticket);
-                self.replicas_until.extend(until.map(|until| (until, ticket)));
+                self.replicas.insert(waiter);
+                self.replicas_until.extend(until.map(|until| (until, waiter)));
                 self.has_new_replicas = true;
             }
-            Cause::Memory => self.memory.push_back(ticket),
+            Cause::Memory => self.memory.push_back(waiter),
             Cause::Answer(request) => {
-                self.answers.insert(*request, ticket);
+                self.answers.insert(*request, waiter);
             }
         }
     }
 
     /// Starts the timeout of a request, when it is parked first.
-    pub(crate) fn limit(&mut self, ticket: Ticket, now: Instant) {
-        self.deadlines.push_back((now + PARK_TIMEOUT, ticket));
+    pub(crate) fn limit(&mut self, waiter: WaiterId, now: Instant) {
+        self.deadlines.push_back((now + PARK_TIMEOUT, waiter));
     }
 
     /// Takes the requests that wait for this record, which has arrived or does not exist.
-    pub(crate) fn take_missing(&mut self, table: TableId, hash: KeyHash) -> Vec<Ticket> {
-        let tickets = self.missing.remove(&(table, hash)).unwrap_or_default();
-        self.missing_tickets -= tickets.len();
-        tickets
+    pub(crate) fn take_missing(&mut self, table: TableId, hash: KeyHash) -> Vec<WaiterId> {
+        let waiters = self.missing.remove(&(table, hash)).unwrap_or_default();
+        self.missing_waiters -= waiters.len();
+        waiters
     }
 
-    /// Marks a request's tickets as stale, whatever the request waited for.
-    pub(crate) fn give_up(&mut self, ticket: Ticket) {
-        self.given_up.insert(ticket);
-        // Each scan passes over at most twice as many tickets as requests timed out since the
+    /// Marks a request's waiters as stale, whatever the request waited for.
+    pub(crate) fn give_up(&mut self, waiter: WaiterId) {
+        self.given_up.insert(waiter);
+        // Each scan passes over at most twice as many waiters as requests timed out since the
         // previous scan.
         if self.given_up.len() >= GIVEN_UP_MIN && 2 * self.given_up.len() >= self.standing() {
             self.drop_given_up();
         }
     }
 
-    /// Returns the number of tickets, without deadlines.
+    /// Returns the number of waiters, without deadlines.
     fn standing(&self) -> usize {
-        self.missing_tickets
+        self.missing_waiters
             + self.progress.len()
             + self.held.len()
             + self.turn.len()
@@ -141,20 +141,20 @@ impl Waits {
 
     fn drop_given_up(&mut self) {
         let given_up = std::mem::take(&mut self.given_up);
-        let waits = |ticket: &Ticket| !given_up.contains(ticket);
-        self.missing.retain(|_, tickets| {
-            tickets.retain(waits);
-            !tickets.is_empty()
+        let waits = |waiter: &WaiterId| !given_up.contains(waiter);
+        self.missing.retain(|_, waiters| {
+            waiters.retain(waits);
+            !waiters.is_empty()
         });
-        self.missing_tickets = self.missing.values().map(Vec::len).sum();
+        self.missing_waiters = self.missing.values().map(Vec::len).sum();
         self.progress.retain(waits);
         self.held.retain(waits);
         self.turn.retain(waits);
         self.paused.retain(waits);
         self.replicas.retain(waits);
-        self.replicas_until.retain(|(_, ticket)| waits(ticket));
+        self.replicas_until.retain(|(_, waiter)| waits(waiter));
         self.memory.retain(waits);
-        self.answers.retain(|_, ticket| waits(ticket));
+        self.answers.retain(|_, waiter| waits(waiter));
     }
 
     /// Schedules retries of all requests that wait for a migration's progress.
@@ -167,20 +167,20 @@ impl Waits {
     pub(crate) fn wake_for_new_tablets(&mut self) {
         self.turn.extend(self.held.drain(..));
         self.turn.extend(self.progress.drain(..));
-        self.missing_tickets = 0;
+        self.missing_waiters = 0;
         let mut missing: Vec<_> = self.missing.drain().collect();
         missing.sort_unstable_by_key(|(place, _)| *place);
-        self.turn.extend(missing.into_iter().flat_map(|(_, tickets)| tickets));
+        self.turn.extend(missing.into_iter().flat_map(|(_, waiters)| waiters));
     }
 
     /// Takes the requests to retry in this turn, at most `RETRIES_MAX`.
-    pub(crate) fn take_turn(&mut self) -> Vec<Ticket> {
+    pub(crate) fn take_turn(&mut self) -> Vec<WaiterId> {
         let count = self.turn.len().min(RETRIES_MAX);
         self.turn.drain(..count).collect()
     }
 
     /// Takes the requests that waited for the end of a pause.
-    pub(crate) fn take_paused(&mut self) -> Vec<Ticket> {
+    pub(crate) fn take_paused(&mut self) -> Vec<WaiterId> {
         std::mem::take(&mut self.paused)
     }
 
@@ -192,7 +192,7 @@ impl Waits {
 
     /// Takes the requests that wait for replicas, if `is_news` or if some were added since the last
     /// check.
-    pub(crate) fn take_replicas(&mut self, is_news: bool) -> BTreeSet<Ticket> {
+    pub(crate) fn take_replicas(&mut self, is_news: bool) -> BTreeSet<WaiterId> {
         if !std::mem::take(&mut self.has_new_replicas) && !is_news {
             return BTreeSet::new();
         }
@@ -206,23 +206,23 @@ impl Waits {
     }
 
     /// Takes the requests whose wait for replicas has reached its time limit.
-    pub(crate) fn take_impatient(&mut self, now: Instant) -> Vec<Ticket> {
+    pub(crate) fn take_impatient(&mut self, now: Instant) -> Vec<WaiterId> {
         let mut impatient = Vec::new();
-        while let Some((until, ticket)) = self.replicas_until.first().copied()
+        while let Some((until, waiter)) = self.replicas_until.first().copied()
             && until <= now
         {
             self.replicas_until.pop_first();
-            self.replicas.remove(&ticket);
-            impatient.push(ticket);
+            self.replicas.remove(&waiter);
+            impatient.push(waiter);
         }
         impatient
     }
 
-    /// Drops a closed connection's tickets that wait for replicas, possibly without limit.
+    /// Drops a closed connection's waiters that wait for replicas, possibly without limit.
     pub(crate) fn forget(&mut self, connection: ConnectionId) {
         if self.has_replicas() {
-            self.replicas.retain(|ticket| ticket.connection != connection);
-            self.replicas_until.retain(|(_, ticket)| ticket.connection != connection);
+            self.replicas.retain(|waiter| waiter.connection != connection);
+            self.replicas_until.retain(|(_, waiter)| waiter.connection != connection);
         }
     }
 
@@ -243,7 +243,7 @@ impl Waits {
     }
 
     /// Takes the first request that waits for memory.
-    pub(crate) fn take_for_memory(&mut self) -> Option<Ticket> {
+    pub(crate) fn take_for_memory(&mut self) -> Option<WaiterId> {
         let first = self.memory.pop_front();
         self.has_memory_left = !self.memory.is_empty();
         first
@@ -256,18 +256,18 @@ impl Waits {
     }
 
     /// Takes the request that waits for this answer of the coordinator or process.
-    pub(crate) fn take_answer(&mut self, request: u64) -> Option<Ticket> {
+    pub(crate) fn take_answer(&mut self, request: u64) -> Option<WaiterId> {
         self.answers.remove(&request)
     }
 
     /// Takes the requests that have timed out.
-    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<Ticket> {
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<WaiterId> {
         let mut expired = Vec::new();
-        while let Some((deadline, ticket)) = self.deadlines.front().copied()
+        while let Some((deadline, waiter)) = self.deadlines.front().copied()
             && deadline <= now
         {
             self.deadlines.pop_front();
-            expired.push(ticket);
+            expired.push(waiter);
         }
         expired
     }
@@ -288,23 +288,23 @@ impl Waits {
 mod tests {
     use super::*;
 
-    fn ticket(number: u64) -> Ticket {
-        Ticket { connection: ConnectionId::from_number(1), number }
+    fn waiter(number: u64) -> WaiterId {
+        WaiterId { connection: ConnectionId::from_number(1), number }
     }
 
     #[test]
     fn tickets_of_requests_that_were_given_up_do_not_pile_up() {
         let mut waits = Waits::default();
-        let living = ticket(0);
+        let living = waiter(0);
         waits.add(living, &Cause::Missing(TableId(0), vec![KeyHash(1)]));
         waits.add(living, &Cause::Held);
         for number in 1..20_000 {
             let hashes = vec![KeyHash(1), KeyHash(number)];
             let causes =
                 [Cause::Missing(TableId(0), hashes), Cause::Held, Cause::Memory, Cause::Progress];
-            waits.add(ticket(number), &causes[number as usize % causes.len()]);
-            waits.give_up(ticket(number));
-            assert!(waits.standing() <= 2 * (GIVEN_UP_MIN + 2), "{} tickets", waits.standing());
+            waits.add(waiter(number), &causes[number as usize % causes.len()]);
+            waits.give_up(waiter(number));
+            assert!(waits.standing() <= 2 * (GIVEN_UP_MIN + 2), "{} waiters", waits.standing());
         }
         assert!(waits.take_missing(TableId(0), KeyHash(1)).contains(&living));
         waits.wake_for_new_tablets();
@@ -313,6 +313,6 @@ mod tests {
             woken.extend(waits.take_turn());
         }
         assert!(woken.contains(&living), "who still waits is not forgotten");
-        assert_eq!(waits.missing_tickets, 0);
+        assert_eq!(waits.missing_waiters, 0);
     }
 }

@@ -5,7 +5,7 @@ mod fidelity;
 mod lengths;
 
 use super::*;
-use crate::Configuration;
+use crate::ServerConfiguration;
 use crate::operators::Operators;
 use node::Settings;
 use node::{Identity, Node};
@@ -64,18 +64,18 @@ struct World {
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 
 impl World {
-    fn new(configuration: Configuration) -> World {
+    fn new(configuration: ServerConfiguration) -> World {
         World::of(configuration, false)
     }
 
     /// Returns a server that is a member of a cluster.
     fn of_cluster() -> World {
-        let world = World::of(Configuration::default(), true);
+        let world = World::of(ServerConfiguration::default(), true);
         world.node.set_linked(true);
         world
     }
 
-    fn of(configuration: Configuration, is_cluster: bool) -> World {
+    fn of(configuration: ServerConfiguration, is_cluster: bool) -> World {
         let settings = Settings {
             host: "127.0.0.1".to_owned(),
             client_port: 6379,
@@ -228,7 +228,7 @@ const HERE: &str = "127.0.0.1:1000";
 #[test]
 fn who_does_nothing_for_too_long_is_sent_away() {
     let timeout = Duration::from_secs(10);
-    let mut world = World::new(Configuration { timeout, ..Configuration::default() });
+    let mut world = World::new(ServerConfiguration { timeout, ..ServerConfiguration::default() });
     let mut busy = world.connect(1, 0, HERE);
     let idle = world.connect(2, 0, HERE);
     for _ in 0..4 {
@@ -242,7 +242,7 @@ fn who_does_nothing_for_too_long_is_sent_away() {
 #[test]
 fn who_leaves_too_many_replies_is_sent_away_at_once_or_in_time() {
     let configuration = |text: &str| {
-        let mut configuration = Configuration::default();
+        let mut configuration = ServerConfiguration::default();
         let setting = crate::configuration::Setting::find("client-output-buffer-limit").unwrap();
         setting.set(&mut configuration, text).unwrap();
         configuration
@@ -264,7 +264,7 @@ fn who_leaves_too_many_replies_is_sent_away_at_once_or_in_time() {
 
 #[test]
 fn a_pause_holds_writes_or_everything_on_all_reactors_until_it_ends() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut operator = world.connect(1, 0, HERE);
     let mut other = world.connect(2, 1, HERE);
     assert_eq!(world.ask(&mut operator, "CLIENT PAUSE 8000 WRITE"), "+OK\r\n");
@@ -292,7 +292,7 @@ fn a_pause_holds_writes_or_everything_on_all_reactors_until_it_ends() {
 
 #[test]
 fn clients_of_other_reactors_are_listed_and_sent_away() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut operator = world.connect(1, 0, HERE);
     let mut other = world.connect(2, 1, "127.0.0.1:2000");
     world.ask(&mut other, "CLIENT SETNAME other");
@@ -311,7 +311,7 @@ fn clients_of_other_reactors_are_listed_and_sent_away() {
 
 #[test]
 fn who_monitors_sees_the_requests_of_all_reactors() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut watcher = world.connect(1, 0, HERE);
     let mut other = world.connect(2, 1, "127.0.0.1:2000");
     assert_eq!(world.ask(&mut watcher, "MONITOR"), "+OK\r\n");
@@ -329,14 +329,14 @@ fn who_monitors_sees_the_requests_of_all_reactors() {
 
 #[test]
 fn strangers_are_refused_and_must_say_the_password() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let stranger = world.connect(1, 0, "10.0.0.1:5");
     assert!(world.is_closed(&stranger));
     assert!(world.answer(&stranger).starts_with("-DENIED "));
     let requirepass = "secret".to_string();
     world.operators.configure(
         &world.node,
-        Configuration { requirepass, maxclients: 1, ..Configuration::default() },
+        ServerConfiguration { requirepass, maxclients: 1, ..ServerConfiguration::default() },
     );
     let mut stranger = world.connect(2, 0, "10.0.0.1:5");
     let refused = world.connect(3, 1, HERE);
@@ -352,7 +352,7 @@ fn strangers_are_refused_and_must_say_the_password() {
 
 #[test]
 fn replies_that_are_not_wanted_are_not_sent() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     assert_eq!(world.ask(&mut client, "CLIENT REPLY SKIP"), "");
     assert_eq!(world.ask(&mut client, "PING"), "");
@@ -401,7 +401,7 @@ const SETS_PER_TURN: usize = 32;
 
 #[test]
 fn writers_wait_for_the_cleaner_while_half_of_the_memory_is_dead() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let client = world.connect(1, 0, HERE);
     let mut random = fastrand::Rng::with_seed(1);
     let (mut sent, mut replies) = (0, String::new());
@@ -419,7 +419,7 @@ fn writers_wait_for_the_cleaner_while_half_of_the_memory_is_dead() {
 
 #[test]
 fn a_full_server_refuses_writes_soon_and_deletes_make_room_at_once() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let client = world.connect(1, 0, HERE);
     let (mut sent, mut replies) = (0, String::new());
     while !replies.contains("-OOM") {
@@ -514,7 +514,7 @@ fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
 
 #[test]
 fn commands_of_a_transaction_are_counted_once_they_count() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     for line in ["MULTI", "SET a x", "INCR a", "EXEC"] {
         world.ask(&mut client, line);

@@ -59,7 +59,7 @@ pub(crate) struct Traffic {
 
 /// The part of a client's state that changes with its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ClientStatus {
     pub(crate) table: TableId,
     pub(crate) protocol: Protocol,
     pub(crate) is_monitor: bool,
@@ -75,30 +75,30 @@ pub(crate) struct Shown {
     pub(crate) has_called: bool,
     pub(crate) command: u16,
     /// The client's transaction.
-    pub(crate) collected: Collected,
+    pub(crate) collected: TransactionCounts,
 }
 
 /// The transaction that a client is collecting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Collected {
+pub(crate) struct TransactionCounts {
     /// Number of commands since `MULTI`; `None` if there was no `MULTI`.
     pub(crate) commands: Option<u32>,
     /// Number of keys that the client watches.
     pub(crate) watched: u32,
 }
 
-impl Collected {
+impl TransactionCounts {
     fn pack(self) -> u64 {
         let commands = self.commands.map_or(0, |count| count.saturating_add(1));
         u64::from(commands) | u64::from(self.watched) << 32
     }
 
-    fn unpack(word: u64) -> Collected {
-        Collected { commands: (word as u32).checked_sub(1), watched: (word >> 32) as u32 }
+    fn unpack(word: u64) -> TransactionCounts {
+        TransactionCounts { commands: (word as u32).checked_sub(1), watched: (word >> 32) as u32 }
     }
 }
 
-impl Shown {
+impl ClientStatus {
     fn pack(self) -> u64 {
         u64::from(self.table.0)
             | u64::from(self.protocol == Protocol::Resp3) << 8
@@ -112,9 +112,9 @@ impl Shown {
             | u64::from(self.command) << 16
     }
 
-    fn unpack(word: u64, collected: u64) -> Shown {
+    fn unpack(word: u64, collected: u64) -> ClientStatus {
         let bit = |at: u32| word >> at & 1 == 1;
-        Shown {
+        ClientStatus {
             table: TableId(word as u8),
             protocol: if bit(8) { Protocol::Resp3 } else { Protocol::Resp2 },
             is_monitor: bit(9),
@@ -125,7 +125,7 @@ impl Shown {
             takes_redirects: bit(13),
             has_called: bit(14),
             command: (word >> 16) as u16,
-            collected: Collected::unpack(collected),
+            collected: TransactionCounts::unpack(collected),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Facts {
     }
 
     /// Publishes changes. Plain stores suffice, because only the client's reactor writes.
-    pub(crate) fn tell(&self, now: Instant, requests: u64, shown: Shown) {
+    pub(crate) fn publish(&self, now: Instant, requests: u64, shown: ClientStatus) {
         self.last_request.store(now.0, Ordering::Relaxed);
         self.requests.store(self.requests() + requests, Ordering::Relaxed);
         self.shown.store(shown.pack(), Ordering::Relaxed);
@@ -189,10 +189,10 @@ impl Facts {
         self.requests.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn shown(&self) -> Shown {
+    pub(crate) fn shown(&self) -> ClientStatus {
         let [shown, collected] =
             [&self.shown, &self.collected].map(|word| word.load(Ordering::Relaxed));
-        Shown::unpack(shown, collected)
+        ClientStatus::unpack(shown, collected)
     }
 }
 
@@ -226,14 +226,14 @@ impl Sums {
 
 /// The lists of connected clients, one per reactor.
 #[derive(Debug)]
-pub(crate) struct Clients {
-    reactors: Box<[CachePadded<OfReactor>]>,
+pub(crate) struct ClientRegistry {
+    reactors: Box<[CachePadded<ReactorClients>]>,
     /// Number of the newest client.
     named: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct OfReactor {
+struct ReactorClients {
     clients: Mutex<BTreeMap<u64, Arc<Facts>>>,
     /// Number of clients. Only the reactor writes it.
     count: AtomicU64,
@@ -243,13 +243,13 @@ struct OfReactor {
     has_unblocked: AtomicBool,
 }
 
-impl Clients {
-    pub(crate) fn new(reactors: u16) -> Clients {
+impl ClientRegistry {
+    pub(crate) fn new(reactors: u16) -> ClientRegistry {
         let reactors = (0..reactors).map(|_| CachePadded::default()).collect();
-        Clients { reactors, named: AtomicU64::new(0) }
+        ClientRegistry { reactors, named: AtomicU64::new(0) }
     }
 
-    fn of(&self, reactor: ReactorId) -> &OfReactor {
+    fn of(&self, reactor: ReactorId) -> &ReactorClients {
         &self.reactors[usize::from(reactor.0)]
     }
 
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn what_a_client_shows_is_read_as_it_was_told() {
         for command in [0, 1, 65_535] {
-            let shown = Shown {
+            let shown = ClientStatus {
                 table: TableId(15),
                 protocol: Protocol::Resp3,
                 is_monitor: true,
@@ -364,9 +364,9 @@ mod tests {
                 takes_redirects: false,
                 has_called: true,
                 command,
-                collected: Collected { commands: Some(u32::from(command)), watched: 7 },
+                collected: TransactionCounts { commands: Some(u32::from(command)), watched: 7 },
             };
-            assert_eq!(Shown::unpack(shown.pack(), shown.collected.pack()), shown);
+            assert_eq!(ClientStatus::unpack(shown.pack(), shown.collected.pack()), shown);
         }
     }
 }

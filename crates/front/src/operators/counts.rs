@@ -32,8 +32,8 @@ pub(crate) const COMMANDS_MAX: usize = 512;
 
 /// The counters of one reactor.
 #[derive(Debug)]
-pub(crate) struct Counts {
-    commands: Box<[OnceLock<Box<OfCommand>>]>,
+pub(crate) struct FrontEndCounters {
+    commands: Box<[OnceLock<Box<CommandCounts>>]>,
     /// Keys read that existed, and keys read that did not.
     pub(crate) hits: Counter,
     pub(crate) misses: Counter,
@@ -58,9 +58,9 @@ pub(crate) struct Counts {
 /// Most kinds of errors that are counted separately.
 const ERROR_KINDS_MAX: usize = 128;
 
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts {
+impl Default for FrontEndCounters {
+    fn default() -> FrontEndCounters {
+        FrontEndCounters {
             commands: (0..COMMANDS_MAX).map(|_| OnceLock::new()).collect(),
             hits: Counter::default(),
             misses: Counter::default(),
@@ -80,15 +80,15 @@ impl Default for Counts {
     }
 }
 
-impl Counts {
+impl FrontEndCounters {
     /// Returns the counters of one command.
     #[inline]
-    pub(crate) fn of_command(&self, number: usize) -> &OfCommand {
+    pub(crate) fn of_command(&self, number: usize) -> &CommandCounts {
         self.commands[number].get_or_init(Box::default)
     }
 
     /// Returns the counters of one command, if they were ever used.
-    pub(crate) fn known(&self, number: usize) -> Option<&OfCommand> {
+    pub(crate) fn known(&self, number: usize) -> Option<&CommandCounts> {
         self.commands[number].get().map(|command| &**command)
     }
 
@@ -159,7 +159,7 @@ impl Rate {
 }
 
 /// Returns the errors of all reactors by kind.
-pub(crate) fn errors(counts: &[Arc<Counts>]) -> BTreeMap<String, u64> {
+pub(crate) fn errors(counts: &[Arc<FrontEndCounters>]) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for counts in counts {
         for (kind, count) in &*lock(&counts.errors_by_kind) {
@@ -171,7 +171,7 @@ pub(crate) fn errors(counts: &[Arc<Counts>]) -> BTreeMap<String, u64> {
 
 /// The counters of one command.
 #[derive(Debug)]
-pub(crate) struct OfCommand {
+pub(crate) struct CommandCounts {
     pub(crate) calls: Counter,
     pub(crate) nanoseconds: Counter,
     /// Calls refused before execution.
@@ -181,9 +181,9 @@ pub(crate) struct OfCommand {
     times: [Counter; BUCKETS],
 }
 
-impl Default for OfCommand {
-    fn default() -> OfCommand {
-        OfCommand {
+impl Default for CommandCounts {
+    fn default() -> CommandCounts {
+        CommandCounts {
             calls: Counter::default(),
             nanoseconds: Counter::default(),
             rejected: Counter::default(),
@@ -193,7 +193,7 @@ impl Default for OfCommand {
     }
 }
 
-impl OfCommand {
+impl CommandCounts {
     /// Counts a call and its duration.
     #[inline]
     pub(crate) fn called(&self, spent: Duration) {
@@ -244,7 +244,7 @@ pub(crate) struct Summary {
 
 impl Summary {
     /// Returns the totals of a command, if it was ever called.
-    pub(crate) fn of(counts: &[Arc<Counts>], number: usize) -> Option<Summary> {
+    pub(crate) fn of(counts: &[Arc<FrontEndCounters>], number: usize) -> Option<Summary> {
         let mut sum = Summary { times: vec![0; BUCKETS], ..Summary::default() };
         for command in counts.iter().filter_map(|counts| counts.known(number)) {
             sum.calls += command.calls.read();
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn summaries_add_what_reactors_have_counted() {
-        let counts = [Arc::new(Counts::default()), Arc::new(Counts::default())];
+        let counts = [Arc::new(FrontEndCounters::default()), Arc::new(FrontEndCounters::default())];
         for micros in 1..=100 {
             counts[micros % 2].of_command(7).called(Duration::from_micros(micros as u64));
         }
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn errors_are_counted_by_their_first_word() {
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(FrontEndCounters::default());
         counts.error(b"ERR one\r\n");
         counts.error(b"ERR\r\n");
         counts.error(b"MOVED 1 2");

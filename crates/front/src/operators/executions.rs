@@ -2,7 +2,7 @@
 
 use super::monitor::{self, Monitors};
 use super::{lock, slow};
-use crate::Configuration;
+use crate::ServerConfiguration;
 use crate::backend::Backend;
 use crate::commands::{Command, flag};
 use crate::session::Session;
@@ -25,7 +25,7 @@ const SLOW_MIN_MICROS: i64 = 1_000;
 
 /// Returns whether a command of this duration may belong in the slow log.
 #[inline]
-pub(crate) fn is_slow_possible(spent: Duration, configuration: &Configuration) -> bool {
+pub(crate) fn is_slow_possible(spent: Duration, configuration: &ServerConfiguration) -> bool {
     spent >= SLOW_MIN || (0..SLOW_MIN_MICROS).contains(&configuration.slowlog_slower_than)
 }
 
@@ -45,14 +45,14 @@ impl Execution<'_> {
 
     /// Adds the command to the slow log and the `LATENCY` samples, if it exceeds their thresholds.
     #[cold]
-    pub(crate) fn note_slow(&self, spent: Duration, backend: &Backend) {
+    pub(crate) fn record_slow(&self, spent: Duration, backend: &Backend) {
         let Backend { operators, configuration, .. } = backend;
         let least = u64::try_from(configuration.slowlog_slower_than);
         let is_slow = least.is_ok_and(|least| spent.as_micros() >= u128::from(least));
         // The commands of a transaction are logged one by one, as in Redis.
-        let is_kept = self.command.name != "exec";
-        if is_slow && is_kept && configuration.slowlog_max_len > 0 {
-            let entry = slow::Entry {
+        let is_logged = self.command.name != "exec";
+        if is_slow && is_logged && configuration.slowlog_max_len > 0 {
+            let entry = slow::SlowLogEntry {
                 number: 0,
                 at: self.wall,
                 spent,
@@ -66,7 +66,7 @@ impl Execution<'_> {
         if threshold > 0 && spent.as_millis() >= u128::from(threshold) {
             let is_fast = self.command.has(flag::FAST);
             let kind = if is_fast { "fast-command" } else { "command" };
-            lock(&operators.latency).entry(kind).or_default().note(self.wall, spent);
+            lock(&operators.latency).entry(kind).or_default().record(self.wall, spent);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Services of the process around a server: resource usage, long jobs, and its end.
 
-use crate::Configuration;
+use crate::ServerConfiguration;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use types::ReactorCounts;
 
 /// The resource usage of a process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// Processor time in user mode.
     pub user: Duration,
     /// Processor time in the kernel.
@@ -24,23 +24,23 @@ pub struct Usage {
 /// A job that takes longer than a turn may. The process runs it on a thread of its own, and then
 /// sends `FromCoordinator::Answer` under the request's number: `Flushed` on success, or `Refused`.
 #[derive(Clone, Debug)]
-pub enum Job {
+pub enum HostJob {
     /// Write these settings back into the file that they came from.
-    Rewrite(Arc<Configuration>),
+    Rewrite(Arc<ServerConfiguration>),
     /// Sleep for this duration (`DEBUG SLEEP`).
     Sleep(Duration),
 }
 
 /// The process around a server: its resource usage, its files and its end.
-pub trait Host: Send + Sync {
+pub trait HostProcess: Send + Sync {
     /// Returns the resource usage of the process so far.
-    fn usage(&self) -> Usage;
+    fn usage(&self) -> ProcessUsage;
 
     /// Returns the counters of each reactor.
     fn reactors(&self) -> Vec<ReactorCounts>;
 
-    /// Runs a job for this request. See [`Job`].
-    fn begin(&self, request: u64, job: Job);
+    /// Runs a job for this request. See [`HostJob`].
+    fn begin(&self, request: u64, job: HostJob);
 
     /// Ends the process in order, after all replies have left.
     fn shut_down(&self);
@@ -52,7 +52,7 @@ pub trait Host: Send + Sync {
     fn driver(&self) -> &'static str;
 }
 
-impl fmt::Debug for dyn Host {
+impl fmt::Debug for dyn HostProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Host")
     }

@@ -2,8 +2,8 @@
 
 use crate::backend::Backend;
 use crate::commands::{Command, REDIS_VERSION, flag};
-use crate::operators::counts::{self, Counter, Counts, Summary};
-use crate::operators::host::Usage;
+use crate::operators::counts::{self, Counter, FrontEndCounters, Summary};
+use crate::operators::host::ProcessUsage;
 use crate::operators::lock;
 use crate::operators::pause::{Pause, Paused};
 use crate::operators::{Baseline, Operators};
@@ -20,7 +20,7 @@ pub(crate) struct Section {
     pub(crate) name: &'static str,
     /// Set if `INFO` without arguments shows it.
     pub(crate) is_default: bool,
-    write: fn(&Shown<'_>) -> Lines,
+    write: fn(&InfoSources<'_>) -> Lines,
 }
 
 /// All sections, in their order.
@@ -44,25 +44,29 @@ pub(crate) static SECTIONS: [Section; 15] = [
     section("Keyspace", true, keyspace),
 ];
 
-const fn section(name: &'static str, is_default: bool, write: fn(&Shown<'_>) -> Lines) -> Section {
+const fn section(
+    name: &'static str,
+    is_default: bool,
+    write: fn(&InfoSources<'_>) -> Lines,
+) -> Section {
     Section { name, is_default, write }
 }
 
 /// Sources of the values of a section.
-struct Shown<'e> {
+struct InfoSources<'e> {
     backend: &'e Backend,
     now: Instant,
     uptime: Duration,
     wall: UnixMillis,
-    counts: Vec<Arc<Counts>>,
-    usage: Usage,
+    counts: Vec<Arc<FrontEndCounters>>,
+    usage: ProcessUsage,
     /// Requests per second since the last `INFO`.
     rate: u64,
     /// Counter values that are shown as 0.
     baseline: Baseline,
 }
 
-impl Shown<'_> {
+impl InfoSources<'_> {
     fn node(&self) -> &Node {
         self.backend.node()
     }
@@ -76,7 +80,7 @@ impl Shown<'_> {
         self.operators().host().map(|host| host.reactors()).unwrap_or_default()
     }
 
-    fn sum(&self, counter: impl Fn(&Counts) -> &Counter) -> String {
+    fn sum(&self, counter: impl Fn(&FrontEndCounters) -> &Counter) -> String {
         let sum: u64 = self.counts.iter().map(|counts| counter(counts).read()).sum();
         sum.to_string()
     }
@@ -94,7 +98,7 @@ pub(crate) fn text(
     let uptime = backend.engine.uptime(now);
     let counts = operators.counts();
     let requests = counts.iter().map(|counts| counts.requests.read()).sum();
-    let shown = Shown {
+    let shown = InfoSources {
         backend,
         now,
         uptime,
@@ -121,7 +125,7 @@ fn lines(fields: Vec<(&str, String)>) -> Lines {
     fields.into_iter().map(|(field, value)| (field.to_string(), value)).collect()
 }
 
-fn server(shown: &Shown<'_>) -> Lines {
+fn server(shown: &InfoSources<'_>) -> Lines {
     let node = shown.node();
     let uptime = shown.uptime.as_secs();
     let host = shown.operators().host();
@@ -153,7 +157,7 @@ fn server(shown: &Shown<'_>) -> Lines {
     ])
 }
 
-fn clients(shown: &Shown<'_>) -> Lines {
+fn clients(shown: &InfoSources<'_>) -> Lines {
     let operators = shown.operators();
     let sums = operators.clients.sums();
     let mut fields = lines(vec![
@@ -190,7 +194,7 @@ fn pause_fields(pause: &Pause, now: Instant) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn memory(shown: &Shown<'_>) -> Lines {
+fn memory(shown: &InfoSources<'_>) -> Lines {
     let usage = shown.node().store().usage();
     let log = &usage.log;
     let used = log.total_bytes.saturating_sub(log.free_bytes);
@@ -236,7 +240,7 @@ fn human(bytes: u64) -> String {
 }
 
 /// Returns the fields of Redis that apply here, and the progress of loading.
-fn persistence(shown: &Shown<'_>) -> Lines {
+fn persistence(shown: &InfoSources<'_>) -> Lines {
     let began = (shown.wall.0 / 1000).saturating_sub(shown.uptime.as_secs());
     let last_save = shown.node().last_save(shown.wall, shown.uptime);
     let keeper = shown.node().keeper();
@@ -293,7 +297,7 @@ fn persistence(shown: &Shown<'_>) -> Lines {
 }
 
 /// Returns the number of successful writes since the last reset; 0 if the log is persisted.
-fn unsaved_changes(shown: &Shown<'_>) -> u64 {
+fn unsaved_changes(shown: &InfoSources<'_>) -> u64 {
     if shown.node().persistence().is_some() {
         return 0;
     }
@@ -304,12 +308,12 @@ fn unsaved_changes(shown: &Shown<'_>) -> u64 {
 
 /// Returns the number of keys expired since the last reset of the statistics. It includes keys
 /// that a command gave an expiry time in the past.
-pub(crate) fn expired(node: &Node, baseline: &Baseline, counts: &[Arc<Counts>]) -> u64 {
+pub(crate) fn expired(node: &Node, baseline: &Baseline, counts: &[Arc<FrontEndCounters>]) -> u64 {
     let at_once: u64 = counts.iter().map(|counts| counts.expired.read()).sum();
     node.store().expired().saturating_sub(baseline.expired) + at_once
 }
 
-fn stats(shown: &Shown<'_>) -> Lines {
+fn stats(shown: &InfoSources<'_>) -> Lines {
     let reactors = shown.reactors();
     let traffic = |count: fn(&ReactorCounts) -> u64, before: u64| -> String {
         reactors.iter().map(count).sum::<u64>().saturating_sub(before).to_string()
@@ -344,7 +348,7 @@ fn stats(shown: &Shown<'_>) -> Lines {
     ])
 }
 
-fn replication(shown: &Shown<'_>) -> Lines {
+fn replication(shown: &InfoSources<'_>) -> Lines {
     lines(vec![
         ("role", "master".into()),
         ("connected_slaves", "0".into()),
@@ -366,7 +370,7 @@ fn active_time(reactors: &[ReactorCounts]) -> Duration {
     Duration::from_nanos(reactors.iter().map(active).sum())
 }
 
-fn cpu(shown: &Shown<'_>) -> Lines {
+fn cpu(shown: &InfoSources<'_>) -> Lines {
     let seconds = |time: Duration| format!("{:.6}", time.as_secs_f64());
     lines(vec![
         ("used_cpu_sys", seconds(shown.usage.system)),
@@ -379,7 +383,7 @@ fn cpu(shown: &Shown<'_>) -> Lines {
 }
 
 /// Returns the commands that have been called, with their sums.
-pub(crate) fn called(counts: &[Arc<Counts>]) -> Vec<(&'static Command, Summary)> {
+pub(crate) fn called(counts: &[Arc<FrontEndCounters>]) -> Vec<(&'static Command, Summary)> {
     let numbers = (0..).map_while(|number| Some((number, Command::numbered(number)?)));
     let mut called: Vec<_> = numbers
         .filter_map(|(number, command)| Some((command, Summary::of(counts, number)?)))
@@ -388,7 +392,7 @@ pub(crate) fn called(counts: &[Arc<Counts>]) -> Vec<(&'static Command, Summary)>
     called
 }
 
-fn command_stats(shown: &Shown<'_>) -> Lines {
+fn command_stats(shown: &InfoSources<'_>) -> Lines {
     let describe = |(command, sum): (&Command, Summary)| {
         let micros = sum.nanoseconds as f64 / 1000.0;
         let value = format!(
@@ -404,7 +408,7 @@ fn command_stats(shown: &Shown<'_>) -> Lines {
     called(&shown.counts).into_iter().map(describe).collect()
 }
 
-fn error_stats(shown: &Shown<'_>) -> Lines {
+fn error_stats(shown: &InfoSources<'_>) -> Lines {
     let errors = counts::errors(&shown.counts);
     errors
         .into_iter()
@@ -412,7 +416,7 @@ fn error_stats(shown: &Shown<'_>) -> Lines {
         .collect()
 }
 
-fn latency_stats(shown: &Shown<'_>) -> Lines {
+fn latency_stats(shown: &InfoSources<'_>) -> Lines {
     let describe = |(command, sum): (&Command, Summary)| {
         let at = |percent| sum.percentile(percent) as f64 / 1000.0;
         let value = format!("p50={:.3},p99={:.3},p99.9={:.3}", at(50.0), at(99.0), at(99.9));
@@ -423,7 +427,7 @@ fn latency_stats(shown: &Shown<'_>) -> Lines {
 }
 
 /// Returns the fields that Redis does not have.
-fn ballast(shown: &Shown<'_>) -> Lines {
+fn ballast(shown: &InfoSources<'_>) -> Lines {
     let node = shown.node();
     let map = node.map();
     let (out, into) = map.moving.iter().fold((0, 0), |(out, into), (_, source, target)| {
@@ -456,7 +460,7 @@ fn ballast(shown: &Shown<'_>) -> Lines {
 }
 
 /// Returns the state, results and cost of recoveries on this server.
-fn recovery(shown: &Shown<'_>) -> Lines {
+fn recovery(shown: &InfoSources<'_>) -> Lines {
     let mut fields = shown.node().recovery_fields();
     let spent: u64 =
         shown.counts.iter().map(|counts| counts.background_ns(Background::Recover)).sum();
@@ -464,7 +468,7 @@ fn recovery(shown: &Shown<'_>) -> Lines {
     fields
 }
 
-fn keyspace(shown: &Shown<'_>) -> Lines {
+fn keyspace(shown: &InfoSources<'_>) -> Lines {
     (0..TABLES_MAX as u8)
         .filter_map(|table| {
             let records = shown.backend.engine.worker.table_records(TableId(table));

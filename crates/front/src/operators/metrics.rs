@@ -1,6 +1,6 @@
 //! Metrics for Prometheus: all counters of `INFO`, in the text format of version 0.0.4.
 
-use super::counts::{self, Counter, Counts, Summary};
+use super::counts::{self, Counter, FrontEndCounters, Summary};
 use super::info::{called, expired};
 use super::{Operators, lock};
 use node::{Background, DiskCounts, Node, Replication};
@@ -32,7 +32,7 @@ struct Page(String);
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum MetricType {
     Counter,
     Gauge,
     Histogram,
@@ -40,11 +40,11 @@ enum Kind {
 
 impl Page {
     /// Writes the header of a metric. Its values follow.
-    fn metric(&mut self, name: &str, kind: Kind, help: &str) {
+    fn metric(&mut self, name: &str, kind: MetricType, help: &str) {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
         };
         self.line(format_args!("# HELP {name} {help}"));
         self.line(format_args!("# TYPE {name} {kind}"));
@@ -55,12 +55,12 @@ impl Page {
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.metric(name, Kind::Gauge, help);
+        self.metric(name, MetricType::Gauge, help);
         self.line(format_args!("{name} {value}"));
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.metric(name, Kind::Counter, help);
+        self.metric(name, MetricType::Counter, help);
         self.line(format_args!("{name} {value}"));
     }
 }
@@ -70,7 +70,7 @@ fn seconds(nanoseconds: u64) -> f64 {
 }
 
 fn server(page: &mut Page, node: &Node, operators: &Operators) {
-    page.metric("ballast_info", Kind::Gauge, "Version and identity of the server.");
+    page.metric("ballast_info", MetricType::Gauge, "Version and identity of the server.");
     page.line(format_args!(
         "ballast_info{{version=\"{}\",server=\"{}\",cluster=\"{}\"}} 1",
         env!("CARGO_PKG_VERSION"),
@@ -78,7 +78,7 @@ fn server(page: &mut Page, node: &Node, operators: &Operators) {
         node.cluster(),
     ));
     let usage = operators.host().map(|host| host.usage()).unwrap_or_default();
-    page.metric("ballast_cpu_seconds_total", Kind::Counter, "Processor time of the process.");
+    page.metric("ballast_cpu_seconds_total", MetricType::Counter, "Processor time of the process.");
     for (mode, time) in [("user", usage.user), ("system", usage.system)] {
         let seconds = time.as_secs_f64();
         page.line(format_args!("ballast_cpu_seconds_total{{mode=\"{mode}\"}} {seconds}"));
@@ -97,8 +97,8 @@ fn server(page: &mut Page, node: &Node, operators: &Operators) {
     );
 }
 
-fn clients(page: &mut Page, operators: &Operators, counts: &[Arc<Counts>]) {
-    let sum = |counter: fn(&Counts) -> &Counter| -> u64 {
+fn clients(page: &mut Page, operators: &Operators, counts: &[Arc<FrontEndCounters>]) {
+    let sum = |counter: fn(&FrontEndCounters) -> &Counter| -> u64 {
         counts.iter().map(|counts| counter(counts).read()).sum()
     };
     page.gauge("ballast_clients", "Connected clients.", operators.clients.count());
@@ -111,7 +111,7 @@ fn clients(page: &mut Page, operators: &Operators, counts: &[Arc<Counts>]) {
     let refused = sum(|counts| &counts.refused);
     page.counter("ballast_connections_refused_total", "Connections refused.", refused);
     let name = "ballast_clients_evicted_total";
-    page.metric(name, Kind::Counter, "Client connections closed by a limit, by reason.");
+    page.metric(name, MetricType::Counter, "Client connections closed by a limit, by reason.");
     let output = sum(|counts| &counts.overflowed);
     page.line(format_args!("{name}{{reason=\"output\"}} {output}"));
     let timeout = sum(|counts| &counts.timed_out);
@@ -131,7 +131,7 @@ fn clients(page: &mut Page, operators: &Operators, counts: &[Arc<Counts>]) {
     page.counter("ballast_keyspace_hits_total", "Reads that found a record.", hits);
     let misses = sum(|counts| &counts.misses);
     page.counter("ballast_keyspace_misses_total", "Reads that found no record.", misses);
-    page.metric("ballast_errors_total", Kind::Counter, "Error replies, by error code.");
+    page.metric("ballast_errors_total", MetricType::Counter, "Error replies, by error code.");
     for (kind, count) in counts::errors(counts) {
         let kind: String = kind.chars().filter(char::is_ascii_alphanumeric).collect();
         page.line(format_args!("ballast_errors_total{{kind=\"{kind}\"}} {count}"));
@@ -141,7 +141,7 @@ fn clients(page: &mut Page, operators: &Operators, counts: &[Arc<Counts>]) {
 /// Number of histogram buckets. Bucket ends are 1.024 us times powers of four.
 const BUCKETS: usize = 12;
 
-fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
+fn commands(page: &mut Page, counts: &[Arc<FrontEndCounters>]) {
     let called = called(counts);
     for (name, help, count) in [
         (
@@ -156,14 +156,14 @@ fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
             sum.rejected
         }),
     ] {
-        page.metric(name, Kind::Counter, help);
+        page.metric(name, MetricType::Counter, help);
         for (command, sum) in &called {
             let value = count(sum);
             page.line(format_args!("{name}{{command=\"{}\"}} {value}", command.name));
         }
     }
     let name = "ballast_command_duration_seconds";
-    page.metric(name, Kind::Histogram, "Execution time of commands on their reactor.");
+    page.metric(name, MetricType::Histogram, "Execution time of commands on their reactor.");
     for (command, sum) in &called {
         let command = command.name;
         for power in 0..BUCKETS {
@@ -179,10 +179,10 @@ fn commands(page: &mut Page, counts: &[Arc<Counts>]) {
     }
 }
 
-fn reactors(page: &mut Page, operators: &Operators, counts: &[Arc<Counts>]) {
+fn reactors(page: &mut Page, operators: &Operators, counts: &[Arc<FrontEndCounters>]) {
     let reactors = operators.host().map(|host| host.reactors()).unwrap_or_default();
     let name = "ballast_reactor_seconds_total";
-    page.metric(name, Kind::Counter, "Time of reactors, by kind of work.");
+    page.metric(name, MetricType::Counter, "Time of reactors, by kind of work.");
     for (number, spent) in reactors.iter().enumerate() {
         for (kind, nanoseconds) in [
             ("client", spent.work_ns),
@@ -194,25 +194,33 @@ fn reactors(page: &mut Page, operators: &Operators, counts: &[Arc<Counts>]) {
             page.line(format_args!("{name}{{reactor=\"{number}\",kind=\"{kind}\"}} {spent}"));
         }
     }
-    page.metric("ballast_reactor_turns_total", Kind::Counter, "Event loop turns of reactors.");
+    page.metric(
+        "ballast_reactor_turns_total",
+        MetricType::Counter,
+        "Event loop turns of reactors.",
+    );
     for (number, spent) in reactors.iter().enumerate() {
         let turns = spent.turns;
         page.line(format_args!("ballast_reactor_turns_total{{reactor=\"{number}\"}} {turns}"));
     }
-    page.metric("ballast_network_bytes_total", Kind::Counter, "Network bytes of all connections.");
+    page.metric(
+        "ballast_network_bytes_total",
+        MetricType::Counter,
+        "Network bytes of all connections.",
+    );
     let received: u64 = reactors.iter().map(|spent| spent.bytes_in).sum();
     page.line(format_args!("ballast_network_bytes_total{{direction=\"in\"}} {received}"));
     let sent: u64 = reactors.iter().map(|spent| spent.bytes_out).sum();
     page.line(format_args!("ballast_network_bytes_total{{direction=\"out\"}} {sent}"));
     let (time, quanta) = ("ballast_background_seconds_total", "ballast_background_quanta_total");
-    page.metric(time, Kind::Counter, "Time of background work, by kind.");
+    page.metric(time, MetricType::Counter, "Time of background work, by kind.");
     for (number, counts) in counts.iter().enumerate() {
         for (kind, name) in Background::ALL {
             let spent = seconds(counts.background_ns(kind));
             page.line(format_args!("{time}{{reactor=\"{number}\",kind=\"{name}\"}} {spent}"));
         }
     }
-    page.metric(quanta, Kind::Counter, "Quanta of background work, by kind.");
+    page.metric(quanta, MetricType::Counter, "Quanta of background work, by kind.");
     for (number, counts) in counts.iter().enumerate() {
         for (kind, name) in Background::ALL {
             let done = counts.quanta(kind);
@@ -224,7 +232,7 @@ fn reactors(page: &mut Page, operators: &Operators, counts: &[Arc<Counts>]) {
 fn memory(page: &mut Page, node: &Node, expired: u64) {
     let usage = node.store().usage();
     let log = &usage.log;
-    page.metric("ballast_log_bytes", Kind::Gauge, "Memory of the log, by state.");
+    page.metric("ballast_log_bytes", MetricType::Gauge, "Memory of the log, by state.");
     for (state, bytes) in [
         ("total", log.total_bytes),
         ("free", log.free_bytes),
@@ -233,7 +241,7 @@ fn memory(page: &mut Page, node: &Node, expired: u64) {
     ] {
         page.line(format_args!("ballast_log_bytes{{state=\"{state}\"}} {bytes}"));
     }
-    page.metric("ballast_log_segments", Kind::Gauge, "Segments of the log, by state.");
+    page.metric("ballast_log_segments", MetricType::Gauge, "Segments of the log, by state.");
     let segments = &log.segments;
     for (state, count) in [
         ("free", segments.free),
@@ -245,7 +253,7 @@ fn memory(page: &mut Page, node: &Node, expired: u64) {
         page.line(format_args!("ballast_log_segments{{state=\"{state}\"}} {count}"));
     }
     page.gauge("ballast_index_bytes", "Memory of the index.", usage.index_bytes);
-    page.metric("ballast_records", Kind::Gauge, "Records, by database, up to a second old.");
+    page.metric("ballast_records", MetricType::Gauge, "Records, by database, up to a second old.");
     for (table, records) in node.table_records() {
         page.line(format_args!("ballast_records{{db=\"{}\"}} {records}", table.0));
     }
@@ -257,7 +265,7 @@ fn migrations(page: &mut Page, node: &Node) {
     let me = node.me();
     let out = map.moving.iter().filter(|(_, source, _)| *source == me).count();
     let into = map.moving.iter().filter(|(_, _, target)| *target == me).count();
-    page.metric("ballast_migrations", Kind::Gauge, "Migrations in progress.");
+    page.metric("ballast_migrations", MetricType::Gauge, "Migrations in progress.");
     page.line(format_args!("ballast_migrations{{direction=\"out\"}} {out}"));
     page.line(format_args!("ballast_migrations{{direction=\"in\"}} {into}"));
     let share = u64::from(node.background_share());
@@ -310,7 +318,7 @@ fn replicas(page: &mut Page, replication: Option<&Replication>) {
 /// Writes the metrics of the read lease.
 fn lease(page: &mut Page, replication: Option<&Replication>, now: Instant) {
     let left = replication.map(|it| it.lease_left(now)).unwrap_or_default();
-    page.metric("ballast_lease_seconds", Kind::Gauge, "Remaining time of the read lease.");
+    page.metric("ballast_lease_seconds", MetricType::Gauge, "Remaining time of the read lease.");
     page.line(format_args!("ballast_lease_seconds {}", left.as_secs_f64()));
     let lapses = replication.map_or(0, Replication::lease_lapses);
     page.counter("ballast_lease_lapses_total", "Expirations of the read lease.", lapses);

@@ -24,11 +24,11 @@ pub(crate) mod monitor;
 pub(crate) mod pause;
 pub(crate) mod slow;
 
-use crate::Configuration;
+use crate::ServerConfiguration;
 use arc_swap::ArcSwap;
-use clients::Clients;
-use counts::{Counts, Rate};
-use host::Host;
+use clients::ClientRegistry;
+use counts::{FrontEndCounters, Rate};
+use host::HostProcess;
 use monitor::Monitors;
 use node::{LiveSettings, Node};
 use pause::Pause;
@@ -41,11 +41,11 @@ use types::{Instant, ReactorId, ServerId};
 
 /// The settings, clients and counters that operators see and change.
 pub struct Operators {
-    configuration: ArcSwap<Configuration>,
-    counts: Box<[ArcSwap<Counts>]>,
+    configuration: ArcSwap<ServerConfiguration>,
+    counts: Box<[ArcSwap<FrontEndCounters>]>,
     /// Version of settings and counters. Reactors check it once per turn.
     version: AtomicU64,
-    pub(crate) clients: Clients,
+    pub(crate) clients: ClientRegistry,
     pub(crate) monitors: Monitors,
     pub(crate) pause: Pause,
     pub(crate) rate: Mutex<Rate>,
@@ -56,7 +56,7 @@ pub struct Operators {
     pub(crate) announced: Mutex<BTreeMap<u16, ServerId>>,
     /// Rate limit for the log warning about HTTP requests.
     pub(crate) attacks: Occasions,
-    host: OnceLock<Box<dyn Host>>,
+    host: OnceLock<Box<dyn HostProcess>>,
     /// Messages to servers that were dropped because they do not fit a frame.
     pub frames_too_long: Arc<AtomicU64>,
 }
@@ -68,7 +68,7 @@ impl Operators {
             configuration: ArcSwap::default(),
             counts: (0..reactors).map(|_| ArcSwap::default()).collect(),
             version: AtomicU64::new(1),
-            clients: Clients::new(reactors),
+            clients: ClientRegistry::new(reactors),
             monitors: Monitors::new(reactors),
             pause: Pause::default(),
             rate: Mutex::default(),
@@ -83,25 +83,25 @@ impl Operators {
     }
 
     /// Returns the current settings.
-    pub fn configuration(&self) -> Arc<Configuration> {
+    pub fn configuration(&self) -> Arc<ServerConfiguration> {
         self.configuration.load_full()
     }
 
     /// Replaces the settings, with those that concern the node.
-    pub fn configure(&self, node: &Node, configuration: Configuration) {
-        let Configuration { strict_reads, min_replicas, .. } = configuration;
+    pub fn configure(&self, node: &Node, configuration: ServerConfiguration) {
+        let ServerConfiguration { strict_reads, min_replicas, .. } = configuration;
         node.set_live(LiveSettings { strict_reads, min_replicas });
         self.configuration.store(Arc::new(configuration));
         self.version.fetch_add(1, Ordering::Release);
     }
 
     /// Returns a reactor's current counters. Only that reactor writes them.
-    pub(crate) fn counts_of(&self, reactor: ReactorId) -> Arc<Counts> {
+    pub(crate) fn counts_of(&self, reactor: ReactorId) -> Arc<FrontEndCounters> {
         self.counts[usize::from(reactor.0)].load_full()
     }
 
     /// Returns the counters of all reactors since the last reset.
-    pub(crate) fn counts(&self) -> Vec<Arc<Counts>> {
+    pub(crate) fn counts(&self) -> Vec<Arc<FrontEndCounters>> {
         self.counts.iter().map(ArcSwap::load_full).collect()
     }
 
@@ -117,12 +117,12 @@ impl Operators {
     }
 
     /// Sets the services of the process. Must be called once, before the first turn.
-    pub fn set_host(&self, host: Box<dyn Host>) {
+    pub fn set_host(&self, host: Box<dyn HostProcess>) {
         assert!(self.host.set(host).is_ok(), "the host of a server is set once");
     }
 
     /// Returns the services of the process; `None` in a simulation.
-    pub(crate) fn host(&self) -> Option<&dyn Host> {
+    pub(crate) fn host(&self) -> Option<&dyn HostProcess> {
         self.host.get().map(|host| &**host)
     }
 }

@@ -13,7 +13,7 @@ use types::{ReactorId, UnixMillis};
 const LINES_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Default)]
-struct OfReactor {
+struct ReactorMonitors {
     watchers: AtomicU64,
     lines: Mutex<Vec<u8>>,
 }
@@ -22,7 +22,7 @@ struct OfReactor {
 #[derive(Debug)]
 pub(crate) struct Monitors {
     watchers: AtomicU64,
-    reactors: Box<[CachePadded<OfReactor>]>,
+    reactors: Box<[CachePadded<ReactorMonitors>]>,
 }
 
 impl Monitors {

@@ -6,7 +6,7 @@ use types::UnixMillis;
 
 /// One slow command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct SlowLogEntry {
     /// Number of the entry. Numbers are consecutive.
     pub(crate) number: u64,
     pub(crate) at: UnixMillis,
@@ -19,7 +19,7 @@ pub(crate) struct Entry {
 /// Slow commands, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct SlowLog {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<SlowLogEntry>,
     next: u64,
 }
 
@@ -29,7 +29,7 @@ const ARGUMENT_BYTES_MAX: usize = 128;
 
 impl SlowLog {
     /// Adds an entry, and drops the oldest ones above `entries_max`.
-    pub(crate) fn add(&mut self, mut entry: Entry, entries_max: usize) {
+    pub(crate) fn add(&mut self, mut entry: SlowLogEntry, entries_max: usize) {
         entry.number = self.next;
         self.next += 1;
         self.entries.push_front(entry);
@@ -44,7 +44,7 @@ impl SlowLog {
         self.entries.clear();
     }
 
-    pub(crate) fn youngest(&self, count: usize) -> impl ExactSizeIterator<Item = &Entry> {
+    pub(crate) fn youngest(&self, count: usize) -> impl ExactSizeIterator<Item = &SlowLogEntry> {
         self.entries.iter().take(count)
     }
 }
@@ -82,7 +82,7 @@ pub(crate) type Latency = BTreeMap<&'static str, Moments>;
 
 impl Moments {
     /// Adds a sample. Only the longest sample of a second is kept.
-    pub(crate) fn note(&mut self, at: UnixMillis, spent: Duration) {
+    pub(crate) fn record(&mut self, at: UnixMillis, spent: Duration) {
         let (second, millis) = (at.0 / 1000, spent.as_millis() as u64);
         self.longest = self.longest.max(millis);
         match self.samples.back_mut() {
@@ -115,7 +115,7 @@ mod tests {
     fn of_a_second_the_longest_moment_is_kept() {
         let mut moments = Moments::default();
         for (at, millis) in [(1_000, 5), (1_900, 9), (1_950, 2), (2_000, 1)] {
-            moments.note(UnixMillis(at), Duration::from_millis(millis));
+            moments.record(UnixMillis(at), Duration::from_millis(millis));
         }
         assert_eq!(moments.samples, [(1, 9), (2, 1)]);
         assert_eq!(moments.longest, 9);

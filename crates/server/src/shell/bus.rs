@@ -44,7 +44,7 @@ pub(super) struct Bus {
     credentials: Credentials,
     cluster: ClusterId,
     server: ServerId,
-    links: BTreeMap<ConnectionId, Link>,
+    links: BTreeMap<ConnectionId, BusConnection>,
     /// Connections that this reactor opened, by server and by priority.
     opened: BTreeMap<(ServerId, bool), ConnectionId>,
     /// Accepted connections with an incomplete handshake and their deadlines, in order of time.
@@ -58,29 +58,29 @@ pub(super) struct Bus {
     too_long: Arc<AtomicU64>,
 }
 
-struct Link {
-    state: State,
+struct BusConnection {
+    state: BusConnectionState,
     /// Server and priority, if this reactor opened the connection.
     opened_to: Option<(ServerId, bool)>,
 }
 
-enum State {
+enum BusConnectionState {
     /// Not established yet, with the address being tried.
-    Connecting(IpAddr, Waiting),
+    Connecting(IpAddr, QueuedMessages),
     /// Established, with an incomplete handshake.
-    Proving(Box<Handshake>, Waiting),
+    Proving(Box<Handshake>, QueuedMessages),
     /// In use.
     Open(ServerId),
 }
 
 /// Messages that wait for the end of the handshake.
 #[derive(Default)]
-struct Waiting {
+struct QueuedMessages {
     messages: Vec<(PeerMessage, Vec<u8>)>,
     payload_bytes: usize,
 }
 
-impl Waiting {
+impl QueuedMessages {
     /// Adds a message, unless too much is waiting already.
     fn push(&mut self, message: PeerMessage, payload: Vec<u8>) {
         if self.payload_bytes < BACKLOG_MAX && self.messages.len() < WAITING_MAX {
@@ -116,7 +116,7 @@ impl Bus {
     }
 
     /// Starts address lookups for all servers of the map, before there are messages for them.
-    pub(super) fn foresee(&self, node: &Node) {
+    pub(super) fn look_up_addresses(&self, node: &Node) {
         for server in &node.map().servers {
             self.addresses.look_up(&server.host);
         }
@@ -136,9 +136,9 @@ impl Bus {
         let (cluster, server) = (Some(self.cluster), Some(self.server));
         let here = Accepting { purposes: SERVED_BY_SERVERS, cluster, server };
         let handshake = Box::new(Handshake::accept(&self.credentials, here, nonce));
-        let state = State::Proving(handshake, Waiting::default());
+        let state = BusConnectionState::Proving(handshake, QueuedMessages::default());
         self.accepted.push_back((now + HANDSHAKE_MAX, connection));
-        self.links.insert(connection, Link { state, opened_to: None });
+        self.links.insert(connection, BusConnection { state, opened_to: None });
     }
 
     /// Returns when [`Bus::tick`] is due, if no event happens before.
@@ -151,7 +151,7 @@ impl Bus {
     pub(super) fn tick(&mut self, now: Instant, io: &mut Io) {
         while let Some((_, connection)) = self.connecting.pop_front_if(|(until, _)| *until <= now) {
             let link = self.links.get(&connection);
-            if link.is_some_and(|link| matches!(link.state, State::Connecting(..))) {
+            if link.is_some_and(|link| matches!(link.state, BusConnectionState::Connecting(..))) {
                 tracing::debug!("connection attempt to a server timed out");
                 io.close(connection);
             }
@@ -183,8 +183,8 @@ impl Bus {
             expected: Some(server),
         };
         let (handshake, first) = Handshake::open(&self.credentials, opening, nonce);
-        if let State::Connecting(_, waiting) = &mut link.state {
-            link.state = State::Proving(Box::new(handshake), std::mem::take(waiting));
+        if let BusConnectionState::Connecting(_, waiting) = &mut link.state {
+            link.state = BusConnectionState::Proving(Box::new(handshake), std::mem::take(waiting));
             self.opening.push_back((now + HANDSHAKE_MAX, connection));
             self.write(connection, &first, Vec::new(), io);
         }
@@ -195,7 +195,7 @@ impl Bus {
         self.forget_deadline(connection);
         let link = self.links.remove(&connection)?;
         let to = link.opened_to?;
-        if let State::Connecting(address, _) = link.state
+        if let BusConnectionState::Connecting(address, _) = link.state
             && let Some(info) = node.map().servers.iter().find(|info| info.id == to.0)
         {
             self.addresses.failed(&info.host, address);
@@ -218,11 +218,14 @@ impl Bus {
         };
         let is_stuck = io.output_backlog(connection) >= BACKLOG_MAX;
         match self.links.get_mut(&connection).map(|link| &mut link.state) {
-            Some(State::Connecting(_, waiting) | State::Proving(_, waiting)) => {
+            Some(
+                BusConnectionState::Connecting(_, waiting)
+                | BusConnectionState::Proving(_, waiting),
+            ) => {
                 waiting.push(message, payload);
             }
-            Some(State::Open(_)) if is_stuck => {}
-            Some(State::Open(_)) => self.write(connection, &message, payload, io),
+            Some(BusConnectionState::Open(_)) if is_stuck => {}
+            Some(BusConnectionState::Open(_)) => self.write(connection, &message, payload, io),
             None => {}
         }
     }
@@ -245,8 +248,8 @@ impl Bus {
         let class = if is_priority { Class::Priority } else { Class::Bus };
         let connection = io.connect(SocketAddr::new(address, info.bus_port), ConnectTag(0), class);
         self.connecting.push_back((now + CONNECT_MAX, connection));
-        let state = State::Connecting(address, Waiting::default());
-        self.links.insert(connection, Link { state, opened_to: Some(to) });
+        let state = BusConnectionState::Connecting(address, QueuedMessages::default());
+        self.links.insert(connection, BusConnection { state, opened_to: Some(to) });
         self.opened.insert(to, connection);
         Some(connection)
     }
@@ -267,12 +270,14 @@ impl Bus {
             let header = Header::parse(header).map_err(broken)?;
             let link = self.links.get_mut(&connection).ok_or_else(|| broken(UNEXPECTED))?;
             let from = match link.state {
-                State::Open(from) => Some(from),
-                State::Proving(..) if header.frame_bytes() > HEADER_BYTES + HANDSHAKE_BYTES_MAX => {
+                BusConnectionState::Open(from) => Some(from),
+                BusConnectionState::Proving(..)
+                    if header.frame_bytes() > HEADER_BYTES + HANDSHAKE_BYTES_MAX =>
+                {
                     return Err(broken(Corrupt::Invalid { what: "length of handshake" }));
                 }
-                State::Proving(..) => None,
-                State::Connecting(..) => return Err(broken(UNEXPECTED)),
+                BusConnectionState::Proving(..) => None,
+                BusConnectionState::Connecting(..) => return Err(broken(UNEXPECTED)),
             };
             if input.len() < header.frame_bytes() {
                 input.want(header.frame_bytes());
@@ -303,15 +308,15 @@ impl Bus {
         io: &mut Io,
     ) -> io::Result<bool> {
         let link = self.links.get_mut(&connection).ok_or_else(|| broken(UNEXPECTED))?;
-        let State::Proving(handshake, waiting) = &mut link.state else {
+        let BusConnectionState::Proving(handshake, waiting) = &mut link.state else {
             return Err(broken(UNEXPECTED));
         };
         match handshake.handle(message) {
             HandshakeStep::Reply(reply) => self.write(connection, &reply, Vec::new(), io),
             HandshakeStep::Proven { peer, last } => {
                 let server = peer.party.server.ok_or_else(|| broken(UNEXPECTED))?;
-                let Waiting { messages, .. } = std::mem::take(waiting);
-                link.state = State::Open(server);
+                let QueuedMessages { messages, .. } = std::mem::take(waiting);
+                link.state = BusConnectionState::Open(server);
                 if link.opened_to.is_none() && peer.purpose == ConnectionPurpose::Priority {
                     io.set_class(connection, Class::Priority);
                 }
@@ -386,12 +391,12 @@ mod tests {
     #[test]
     fn what_waits_for_a_connection_has_a_limit() {
         let message = || PeerMessage::Released { replicas: Vec::new() };
-        let mut few = Waiting::default();
+        let mut few = QueuedMessages::default();
         for _ in 0..100 {
             few.push(message(), vec![0; BACKLOG_MAX / 4]);
         }
         assert_eq!(few.messages.len(), 4);
-        let mut many = Waiting::default();
+        let mut many = QueuedMessages::default();
         (0..WAITING_MAX + 5).for_each(|_| many.push(message(), Vec::new()));
         assert_eq!(many.messages.len(), WAITING_MAX);
     }

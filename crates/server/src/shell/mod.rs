@@ -52,7 +52,7 @@ pub struct Shared {
 }
 
 /// One reactor of a server.
-pub struct Server {
+pub struct ServerReactor {
     core: Core,
     bus: Bus,
     disk: DiskThread,
@@ -62,7 +62,7 @@ pub struct Server {
     control: ToControl,
 }
 
-impl Server {
+impl ServerReactor {
     /// Creates the service of the reactor that owns `mailbox`.
     pub fn new(
         shared: &Shared,
@@ -70,12 +70,12 @@ impl Server {
         control: ToControl,
         mailbox: Mailbox<Mail>,
         credentials: Credentials,
-    ) -> Server {
+    ) -> ServerReactor {
         let bus = Bus::new(shared, credentials);
         let mut engine = Engine::new(shared.node.clone(), reactor);
         let clock = Clock::new();
         engine.set_time_within_turn(Box::new(move || clock.now()));
-        Server {
+        ServerReactor {
             core: Core::new(engine, shared.operators.clone()),
             bus,
             disk: DiskThread::new(mailbox.clone()),
@@ -138,7 +138,7 @@ impl Connections for Sockets<'_> {
     }
 }
 
-impl Service for Server {
+impl Service for ServerReactor {
     type Mail = Mail;
 
     fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
@@ -167,7 +167,7 @@ impl Service for Server {
     }
 
     fn prefetch(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
-        self.core.foresee(inputs);
+        self.core.prefetch(inputs);
     }
 
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
@@ -209,7 +209,7 @@ impl Service for Server {
                 let is_map = matches!(message, FromCoordinator::Map(_));
                 self.core.on_control(message);
                 if is_map {
-                    self.bus.foresee(self.core.engine().node());
+                    self.bus.look_up_addresses(self.core.engine().node());
                 }
             }
             Mail::Disk(done) => self.core.on_disk(done),

@@ -1,6 +1,6 @@
 //! Commands that were not executed: each gets an error reply, or its request is parked.
 
-use super::{Conversation, Outcome, Turn};
+use super::{ConnectionTurn, Conversation, ExecutionOutcome};
 use crate::commands::{Command, Refusal, Undone};
 use crate::connections::Cause;
 use planted::Bug;
@@ -14,55 +14,57 @@ impl Conversation {
         undone: Undone,
         command: &Command,
         args: &[&[u8]],
-        turn: &mut Turn<'_>,
+        turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
-    ) -> Outcome {
+    ) -> ExecutionOutcome {
         let mut reply = ReplyWriter::new(self.session.protocol, out);
         match undone {
             Undone::Refused(refusal) => {
                 reply.error(refusal.text(command).as_bytes());
-                Outcome::Replied
+                ExecutionOutcome::Replied
             }
             Undone::Ask(ask) => match turn.backend.engine.ask(ask) {
-                Some(request) => Outcome::Wait(Cause::Answer(request)),
+                Some(request) => ExecutionOutcome::Wait(Cause::Answer(request)),
                 None => {
                     reply.error("ERR the coordinator cannot be reached, please try again later");
-                    Outcome::Replied
+                    ExecutionOutcome::Replied
                 }
             },
             Undone::Stall(Stall::OutOfMemory) if turn.backend.engine.may_win_memory() => {
-                Outcome::Wait(Cause::Memory)
+                ExecutionOutcome::Wait(Cause::Memory)
             }
             Undone::Stall(Stall::OutOfMemory) => {
                 reply.error(Refusal::OutOfMemory.text(command).as_bytes());
-                Outcome::Replied
+                ExecutionOutcome::Replied
             }
             Undone::Stall(Stall::TooLarge) => {
                 reply.error(Refusal::TooLarge.text(command).as_bytes());
-                Outcome::Replied
+                ExecutionOutcome::Replied
             }
             Undone::Begin(job) => match turn.backend.begin(job) {
-                Some(request) => Outcome::Wait(Cause::Answer(request)),
+                Some(request) => ExecutionOutcome::Wait(Cause::Answer(request)),
                 None => {
                     reply.error("ERR not supported: there is no process to run this job");
-                    Outcome::Replied
+                    ExecutionOutcome::Replied
                 }
             },
-            Undone::Unsafe { until } => Outcome::Wait(Cause::Replicas(until)),
-            Undone::Paused => Outcome::Wait(Cause::Paused),
-            Undone::Unfinished | Undone::Stall(Stall::Contended) => Outcome::Wait(Cause::Turn),
+            Undone::Unsafe { until } => ExecutionOutcome::Wait(Cause::Replicas(until)),
+            Undone::Paused => ExecutionOutcome::Wait(Cause::Paused),
+            Undone::Unfinished | Undone::Stall(Stall::Contended) => {
+                ExecutionOutcome::Wait(Cause::Turn)
+            }
             Undone::Stall(Stall::Held) if !planted::is(Bug::RedirectedWhileHeld) => {
-                Outcome::Wait(Cause::Held)
+                ExecutionOutcome::Wait(Cause::Held)
             }
             Undone::Stall(Stall::NotArrived { migration, from }) => {
                 turn.backend.engine.want_progress(migration, from);
-                Outcome::Wait(Cause::Progress)
+                ExecutionOutcome::Wait(Cause::Progress)
             }
             Undone::Stall(Stall::Missing(missing)) => {
                 let table = missing.table;
                 match turn.backend.engine.pull_early(turn.now, table, &missing) {
-                    true => Outcome::Wait(Cause::Missing(table, missing.hashes)),
-                    false => Outcome::Wait(Cause::Progress),
+                    true => ExecutionOutcome::Wait(Cause::Missing(table, missing.hashes)),
+                    false => ExecutionOutcome::Wait(Cause::Progress),
                 }
             }
             Undone::Stall(Stall::NotOwned | Stall::Held) => {
@@ -70,9 +72,9 @@ impl Conversation {
                 match first.and_then(|at| turn.backend.engine.node().redirection(args[at])) {
                     Some(moved) => {
                         reply.error(moved);
-                        Outcome::Replied
+                        ExecutionOutcome::Replied
                     }
-                    None => Outcome::Wait(Cause::Held),
+                    None => ExecutionOutcome::Wait(Cause::Held),
                 }
             }
         }

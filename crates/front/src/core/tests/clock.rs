@@ -10,7 +10,7 @@ const NIL: &str = "$-1\r\n";
 
 #[test]
 fn a_time_to_live_counts_from_the_clock_that_judges_it() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     world.node.store().raise_clock(UnixMillis(world.wall().0 + 1_000));
     for (key, set) in [
@@ -31,7 +31,7 @@ fn a_time_to_live_counts_from_the_clock_that_judges_it() {
 
 #[test]
 fn a_time_to_live_does_not_begin_before_its_request_was_sent() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     // The process is stopped for a second within the turn that reads the request.
     let stopped_until = world.now + SECOND;
@@ -56,7 +56,7 @@ fn a_time_to_live_does_not_begin_before_its_request_was_sent() {
 
 #[test]
 fn a_wall_clock_that_jumps_a_day_ahead_and_back_kills_no_key() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     assert_eq!(world.ask(&mut client, "SET before v EX 60"), OK);
     world.wall_ahead = DAY;
@@ -82,7 +82,7 @@ fn a_wall_clock_that_jumps_a_day_ahead_and_back_kills_no_key() {
 
 #[test]
 fn an_absolute_expiry_is_of_the_wall_clock_and_a_relative_one_is_not() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let at = world.wall().0 + 5_000;
     assert_eq!(world.ask(&mut client, &format!("SET a v PXAT {at}")), OK);
@@ -106,7 +106,7 @@ fn a_lock_never_has_two_holders_whatever_the_wall_clock_does() {
     let step = Duration::from_millis(10);
     for seed in 0..20 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut world = World::new(Configuration::default());
+        let mut world = World::new(ServerConfiguration::default());
         let mut clients = [0, 1].map(|reactor| world.connect(reactor as u64, reactor, HERE));
         let (mut taken, mut stands) = (None::<Instant>, false);
         for _ in 0..500 {
@@ -138,7 +138,7 @@ fn a_lock_never_has_two_holders_whatever_the_wall_clock_does() {
 
 #[test]
 fn what_has_expired_is_not_counted_a_second_later() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     for thousand in 0..300 {
         let sets = (0..1000).map(|number| format!("SET key:{thousand}:{number} v"));

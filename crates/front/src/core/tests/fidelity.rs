@@ -26,7 +26,7 @@ fn the_lines_of_an_http_request_end_the_connection_before_its_body_is_executed()
         (&["PING", "host: x", "SET pwned yes"], "+PONG\r\n"),
         (&["MULTI", "hOsT: x", "SET pwned yes", "EXEC"], "+OK\r\n"),
     ] {
-        let mut world = World::new(Configuration::default());
+        let mut world = World::new(ServerConfiguration::default());
         let mut attacker = world.connect(1, 0, HERE);
         assert_eq!(world.ask(&mut attacker, &lines.join("\r\n")), replies, "{lines:?}");
         assert!(world.is_closed(&attacker), "{lines:?}");
@@ -45,7 +45,7 @@ fn a_possible_attack_is_told_of_once_a_minute() {
 
 #[test]
 fn a_kill_of_clients_of_any_age_is_refused() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let other = world.connect(2, 1, HERE);
     for line in ["CLIENT KILL MAXAGE 0", "CLIENT LIST MAXAGE 0", "CLIENT KILL MAXAGE -1"] {
@@ -58,7 +58,7 @@ fn a_kill_of_clients_of_any_age_is_refused() {
 
 #[test]
 fn who_monitors_sees_the_commands_of_a_transaction_before_its_exec_and_no_passwords() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut watcher = world.connect(1, 0, HERE);
     let mut other = world.connect(2, 1, HERE);
     world.ask(&mut watcher, "MONITOR");
@@ -84,7 +84,7 @@ fn who_monitors_sees_the_commands_of_a_transaction_before_its_exec_and_no_passwo
 
 #[test]
 fn a_request_that_waited_is_shown_once() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut watcher = world.connect(1, 0, HERE);
     let mut other = world.connect(2, 1, HERE);
     world.ask(&mut watcher, "MONITOR");
@@ -98,7 +98,7 @@ fn a_request_that_waited_is_shown_once() {
 
 #[test]
 fn slow_commands_of_a_transaction_are_noted_one_by_one() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     ask_all(&mut world, &mut client, &["CONFIG SET slowlog-log-slower-than 0 requirepass x"]);
     world.ask(&mut client, "AUTH x");
@@ -112,7 +112,7 @@ fn slow_commands_of_a_transaction_are_noted_one_by_one() {
 
 #[test]
 fn a_pause_of_writes_holds_transactions_that_write_and_no_others() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut operator = world.connect(1, 0, HERE);
     let mut reader = world.connect(2, 1, HERE);
     let mut writer = world.connect(3, 1, HERE);
@@ -191,7 +191,7 @@ fn keys_that_are_read_count_as_hits_or_misses() {
         ("SET no v EXAT 1", [0, 0, 0]),
         ("MSETEX 2 k v no v EXAT 1", [0, 0, 1]),
     ] {
-        let mut world = World::new(Configuration::default());
+        let mut world = World::new(ServerConfiguration::default());
         let mut client = world.connect(1, 0, HERE);
         world.ask(&mut client, "SET k v");
         assert_eq!(found_by(&mut world, &mut client, line), found, "{line}");
@@ -199,7 +199,7 @@ fn keys_that_are_read_count_as_hits_or_misses() {
             continue;
         }
         // Repeat within a transaction, which counts when it takes effect.
-        let mut world = World::new(Configuration::default());
+        let mut world = World::new(ServerConfiguration::default());
         let mut client = world.connect(1, 0, HERE);
         ask_all(&mut world, &mut client, &["SET k v", "MULTI"]);
         assert_eq!(found_by(&mut world, &mut client, line), [0, 0, 0], "{line}");
@@ -209,7 +209,7 @@ fn keys_that_are_read_count_as_hits_or_misses() {
 
 #[test]
 fn statistics_begin_from_zero_after_a_reset() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     ask_all(&mut world, &mut client, &["SET k v PX 1", "SET l v", "EXPIRE l -1", "GET l"]);
     assert_eq!(info(&mut world, &mut client, "expired_keys"), "1");
@@ -221,7 +221,7 @@ fn statistics_begin_from_zero_after_a_reset() {
 
 #[test]
 fn a_client_is_listed_as_it_is_now() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let mut other = world.connect(2, 1, HERE);
     world.ask(&mut client, "PING");
@@ -240,7 +240,7 @@ fn a_client_is_listed_as_it_is_now() {
 
 #[test]
 fn a_reset_keeps_what_the_client_has_said_of_its_library() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let lines = ["CLIENT SETINFO lib-name abc", "CLIENT SETINFO lib-ver 7", "CLIENT SETNAME me"];
     ask_all(&mut world, &mut client, &lines);
@@ -250,7 +250,7 @@ fn a_reset_keeps_what_the_client_has_said_of_its_library() {
 
 #[test]
 fn a_client_that_waits_for_the_end_of_a_pause_counts_as_blocked() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut operator = world.connect(1, 0, HERE);
     let mut writer = world.connect(2, 1, HERE);
     for (pause, actions) in [("CLIENT PAUSE 3000 WRITE", "write"), ("CLIENT PAUSE 3000", "all")] {
@@ -276,7 +276,7 @@ fn a_client_that_waits_for_the_end_of_a_pause_counts_as_blocked() {
 
 #[test]
 fn commands_that_a_transaction_refuses_are_counted() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let lines = ["CONFIG RESETSTAT", "MULTI", "SET", "NOSUCH", "EXEC"];
     ask_all(&mut world, &mut client, &lines);
@@ -289,7 +289,7 @@ fn commands_that_a_transaction_refuses_are_counted() {
 
 #[test]
 fn settings_are_known_by_all_their_names_and_say_why_they_have_one_value() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let set = "CONFIG SET commandlog-execution-slower-than 5";
     assert_eq!(world.ask(&mut client, set), "+OK\r\n");
@@ -320,7 +320,7 @@ fn settings_are_known_by_all_their_names_and_say_why_they_have_one_value() {
 
 #[test]
 fn commands_are_described_with_hints_and_listed_with_their_subcommands() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let list = world.ask(&mut client, "COMMAND LIST FILTERBY PATTERN config|*");
     assert!(list.starts_with("*5\r\n$10\r\nconfig|get\r\n"), "{list}");
@@ -337,7 +337,7 @@ fn commands_are_described_with_hints_and_listed_with_their_subcommands() {
 
 #[test]
 fn who_waits_for_servers_that_there_are_not_is_answered_in_time_or_unblocked() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut operator = world.connect(1, 0, HERE);
     let mut client = world.connect(2, 1, HERE);
     for (line, reply) in [
@@ -384,7 +384,7 @@ const UNBLOCKED: &str = "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n";
 
 #[test]
 fn what_is_not_persisted_is_told_so() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     for line in ["SAVE", "BGSAVE", "BGREWRITEAOF"] {
         let reply = world.ask(&mut client, line);
@@ -442,7 +442,7 @@ fn groups_of_slots_are_asked_for_one_after_another() {
 
 #[test]
 fn keys_of_one_slot_are_equally_likely_for_randomkey() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     world.ask(&mut client, "MSET {a}0 v {a}1 v {a}2 v {a}3 v");
     // The table's records are counted once a second.

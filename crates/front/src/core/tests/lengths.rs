@@ -15,7 +15,7 @@ fn refusal(bytes: usize) -> String {
 
 #[test]
 fn a_value_that_is_too_long_is_refused_in_its_turn_and_the_connection_goes_on() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     let bytes = VALUE_BYTES_MAX + 1;
     let pipeline = format!("SET a 1\r\n{}GET a\r\nPING", long_set(bytes));
@@ -44,7 +44,7 @@ fn a_value_that_is_too_long_is_refused_in_its_turn_and_the_connection_goes_on() 
 
 #[test]
 fn what_comes_of_too_long_a_value_is_taken_at_once_and_above_a_limit_ends_the_connection() {
-    let mut world = World::new(Configuration::default());
+    let mut world = World::new(ServerConfiguration::default());
     let mut client = world.connect(1, 0, HERE);
     assert_eq!(world.ask(&mut client, "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$536870912"), "");
     assert_eq!(client.input, b"", "nothing of it is kept");
@@ -61,7 +61,8 @@ fn what_comes_of_too_long_a_value_is_taken_at_once_and_above_a_limit_ends_the_co
 #[test]
 fn strangers_may_not_even_send_what_is_refused() {
     let requirepass = "secret".to_owned();
-    let mut world = World::new(Configuration { requirepass, ..Configuration::default() });
+    let mut world =
+        World::new(ServerConfiguration { requirepass, ..ServerConfiguration::default() });
     let mut stranger = world.connect(1, 0, HERE);
     let told = "-ERR Protocol error: invalid bulk length\r\n";
     assert_eq!(world.ask(&mut stranger, "*2\r\n$4\r\nAUTH\r\n$16385"), told);

@@ -1,7 +1,7 @@
 //! Admission and accounting of commands: checks before the execution, counters and timing after it.
 
-use super::client::Turn;
-use super::queue::Kept;
+use super::client::ConnectionTurn;
+use super::queue::RequestState;
 use crate::backend::Backend;
 use crate::commands::{Command, Past, Undone, flag, refused};
 use crate::operators::executions::{Execution, is_slow_possible};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use store::Stall;
 use types::Instant;
 
-/// Checks whether an existing command with a valid argument count may be executed now. `kept` is
+/// Checks whether an existing command with a valid argument count may be executed now. `state` is
 /// the state of the request from earlier attempts.
 #[inline]
 pub(super) fn admit(
     command: &Command,
-    kept: &Kept,
+    state: &RequestState,
     session: &Session,
-    turn: &Turn<'_>,
+    turn: &ConnectionTurn<'_>,
 ) -> Result<(), Undone> {
     if !session.is_authenticated
         && !command.has(flag::NO_AUTH)
@@ -37,14 +37,14 @@ pub(super) fn admit(
     if needs_data {
         turn.backend.engine.note_data();
     }
-    let transaction = kept.transaction.as_ref();
+    let transaction = state.transaction.as_ref();
     let runs_writes = transaction.is_some_and(|it| it.writes() && command.name == "exec");
     let writes = command.has(flag::WRITE) || runs_writes;
     if writes && turn.backend.engine.cannot_keep() {
         return Err(refuse_write(CANNOT_KEEP, runs_writes));
     }
     if writes && turn.backend.engine.lacks_replicas() {
-        return Err(wait_for_replicas(kept.past, runs_writes, turn.now));
+        return Err(wait_for_replicas(state.past, runs_writes, turn.now));
     }
     match turn.backend.operators.pause.at(turn.now) {
         None => Ok(()),
@@ -149,12 +149,12 @@ fn is_short(command: &Command) -> bool {
 
 /// Begins to measure a command.
 #[inline]
-pub(super) fn begin(command: &Command, turn: &mut Turn<'_>) {
+pub(super) fn begin(command: &Command, turn: &mut ConnectionTurn<'_>) {
     turn.meter.begin(command, turn.backend, turn.now);
 }
 
 /// An answered command.
-pub(super) struct Attempt<'a> {
+pub(super) struct AnsweredCommand<'a> {
     pub(super) command: &'static Command,
     /// The command's [`Command::number`].
     pub(super) number: usize,
@@ -163,10 +163,10 @@ pub(super) struct Attempt<'a> {
     pub(super) is_admitted: bool,
 }
 
-impl Attempt<'_> {
+impl AnsweredCommand<'_> {
     /// Updates counters, `MONITOR` and `SLOWLOG` for the command.
     #[inline]
-    pub(super) fn count(&self, reply: &[u8], session: &Session, turn: &mut Turn<'_>) {
+    pub(super) fn count(&self, reply: &[u8], session: &Session, turn: &mut ConnectionTurn<'_>) {
         let backend = &*turn.backend;
         let counts = backend.counts.of_command(self.number);
         if reply.first() == Some(&b'-') {
@@ -183,20 +183,20 @@ impl Attempt<'_> {
         let meter = &mut turn.meter;
         meter.group[meter.len] = self.number as u16;
         meter.len += 1;
-        let is_noted = is_slow_possible(Duration::ZERO, &backend.configuration);
+        let is_any_slow = is_slow_possible(Duration::ZERO, &backend.configuration);
         let is_open = is_short(self.command) && !turn.is_last && meter.len < GROUP_MAX;
-        if is_open && !is_noted {
+        if is_open && !is_any_slow {
             return;
         }
         let is_one = meter.len == 1;
         let spent = meter.end_group(backend, turn.now);
         if is_one && is_slow_possible(spent, &backend.configuration) {
-            self.execution(session, turn).note_slow(spent, backend);
+            self.execution(session, turn).record_slow(spent, backend);
         }
     }
 
-    fn execution<'e>(&'e self, session: &'e Session, turn: &Turn<'_>) -> Execution<'e> {
-        let Attempt { command, args, .. } = *self;
+    fn execution<'e>(&'e self, session: &'e Session, turn: &ConnectionTurn<'_>) -> Execution<'e> {
+        let AnsweredCommand { command, args, .. } = *self;
         Execution { command, args, session, wall: turn.wall }
     }
 }

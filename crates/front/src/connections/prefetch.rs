@@ -14,24 +14,24 @@ const KEYS_MAX: usize = 32;
 /// Prefetches the records of requests at the front of `input`. Returns the number of requests
 /// covered.
 #[inline]
-pub(super) fn foresee(input: &[u8], table: TableId, engine: &mut Engine) -> usize {
+pub(super) fn prefetch(input: &[u8], table: TableId, engine: &mut Engine) -> usize {
     let mut requests = 0;
     let keys = Lookahead::new(input).take(KEYS_MAX).inspect(|_| requests += 1).flatten();
-    fetch(keys, table, engine);
+    prefetch_keys(keys, table, engine);
     requests
 }
 
 /// Prefetches the records of each client's first request. The client's table is unknown here, so
 /// table 0 is assumed, which is the most common.
-pub(crate) fn foresee_clients(inputs: &mut dyn Iterator<Item = &[u8]>, engine: &mut Engine) {
+pub(crate) fn prefetch_clients(inputs: &mut dyn Iterator<Item = &[u8]>, engine: &mut Engine) {
     let keys = inputs.filter_map(|input| Lookahead::new(input).next().flatten());
-    fetch(keys.take(KEYS_MAX), TableId(0), engine);
+    prefetch_keys(keys.take(KEYS_MAX), TableId(0), engine);
 }
 
 /// Prefetches the records of at most [`KEYS_MAX`] keys. A single key is skipped, because its
 /// request is executed at once.
 #[inline]
-fn fetch<'i>(keys: impl Iterator<Item = &'i [u8]>, table: TableId, engine: &mut Engine) {
+fn prefetch_keys<'i>(keys: impl Iterator<Item = &'i [u8]>, table: TableId, engine: &mut Engine) {
     let mut hashes = [KeyHash(0); KEYS_MAX];
     let mut count = 0;
     for (place, key) in hashes.iter_mut().zip(keys) {

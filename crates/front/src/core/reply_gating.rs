@@ -2,12 +2,12 @@
 //!
 //! A reply that shows or answers a write must not leave while a crash can still undo the write.
 //! Requests are executed at once and put their replies into the connection's output. When the
-//! turn's appends have been committed, [`Held::settle`] checks these replies. Usually all their
-//! writes are acknowledged already. Otherwise the pending replies are moved from the output into
-//! this module, and later replies of the same connection queue behind them.
+//! turn's appends have been committed, [`ReplyGate::reconcile`] checks these replies. Usually all
+//! their writes are acknowledged already. Otherwise the pending replies are moved from the output
+//! into this module, and later replies of the same connection queue behind them.
 //!
 //! While backups do not respond, every reply is pending. Pending replies share a budget. When it is
-//! used up ([`Held::is_full`]), no more requests are executed, as if clients had sent none.
+//! used up ([`ReplyGate::is_full`]), no more requests are executed, as if clients had sent none.
 //!
 //! **Invariant:** the replies of a connection leave in the order in which they were produced.
 //! **Invariant:** a connection without dependency and without pending replies causes no work here.
@@ -24,7 +24,7 @@ use types::Instant;
 use types::limits::CLIENT_BACKLOG_MAX;
 
 /// Replies that a connection has produced in this turn, from offset `from` of its output on.
-struct Fresh {
+struct TurnReplies {
     connection: ConnectionId,
     from: usize,
     dependency: Option<Dependency>,
@@ -33,13 +33,13 @@ struct Fresh {
 }
 
 /// Pending replies that leave together.
-struct Batch {
+struct ReplyBatch {
     replies: Vec<u8>,
     dependency: Option<Dependency>,
     executed: Option<Instant>,
 }
 
-impl Batch {
+impl ReplyBatch {
     fn is_safe(&self, engine: &Engine) -> bool {
         self.dependency.as_ref().is_none_or(|it| engine.is_acknowledged(it))
             && self.executed.is_none_or(|executed| engine.is_confirmed(executed))
@@ -48,8 +48,8 @@ impl Batch {
 
 /// The pending replies of one connection.
 #[derive(Default)]
-struct Line {
-    batches: VecDeque<Batch>,
+struct PendingReplies {
+    batches: VecDeque<ReplyBatch>,
     bytes: usize,
     /// True if the connection is not read because it has too many bytes pending.
     is_paused: bool,
@@ -62,48 +62,53 @@ const BUDGET_MIN: usize = 16 << 20;
 
 /// The pending replies of one reactor's connections (reply gating).
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct ReplyGate {
     /// Bytes of pending replies, including those of this turn.
     bytes: usize,
     /// Bytes among them that were produced in this turn.
-    fresh_bytes: usize,
+    turn_bytes: usize,
     /// This reactor's part of the budget, in bytes.
     bytes_max: usize,
     /// Connections that are not read because the budget is used up.
     stopped: BTreeSet<ConnectionId>,
-    fresh: Vec<Fresh>,
-    lines: BTreeMap<ConnectionId, Line>,
+    of_turn: Vec<TurnReplies>,
+    pending: BTreeMap<ConnectionId, PendingReplies>,
     /// Connections that close when their pending replies have left.
     ending: BTreeSet<ConnectionId>,
-    /// The engine's acknowledgment count and lease end at the last check of `lines`.
-    looked_at: (u64, Option<u64>),
+    /// The engine's acknowledgment count and lease end at the last check of `pending`.
+    checked_at: (u64, Option<u64>),
 }
 
-impl Held {
+impl ReplyGate {
     /// Returns an empty set. All reactors of a server get the same part of the budget.
-    pub(super) fn new(memory_bytes: usize, reactors: u16) -> Held {
+    pub(super) fn new(memory_bytes: usize, reactors: u16) -> ReplyGate {
         let budget = (memory_bytes / BUDGET_PART).max(BUDGET_MIN);
-        Held { bytes_max: budget / usize::from(reactors.max(1)), ..Held::default() }
+        ReplyGate { bytes_max: budget / usize::from(reactors.max(1)), ..ReplyGate::default() }
     }
 
-    /// Records that a connection's requests have appended the range `said` to its output, together
-    /// with the durability dependency of these requests.
+    /// Records that a connection's requests have appended the range `replies` to its output,
+    /// together with the durability dependency of these requests.
     #[inline]
-    pub(super) fn note(
+    pub(super) fn record(
         &mut self,
         connection: ConnectionId,
-        said: Range<usize>,
+        replies: Range<usize>,
         engine: &mut Engine,
         now: Instant,
     ) {
         let (dependency, executed) = (engine.take_dependency(), engine.take_data(now));
         if dependency.is_some()
             || executed.is_some()
-            || (!self.lines.is_empty() && self.lines.contains_key(&connection))
+            || (!self.pending.is_empty() && self.pending.contains_key(&connection))
         {
-            self.fresh_bytes += said.len();
-            self.bytes += said.len();
-            self.fresh.push(Fresh { connection, from: said.start, dependency, executed });
+            self.turn_bytes += replies.len();
+            self.bytes += replies.len();
+            self.of_turn.push(TurnReplies {
+                connection,
+                from: replies.start,
+                dependency,
+                executed,
+            });
         }
     }
 
@@ -135,119 +140,119 @@ impl Held {
     /// Returns whether the connection has pending replies that must leave before it closes. If so,
     /// it closes when they have left.
     pub(super) fn delays_end(&mut self, connection: ConnectionId) -> bool {
-        let is_fresh = self.fresh.iter().any(|fresh| fresh.connection == connection);
-        let is_held = is_fresh || self.lines.contains_key(&connection);
-        if is_held {
+        let is_of_turn = self.of_turn.iter().any(|of_turn| of_turn.connection == connection);
+        let is_pending = is_of_turn || self.pending.contains_key(&connection);
+        if is_pending {
             self.ending.insert(connection);
         }
-        is_held
+        is_pending
     }
 
     /// Drops the state of a closed connection.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
-        let line = self.lines.remove(&connection);
-        self.bytes -= line.map_or(0, |line| line.bytes);
+        let queue = self.pending.remove(&connection);
+        self.bytes -= queue.map_or(0, |queue| queue.bytes);
         self.stopped.remove(&connection);
         self.ending.remove(&connection);
-        self.fresh.retain(|fresh| fresh.connection != connection);
+        self.of_turn.retain(|of_turn| of_turn.connection != connection);
     }
 
     /// Returns whether the connection is not read because too many bytes are pending.
     pub(super) fn is_paused(&self, connection: ConnectionId) -> bool {
-        self.lines.get(&connection).is_some_and(|line| line.is_paused)
+        self.pending.get(&connection).is_some_and(|queue| queue.is_paused)
             || self.stopped.contains(&connection)
     }
 
     /// Releases replies whose writes are acknowledged, and keeps the others. Must be called after
     /// the turn's appends were committed and before outputs are sent.
     #[inline]
-    pub(super) fn settle(&mut self, engine: &mut Engine, io: &mut impl Connections) {
-        if self.fresh.is_empty() && self.lines.is_empty() && self.stopped.is_empty() {
+    pub(super) fn reconcile(&mut self, engine: &mut Engine, io: &mut impl Connections) {
+        if self.of_turn.is_empty() && self.pending.is_empty() && self.stopped.is_empty() {
             return;
         }
         // `hold` counts the bytes that are still pending again.
-        self.bytes -= std::mem::take(&mut self.fresh_bytes);
-        self.settle_all(engine, io);
+        self.bytes -= std::mem::take(&mut self.turn_bytes);
+        self.reconcile_all(engine, io);
         self.resume(io);
     }
 
-    fn settle_all(&mut self, engine: &mut Engine, io: &mut impl Connections) {
+    fn reconcile_all(&mut self, engine: &mut Engine, io: &mut impl Connections) {
         // Replies of this turn come after replies that are already pending. They must leave the
         // output before pending replies are released into it.
-        let mut fresh = std::mem::take(&mut self.fresh);
-        fresh.retain(|Fresh { connection, dependency, executed, .. }| {
+        let mut of_turn = std::mem::take(&mut self.of_turn);
+        of_turn.retain(|TurnReplies { connection, dependency, executed, .. }| {
             let waits = dependency.as_ref().is_some_and(|it| !engine.is_acknowledged(it))
                 || executed.is_some_and(|executed| !engine.is_confirmed(executed));
             if waits {
-                self.lines.entry(*connection).or_default();
+                self.pending.entry(*connection).or_default();
             }
-            self.lines.contains_key(connection)
+            self.pending.contains_key(connection)
         });
         // Take from the back, so that each entry gets only the bytes of its own requests.
-        let take = |Fresh { connection, from, .. }: &Fresh| {
+        let take = |TurnReplies { connection, from, .. }: &TurnReplies| {
             let output = io.output(*connection);
             if output.len() > *from { output.split_off(*from) } else { Vec::new() }
         };
-        let mut replies: Vec<Vec<u8>> = fresh.iter().rev().map(take).collect();
-        for (Fresh { connection, dependency, executed, .. }, replies) in
-            fresh.drain(..).zip(replies.drain(..).rev())
+        let mut replies: Vec<Vec<u8>> = of_turn.iter().rev().map(take).collect();
+        for (TurnReplies { connection, dependency, executed, .. }, replies) in
+            of_turn.drain(..).zip(replies.drain(..).rev())
         {
-            self.hold(connection, Batch { replies, dependency, executed }, io);
+            self.hold(connection, ReplyBatch { replies, dependency, executed }, io);
         }
-        self.fresh = fresh;
-        engine.note_held(!self.lines.is_empty());
+        self.of_turn = of_turn;
+        engine.note_held(!self.pending.is_empty());
         // An acknowledging thread wakes only reactors that have announced pending replies. The
         // announcement precedes this check, so no acknowledgment is missed.
-        self.look(engine, io);
+        self.release_safe(engine, io);
         self.end_connections(io);
-        engine.note_held(!self.lines.is_empty());
+        engine.note_held(!self.pending.is_empty());
     }
 
     /// Releases replies that became safe since the last check.
-    fn look(&mut self, engine: &Engine, io: &mut impl Connections) {
+    fn release_safe(&mut self, engine: &Engine, io: &mut impl Connections) {
         let news = (engine.acknowledgments(), engine.lease_until());
-        if self.looked_at != news {
-            self.looked_at = news;
+        if self.checked_at != news {
+            self.checked_at = news;
             self.release(|batch| batch.is_safe(engine), io);
         }
     }
 
-    fn hold(&mut self, connection: ConnectionId, batch: Batch, io: &mut impl Connections) {
-        let line = self.lines.entry(connection).or_default();
-        line.bytes += batch.replies.len();
+    fn hold(&mut self, connection: ConnectionId, batch: ReplyBatch, io: &mut impl Connections) {
+        let queue = self.pending.entry(connection).or_default();
+        queue.bytes += batch.replies.len();
         self.bytes += batch.replies.len();
-        line.batches.push_back(batch);
-        if line.bytes > CLIENT_BACKLOG_MAX && !line.is_paused {
-            line.is_paused = true;
+        queue.batches.push_back(batch);
+        if queue.bytes > CLIENT_BACKLOG_MAX && !queue.is_paused {
+            queue.is_paused = true;
             io.pause_reading(connection);
         }
     }
 
-    fn release(&mut self, is_safe: impl Fn(&Batch) -> bool, io: &mut impl Connections) {
-        self.lines.retain(|connection, line| {
-            while let Some(batch) = line.batches.pop_front_if(|batch| is_safe(batch)) {
-                line.bytes -= batch.replies.len();
+    fn release(&mut self, is_safe: impl Fn(&ReplyBatch) -> bool, io: &mut impl Connections) {
+        self.pending.retain(|connection, queue| {
+            while let Some(batch) = queue.batches.pop_front_if(|batch| is_safe(batch)) {
+                queue.bytes -= batch.replies.len();
                 self.bytes -= batch.replies.len();
                 io.output(*connection).extend_from_slice(&batch.replies);
             }
-            if line.is_paused && line.bytes <= CLIENT_BACKLOG_MAX {
-                line.is_paused = false;
+            if queue.is_paused && queue.bytes <= CLIENT_BACKLOG_MAX {
+                queue.is_paused = false;
                 if !self.stopped.contains(connection) {
                     io.resume_reading(*connection);
                 }
             }
-            !line.batches.is_empty()
+            !queue.batches.is_empty()
         });
     }
 
     fn end_connections(&mut self, io: &mut impl Connections) {
-        let lines = &self.lines;
+        let pending = &self.pending;
         self.ending.retain(|connection| {
-            let is_held = lines.contains_key(connection);
-            if !is_held {
+            let is_pending = pending.contains_key(connection);
+            if !is_pending {
                 io.close_after_flush(*connection);
             }
-            is_held
+            is_pending
         });
     }
 }
@@ -283,33 +288,33 @@ mod tests {
         ConnectionId::from_number(number)
     }
 
-    fn reply(bytes: usize) -> Batch {
-        Batch { replies: vec![b'x'; bytes], dependency: None, executed: None }
+    fn reply(bytes: usize) -> ReplyBatch {
+        ReplyBatch { replies: vec![b'x'; bytes], dependency: None, executed: None }
     }
 
     #[test]
     fn replies_that_wait_share_a_budget_whatever_the_number_of_clients() {
-        let (mut held, mut io) = (Held::new(0, 4), Sockets::default());
+        let (mut gate, mut io) = (ReplyGate::new(0, 4), Sockets::default());
         let (each, mut clients) = (CLIENT_BACKLOG_MAX / 2, 0);
-        while !held.is_full() {
+        while !gate.is_full() {
             clients += 1;
-            held.hold(connection(clients), reply(each), &mut io);
+            gate.hold(connection(clients), reply(each), &mut io);
             assert!(clients < 1_000, "nobody is stopped");
         }
-        assert!(held.bytes <= BUDGET_MIN / 4 + each, "{} bytes wait", held.bytes);
+        assert!(gate.bytes <= BUDGET_MIN / 4 + each, "{} bytes wait", gate.bytes);
         assert!(io.paused.is_empty(), "none of them has too much of its own");
         // A request that arrives now is not executed.
         for late in 1_000..1_010 {
-            held.stop(connection(late), &mut io);
-            assert!(held.is_paused(connection(late)));
+            gate.stop(connection(late), &mut io);
+            assert!(gate.is_paused(connection(late)));
         }
         // Closed clients free some of the budget.
-        held.forget(connection(1));
-        held.resume(&mut io);
+        gate.forget(connection(1));
+        gate.resume(&mut io);
         assert_eq!(io.paused.len(), 10, "a little room is not enough for everybody");
-        held.release(|_| true, &mut io);
-        held.resume(&mut io);
-        assert_eq!((held.bytes, held.lines.len()), (0, 0));
+        gate.release(|_| true, &mut io);
+        gate.resume(&mut io);
+        assert_eq!((gate.bytes, gate.pending.len()), (0, 0));
         assert!(io.paused.is_empty(), "everybody is read again");
         assert_eq!(io.outputs.values().map(Vec::len).sum::<usize>(), (clients - 1) as usize * each);
     }

@@ -144,7 +144,7 @@ fn scan(call: &mut Call<'_>) -> Done {
 
 /// The state of a scan over all keys that takes several turns.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct KeyspaceScan {
     /// Key hash at which the scan continues.
     next: KeyHash,
     /// True if the scan has reached the end once and has started again.
@@ -154,28 +154,28 @@ pub(crate) struct Walk {
     count: usize,
 }
 
-impl Walk {
-    fn from(next: KeyHash) -> Walk {
-        Walk { next, is_second: false, replies: Vec::new(), count: 0 }
+impl KeyspaceScan {
+    fn from(next: KeyHash) -> KeyspaceScan {
+        KeyspaceScan { next, is_second: false, replies: Vec::new(), count: 0 }
     }
 }
 
 /// Continues a scan for at most one turn's share of steps. Returns true if it has reached the end,
 /// or if `stop` returns true after a step.
-fn walk_on(
+fn resume_scan(
     call: &mut Call<'_>,
-    walk: &mut Walk,
-    mut f: impl FnMut(&mut Walk, &[u8]),
-    stop: impl Fn(&Walk) -> bool,
+    scan: &mut KeyspaceScan,
+    mut f: impl FnMut(&mut KeyspaceScan, &[u8]),
+    stop: impl Fn(&KeyspaceScan) -> bool,
 ) -> Result<bool, Stall> {
     let table = call.session.table;
     for _ in 0..TURN_STEPS {
-        let from = walk.next;
+        let from = scan.next;
         let next =
-            call.backend.engine.worker.scan(table, from, STEP_BUCKETS, |key, _| f(walk, key))?;
+            call.backend.engine.worker.scan(table, from, STEP_BUCKETS, |key, _| f(scan, key))?;
         let Some(next) = next else { return Ok(true) };
-        walk.next = next;
-        if stop(walk) {
+        scan.next = next;
+        if stop(scan) {
             return Ok(true);
         }
     }
@@ -185,28 +185,28 @@ fn walk_on(
 /// `KEYS pattern`: returns keys that exist during the whole scan, and maybe others.
 fn keys(call: &mut Call<'_>) -> Done {
     let pattern = call.args[1];
-    let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(KeyHash(0)));
+    let mut scan = call.scan.take().unwrap_or_else(|| KeyspaceScan::from(KeyHash(0)));
     let matches = |key: &[u8]| pattern == b"*" || glob_matches(pattern, key, false);
-    let found = |walk: &mut Walk, key: &[u8]| {
+    let found = |scan: &mut KeyspaceScan, key: &[u8]| {
         if matches(key) {
-            ReplyWriter::new(Protocol::Resp2, &mut walk.replies).bulk(key);
-            walk.count += 1;
+            ReplyWriter::new(Protocol::Resp2, &mut scan.replies).bulk(key);
+            scan.count += 1;
         }
     };
-    match walk_on(call, &mut walk, found, |_| false) {
+    match resume_scan(call, &mut scan, found, |_| false) {
         Ok(true) => {
-            call.reply.array(walk.count);
-            call.reply.written(&walk.replies);
+            call.reply.array(scan.count);
+            call.reply.written(&scan.replies);
             Ok(())
         }
-        Ok(false) => leave(call, walk, Undone::Unfinished),
-        Err(stall) => leave(call, walk, stall.into()),
+        Ok(false) => leave(call, scan, Undone::Unfinished),
+        Err(stall) => leave(call, scan, stall.into()),
     }
 }
 
 /// Saves the scan until the command is executed again.
-fn leave(call: &mut Call<'_>, walk: Walk, undone: Undone) -> Done {
-    *call.walk = Some(walk);
+fn leave(call: &mut Call<'_>, scan: KeyspaceScan, undone: Undone) -> Done {
+    *call.scan = Some(scan);
     Err(undone)
 }
 
@@ -219,24 +219,24 @@ fn randomkey(call: &mut Call<'_>) -> Done {
     call.session.draws += 1;
     let seed = [call.now.0, call.session.id(), call.session.draws].map(u64::to_le_bytes);
     let random = call.backend.engine.hash(seed.as_flattened());
-    let mut walk = call.walk.take().unwrap_or_else(|| Walk::from(random));
+    let mut scan = call.scan.take().unwrap_or_else(|| KeyspaceScan::from(random));
     // Reservoir sampling over one step.
     let mut draw = fastrand::Rng::with_seed(random.0);
-    let found = |walk: &mut Walk, key: &[u8]| {
-        walk.count += 1;
-        if draw.u64(..walk.count as u64) == 0 {
-            walk.replies = key.to_vec();
+    let found = |scan: &mut KeyspaceScan, key: &[u8]| {
+        scan.count += 1;
+        if draw.u64(..scan.count as u64) == 0 {
+            scan.replies = key.to_vec();
         }
     };
-    match walk_on(call, &mut walk, found, |walk| walk.count > 0) {
-        Ok(true) if walk.count > 0 => call.reply.bulk(&walk.replies),
-        Ok(true) if walk.is_second => call.reply.null(),
+    match resume_scan(call, &mut scan, found, |scan| scan.count > 0) {
+        Ok(true) if scan.count > 0 => call.reply.bulk(&scan.replies),
+        Ok(true) if scan.is_second => call.reply.null(),
         Ok(true) => {
-            let again = Walk { is_second: true, ..Walk::from(KeyHash(0)) };
+            let again = KeyspaceScan { is_second: true, ..KeyspaceScan::from(KeyHash(0)) };
             return leave(call, again, Undone::Unfinished);
         }
-        Ok(false) => return leave(call, walk, Undone::Unfinished),
-        Err(stall) => return leave(call, walk, stall.into()),
+        Ok(false) => return leave(call, scan, Undone::Unfinished),
+        Err(stall) => return leave(call, scan, stall.into()),
     }
     Ok(())
 }

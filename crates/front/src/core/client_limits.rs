@@ -4,8 +4,8 @@
 //! setting requires it.
 
 use super::{Connections, Core};
-use crate::Configuration;
-use crate::operators::clients::Clients;
+use crate::ServerConfiguration;
+use crate::operators::clients::ClientRegistry;
 use crate::operators::monitor::Monitors;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use types::ConnectionId;
 use types::Instant;
 
 /// Clients examined per step, the pause between two steps, and the pause between two passes.
-const LOOK_CLIENTS: usize = 256;
-const LOOK_PAUSE: Duration = Duration::from_millis(1);
-const ROUND_PAUSE: Duration = Duration::from_millis(500);
+const SCAN_CLIENTS: usize = 256;
+const SCAN_PAUSE: Duration = Duration::from_millis(1);
+const SCAN_ROUND_PAUSE: Duration = Duration::from_millis(500);
 
 /// Most unsent bytes of a `MONITOR` connection, whatever the configured limits are. Its output is
 /// produced without regard to its backlog, so this is its only bound.
@@ -23,16 +23,16 @@ const MONITOR_BACKLOG_MAX: usize = 32 << 20;
 
 /// The connections of one reactor that need attention later.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct ClientLimits {
     /// Connections that are not read because all requests are paused (`CLIENT PAUSE`).
     pub(super) paused: Vec<ConnectionId>,
     /// Connections in `MONITOR` mode.
     watchers: Vec<ConnectionId>,
     /// Time of the next step over all clients, and the number of the client before it.
-    look: Option<(Instant, u64)>,
+    scan: Option<(Instant, u64)>,
 }
 
-impl Order {
+impl ClientLimits {
     /// Puts a connection into `MONITOR` mode, if it is not in it already.
     pub(super) fn watch(&mut self, connection: ConnectionId, monitors: &Monitors) {
         if !self.watchers.contains(&connection) {
@@ -42,7 +42,7 @@ impl Order {
     }
 
     /// Drops a connection that was closed, or that has left `MONITOR` mode.
-    pub(super) fn forget(&mut self, connection: ConnectionId, monitors: &Monitors) {
+    pub(super) fn remove(&mut self, connection: ConnectionId, monitors: &Monitors) {
         let before = self.watchers.len();
         self.watchers.retain(|watcher| *watcher != connection);
         if self.watchers.len() < before {
@@ -54,8 +54,8 @@ impl Order {
 
 /// Returns the error for a newly connected client that must be refused, if any.
 pub(super) fn refusal(
-    configuration: &Configuration,
-    clients: &Clients,
+    configuration: &ServerConfiguration,
+    clients: &ClientRegistry,
     peer: &str,
 ) -> Option<&'static str> {
     if configuration.protected_mode && !configuration.needs_password() {
@@ -84,7 +84,7 @@ const DENIED: &str = "-DENIED Running in protected mode because protected mode i
 
 impl Core {
     /// Applies requests of other reactors to this reactor's clients, and ends an expired pause.
-    pub(super) fn keep_order(&mut self, io: &mut impl Connections) {
+    pub(super) fn apply_client_limits(&mut self, io: &mut impl Connections) {
         for connection in self.backend.operators.clients.take_killed(self.reactor) {
             io.close(connection);
         }
@@ -92,7 +92,7 @@ impl Core {
             self.with_client(connection, io, |client, turn, out| client.unblock(how, turn, out));
         }
         self.end_pause(io);
-        if !self.order.watchers.is_empty() {
+        if !self.client_limits.watchers.is_empty() {
             self.show_requests(io);
         }
     }
@@ -101,24 +101,26 @@ impl Core {
     fn end_pause(&mut self, io: &mut impl Connections) {
         let pause = &self.backend.operators.pause;
         let now = pause.at(self.now);
-        if !self.order.paused.is_empty() && now != Some(crate::operators::pause::Paused::All) {
-            for connection in std::mem::take(&mut self.order.paused) {
+        if !self.client_limits.paused.is_empty()
+            && now != Some(crate::operators::pause::Paused::All)
+        {
+            for connection in std::mem::take(&mut self.client_limits.paused) {
                 io.resume_reading(connection);
             }
         }
         if now.is_none() && self.waits.has_paused() {
-            for ticket in self.waits.take_paused() {
-                self.retry(ticket, None, io);
+            for waiter in self.waits.take_paused() {
+                self.retry(waiter, None, io);
             }
         }
     }
 
     fn show_requests(&mut self, io: &mut impl Connections) {
         let lines = self.backend.operators.monitors.take(self.reactor);
-        for watcher in self.order.watchers.clone() {
+        for watcher in self.client_limits.watchers.clone() {
             // `RESET` has ended `MONITOR` mode.
             if !self.clients.get(&watcher).is_some_and(|client| client.is_monitor()) {
-                self.order.forget(watcher, &self.backend.operators.monitors);
+                self.client_limits.remove(watcher, &self.backend.operators.monitors);
                 continue;
             }
             io.output(watcher).extend_from_slice(&lines);
@@ -154,39 +156,39 @@ impl Core {
         }
     }
 
-    /// Returns when [`Core::look_at_clients`] or the end of a pause is due.
-    pub(super) fn order_deadline(&self) -> Option<Instant> {
+    /// Returns when [`Core::scan_clients`] or the end of a pause is due.
+    pub(super) fn client_limits_deadline(&self) -> Option<Instant> {
         let configuration = &self.backend.configuration;
         let is_needed = !configuration.timeout.is_zero() || configuration.output_limit.soft > 0;
-        let look = match self.order.look {
+        let scan = match self.client_limits.scan {
             Some((at, _)) => at,
-            None => self.now + ROUND_PAUSE,
+            None => self.now + SCAN_ROUND_PAUSE,
         };
-        let look = (is_needed && !self.clients.is_empty()).then_some(look);
-        let is_paused = !self.order.paused.is_empty() || self.waits.has_paused();
+        let scan = (is_needed && !self.clients.is_empty()).then_some(scan);
+        let is_paused = !self.client_limits.paused.is_empty() || self.waits.has_paused();
         let pause = is_paused.then(|| self.backend.operators.pause.next_end(self.now));
-        [look, pause.flatten()].into_iter().flatten().min()
+        [scan, pause.flatten()].into_iter().flatten().min()
     }
 
     /// Examines a bounded number of clients, and closes those that are idle or read too slowly.
-    pub(super) fn look_at_clients(&mut self, io: &mut impl Connections) {
+    pub(super) fn scan_clients(&mut self, io: &mut impl Connections) {
         self.end_pause(io);
         let timeout = self.backend.configuration.timeout;
         if timeout.is_zero() && self.backend.configuration.output_limit.soft == 0 {
-            self.order.look = None;
+            self.client_limits.scan = None;
             return;
         }
-        let (at, after) = self.order.look.unwrap_or((self.now, 0));
+        let (at, after) = self.client_limits.scan.unwrap_or((self.now, 0));
         if self.now < at {
             return;
         }
         let clients = &self.backend.operators.clients;
-        let looked_at = clients.after(self.reactor, after, LOOK_CLIENTS);
-        self.order.look = Some(match looked_at.last() {
-            Some(last) if looked_at.len() == LOOK_CLIENTS => (self.now + LOOK_PAUSE, last.id),
-            Some(_) | None => (self.now + ROUND_PAUSE, 0),
+        let examined = clients.after(self.reactor, after, SCAN_CLIENTS);
+        self.client_limits.scan = Some(match examined.last() {
+            Some(last) if examined.len() == SCAN_CLIENTS => (self.now + SCAN_PAUSE, last.id),
+            Some(_) | None => (self.now + SCAN_ROUND_PAUSE, 0),
         });
-        for facts in looked_at {
+        for facts in examined {
             self.limit_output(facts.connection, io);
             let is_idle = !timeout.is_zero() && self.now.since(facts.last_request()) > timeout;
             let client = self.clients.get(&facts.connection);
