@@ -79,7 +79,7 @@ impl ControlLink {
         let is_connected = Arc::new(AtomicBool::new(false));
         let pulse = SharedPulse::default();
         let trouble = Arc::<Mutex<Option<String>>>::default();
-        let link = Link {
+        let link = ControlConnection {
             coordinator,
             credentials,
             trouble: trouble.clone(),
@@ -125,7 +125,7 @@ impl ControlLink {
     }
 }
 
-struct Link<F> {
+struct ControlConnection<F> {
     coordinator: String,
     credentials: Credentials,
     trouble: Arc<Mutex<Option<String>>>,
@@ -141,7 +141,7 @@ struct Link<F> {
 }
 
 /// Outcome of one connection.
-enum Attempt {
+enum JoinOutcome {
     /// The coordinator had accepted this server.
     Joined,
     /// The coordinator was unreachable or did not follow the protocol.
@@ -150,17 +150,17 @@ enum Attempt {
     Refused,
 }
 
-impl<F: FnMut(FromCoordinator)> Link<F> {
+impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
     async fn run(mut self) {
         let mut pause = PAUSE_MIN;
         while !self.receiver.is_closed() {
             let attempt = self.attempt().await;
             self.is_connected.store(false, Ordering::Relaxed);
             pause = match attempt {
-                Attempt::Joined => PAUSE_MIN,
-                Attempt::Failed => (pause * 2).min(PAUSE_MAX),
-                Attempt::Refused if !self.has_joined => return,
-                Attempt::Refused => PAUSE_REFUSED,
+                JoinOutcome::Joined => PAUSE_MIN,
+                JoinOutcome::Failed => (pause * 2).min(PAUSE_MAX),
+                JoinOutcome::Refused if !self.has_joined => return,
+                JoinOutcome::Refused => PAUSE_REFUSED,
             };
             // Drop messages during the pause. The end of the link also ends the pause.
             let dropping = async { while self.receiver.recv().await.is_some() {} };
@@ -169,16 +169,16 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
     }
 
     /// Runs one connection from beginning to end.
-    async fn attempt(&mut self) -> Attempt {
+    async fn attempt(&mut self) -> JoinOutcome {
         let joined = timeout(GREETING_MAX, self.greet()).await;
         match joined.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((reader, writer, true)) => {
                 if let Err(error) = self.converse(reader, writer).await {
                     tracing::info!(%error, "connection to the coordinator closed");
                 }
-                Attempt::Joined
+                JoinOutcome::Joined
             }
-            Ok((_, _, false)) => Attempt::Refused,
+            Ok((_, _, false)) => JoinOutcome::Refused,
             Err(error) => {
                 self.note_trouble(&error);
                 match error.kind() {
@@ -186,9 +186,9 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
                     io::ErrorKind::PermissionDenied if !self.has_joined => {
                         let reason = error.to_string();
                         (self.on_message)(FromCoordinator::Rejected { reason, is_fenced: false });
-                        Attempt::Refused
+                        JoinOutcome::Refused
                     }
-                    _ => Attempt::Failed,
+                    _ => JoinOutcome::Failed,
                 }
             }
         }
@@ -330,11 +330,16 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
         let (pings, mut pinged) = channel(1);
         let (questions, mut asked) = channel(1);
         // A read cannot be cancelled within a frame, so this future lives until the end.
-        let heard = (&mut self.on_message, &mut self.join.mark);
-        let mut hearing = std::pin::pin!(hear(reader, heard, (pings, questions)));
+        let delivery = Delivery {
+            on_message: &mut self.on_message,
+            highest: &mut self.join.mark,
+            pings,
+            questions,
+        };
+        let mut receiving = std::pin::pin!(delivery.receive(reader));
         loop {
             tokio::select! {
-                result = &mut hearing => return result,
+                result = &mut receiving => return result,
                 Some(()) = pinged.recv() => {
                     let pong = encoded(&pong(&self.pulse))?;
                     send(&mut writer, &pong).await?;
@@ -353,28 +358,35 @@ impl<F: FnMut(FromCoordinator)> Link<F> {
     }
 }
 
-/// Delivers each received message, until the connection ends or stays silent for too long.
-async fn hear(
-    mut reader: OwnedReadHalf,
-    (on_message, highest): (&mut impl FnMut(FromCoordinator), &mut Option<HistoryMark>),
-    (pings, questions): (Sender<()>, Sender<ClockQuestion>),
-) -> io::Result<()> {
-    loop {
-        match timeout(SILENCE_MAX, read(&mut reader)).await?? {
-            Some(FromCoordinator::Mark(mark)) => {
-                raise(highest, mark);
-                on_message(FromCoordinator::Mark(mark));
+/// The receivers of the coordinator's messages.
+struct Delivery<'c, F> {
+    on_message: &'c mut F,
+    /// Highest mark received so far.
+    highest: &'c mut Option<HistoryMark>,
+    pings: Sender<()>,
+    questions: Sender<ClockQuestion>,
+}
+
+impl<F: FnMut(FromCoordinator)> Delivery<'_, F> {
+    /// Delivers each received message, until the connection ends or stays silent for too long.
+    async fn receive(self, mut reader: OwnedReadHalf) -> io::Result<()> {
+        loop {
+            match timeout(SILENCE_MAX, read(&mut reader)).await?? {
+                Some(FromCoordinator::Mark(mark)) => {
+                    raise(self.highest, mark);
+                    (self.on_message)(FromCoordinator::Mark(mark));
+                }
+                // If a ping is already waiting, its answer also answers this one.
+                Some(FromCoordinator::Ping) => drop(self.pings.try_send(())),
+                // The reactors need the reference clock too. A dropped question is harmless:
+                // another one comes within a second.
+                Some(message @ FromCoordinator::Clock(question)) => {
+                    let _ = self.questions.try_send(question);
+                    (self.on_message)(message);
+                }
+                Some(message) => (self.on_message)(message),
+                None => {}
             }
-            // If a ping is already waiting, its answer also answers this one.
-            Some(FromCoordinator::Ping) => drop(pings.try_send(())),
-            // The reactors need the reference clock too. A dropped question is harmless: another
-            // one comes within a second.
-            Some(message @ FromCoordinator::Clock(question)) => {
-                let _ = questions.try_send(question);
-                on_message(message);
-            }
-            Some(message) => on_message(message),
-            None => {}
         }
     }
 }
