@@ -19,7 +19,7 @@ use bench::scenario::Scenario;
 use bench::series::OfferedLoad;
 use bench::workload::Mix;
 use clap::Args;
-use front::configuration::Bytes;
+use settings::Bytes;
 use std::path::{Path, PathBuf};
 use types::Slot;
 

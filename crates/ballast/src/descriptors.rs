@@ -5,8 +5,8 @@
 //! another server.
 
 use anyhow::{Context, bail};
-use front::ServerConfiguration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use settings::ServerConfiguration;
 
 /// Descriptors for all purposes but clients and replicas: listening sockets, rings, the log, other
 /// files, connections to other servers. A server with two reactors that has just joined two others

@@ -2,12 +2,12 @@
 
 use crate::file_replacement::replace_file;
 use anyhow::Context;
-use front::ServerConfiguration;
 use front::host::{HostJob, HostProcess, ProcessUsage};
 use node::Supervisor;
 use node::reactor_for;
 use runtime::{DriverKind, Mailboxes};
 use server::shell::Mail;
+use settings::ServerConfiguration;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -112,7 +112,7 @@ fn sleep(duration: Duration) {
 
 /// Writes the settings back to their file.
 fn rewrite(file: &Path, configuration: &ServerConfiguration) -> anyhow::Result<()> {
-    let text = front::configuration::rewrite(&fs::read_to_string(file)?, configuration)?;
+    let text = settings::rewrite(&fs::read_to_string(file)?, configuration)?;
     let name = file.file_name().context("the path has no file name")?.to_string_lossy();
     let beside = file.with_file_name(format!(".{name}.{}", std::process::id()));
     let permissions = fs::metadata(file)?.permissions();

@@ -24,8 +24,8 @@ mod settings_arguments;
 mod signals;
 
 use clap::{Parser, Subcommand};
-use front::ServerConfiguration;
-use front::configuration::{LogFormat, LogLevel};
+use settings::ServerConfiguration;
+use settings::{LogFormat, LogLevel};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 

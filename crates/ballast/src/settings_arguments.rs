@@ -2,8 +2,8 @@
 
 use anyhow::{Context, anyhow};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use front::ServerConfiguration;
-use front::configuration::{SETTINGS, Setting, read_file};
+use settings::ServerConfiguration;
+use settings::{SETTINGS, Setting, read_file};
 use std::path::PathBuf;
 
 /// The settings on the command line. They override the file, which overrides the defaults.

@@ -1,11 +1,11 @@
 //! The part of a reactor that commands work on.
 
-use crate::ServerConfiguration;
 use crate::data::{Data, TransactionRecords};
 use crate::operators::counts::FrontEndCounters;
 use crate::operators::host::HostJob;
 use crate::operators::{Baseline, Operators, lock};
 use node::{Engine, Node};
+use settings::ServerConfiguration;
 use std::sync::Arc;
 use types::{Instant, ReactorCounts, UnixMillis};
 

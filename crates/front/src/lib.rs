@@ -1,11 +1,10 @@
-//! The Redis front end of a server: client connections, the order of requests and replies, commands,
-//! settings, and the state that operators see and change.
+//! The Redis front end of a server: client connections, the order of requests and replies,
+//! commands, and the state that operators see and change.
 //!
 //! - [`core`]: one reactor's engine with its clients, without sockets: bytes in, bytes out;
 //! - `connections`: client connections, order of replies, parked requests;
 //! - `commands`: one handler per command, from arguments to a reply;
 //! - `data`: records as commands see them;
-//! - [`configuration`]: all settings, and the places where they can be set;
 //! - [`operators`]: the state that operators see and change while a server runs.
 //!
 //! **Invariant:** no command and nothing in `connections` knows about migration. They only see that
@@ -16,13 +15,11 @@
 
 mod backend;
 mod commands;
-pub mod configuration;
 mod connections;
 pub mod core;
 mod data;
 pub mod operators;
 mod session;
 
-pub use configuration::ServerConfiguration;
 pub use operators::Operators;
 pub use operators::host;

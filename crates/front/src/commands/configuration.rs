@@ -4,9 +4,9 @@ use super::glob::glob_matches;
 use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
 use super::table::{Command, Keys, command, help};
 use super::{Call, Done, Refusal, Undone, cluster::reply_done, printable, refused};
-use crate::configuration::{SETTINGS, Setting, When};
 use crate::operators::host::HostJob;
 use node::{Mode, Node};
+use settings::{SETTINGS, Setting, When};
 use std::borrow::Cow;
 use types::limits::TABLES_MAX;
 

@@ -4,11 +4,11 @@ use super::table::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_MULTI, 
 use super::table::{self, Command, Family, Keys, SECOND, command, container, help};
 use super::{Call, Done, Refusal, Undone, cluster::reply_done, slow_log};
 use super::{printable, refused, uppercase_is};
-use crate::configuration::DebugCommand;
 use crate::operators::host::HostJob;
 use crate::operators::lock;
 use crate::operators::slow::Moments;
 use node::Mode;
+use settings::DebugCommand;
 use std::net::SocketAddr;
 use std::time::Duration;
 

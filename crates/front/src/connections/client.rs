@@ -8,7 +8,6 @@ use super::prefetch::prefetch;
 use super::queue::{ParkedRequest, Queue, RequestState};
 use super::scope::{crosses_slots, scope_of};
 use super::waits::{Cause, WaiterId, Waits};
-use crate::ServerConfiguration;
 use crate::backend::Backend;
 use crate::commands::{
     CROSS_SLOT, Call, Command, QueuedTransaction, Refusal, Unblocked, Undone, flag,
@@ -18,6 +17,7 @@ use crate::operators::pause::Paused;
 use crate::session::Session;
 use planted::Bug;
 use resp::{BorrowedRequest, ReplyWriter, RequestLimits, RequestParser};
+use settings::ServerConfiguration;
 use std::sync::Arc;
 use types::ConnectionId;
 use types::limits::CLIENT_BACKLOG_MAX;

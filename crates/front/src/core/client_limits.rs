@@ -4,9 +4,9 @@
 //! setting requires it.
 
 use super::{Connections, Core};
-use crate::ServerConfiguration;
 use crate::operators::clients::ClientRegistry;
 use crate::operators::monitor::Monitors;
+use settings::ServerConfiguration;
 use std::net::SocketAddr;
 use std::time::Duration;
 use types::ConnectionId;

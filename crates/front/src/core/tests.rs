@@ -5,10 +5,10 @@ mod fidelity;
 mod lengths;
 
 use super::*;
-use crate::ServerConfiguration;
 use crate::operators::Operators;
 use node::Settings;
 use node::{Identity, Node};
+use settings::ServerConfiguration;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::{Store, StoreConfig};
@@ -243,7 +243,7 @@ fn who_does_nothing_for_too_long_is_sent_away() {
 fn who_leaves_too_many_replies_is_sent_away_at_once_or_in_time() {
     let configuration = |text: &str| {
         let mut configuration = ServerConfiguration::default();
-        let setting = crate::configuration::Setting::find("client-output-buffer-limit").unwrap();
+        let setting = settings::Setting::find("client-output-buffer-limit").unwrap();
         setting.set(&mut configuration, text).unwrap();
         configuration
     };

@@ -2,11 +2,11 @@
 
 use super::monitor::{self, Monitors};
 use super::{lock, slow};
-use crate::ServerConfiguration;
 use crate::backend::Backend;
 use crate::commands::{Command, flag};
 use crate::session::Session;
 use node::Node;
+use settings::ServerConfiguration;
 use std::borrow::Cow;
 use std::time::Duration;
 use types::UnixMillis;

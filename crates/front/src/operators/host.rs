@@ -1,6 +1,6 @@
 //! Services of the process around a server: resource usage, long jobs, and its end.
 
-use crate::ServerConfiguration;
+use settings::ServerConfiguration;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -24,14 +24,14 @@ pub(crate) mod monitor;
 pub(crate) mod pause;
 pub(crate) mod slow;
 
-use crate::ServerConfiguration;
 use arc_swap::ArcSwap;
 use clients::ClientRegistry;
 use counts::{FrontEndCounters, Rate};
 use host::HostProcess;
 use monitor::Monitors;
-use node::{LiveSettings, Node};
+use node::{LiveSettings, MinReplicas, Node};
 use pause::Pause;
+use settings::{ReplicaMinimum, ServerConfiguration};
 use slow::{Latency, SlowLog};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,6 +90,10 @@ impl Operators {
     /// Replaces the settings, with those that concern the node.
     pub fn configure(&self, node: &Node, configuration: ServerConfiguration) {
         let ServerConfiguration { strict_reads, min_replicas, .. } = configuration;
+        let min_replicas = match min_replicas {
+            ReplicaMinimum::Auto => MinReplicas::Auto,
+            ReplicaMinimum::Count(count) => MinReplicas::Count(count),
+        };
         node.set_live(LiveSettings { strict_reads, min_replicas });
         self.configuration.store(Arc::new(configuration));
         self.version.fetch_add(1, Ordering::Release);
@@ -156,4 +160,19 @@ impl Occasions {
 /// Locks a mutex, ignoring poison: the protected data is valid after each single change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_need_one_backup_less_than_there_are_to_be() {
+        let auto = |replicas, members| MinReplicas::Auto.count(replicas, members);
+        assert_eq!([auto(3, 5), auto(3, 4), auto(3, 3), auto(3, 2)], [2, 2, 1, 1]);
+        assert_eq!([auto(2, 4), auto(1, 2), auto(1, 0)], [1, 1, 1], "one that lives has it");
+        assert_eq!(MinReplicas::Count(2).count(3, 2), 2, "an operator is obeyed");
+        assert_eq!(MinReplicas::Count(16).count(2, 9), 2, "more are never made");
+        assert_eq!(MinReplicas::Count(0).count(3, 4), 0);
+    }
 }

@@ -1,7 +1,7 @@
 //! The table of all settings.
 
-use super::text::{SettingKind, Text, Wrong};
-use super::{Bytes, REQUEST_BYTES_MAX, ServerConfiguration};
+use crate::text::{SettingKind, Text, Wrong};
+use crate::{Bytes, REQUEST_BYTES_MAX, ServerConfiguration};
 use types::limits::{REACTORS_MAX, VALUE_BYTES_MAX};
 
 /// The time at which a setting can be changed.
@@ -23,7 +23,7 @@ pub struct Setting {
     pub when: When,
     /// Description in one paragraph.
     pub summary: &'static str,
-    pub(super) kind: SettingKind,
+    pub(crate) kind: SettingKind,
     show: fn(&ServerConfiguration) -> String,
     set: fn(&mut ServerConfiguration, &str) -> Result<(), Wrong>,
 }

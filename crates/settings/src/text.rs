@@ -1,6 +1,5 @@
 //! Conversion of settings between values and text.
 
-use node::MinReplicas;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,14 +10,14 @@ pub type Wrong = String;
 
 /// The form of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SettingKind {
+pub(crate) enum SettingKind {
     Number,
     YesNo,
     Text,
 }
 
 /// A value that can be parsed from text and formatted as text.
-pub(super) trait Text: Sized {
+pub(crate) trait Text: Sized {
     const KIND: SettingKind = SettingKind::Text;
     fn read(text: &str) -> Result<Self, Wrong>;
     fn show(&self) -> String;
@@ -129,7 +128,7 @@ impl FromStr for Bytes {
 
 impl Bytes {
     /// Formats the number with a unit, if that is exact.
-    pub(super) fn short(self) -> String {
+    pub(crate) fn short(self) -> String {
         for (unit, bytes) in [("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)] {
             if self.0 >= bytes && self.0.is_multiple_of(bytes) {
                 return format!("{}{unit}", self.0 / bytes);
@@ -172,20 +171,29 @@ impl Text for OutputLimit {
     }
 }
 
-impl Text for MinReplicas {
-    fn read(text: &str) -> Result<MinReplicas, Wrong> {
+/// Fewest other servers that must be able to hold a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaMinimum {
+    /// Derived from the numbers of replicas and members.
+    Auto,
+    /// A fixed number.
+    Count(u16),
+}
+
+impl Text for ReplicaMinimum {
+    fn read(text: &str) -> Result<ReplicaMinimum, Wrong> {
         if text.eq_ignore_ascii_case("auto") {
-            return Ok(MinReplicas::Auto);
+            return Ok(ReplicaMinimum::Auto);
         }
         let wrong = || "argument must be 'auto' or between 0 and 16 inclusive".to_string();
         let count = whole_number(text).ok().filter(|count| (0..=16).contains(count));
-        Ok(MinReplicas::Count(count.ok_or_else(wrong)? as u16))
+        Ok(ReplicaMinimum::Count(count.ok_or_else(wrong)? as u16))
     }
 
     fn show(&self) -> String {
         match self {
-            MinReplicas::Auto => "auto".into(),
-            MinReplicas::Count(count) => count.to_string(),
+            ReplicaMinimum::Auto => "auto".into(),
+            ReplicaMinimum::Count(count) => count.to_string(),
         }
     }
 }
@@ -351,16 +359,11 @@ mod tests {
     }
 
     #[test]
-    fn writes_need_one_backup_less_than_there_are_to_be() {
-        let auto = |replicas, members| MinReplicas::Auto.count(replicas, members);
-        assert_eq!([auto(3, 5), auto(3, 4), auto(3, 3), auto(3, 2)], [2, 2, 1, 1]);
-        assert_eq!([auto(2, 4), auto(1, 2), auto(1, 0)], [1, 1, 1], "one that lives has it");
-        assert_eq!(MinReplicas::read("2").unwrap().count(3, 2), 2, "an operator is obeyed");
-        assert_eq!(MinReplicas::read("16").unwrap().count(2, 9), 2, "more are never made");
-        assert_eq!(MinReplicas::read("0").unwrap().count(3, 4), 0);
-        assert_eq!(MinReplicas::read("AUTO").unwrap().show(), "auto");
+    fn the_minimum_of_replicas_is_a_number_or_auto() {
+        assert_eq!(ReplicaMinimum::read("16"), Ok(ReplicaMinimum::Count(16)));
+        assert_eq!(ReplicaMinimum::read("AUTO").unwrap().show(), "auto");
         for wrong in ["-1", "17", "", "many"] {
-            assert!(MinReplicas::read(wrong).is_err(), "{wrong}");
+            assert!(ReplicaMinimum::read(wrong).is_err(), "{wrong}");
         }
     }
 

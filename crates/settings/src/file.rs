@@ -1,8 +1,8 @@
 //! The configuration file: one `name = value` per line, in TOML.
 
-use super::table::{SETTINGS, Setting};
-use super::text::SettingKind;
-use super::{Bytes, ServerConfiguration, Wrong};
+use crate::table::{SETTINGS, Setting};
+use crate::text::SettingKind;
+use crate::{Bytes, ServerConfiguration, Wrong};
 use toml_edit::{Document, DocumentMut, Item, Value};
 
 /// The reason why a configuration file cannot be used.
@@ -86,7 +86,7 @@ pub fn example() -> String {
          # star can be changed at run time: CONFIG SET, then CONFIG REWRITE.\n",
     );
     for setting in SETTINGS {
-        let star = if setting.when == super::When::Always { "* " } else { "" };
+        let star = if setting.when == crate::When::Always { "* " } else { "" };
         text.push('\n');
         for line in wrapped(&format!("{star}{}", setting.summary), 98) {
             text.push_str(&format!("# {line}\n"));

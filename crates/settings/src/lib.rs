@@ -7,15 +7,17 @@
 //! **Invariant:** each value in a [`ServerConfiguration`] is valid, because its type has parsed it.
 //! A change at runtime replaces the whole configuration, so that no reader sees half of a change.
 
+#![forbid(unsafe_code)]
+
 mod file;
 mod table;
 mod text;
 
 pub use file::{FileError, example, read_file, rewrite};
-pub use node::MinReplicas;
 pub use table::{SETTINGS, Setting, When};
 pub use text::{
-    Bind, Bytes, DebugCommand, Durability, IoDriver, LogFormat, LogLevel, OutputLimit, Wrong,
+    Bind, Bytes, DebugCommand, Durability, IoDriver, LogFormat, LogLevel, OutputLimit,
+    ReplicaMinimum, Wrong,
 };
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -42,7 +44,7 @@ pub struct ServerConfiguration {
     pub durability: Durability,
     pub data_dir: String,
     pub replicas: u16,
-    pub min_replicas: MinReplicas,
+    pub min_replicas: ReplicaMinimum,
     pub scrub_interval: Duration,
     pub rack: String,
     pub strict_reads: bool,
@@ -82,7 +84,7 @@ impl Default for ServerConfiguration {
             durability: Durability::Auto,
             data_dir: "ballast-data".into(),
             replicas: 3,
-            min_replicas: MinReplicas::Auto,
+            min_replicas: ReplicaMinimum::Auto,
             scrub_interval: Duration::from_secs(3 * 86_400),
             rack: String::new(),
             strict_reads: false,
