@@ -1,6 +1,7 @@
 //! Priority pulls of one reactor, for the records that its parked operations wait for.
 
-use crate::Engine;
+use crate::Node;
+use crate::context::Context;
 use crate::outgoing::{Payload, Sending, To, Wake};
 use protocols::migration::{Added, PriorityEffect, PriorityEvent, PriorityPulls, TargetEvent};
 use protocols::{Outbox, Ticket};
@@ -12,7 +13,7 @@ use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, TableId};
 use wire::peer::{PeerMessage, PriorityReply};
 
 /// The priority pulls of one reactor for one migration.
-pub(crate) struct Early {
+struct Early {
     machine: PriorityPulls,
     arrival: Arc<Arrival>,
     /// Progress of each partition, as last reported to the machine.
@@ -26,7 +27,7 @@ pub(crate) struct Early {
 
 impl Early {
     /// Returns the ranges that the progress has passed since the last call.
-    pub(crate) fn passed(&mut self) -> Vec<HashRange> {
+    fn passed(&mut self) -> Vec<HashRange> {
         let mut passed = Vec::new();
         for (partition, range) in self.partitions.iter().enumerate() {
             let Some(before) = self.seen[partition] else { continue };
@@ -57,28 +58,39 @@ impl Early {
     }
 }
 
-impl Engine {
+/// The priority pulls of one reactor, by migration.
+#[derive(Default)]
+pub(crate) struct PriorityPullDriver {
+    pulls: BTreeMap<MigrationId, Early>,
+}
+
+impl PriorityPullDriver {
     /// Requests records that an operation misses. Returns `false` if they are no longer missing.
-    pub fn pull_early(&mut self, now: Instant, table: TableId, missing: &Missing) -> bool {
-        if !self.know_early(missing.migration, missing.hashes.first().copied()) {
+    pub(crate) fn pull(
+        &mut self,
+        table: TableId,
+        missing: &Missing,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if !self.know(missing.migration, missing.hashes.first().copied(), context.node) {
             return false;
         }
         let hashes = missing.hashes.clone();
-        self.drive_early(now, missing.migration, PriorityEvent::Wanted { table, hashes });
+        self.handle(missing.migration, PriorityEvent::Wanted { table, hashes }, context);
         true
     }
 
-    /// Lets a scan wait for the progress of a migration. Returns `false` if it is not in progress.
-    pub fn want_progress(&mut self, migration: MigrationId, from: KeyHash) -> bool {
-        self.know_early(migration, Some(from))
-    }
-
     /// Makes this reactor track a migration to this server, if it is in progress.
-    fn know_early(&mut self, migration: MigrationId, hash: Option<KeyHash>) -> bool {
-        if self.early.contains_key(&migration) {
+    pub(crate) fn know(
+        &mut self,
+        migration: MigrationId,
+        hash: Option<KeyHash>,
+        node: &Node,
+    ) -> bool {
+        if self.pulls.contains_key(&migration) {
             return true;
         }
-        let tablets = self.node.store().tablets();
+        let tablets = node.store().tablets();
         let tablet = hash.and_then(|hash| tablets.at(hash));
         let arrival = match tablet.map(|tablet| &tablet.state) {
             Some(TabletState::Arriving(arrival)) if arrival.migration() == migration => arrival,
@@ -92,7 +104,7 @@ impl Engine {
             )
             | None => return false,
         };
-        let machines = self.node.machines();
+        let machines = node.machines();
         let side = machines.targets.get(&migration);
         let Some(intent) = side.and_then(|side| side.intent.as_ref()) else { return false };
         let partitions = protocols::migration::partitions(&intent.policy, intent.range);
@@ -107,80 +119,86 @@ impl Engine {
             unfinished: Vec::new(),
         };
         drop(machines);
-        self.node.reactors_missing.fetch_add(1, Ordering::Relaxed);
-        self.early.insert(migration, early);
+        node.reactors_missing.fetch_add(1, Ordering::Relaxed);
+        self.pulls.insert(migration, early);
         true
     }
 
     /// Passes an event to this reactor's priority pulls, and applies their effects.
-    pub(crate) fn drive_early(&mut self, now: Instant, id: MigrationId, event: PriorityEvent) {
-        let Some(early) = self.early.get_mut(&id) else { return };
+    pub(crate) fn handle(
+        &mut self,
+        id: MigrationId,
+        event: PriorityEvent,
+        context: &mut Context<'_>,
+    ) {
+        let Some(early) = self.pulls.get_mut(&id) else { return };
         let mut effects = Outbox::new();
-        early.machine.handle(now, event, &mut effects);
+        early.machine.handle(context.now, event, &mut effects);
         while let Some(effect) = effects.take_first() {
-            self.carry_out_early(now, id, effect);
+            self.apply(id, effect, context);
         }
     }
 
-    fn carry_out_early(&mut self, now: Instant, id: MigrationId, effect: PriorityEffect) {
-        let Some(early) = self.early.get_mut(&id) else { return };
+    fn apply(&mut self, id: MigrationId, effect: PriorityEffect, context: &mut Context<'_>) {
+        let Some(early) = self.pulls.get_mut(&id) else { return };
         match effect {
-            PriorityEffect::Pull { to, pull } => self.out.peers.push(Sending {
+            PriorityEffect::Pull { to, pull } => context.out.peers.push(Sending {
                 to: To::Server(to),
                 is_priority: true,
                 message: PeerMessage::PriorityPull(pull),
                 payload: Vec::new(),
             }),
-            PriorityEffect::Replay { ticket } => self.replay_early(now, id, ticket, 0),
+            PriorityEffect::Replay { ticket } => self.replay(id, ticket, 0, context),
             PriorityEffect::Discard { ticket } => {
                 early.payloads.remove(&ticket);
             }
             PriorityEffect::NoteAbsent { table, hash } => early.arrival.note_absent(table, hash),
             PriorityEffect::Wake { table, hash } => {
-                self.out.wakes.push(Wake::Record(table, hash));
+                context.out.wakes.push(Wake::Record(table, hash));
             }
         }
     }
 
     /// Handles the answer to a priority pull. Operations wait for it, so it is replayed at once.
-    pub(crate) fn priority_replied(
+    pub(crate) fn on_reply(
         &mut self,
-        now: Instant,
         from: ServerId,
         reply: PriorityReply,
         payload: Payload,
+        context: &mut Context<'_>,
     ) {
         let id = reply.migration;
-        let Some(early) = self.early.get_mut(&id) else { return };
+        let Some(early) = self.pulls.get_mut(&id) else { return };
         let payload = early.keep(payload);
         let event = PriorityEvent::Reply { from, reply: Box::new(reply), payload };
-        self.drive_early(now, id, event);
+        self.handle(id, event, context);
     }
 
-    fn replay_early(&mut self, now: Instant, id: MigrationId, ticket: Ticket, from: usize) {
-        let Some(early) = self.early.get_mut(&id) else { return };
+    fn replay(&mut self, id: MigrationId, ticket: Ticket, from: usize, context: &mut Context<'_>) {
+        let Some(early) = self.pulls.get_mut(&id) else { return };
         let Some(payload) = early.payloads.get(&ticket) else { return };
-        match self.worker.replay(&early.arrival, payload.bytes(), from, usize::MAX) {
+        match context.worker.replay(&early.arrival, payload.bytes(), from, usize::MAX) {
             Ok(done) => {
                 let added = Added { records: done.records, bytes: done.bytes };
                 if let Some(next) = done.next {
                     return early.unfinished.push((ticket, next));
                 }
                 early.payloads.remove(&ticket);
-                self.drive_target(now, id, TargetEvent::PriorityReplayed { added });
-                self.drive_early(now, id, PriorityEvent::Replayed { ticket });
+                let event = TargetEvent::PriorityReplayed { added };
+                context.node.change_machines(|it| it.drive_target(id, event, context));
+                self.handle(id, PriorityEvent::Replayed { ticket }, context);
             }
             Err(error) => {
                 tracing::warn!(migration = %id, %error, "cannot replay a priority pull's reply");
-                self.drive_early(now, id, PriorityEvent::ReplayFailed { ticket });
+                self.handle(id, PriorityEvent::ReplayFailed { ticket }, context);
             }
         }
     }
 
     /// Resumes replays that met a busy leaf, and drops completed migrations.
-    pub(crate) fn poll_early(&mut self, now: Instant) {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) {
         let unfinished: Vec<_> = self
-            .early
+            .pulls
             .iter_mut()
             .flat_map(|(id, early)| {
                 let id = *id;
@@ -190,27 +208,46 @@ impl Engine {
             })
             .collect();
         for (id, ticket, from) in unfinished {
-            self.replay_early(now, id, ticket, from);
+            self.replay(id, ticket, from, context);
         }
-        let before = self.early.len();
-        self.early.retain(|_, early| !early.is_over());
-        self.node.reactors_missing.fetch_sub(before - self.early.len(), Ordering::Relaxed);
+        let before = self.pulls.len();
+        self.pulls.retain(|_, early| !early.is_over());
+        context.node.reactors_missing.fetch_sub(before - self.pulls.len(), Ordering::Relaxed);
     }
 
     /// Runs the priority pulls that are due.
-    pub(crate) fn tick_early(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
         let due: Vec<_> = self
-            .early
+            .pulls
             .iter()
-            .filter(|(_, early)| early.machine.next_deadline().is_some_and(|at| at <= now))
+            .filter(|(_, early)| early.machine.next_deadline().is_some_and(|at| at <= context.now))
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            self.drive_early(now, id, PriorityEvent::Tick);
+            self.handle(id, PriorityEvent::Tick, context);
         }
     }
 
-    pub(crate) fn early_deadline(&self) -> Option<Instant> {
-        self.early.values().filter_map(|early| early.machine.next_deadline()).min()
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.pulls.values().filter_map(|early| early.machine.next_deadline()).min()
+    }
+
+    /// Reports the progress since the last call to this reactor's priority pulls.
+    pub(crate) fn follow_progress(&mut self, context: &mut Context<'_>) {
+        let mut passed: Vec<(MigrationId, HashRange)> = Vec::new();
+        for (id, early) in &mut self.pulls {
+            passed.extend(early.passed().into_iter().map(|range| (*id, range)));
+        }
+        if !passed.is_empty() {
+            context.out.wakes.push(Wake::Progress);
+        }
+        for (id, range) in passed {
+            self.handle(id, PriorityEvent::Passed { range }, context);
+        }
+    }
+
+    /// Returns whether this reactor waits for no migration.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pulls.is_empty()
     }
 }

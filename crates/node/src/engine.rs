@@ -3,24 +3,25 @@
 use crate::census::Count;
 use crate::cleaning::Cleaner;
 use crate::clock::ClockReader;
+use crate::context::{BufferPool, Context};
 use crate::durable::Saving;
-use crate::early::Early;
+use crate::early::PriorityPullDriver;
 use crate::flush::Flush;
-use crate::recovering::Reading;
+use crate::node::Machines;
+use crate::recovering::{self, Asker, LogReads};
 use crate::replicated::{BackupPart, Master};
 use crate::settings::LiveSettings;
-use crate::source_side::{PriorityToServe, PullToServe};
+use crate::source_side::{self, PullServer};
 use crate::work::Background;
-use crate::work::Work;
 use crate::{DiskDone, Keeper, Node, Outgoing, Payload, Replication, Route, Sending, Wake};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::replication::BackupEvent;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use store::Worker;
+use store::{Missing, Worker};
 use types::limits::TABLES_MAX;
 use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, TableId, UnixMillis, key_hash};
 use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
@@ -37,17 +38,15 @@ pub struct Engine {
     /// Settings in effect for this turn.
     pub(crate) live: LiveSettings,
     pub(crate) time: Option<TimeWithinTurn>,
-    pub(crate) early: BTreeMap<MigrationId, Early>,
-    pub(crate) pulls_to_serve: VecDeque<PullToServe>,
-    pub(crate) priority_to_serve: Vec<(ServerId, PriorityToServe)>,
+    pub(crate) priority_pulls: PriorityPullDriver,
+    pub(crate) pull_server: PullServer,
     pub(crate) flushes: VecDeque<Flush>,
     /// Numbers of the outstanding coordinator requests that ask for a flush.
     pub(crate) flushing: BTreeSet<u64>,
     pub(crate) next_request: u64,
     /// Version of the tablets with which parked operations were last retried.
     pub(crate) tablets_version: u64,
-    /// Payload buffers for reuse.
-    pub(crate) buffers: Vec<Vec<u8>>,
+    pub(crate) buffers: BufferPool,
     /// Start of the first turn.
     pub(crate) started: Option<Instant>,
     /// Local persistence of the log, if this server writes its own.
@@ -59,8 +58,7 @@ pub struct Engine {
     pub(crate) backups: BackupPart,
     /// Messages from this server to itself that are not delivered yet.
     pub(crate) to_itself: VecDeque<Sending>,
-    /// Reads for recovery masters that are queued at, or running on, this server's disk.
-    pub(crate) readings: Vec<Reading>,
+    pub(crate) reads: LogReads,
     /// Number of messages dropped because their senders were not entitled to send them.
     pub(crate) denied: u64,
     /// Set, with strict reads, if data was used since the last [`Engine::take_data`].
@@ -76,15 +74,31 @@ pub struct Engine {
 /// Reads the monotonic clock within a turn, possibly long after the turn began.
 pub type TimeWithinTurn = Box<dyn Fn() -> Instant>;
 
-/// Maximum number of pooled buffers: slightly more than one migration has in flight.
-const BUFFERS_MAX: usize = 32;
-
 /// Pause between two rounds of the expiry scan, and the number of buckets per round. While every
 /// round finds expired records there is no pause. 300,000 keys occupy some 55,000 buckets, and
 /// their scan then takes half a second, at 20 us per millisecond.
 const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
 const EXPIRY_BUCKETS: usize = 4_096;
 const EXPIRY_QUANTUM_BUCKETS: usize = 128;
+
+/// Borrows one component of an engine, and apart from it the [`Context`] of an event.
+macro_rules! parts {
+    ($engine:expr, $now:expr, $component:ident) => {{
+        let engine: &mut Engine = $engine;
+        let context = Context {
+            now: $now,
+            node: &engine.node,
+            reactor: engine.reactor,
+            live: engine.live,
+            holds_replies: engine.holds,
+            worker: &mut engine.worker,
+            out: &mut engine.out,
+            buffers: &mut engine.buffers,
+            reads: &mut engine.reads,
+        };
+        (&mut engine.$component, context)
+    }};
+}
 
 impl Engine {
     /// Makes the engine of one reactor, on the reactor's own thread or before that thread starts.
@@ -96,14 +110,13 @@ impl Engine {
             out: Outgoing::default(),
             live: node.live(),
             time: None,
-            early: BTreeMap::new(),
-            pulls_to_serve: VecDeque::new(),
-            priority_to_serve: Vec::new(),
+            priority_pulls: PriorityPullDriver::default(),
+            pull_server: PullServer::default(),
             flushes: VecDeque::new(),
             flushing: BTreeSet::new(),
             next_request: u64::from(reactor.0) << REQUEST_REACTOR_SHIFT,
             tablets_version: 0,
-            buffers: Vec::new(),
+            buffers: BufferPool::default(),
             started: None,
             keeper: node.keeper().cloned(),
             saving: Saving::default(),
@@ -111,7 +124,7 @@ impl Engine {
             replication: node.replication().cloned(),
             backups: BackupPart::default(),
             to_itself: VecDeque::new(),
-            readings: Vec::new(),
+            reads: LogReads::default(),
             denied: 0,
             has_data: Cell::new(false),
             holds: false,
@@ -171,12 +184,14 @@ impl Engine {
             self.tablets_version = version;
             self.out.wakes.push(Wake::Tablets);
         }
-        if !self.early.is_empty() {
-            self.follow_progress(now);
-            self.poll_early(now);
+        if !self.priority_pulls.is_idle() {
+            let (pulls, mut context) = parts!(self, now, priority_pulls);
+            pulls.follow_progress(&mut context);
+            pulls.poll(&mut context);
         }
-        if !self.priority_to_serve.is_empty() {
-            self.serve_priority_again();
+        if self.pull_server.is_contended() {
+            let (pulls, mut context) = parts!(self, now, pull_server);
+            pulls.serve_priority_again(&mut context);
         }
     }
 
@@ -189,13 +204,23 @@ impl Engine {
         }
     }
 
-    pub(crate) fn poll_machines(&mut self, now: Instant) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        self.poll_freezes(&mut machines, now);
-        self.poll_targets(&mut machines, now);
-        self.poll_recoveries(&mut machines, now);
-        node.note_machines(&machines);
+    /// Resumes the machines that need not wait for reactors or backups any more.
+    fn poll_machines(&mut self, now: Instant) {
+        self.change_machines(now, |machines, context| {
+            machines.poll_freezes(context);
+            machines.poll_targets(context);
+            machines.poll_recoveries(context);
+        });
+    }
+
+    /// Changes machines of migrations and recoveries, which all reactors share.
+    pub(crate) fn change_machines<T>(
+        &mut self,
+        now: Instant,
+        change: impl FnOnce(&mut Machines, &mut Context<'_>) -> T,
+    ) -> T {
+        let mut context = self.context(now);
+        context.node.change_machines(|machines| change(machines, &mut context))
     }
 
     /// Marks the reactor as asleep. Grace periods do not wait for a sleeping reactor.
@@ -220,28 +245,36 @@ impl Engine {
             // already have given this target up. A target that has already decided repeats its
             // answer, because the source may need it to make progress.
             PeerMessage::Flip(ref flip)
-                if !self.node.is_linked() && self.may_accept(flip.migration) => {}
+                if !self.node.is_linked() && self.node.machines().may_accept(flip.migration) => {}
             PeerMessage::Flip(flip) => {
                 // The turn may have begun long before. A process that was stopped since then must
                 // not rely on a promise that has expired.
                 let now = self.time_within_turn(now);
                 let (id, flip) = (flip.migration, Box::new(flip));
-                self.drive_target(now, id, TargetEvent::Flip { from, flip });
+                let event = TargetEvent::Flip { from, flip };
+                self.change_machines(now, |it, context| it.drive_target(id, event, context));
             }
             PeerMessage::FlipAnswer { migration, accepted } => {
                 let event = SourceEvent::FlipAnswered { from, accepted };
-                self.drive_source(now, migration, event);
+                self.change_machines(now, |it, context| it.drive_source(migration, event, context));
             }
             PeerMessage::Pull(pull) => {
-                self.learn_acceptance(now, from, pull.migration);
-                self.accept_pull(from, route, pull);
+                let (pulls, mut context) = parts!(self, now, pull_server);
+                source_side::learn_acceptance(from, pull.migration, &mut context);
+                pulls.accept(from, route, pull, context.node);
             }
-            PeerMessage::PullReply(reply) => self.pull_replied(now, from, reply, payload),
+            PeerMessage::PullReply(reply) => self.change_machines(now, |it, context| {
+                it.pull_replied(from, reply, payload, context);
+            }),
             PeerMessage::PriorityPull(pull) => {
-                self.learn_acceptance(now, from, pull.migration);
-                self.serve_priority(from, route, pull);
+                let (pulls, mut context) = parts!(self, now, pull_server);
+                source_side::learn_acceptance(from, pull.migration, &mut context);
+                pulls.serve_priority(from, route, pull, &mut context);
             }
-            PeerMessage::PriorityReply(reply) => self.priority_replied(now, from, reply, payload),
+            PeerMessage::PriorityReply(reply) => {
+                let (pulls, mut context) = parts!(self, now, priority_pulls);
+                pulls.on_reply(from, reply, payload, &mut context);
+            }
             PeerMessage::Append(append) => {
                 self.append_arrived(now, (from, route), append, payload);
             }
@@ -249,17 +282,13 @@ impl Engine {
             PeerMessage::Release { replicas } => self.release_arrived(now, from, replicas),
             PeerMessage::Released { replicas } => self.released(from, replicas),
             PeerMessage::Needed { replicas } => self.needed(now, from, replicas),
-            PeerMessage::RecoveryRead(read) => self.recovery_read_arrived(now, route, read),
-            PeerMessage::RecoveryReply(reply) => self.recovery_replied(now, from, reply, payload),
+            PeerMessage::RecoveryRead(read) => self.context(now).read(Asker::There(route), read),
+            PeerMessage::RecoveryReply(reply) => self.change_machines(now, |it, context| {
+                it.recovery_replied(from, reply, payload, context);
+            }),
             PeerMessage::Ping => self.pinged(route),
             PeerMessage::Pong => self.heard(now, from),
         }
-    }
-
-    /// Returns whether the target of this migration can still accept a flip.
-    pub(crate) fn may_accept(&self, migration: MigrationId) -> bool {
-        let machines = self.node.machines();
-        machines.targets.get(&migration).is_some_and(|side| side.machine.may_accept())
     }
 
     /// Handles a message from the coordinator. The caller delivers an answer to the engine that
@@ -284,29 +313,43 @@ impl Engine {
                     self.out.control.push(ToCoordinator::Holding { range, epoch });
                 }
                 self.flush_if_renewed();
-                self.acknowledge_flips(now);
-                self.follow_map_of_recoveries(now);
+                let mut context = self.context(now);
+                let node = context.node;
+                let mut machines = node.machines();
+                if machines.acknowledge_flips(&mut context) {
+                    node.note_machines(&machines);
+                }
+                drop(machines);
+                node.change_machines(|it| it.follow_map_of_recoveries(&mut context));
             }
-            FromCoordinator::Measure { migration, range } => self.measure(migration, range),
+            FromCoordinator::Measure { migration, range } => {
+                source_side::measure(migration, range, &mut self.context(now));
+            }
             FromCoordinator::Prepare(intent) => {
                 let (id, intent) = (intent.migration, Box::new(intent));
-                self.drive_target(now, id, TargetEvent::Prepare(intent));
+                let event = TargetEvent::Prepare(intent);
+                self.change_machines(now, |it, context| it.drive_target(id, event, context));
             }
             FromCoordinator::Start(intent) => {
                 let (id, intent) = (intent.migration, Box::new(intent));
-                self.drive_source(now, id, SourceEvent::Start(intent));
+                let event = SourceEvent::Start(intent);
+                self.change_machines(now, |it, context| it.drive_source(id, event, context));
             }
             FromCoordinator::Decide { migration } => {
-                self.drive_target(now, migration, TargetEvent::Decide);
+                let event = TargetEvent::Decide;
+                self.change_machines(now, |it, context| it.drive_target(migration, event, context));
             }
             FromCoordinator::Outcome { migration, accepted } => {
-                self.drive_source(now, migration, SourceEvent::Outcome { accepted });
+                let event = SourceEvent::Outcome { accepted };
+                self.change_machines(now, |it, context| it.drive_source(migration, event, context));
             }
             FromCoordinator::Forget { migration, remaining } => {
-                self.drive_source(now, migration, SourceEvent::Forget { remaining });
+                let event = SourceEvent::Forget { remaining };
+                self.change_machines(now, |it, context| it.drive_source(migration, event, context));
             }
             FromCoordinator::Finished { migration } => {
-                self.drive_target(now, migration, TargetEvent::Finished);
+                let event = TargetEvent::Finished;
+                self.change_machines(now, |it, context| it.drive_target(migration, event, context));
             }
             FromCoordinator::Answer { request, answer } => self.answered(request, answer),
             FromCoordinator::ChainNoted { number } => self.chain_noted(now, number),
@@ -325,9 +368,12 @@ impl Engine {
             FromCoordinator::ReadDirectory { log, replica, first } => {
                 self.read_directory(log, replica, first);
             }
-            FromCoordinator::Recover(part) => self.recover(now, part),
+            FromCoordinator::Recover(part) if self.replication.is_some() => {
+                self.change_machines(now, |it, context| it.recover(part, context));
+            }
+            FromCoordinator::Recover(part) => self.out.control.extend(recovering::refusal(&part)),
             FromCoordinator::RecoveryConfirmed { range, epoch } => {
-                self.part_kept(now, range, epoch)
+                self.change_machines(now, |it, context| it.part_kept(range, epoch, context));
             }
             FromCoordinator::FreeLog { log } => {
                 self.out.control.push(ToCoordinator::LogFreed { log });
@@ -340,7 +386,14 @@ impl Engine {
         match done {
             DiskDone::Synced(synced) => self.on_synced(now, synced),
             DiskDone::Backup(done) => self.on_backup_done(now, done),
-            DiskDone::Read(done) => self.on_read(now, done),
+            DiskDone::Read(done) => {
+                let (from, mut context) = (self.node.me(), self.context(now));
+                if let Some((reply, payload)) = context.on_read(done) {
+                    context.node.change_machines(|it| {
+                        it.recovery_replied(from, reply, payload, &mut context);
+                    });
+                }
+            }
         }
     }
 
@@ -381,7 +434,7 @@ impl Engine {
         if self.is_loading() {
             return self.can_load();
         }
-        !self.pulls_to_serve.is_empty()
+        !self.pull_server.is_idle()
             || self.node.work.len() > 0
             || !self.flushes.is_empty()
             || self.node.restless_machines.load(Ordering::Relaxed) > 0
@@ -390,51 +443,24 @@ impl Engine {
 
     /// Runs one bounded piece of background work. Returns its purpose, or `None` if there was none.
     pub fn quantum(&mut self, now: Instant) -> Option<Background> {
-        self.background_work(now)
-    }
-
-    /// Runs one bounded piece of background work and returns its kind.
-    pub(crate) fn background_work(&mut self, now: Instant) -> Option<Background> {
         if self.is_loading() {
             return (self.can_load() && self.load_piece(now)).then_some(Background::Import);
         }
         if let Some(done) = self.clean_first(now) {
             return Some(done);
         }
-        if self.serve_pull() {
+        let (pulls, mut context) = parts!(self, now, pull_server);
+        if pulls.serve(&mut context) {
             return Some(Background::Export);
         }
         if self.flush_quantum() {
             return Some(Background::Flush);
         }
         match self.node.work.pop() {
-            Some(Work::Pull(to, pull)) => self.out.send(to, PeerMessage::Pull(pull)),
-            Some(Work::Replay(replay)) => self.replay(now, replay),
-            Some(Work::Forget { migration, range, cursor }) => {
-                self.forget(now, migration, range, cursor);
-                return Some(Background::Export);
-            }
-            Some(Work::ReplayLog(replay)) => {
-                self.replay_log(now, replay);
-                return Some(Background::Recover);
-            }
-            Some(Work::ForgetReplayed { epoch, range, cursor }) => {
-                self.forget_replayed(epoch, range, cursor);
-                return Some(Background::Recover);
-            }
-            Some(Work::SweepRecovery(recovery)) => {
-                self.sweep_recovered(recovery);
-                return Some(Background::Recover);
-            }
-            Some(Work::Sweep(arrival)) => {
-                if self.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
-                    self.node.work.push(Work::Sweep(arrival));
-                }
-            }
-            None if self.may_clean() => return self.clean(now),
-            None => return None,
+            Some(work) => Some(work.run(&mut self.context(now))),
+            None if self.may_clean() => self.clean(now),
+            None => None,
         }
-        Some(Background::Import)
     }
 
     /// Returns the next time at which [`Engine::tick`] must run if no other event comes first.
@@ -449,23 +475,31 @@ impl Engine {
         let replication = self.replication_deadline();
         let cleaner = self.cleaner.next_deadline();
         let census = self.counting.next_step();
-        [machines, self.early_deadline(), expiry, census, cleaner, saving, replication]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            machines,
+            self.priority_pulls.next_deadline(),
+            expiry,
+            census,
+            cleaner,
+            saving,
+            replication,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Runs everything that is due.
     pub fn tick(&mut self, now: Instant) {
         if now.0 >= self.node.machine_deadline.load(Ordering::Acquire) {
-            let node = self.node.clone();
-            let mut machines = node.machines();
-            self.tick_sources(&mut machines, now);
-            self.tick_targets(&mut machines, now);
-            self.tick_recoveries(&mut machines, now);
-            node.note_machines(&machines);
+            self.change_machines(now, |machines, context| {
+                machines.tick_sources(context);
+                machines.tick_targets(context);
+                machines.tick_recoveries(context);
+            });
         }
-        self.tick_early(now);
+        let (pulls, mut context) = parts!(self, now, priority_pulls);
+        pulls.tick(&mut context);
         self.tick_replication(now);
         self.take_census(now);
         self.walk_expired(now);
@@ -509,33 +543,38 @@ impl Engine {
         walk.next = now + pause;
     }
 
-    pub(crate) fn take_buffer(&mut self, bytes: usize) -> Vec<u8> {
-        let mut buffer = self.buffers.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.reserve(bytes);
-        buffer
+    /// Requests records that an operation misses. Returns `false` if they are no longer missing.
+    pub fn pull_early(&mut self, now: Instant, table: TableId, missing: &Missing) -> bool {
+        let (pulls, mut context) = parts!(self, now, priority_pulls);
+        pulls.pull(table, missing, &mut context)
+    }
+
+    /// Lets a scan wait for the progress of a migration. Returns `false` if it is not in progress.
+    pub fn want_progress(&mut self, migration: MigrationId, from: KeyHash) -> bool {
+        self.priority_pulls.know(migration, Some(from), &self.node)
     }
 
     /// Returns whether the next quantum would have to allocate a buffer.
     pub fn wants_buffer(&self) -> bool {
-        !self.pulls_to_serve.is_empty() && self.buffers.is_empty()
+        !self.pull_server.is_idle() && self.buffers.is_empty()
     }
 
     /// Returns a pooled buffer that this engine does not need.
     pub fn spare_buffer(&mut self) -> Option<Vec<u8>> {
-        if self.pulls_to_serve.is_empty() { self.buffers.pop() } else { None }
+        if self.pull_server.is_idle() { self.buffers.pop() } else { None }
     }
 
     /// Returns a payload's buffer to the pool.
     pub fn give_buffer(&mut self, buffer: Vec<u8>) {
-        if self.buffers.len() < BUFFERS_MAX {
-            self.buffers.push(buffer);
-        }
+        self.buffers.give(buffer);
+    }
+
+    /// Returns the surroundings of the components, for an event at `now`.
+    pub(crate) fn context(&mut self, now: Instant) -> Context<'_> {
+        let (_, context) = parts!(self, now, tablets_version);
+        context
     }
 }
-
-/// Maximum number of tombstones that one quantum reclaims.
-pub(crate) const SWEEP_MAX: usize = 256;
 
 /// Position of the reactor's id in a request number: the answer is routed by it.
 const REQUEST_REACTOR_SHIFT: u32 = 48;

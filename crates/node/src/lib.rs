@@ -20,6 +20,7 @@
 mod census;
 mod cleaning;
 mod clock;
+mod context;
 mod durable;
 mod early;
 mod engine;

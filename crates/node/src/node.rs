@@ -528,6 +528,14 @@ impl Node {
         self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes machines, and recomputes the values that depend on them.
+    pub(crate) fn change_machines<T>(&self, change: impl FnOnce(&mut Machines) -> T) -> T {
+        let mut machines = self.machines();
+        let result = change(&mut machines);
+        self.note_machines(&machines);
+        result
+    }
+
     /// Recomputes the values that every turn reads, after machines have changed.
     pub(crate) fn note_machines(&self, machines: &Machines) {
         let waiting = machines.sources.values().filter(|side| side.freezing.is_some()).count()

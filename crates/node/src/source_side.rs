@@ -1,137 +1,69 @@
 //! Effects of migration sources on this server.
 
+use crate::context::Context;
 use crate::node::{FreezeWait, Freezing, Machines, SourceSide};
 use crate::outgoing::{Sending, To};
 use crate::tablets::{carve, clock_of, renewed, serves, with_state};
 use crate::work::Work;
-use crate::{Engine, Route};
+use crate::{Node, Route};
 use planted::Bug;
 use protocols::Outbox;
 use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
+use std::collections::VecDeque;
 use store::log::{Among, Dependency};
 use store::{Stall, Store, TableSet, Tablet, TabletState};
-use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
+use types::{HashRange, KeyHash, MigrationId, ServerId};
 use wire::peer::{
     PRIORITY_BYTES_MAX, PULL_BYTES_MAX, PeerMessage, PriorityAnswer, PriorityPull, PriorityReply,
     Pull, PullReply, RecordCounts,
 };
 
 /// A pull that waits for a quantum.
-pub(crate) struct PullToServe {
+struct PullToServe {
     route: Route,
     pull: Pull,
 }
 
 /// A priority pull that met a busy leaf, and is retried in the next turn.
-pub(crate) struct PriorityToServe {
+struct PriorityToServe {
     route: Route,
     pull: PriorityPull,
 }
 
-impl Engine {
-    /// Passes an event to a source, and applies its effects.
-    pub(crate) fn drive_source(&mut self, now: Instant, id: MigrationId, event: SourceEvent) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        self.drive_source_in(&mut machines, now, id, event);
-        node.note_machines(&machines);
-    }
+/// Pulls that this reactor answers, as the source of migrations.
+#[derive(Default)]
+pub(crate) struct PullServer {
+    pulls: VecDeque<PullToServe>,
+    contended: Vec<(ServerId, PriorityToServe)>,
+}
 
-    pub(crate) fn drive_source_in(
+impl Machines {
+    /// Passes an event to a source, and applies its effects.
+    pub(crate) fn drive_source(
         &mut self,
-        machines: &mut Machines,
-        now: Instant,
         id: MigrationId,
         event: SourceEvent,
+        context: &mut Context<'_>,
     ) {
-        let side = machines.source(id);
+        let side = self.source(id);
         if let SourceEvent::Start(intent) = &event {
             side.intent = Some(intent.clone());
         }
         let mut effects = Outbox::new();
-        side.machine.handle(now, event, &mut effects);
+        side.machine.handle(context.now, event, &mut effects);
         while let Some(effect) = effects.take_first() {
-            self.carry_out_source(side, now, id, effect, &mut effects);
+            side.apply(id, effect, &mut effects, context);
         }
-    }
-
-    fn carry_out_source(
-        &mut self,
-        side: &mut SourceSide,
-        now: Instant,
-        id: MigrationId,
-        effect: SourceEffect,
-        more: &mut Outbox<SourceEffect>,
-    ) {
-        match effect {
-            SourceEffect::CatchUp { attempt } => {
-                match unacknowledged(self.node.store(), Among::Writes) {
-                    Some(before) => side.freezing = Some(Freezing::CatchingUp { attempt, before }),
-                    None => side.machine.handle(now, SourceEvent::CaughtUp { attempt }, more),
-                }
-            }
-            SourceEffect::Freeze { range, epoch, attempt } => {
-                side.freezing = None;
-                if serves(self.node.store().tablets().iter(), range, epoch) {
-                    if self.freeze(range) {
-                        let grace = self.node.store().grace_period();
-                        let wait = FreezeWait::Turns(grace);
-                        side.freezing = Some(Freezing::Frozen { attempt, range, wait });
-                    }
-                } else {
-                    side.machine.handle(now, SourceEvent::FreezeRefused { attempt }, more);
-                }
-            }
-            SourceEffect::Thaw { range } => {
-                side.freezing = None;
-                self.set_state(range, &TabletState::Serving);
-            }
-            SourceEffect::Send { to, message } => self.out.send(to, message),
-            SourceEffect::Leave { range, to, .. } => {
-                side.leaving = Some((range, to));
-                self.set_state(range, &TabletState::Leaving);
-            }
-            SourceEffect::Forget { range } => {
-                let cursor = range.first();
-                self.node.work.push(Work::Forget { migration: id, range, cursor });
-            }
-            SourceEffect::Release => {
-                if let Some((range, _)) = side.leaving.take() {
-                    self.node.change_tablets(|tablets| carve(tablets, range, unless_leaving));
-                }
-            }
-            SourceEffect::Tell(message) => self.out.control.push(message),
-        }
-    }
-
-    /// Freezes a range. Returns `false`, so that the source retries, if the range is being flushed
-    /// or about to be. New tenures for a flush make data under the old ones void once this owner
-    /// is gone, so the range must not leave under them.
-    fn freeze(&self, range: HashRange) -> bool {
-        let (map, me) = (self.node.map(), self.node.me());
-        let mut is_free = false;
-        self.node.change_tablets(|tablets| {
-            let mut inside = tablets.iter().filter(|tablet| tablet.range.overlaps(range));
-            is_free = inside.all(|tablet| {
-                tablet.flushing == TableSet::NONE && renewed(tablet, &map, me).1.is_empty()
-            });
-            if is_free { with_state(tablets, range, &TabletState::Frozen) } else { tablets }
-        });
-        is_free
-    }
-
-    fn set_state(&self, range: HashRange, state: &TabletState) {
-        self.node.change_tablets(|tablets| with_state(tablets, range, state));
     }
 
     /// Resumes freezes that need not wait any more.
-    pub(crate) fn poll_freezes(&mut self, machines: &mut Machines, now: Instant) {
-        let store = self.node.store().clone();
-        let over: Vec<_> = machines
+    pub(crate) fn poll_freezes(&mut self, context: &mut Context<'_>) {
+        let store = context.node.store();
+        let over: Vec<_> = self
             .sources
             .iter_mut()
             .filter_map(|(id, side)| {
-                Some((*id, side.freezing.take_if(|freezing| freezing.is_over(&store))?))
+                Some((*id, side.freezing.take_if(|freezing| freezing.is_over(store))?))
             })
             .collect();
         for (id, freezing) in over {
@@ -141,57 +73,144 @@ impl Engine {
                     let at = Box::new(FrozenState {
                         version_floor: store.version(),
                         expiry_clock: clock_of(store.tablets().iter(), range, store.clock()),
-                        records: RecordCounts::of(&self.worker.counts(range)),
+                        records: RecordCounts::of(&context.worker.counts(range)),
                     });
                     SourceEvent::Frozen { attempt, at }
                 }
             };
-            self.drive_source_in(machines, now, id, event);
+            self.drive_source(id, event, context);
         }
     }
 
     /// Runs the sources that are due.
-    pub(crate) fn tick_sources(&mut self, machines: &mut Machines, now: Instant) {
-        let due: Vec<_> = machines
+    pub(crate) fn tick_sources(&mut self, context: &mut Context<'_>) {
+        let due: Vec<_> = self
             .sources
             .iter()
-            .filter(|(_, side)| side.machine.next_deadline().is_some_and(|at| at <= now))
+            .filter(|(_, side)| side.machine.next_deadline().is_some_and(|at| at <= context.now))
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            self.drive_source_in(machines, now, id, SourceEvent::Tick);
-        }
-    }
-
-    pub(crate) fn pull_arrived(&mut self, route: Route, pull: Pull) {
-        // A target repeats its one pull per partition, so a pull may be dropped.
-        if self.pulls_to_serve.len() < PULLS_TO_SERVE_MAX {
-            self.pulls_to_serve.push_back(PullToServe { route, pull });
+            self.drive_source(id, SourceEvent::Tick, context);
         }
     }
 
     /// Returns whether this server still holds its copy of a hash for this target; `None` if
     /// `from` is not the target of a known migration.
     fn keeps(&self, from: ServerId, migration: MigrationId, hash: KeyHash) -> Option<bool> {
-        let machines = self.node.machines();
-        let side = machines.sources.get(&migration)?;
+        let side = self.sources.get(&migration)?;
         let intent = side.intent.as_ref()?;
         (intent.target == from).then(|| side.machine.keeps(hash))
     }
+}
+
+impl SourceSide {
+    /// Applies an effect of the machine.
+    fn apply(
+        &mut self,
+        id: MigrationId,
+        effect: SourceEffect,
+        more: &mut Outbox<SourceEffect>,
+        context: &mut Context<'_>,
+    ) {
+        match effect {
+            SourceEffect::CatchUp { attempt } => {
+                match unacknowledged(context.node.store(), Among::Writes) {
+                    Some(before) => self.freezing = Some(Freezing::CatchingUp { attempt, before }),
+                    None => {
+                        self.machine.handle(context.now, SourceEvent::CaughtUp { attempt }, more)
+                    }
+                }
+            }
+            SourceEffect::Freeze { range, epoch, attempt } => {
+                self.freezing = None;
+                if serves(context.node.store().tablets().iter(), range, epoch) {
+                    if freeze(range, context.node) {
+                        let grace = context.node.store().grace_period();
+                        let wait = FreezeWait::Turns(grace);
+                        self.freezing = Some(Freezing::Frozen { attempt, range, wait });
+                    }
+                } else {
+                    self.machine.handle(context.now, SourceEvent::FreezeRefused { attempt }, more);
+                }
+            }
+            SourceEffect::Thaw { range } => {
+                self.freezing = None;
+                set_state(range, &TabletState::Serving, context.node);
+            }
+            SourceEffect::Send { to, message } => context.out.send(to, message),
+            SourceEffect::Leave { range, to, .. } => {
+                self.leaving = Some((range, to));
+                set_state(range, &TabletState::Leaving, context.node);
+            }
+            SourceEffect::Forget { range } => {
+                let cursor = range.first();
+                context.node.work.push(Work::Forget { migration: id, range, cursor });
+            }
+            SourceEffect::Release => {
+                if let Some((range, _)) = self.leaving.take() {
+                    context.node.change_tablets(|tablets| carve(tablets, range, unless_leaving));
+                }
+            }
+            SourceEffect::Tell(message) => context.out.control.push(message),
+        }
+    }
+}
+
+/// Freezes a range. Returns `false`, so that the source retries, if the range is being flushed
+/// or about to be. New tenures for a flush make data under the old ones void once this owner
+/// is gone, so the range must not leave under them.
+fn freeze(range: HashRange, node: &Node) -> bool {
+    let (map, me) = (node.map(), node.me());
+    let mut is_free = false;
+    node.change_tablets(|tablets| {
+        let mut inside = tablets.iter().filter(|tablet| tablet.range.overlaps(range));
+        is_free = inside.all(|tablet| {
+            tablet.flushing == TableSet::NONE && renewed(tablet, &map, me).1.is_empty()
+        });
+        if is_free { with_state(tablets, range, &TabletState::Frozen) } else { tablets }
+    });
+    is_free
+}
+
+fn set_state(range: HashRange, state: &TabletState, node: &Node) {
+    node.change_tablets(|tablets| with_state(tablets, range, state));
+}
+
+impl PullServer {
+    /// Returns whether no pull waits for a quantum.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pulls.is_empty()
+    }
+
+    /// Returns whether a priority pull is to be retried in this turn.
+    pub(crate) fn is_contended(&self) -> bool {
+        !self.contended.is_empty()
+    }
+
+    /// Queues a pull if this server is the source of its migration.
+    pub(crate) fn accept(&mut self, from: ServerId, route: Route, pull: Pull, node: &Node) {
+        // A pull of deleted records is a late repetition, and gets no answer.
+        let is_kept = node.machines().keeps(from, pull.migration, pull.cursor) == Some(true);
+        // A target repeats its one pull per partition, so a pull may be dropped.
+        if is_kept && self.pulls.len() < PULLS_TO_SERVE_MAX {
+            self.pulls.push_back(PullToServe { route, pull });
+        }
+    }
 
     /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.
-    pub(crate) fn serve_pull(&mut self) -> bool {
-        let Some(PullToServe { route, pull }) = self.pulls_to_serve.pop_front() else {
+    pub(crate) fn serve(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(PullToServe { route, pull }) = self.pulls.pop_front() else {
             return false;
         };
         let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
         let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
         let bytes_max = bytes_max.min(PULL_BYTES_MAX) as usize;
         // A bucket may exceed the requested size; some room avoids growing the buffer.
-        let mut payload = self.take_buffer(bytes_max + (8 << 10));
-        let next = self.worker.collect(range, cursor, bytes_max, &mut payload);
+        let mut payload = context.buffers.take(bytes_max + (8 << 10));
+        let next = context.worker.collect(range, cursor, bytes_max, &mut payload);
         let reply = PullReply { migration, epoch, partition, cursor, next };
-        self.out.peers.push(Sending {
+        context.out.peers.push(Sending {
             to: To::Back(route),
             is_priority: false,
             message: PeerMessage::PullReply(reply),
@@ -200,50 +219,31 @@ impl Engine {
         true
     }
 
-    /// Concludes from a pull that its target has accepted the flip, even if the answer to the
-    /// flip was lost. So an answer to a pull proves to the target that the source knows.
-    pub(crate) fn learn_acceptance(
-        &mut self,
-        now: Instant,
-        from: ServerId,
-        migration: MigrationId,
-    ) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        let side = machines.sources.get(&migration);
-        if side.is_some_and(|side| side.machine.expects_answer()) {
-            let event = SourceEvent::FlipAnswered { from, accepted: true };
-            self.drive_source_in(&mut machines, now, migration, event);
-            node.note_machines(&machines);
-        }
-    }
-
-    /// Queues a pull if this server is the source of its migration.
-    pub(crate) fn accept_pull(&mut self, from: ServerId, route: Route, pull: Pull) {
-        // A pull of deleted records is a late repetition, and gets no answer.
-        if self.keeps(from, pull.migration, pull.cursor) == Some(true) {
-            self.pull_arrived(route, pull);
-        }
-    }
-
     /// Answers a priority pull at once, completely or with as much as fits into a reply. The
     /// target asks again for the rest.
-    pub(crate) fn serve_priority(&mut self, from: ServerId, route: Route, pull: PriorityPull) {
+    pub(crate) fn serve_priority(
+        &mut self,
+        from: ServerId,
+        route: Route,
+        pull: PriorityPull,
+        context: &mut Context<'_>,
+    ) {
         let mut payload = Vec::new();
         let mut answers = Vec::with_capacity(pull.hashes.len());
         for &(table, hash) in &pull.hashes {
             if payload.len() >= PRIORITY_BYTES_MAX {
                 break;
             }
-            let answer = match self.keeps(from, pull.migration, hash) {
+            let kept = context.node.machines().keeps(from, pull.migration, hash);
+            let answer = match kept {
                 None => return,
                 Some(false) => PriorityAnswer::Gone,
-                Some(true) => match self.worker.collect_hash(table, hash, &mut payload) {
+                Some(true) => match context.worker.collect_hash(table, hash, &mut payload) {
                     Ok(true) => PriorityAnswer::Records,
                     Ok(false) => PriorityAnswer::Absent,
                     Err(Stall::Contended) => {
-                        if self.priority_to_serve.len() < PRIORITY_TO_SERVE_MAX {
-                            self.priority_to_serve.push((from, PriorityToServe { route, pull }));
+                        if self.contended.len() < PRIORITY_TO_SERVE_MAX {
+                            self.contended.push((from, PriorityToServe { route, pull }));
                         }
                         return;
                     }
@@ -260,7 +260,7 @@ impl Engine {
             answers.push((table, hash, answer));
         }
         let PriorityPull { migration, epoch, request, .. } = pull;
-        self.out.peers.push(Sending {
+        context.out.peers.push(Sending {
             to: To::Back(route),
             is_priority: true,
             message: PeerMessage::PriorityReply(PriorityReply {
@@ -274,38 +274,52 @@ impl Engine {
     }
 
     /// Retries the priority pulls that met a busy leaf.
-    pub(crate) fn serve_priority_again(&mut self) {
-        for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.priority_to_serve) {
-            self.serve_priority(from, route, pull);
+    pub(crate) fn serve_priority_again(&mut self, context: &mut Context<'_>) {
+        for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.contended) {
+            self.serve_priority(from, route, pull, context);
         }
     }
+}
 
-    /// Runs one step of deleting records that the target has.
-    pub(crate) fn forget(
-        &mut self,
-        now: Instant,
-        migration: MigrationId,
-        range: HashRange,
-        cursor: KeyHash,
-    ) {
-        let next = match planted::is(Bug::OldCopyKept) {
-            true => None,
-            false => self.worker.forget(range, cursor, FORGET_BUCKETS),
-        };
-        match next {
-            Some(cursor) => self.node.work.push(Work::Forget { migration, range, cursor }),
-            None => self.drive_source(now, migration, SourceEvent::Forgotten { range }),
-        }
+/// Concludes from a pull that its target has accepted the flip, even if the answer to the
+/// flip was lost. So an answer to a pull proves to the target that the source knows.
+pub(crate) fn learn_acceptance(from: ServerId, migration: MigrationId, context: &mut Context<'_>) {
+    let node = context.node;
+    let mut machines = node.machines();
+    let side = machines.sources.get(&migration);
+    if side.is_some_and(|side| side.machine.expects_answer()) {
+        let event = SourceEvent::FlipAnswered { from, accepted: true };
+        machines.drive_source(migration, event, context);
+        node.note_machines(&machines);
     }
+}
 
-    /// Reports the number of records and bytes in a range to the coordinator.
-    pub(crate) fn measure(&mut self, migration: MigrationId, range: HashRange) {
-        let counts = self.worker.counts(range);
-        let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
-        let bytes = self.worker.range_bytes(range);
-        let measured = wire::control::ToCoordinator::Measured { migration, records, bytes };
-        self.out.control.push(measured);
+/// Runs one step of deleting records that the target has.
+pub(crate) fn forget(
+    migration: MigrationId,
+    range: HashRange,
+    cursor: KeyHash,
+    context: &mut Context<'_>,
+) {
+    let next = match planted::is(Bug::OldCopyKept) {
+        true => None,
+        false => context.worker.forget(range, cursor, FORGET_BUCKETS),
+    };
+    match next {
+        Some(cursor) => context.node.work.push(Work::Forget { migration, range, cursor }),
+        None => context.node.change_machines(|machines| {
+            machines.drive_source(migration, SourceEvent::Forgotten { range }, context);
+        }),
     }
+}
+
+/// Reports the number of records and bytes in a range to the coordinator.
+pub(crate) fn measure(migration: MigrationId, range: HashRange, context: &mut Context<'_>) {
+    let counts = context.worker.counts(range);
+    let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
+    let bytes = context.worker.range_bytes(range);
+    let measured = wire::control::ToCoordinator::Measured { migration, records, bytes };
+    context.out.control.push(measured);
 }
 
 /// Maximum number of queued pulls: many times the outstanding pulls of several migrations.

@@ -1,13 +1,15 @@
 //! Background work that any reactor of a server may take, in order of its arrival.
 
+use crate::context::Context;
 use crate::outgoing::Payload;
-use crate::recovering::ReplayLog;
+use crate::recovering::{self, ReplayLog};
+use crate::source_side;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Arrival, Recovery};
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId};
-use wire::peer::Pull;
+use wire::peer::{PeerMessage, Pull};
 
 /// A piece of background work. Each quantum does a bounded part of it and requeues the rest.
 #[derive(Debug)]
@@ -26,6 +28,41 @@ pub(crate) enum Work {
     ForgetReplayed { epoch: OwnershipEpoch, range: HashRange, cursor: KeyHash },
     /// Reclaim tombstones of a recovered partition.
     SweepRecovery(Arc<Recovery>),
+}
+
+/// Maximum number of tombstones that one quantum reclaims.
+pub(crate) const SWEEP_MAX: usize = 256;
+
+impl Work {
+    /// Runs a bounded part of the work, and returns its purpose.
+    pub(crate) fn run(self, context: &mut Context<'_>) -> Background {
+        match self {
+            Work::Pull(to, pull) => context.out.send(to, PeerMessage::Pull(pull)),
+            Work::Replay(replay) => replay.run(context),
+            Work::Forget { migration, range, cursor } => {
+                source_side::forget(migration, range, cursor, context);
+                return Background::Export;
+            }
+            Work::ReplayLog(replay) => {
+                replay.run(context);
+                return Background::Recover;
+            }
+            Work::ForgetReplayed { epoch, range, cursor } => {
+                recovering::forget_replayed(epoch, range, cursor, context);
+                return Background::Recover;
+            }
+            Work::SweepRecovery(recovery) => {
+                recovering::sweep_recovered(recovery, context);
+                return Background::Recover;
+            }
+            Work::Sweep(arrival) => {
+                if context.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
+                    context.node.work.push(Work::Sweep(arrival));
+                }
+            }
+        }
+        Background::Import
+    }
 }
 
 /// A pull's reply that is being replayed into the store.

@@ -7,7 +7,8 @@
 //! operation on it is answered, because any of its records may be outdated.
 
 use super::{RecoverySide, Voided, Wait};
-use crate::Engine;
+use crate::Node;
+use crate::context::Context;
 use crate::node::Machines;
 use crate::tablets::{carve, tenures};
 use protocols::migration::{SourceEvent, TargetEvent};
@@ -15,7 +16,7 @@ use protocols::recovery::PartName;
 use std::sync::Arc;
 use store::{RangeClock, Recovery, RecoveryPlan, Tablet, TabletState, Worker};
 use types::limits::TABLES_MAX;
-use types::{HashRange, Instant, KeyHash, MigrationId, TableId};
+use types::{HashRange, KeyHash, MigrationId, TableId};
 
 /// Maximum number of buckets that one step empties.
 const VOID_BUCKETS: usize = 64;
@@ -41,57 +42,37 @@ impl Voided {
     }
 }
 
-impl Engine {
+impl Machines {
     /// Ends migrations of this range after the death of their other side. The moving records are
     /// not served until they are recovered.
-    pub(super) fn end_migrations_of(
-        &mut self,
-        machines: &mut Machines,
-        now: Instant,
-        range: HashRange,
-    ) {
-        let sources = machines.sources.iter().filter(|(_, side)| {
+    pub(super) fn end_migrations_of(&mut self, range: HashRange, context: &mut Context<'_>) {
+        let sources = self.sources.iter().filter(|(_, side)| {
             let intent = side.intent.as_ref();
             !side.machine.is_over() && intent.is_some_and(|intent| intent.range.overlaps(range))
         });
         for id in sources.map(|(id, _)| *id).collect::<Vec<MigrationId>>() {
-            self.drive_source_in(machines, now, id, SourceEvent::Returned { range });
+            self.drive_source(id, SourceEvent::Returned { range }, context);
         }
-        let targets = machines.targets.iter().filter_map(|(id, side)| {
+        let targets = self.targets.iter().filter_map(|(id, side)| {
             let arrival = side.arrival.clone()?;
             arrival.range().overlaps(range).then_some((*id, arrival))
         });
         for (id, arrival) in targets.collect::<Vec<_>>() {
             for missing in arrival.missing() {
-                self.suspend(missing);
+                suspend(missing, context.node);
             }
-            self.drive_target_in(machines, now, id, TargetEvent::SourceDied);
+            self.drive_target(id, TargetEvent::SourceDied, context);
         }
-        self.node.change_tablets(|tablets| carve(tablets, range, without_source));
+        context.node.change_tablets(|tablets| carve(tablets, range, without_source));
     }
+}
 
-    /// Makes operations on an arriving range wait.
-    fn suspend(&self, range: HashRange) {
-        self.node.change_tablets(|tablets| {
-            carve(tablets, range, |tablet| match &tablet.state {
-                TabletState::Arriving(_) => Some(suspended(tablet)),
-                TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Leaving
-                | TabletState::Recovering(_)
-                | TabletState::Securing(_) => Some(tablet),
-            })
-        });
-    }
-
+impl RecoverySide {
     /// Begins a partition in a range that this server already holds in part.
-    pub(super) fn begin_with_what_is_here(
-        &mut self,
-        side: &mut RecoverySide,
-    ) -> Result<(), String> {
-        let PartName { range, epoch, .. } = side.machine.name();
+    pub(super) fn begin_with_what_is_here(&mut self, node: &Node) -> Result<(), String> {
+        let PartName { range, epoch, .. } = self.machine.name();
         let mut unknown = vec![range];
-        for tablet in self.node.store().tablets().iter() {
+        for tablet in node.store().tablets().iter() {
             let is_ours = match tablet.state {
                 TabletState::Recovering(_) | TabletState::Serving | TabletState::Securing(_) => {
                     true
@@ -106,19 +87,19 @@ impl Engine {
         if !unknown.is_empty() {
             return Err("the server does not hold the range that was moving".to_owned());
         }
-        let old_tenures = side.logs.iter().map(|log| log.old_tenures.clone()).collect();
+        let old_tenures = self.logs.iter().map(|log| log.old_tenures.clone()).collect();
         let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
         let recovery = Arc::new(Recovery::new(plan));
-        let new = tenures(&side.tenures);
+        let new = tenures(&self.tenures);
         let mut voided = Vec::new();
-        let own = self.node.store().clock();
-        self.node.change_tablets(|tablets| {
+        let own = node.store().clock();
+        node.change_tablets(|tablets| {
             carve(tablets, range, |tablet| match &tablet.state {
                 TabletState::Recovering(_) => {
                     let is_void = |table: &usize| tablet.tenures[*table] != new[*table];
                     voided.extend((0..TABLES_MAX).filter(is_void));
                     let state = TabletState::Recovering(recovery.clone());
-                    let at = tablet.clock.read(own).max(side.clock_floor);
+                    let at = tablet.clock.read(own).max(self.clock_floor);
                     let clock = RangeClock::going_on_from(at, own);
                     Some(Tablet { state, epoch, tenures: new, clock, ..tablet })
                 }
@@ -131,11 +112,25 @@ impl Engine {
         voided.sort_unstable();
         voided.dedup();
         let tables = voided.into_iter().map(|table| TableId(table as u8)).collect();
-        let grace = self.node.store().grace_period();
-        side.recovery = Some(recovery);
-        side.waits = Some(Wait::Begin(grace, Voided { tables, from: KeyHash(0) }));
+        let grace = node.store().grace_period();
+        self.recovery = Some(recovery);
+        self.waits = Some(Wait::Begin(grace, Voided { tables, from: KeyHash(0) }));
         Ok(())
     }
+}
+
+/// Makes operations on an arriving range wait.
+fn suspend(range: HashRange, node: &Node) {
+    node.change_tablets(|tablets| {
+        carve(tablets, range, |tablet| match &tablet.state {
+            TabletState::Arriving(_) => Some(suspended(tablet)),
+            TabletState::Serving
+            | TabletState::Frozen
+            | TabletState::Leaving
+            | TabletState::Recovering(_)
+            | TabletState::Securing(_) => Some(tablet),
+        })
+    });
 }
 
 /// Makes a tablet wait for a partition that is about to begin. The tablet keeps its epoch, under

@@ -29,10 +29,11 @@ mod lineage;
 mod reading;
 
 pub(super) use counts::RecoveryCounts;
-pub(super) use reading::Reading;
+pub(super) use effects::{forget_replayed, sweep_recovered};
+pub(super) use reading::{Asker, LogReads};
 pub use reading::{ReadDone, ReadJob};
 
-use super::Engine;
+use super::context::Context;
 use super::node::{Machines, Node};
 use super::outgoing::Payload;
 use super::work::Work;
@@ -255,19 +256,12 @@ impl Node {
     }
 }
 
-impl Engine {
+impl Machines {
     /// Handles a partition from the coordinator, or a newer list of the replicas to read.
-    pub(super) fn recover(&mut self, now: Instant, part: Box<RecoveryPart>) {
+    pub(super) fn recover(&mut self, part: Box<RecoveryPart>, context: &mut Context<'_>) {
         let Some(name) = PartName::of(&part) else { return };
         let PartName { dead, range, epoch } = name;
-        if self.replication.is_none() {
-            let reason = "this server does not replicate its log".to_owned();
-            let refusal = ToCoordinator::NotRecovered { dead, range, epoch, reason };
-            return self.out.control.push(refusal);
-        }
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        let of_range = machines.recoveries.iter();
+        let of_range = self.recoveries.iter();
         let others: Vec<OwnershipEpoch> = of_range
             .filter(|(_, side)| side.machine.name().range.overlaps(range))
             .map(|(other, _)| *other)
@@ -276,131 +270,109 @@ impl Engine {
         // A partition of this range with an older epoch was handed back, or reassigned.
         if others.iter().all(|other| *other < epoch) {
             for other in others {
-                self.drive_recovery_in(
-                    &mut machines,
-                    now,
-                    other,
-                    MasterEvent::Decided { is_ours: false },
-                );
+                self.drive_recovery(other, MasterEvent::Decided { is_ours: false }, context);
             }
+            let now = context.now;
             let new = || {
                 tracing::info!(%dead, %range, %epoch, "recovering a partition of a dead server");
                 RecoverySide::new(now, name, &part)
             };
-            if part.keeps && !machines.recoveries.contains_key(&epoch) {
-                self.end_migrations_of(&mut machines, now, range);
+            if part.keeps && !self.recoveries.contains_key(&epoch) {
+                self.end_migrations_of(range, context);
             }
-            machines.recoveries.entry(epoch).or_insert_with(new);
-            self.note_deaths(&mut machines, now, epoch);
-            self.drive_recovery_in(&mut machines, now, epoch, MasterEvent::Part(part));
-            if let Some(side) = machines.recoveries.get_mut(&epoch) {
+            self.recoveries.entry(epoch).or_insert_with(new);
+            self.note_deaths(epoch, context);
+            self.drive_recovery(epoch, MasterEvent::Part(part), context);
+            if let Some(side) = self.recoveries.get_mut(&epoch) {
                 side.extent.set_log(side.machine.log_bytes());
             }
         }
-        node.note_machines(&machines);
     }
 
     /// Passes deaths and ownership changes in the coordinator's map to the recovery masters.
-    pub(super) fn follow_map_of_recoveries(&mut self, now: Instant) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        let map = node.map();
-        let epochs: Vec<OwnershipEpoch> = machines.recoveries.keys().copied().collect();
+    pub(super) fn follow_map_of_recoveries(&mut self, context: &mut Context<'_>) {
+        let (map, me) = (context.node.map(), context.node.me());
+        let epochs: Vec<OwnershipEpoch> = self.recoveries.keys().copied().collect();
         for epoch in epochs {
-            self.note_deaths(&mut machines, now, epoch);
-            let side = machines.recoveries.get(&epoch);
-            let decided = side.and_then(|side| decision(&map, side.machine.name(), node.me()));
+            self.note_deaths(epoch, context);
+            let side = self.recoveries.get(&epoch);
+            let decided = side.and_then(|side| decision(&map, side.machine.name(), me));
             if let Some(is_ours) = decided {
-                if let Some(side) = machines.recoveries.get_mut(&epoch).filter(|_| is_ours) {
-                    side.note_served(now);
+                if let Some(side) = self.recoveries.get_mut(&epoch).filter(|_| is_ours) {
+                    side.note_served(context.now);
                 }
                 let event = MasterEvent::Decided { is_ours };
-                self.drive_recovery_in(&mut machines, now, epoch, event);
+                self.drive_recovery(epoch, event, context);
             }
         }
-        node.note_machines(&machines);
     }
 
-    fn note_deaths(&mut self, machines: &mut Machines, now: Instant, epoch: OwnershipEpoch) {
-        let Some(side) = machines.recoveries.get_mut(&epoch) else { return };
-        let dead = self.node.dead().into_iter();
+    fn note_deaths(&mut self, epoch: OwnershipEpoch, context: &mut Context<'_>) {
+        let Some(side) = self.recoveries.get_mut(&epoch) else { return };
+        let dead = context.node.dead().into_iter();
         let died: Vec<ServerId> = dead.filter(|id| side.dead.insert(*id)).collect();
         for backup in died {
-            self.drive_recovery_in(machines, now, epoch, MasterEvent::Died { backup });
+            self.drive_recovery(epoch, MasterEvent::Died { backup }, context);
         }
     }
 
     /// Handles the coordinator's confirmation that a partition of this server is durable.
-    pub(super) fn part_kept(&mut self, now: Instant, range: HashRange, epoch: OwnershipEpoch) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        let side = machines.recoveries.get(&epoch);
+    pub(super) fn part_kept(
+        &mut self,
+        range: HashRange,
+        epoch: OwnershipEpoch,
+        context: &mut Context<'_>,
+    ) {
+        let side = self.recoveries.get(&epoch);
         if side.is_some_and(|side| side.machine.name().range == range) {
-            self.drive_recovery_in(&mut machines, now, epoch, MasterEvent::Kept);
+            self.drive_recovery(epoch, MasterEvent::Kept, context);
         }
-        node.note_machines(&machines);
     }
 
     /// Passes an event to all recovery masters.
-    fn tell_recoveries(&mut self, now: Instant, event: &MasterEvent) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        let epochs: Vec<OwnershipEpoch> = machines.recoveries.keys().copied().collect();
+    pub(super) fn tell_recoveries(&mut self, event: &MasterEvent, context: &mut Context<'_>) {
+        let epochs: Vec<OwnershipEpoch> = self.recoveries.keys().copied().collect();
         for epoch in epochs {
-            self.drive_recovery_in(&mut machines, now, epoch, event.clone());
+            self.drive_recovery(epoch, event.clone(), context);
         }
-        node.note_machines(&machines);
     }
 
-    fn drive_recovery(&mut self, now: Instant, epoch: OwnershipEpoch, event: MasterEvent) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
-        self.drive_recovery_in(&mut machines, now, epoch, event);
-        node.note_machines(&machines);
-    }
-
-    fn drive_recovery_in(
+    /// Passes an event to a recovery master, and begins partitions that need not wait any more.
+    pub(super) fn drive_recovery(
         &mut self,
-        machines: &mut Machines,
-        now: Instant,
         epoch: OwnershipEpoch,
         event: MasterEvent,
+        context: &mut Context<'_>,
     ) {
-        self.drive_part(machines, now, epoch, event);
-        self.begin_in_turn(machines, now);
+        self.drive_part(epoch, event, context);
+        self.begin_in_turn(context);
     }
 
-    fn drive_part(
-        &mut self,
-        machines: &mut Machines,
-        now: Instant,
-        epoch: OwnershipEpoch,
-        event: MasterEvent,
-    ) {
-        let Some(side) = machines.recoveries.get_mut(&epoch) else { return };
+    fn drive_part(&mut self, epoch: OwnershipEpoch, event: MasterEvent, context: &mut Context<'_>) {
+        let Some(side) = self.recoveries.get_mut(&epoch) else { return };
         let mut effects = Outbox::new();
-        side.machine.handle(now, event, &mut effects);
+        side.machine.handle(context.now, event, &mut effects);
         while let Some(effect) = effects.take_first() {
-            self.carry_out_recovery(side, now, effect, &mut effects);
+            side.apply(effect, &mut effects, context);
         }
         if side.is_over() {
-            machines.recoveries.remove(&epoch);
+            self.recoveries.remove(&epoch);
         }
     }
 
     /// Begins queued partitions.
-    fn begin_in_turn(&mut self, machines: &mut Machines, now: Instant) {
-        let sides = machines.recoveries.values();
+    fn begin_in_turn(&mut self, context: &mut Context<'_>) {
+        let sides = self.recoveries.values();
         let mut replayed = sides.filter(|side| side.is_being_replayed()).count();
-        let queued = machines.recoveries.iter().filter(|(_, side)| side.is_queued);
+        let queued = self.recoveries.iter().filter(|(_, side)| side.is_queued);
         for epoch in queued.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
             if replayed >= REPLAYED_MAX {
                 break;
             }
-            let Some(side) = machines.recoveries.get_mut(&epoch) else { continue };
+            let Some(side) = self.recoveries.get_mut(&epoch) else { continue };
             side.is_queued = false;
-            if let Err(reason) = self.begin_recovery(side, now) {
-                self.drive_part(machines, now, epoch, MasterEvent::Begun(Err(reason)));
+            if let Err(reason) = side.begin(context) {
+                self.drive_part(epoch, MasterEvent::Begun(Err(reason)), context);
             } else {
                 replayed += 1;
             }
@@ -410,95 +382,98 @@ impl Engine {
     /// Handles a backup's reply to a read.
     pub(super) fn recovery_replied(
         &mut self,
-        now: Instant,
         from: ServerId,
         reply: RecoveryReply,
         payload: Payload,
+        context: &mut Context<'_>,
     ) {
-        let node = self.node.clone();
-        let mut machines = node.machines();
         let is_asker = |side: &RecoverySide| {
             let is_of_part = |log: &RecoveryLog| log.dead == reply.replica.log;
             side.machine.name().range == reply.range && side.logs.iter().any(is_of_part)
         };
         // The newest partition counts, if there was an earlier one for the same range.
-        let asker = machines.recoveries.iter_mut().rfind(|(_, side)| is_asker(side));
-        let Some((&epoch, side)) = asker else { return self.give_buffer(payload.buffer) };
-        self.node.recovery_counts.received(payload.bytes().len());
+        let asker = self.recoveries.iter_mut().rfind(|(_, side)| is_asker(side));
+        let Some((&epoch, side)) = asker else { return context.buffers.give(payload.buffer) };
+        context.node.recovery_counts.received(payload.bytes().len());
         side.extent.note(reply.from, reply.next, payload.bytes().len());
         if let Some(recovery) = &side.recovery {
             recovery.foresee(side.extent.of_range());
         }
         let payload = match payload.bytes().is_empty() {
             true => {
-                self.give_buffer(payload.buffer);
+                context.buffers.give(payload.buffer);
                 None
             }
             false => Some(side.keep(payload)),
         };
-        self.drive_recovery_in(
-            &mut machines,
-            now,
-            epoch,
-            MasterEvent::Replied { from, reply, payload },
-        );
-        node.note_machines(&machines);
+        self.drive_recovery(epoch, MasterEvent::Replied { from, reply, payload }, context);
     }
 
     /// Does this reactor's share of awaited work, and resumes masters that need not wait any
     /// more.
-    pub(super) fn poll_recoveries(&mut self, machines: &mut Machines, now: Instant) {
-        let waiting = machines.recoveries.iter().filter(|(_, side)| side.is_waiting());
+    pub(super) fn poll_recoveries(&mut self, context: &mut Context<'_>) {
+        let waiting = self.recoveries.iter().filter(|(_, side)| side.is_waiting());
         let waiting: Vec<OwnershipEpoch> = waiting.map(|(epoch, _)| *epoch).collect();
         for epoch in waiting {
-            let Some(side) = machines.recoveries.get_mut(&epoch) else { continue };
-            let events = self.poll_recovery(side, now);
+            let Some(side) = self.recoveries.get_mut(&epoch) else { continue };
+            let events = side.poll(context);
             if side.is_over() {
-                machines.recoveries.remove(&epoch);
+                self.recoveries.remove(&epoch);
             }
             for event in events {
-                self.drive_recovery_in(machines, now, epoch, event);
+                self.drive_recovery(epoch, event, context);
             }
         }
     }
 
-    fn poll_recovery(&mut self, side: &mut RecoverySide, now: Instant) -> Vec<MasterEvent> {
-        let store = self.node.store().clone();
-        let range = side.machine.name().range;
-        match side.waits.take() {
+    /// Runs the recovery masters that are due.
+    pub(super) fn tick_recoveries(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
+        let is_due = |side: &RecoverySide| side.machine.next_deadline().is_some_and(|at| at <= now);
+        let due = self.recoveries.iter().filter(|(_, side)| is_due(side));
+        for epoch in due.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
+            self.drive_recovery(epoch, MasterEvent::Tick, context);
+        }
+    }
+}
+
+impl RecoverySide {
+    /// Does this reactor's share of the work that the partition waits for. Returns its results.
+    fn poll(&mut self, context: &mut Context<'_>) -> Vec<MasterEvent> {
+        let store = context.node.store();
+        let range = self.machine.name().range;
+        match self.waits.take() {
             Some(Wait::Begin(grace, mut voided)) => {
-                if store.is_over(&grace) && voided.drop_some(&mut self.worker, range) {
+                if store.is_over(&grace) && voided.drop_some(context.worker, range) {
                     return vec![MasterEvent::Begun(Ok(()))];
                 }
-                side.waits = Some(Wait::Begin(grace, voided));
+                self.waits = Some(Wait::Begin(grace, voided));
             }
             Some(Wait::Secure(dependency)) => {
                 let is_hasty = planted::is(Bug::FreedBeforeCommit);
                 if is_hasty || store.log().is_acknowledged(&dependency) {
                     return vec![MasterEvent::Secured];
                 }
-                side.waits = Some(Wait::Secure(dependency));
+                self.waits = Some(Wait::Secure(dependency));
             }
             Some(Wait::Sweep(grace, recovery)) if store.is_over(&grace) => {
-                self.node.work.push(Work::SweepRecovery(recovery));
+                context.node.work.push(Work::SweepRecovery(recovery));
             }
-            Some(wait @ Wait::Sweep(..)) => side.waits = Some(wait),
+            Some(wait @ Wait::Sweep(..)) => self.waits = Some(wait),
             Some(Wait::Room { until, replays }) => {
-                return self.poll_room(side, now, (until, replays));
+                return self.poll_room(until, replays, context);
             }
             None => {}
         }
         Vec::new()
     }
+}
 
-    /// Runs the recovery masters that are due.
-    pub(super) fn tick_recoveries(&mut self, machines: &mut Machines, now: Instant) {
-        let is_due = |side: &RecoverySide| side.machine.next_deadline().is_some_and(|at| at <= now);
-        let due = machines.recoveries.iter().filter(|(_, side)| is_due(side));
-        for epoch in due.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
-            self.drive_recovery_in(machines, now, epoch, MasterEvent::Tick);
-        }
-    }
+/// Returns the answer of a server that cannot recover a partition, because it has no replicas.
+pub(super) fn refusal(part: &RecoveryPart) -> Option<ToCoordinator> {
+    let PartName { dead, range, epoch } = PartName::of(part)?;
+    let reason = "this server does not replicate its log".to_owned();
+    Some(ToCoordinator::NotRecovered { dead, range, epoch, reason })
 }
 
 /// Returns whether this server owns a partition, once its range has a new owner: epochs rise.

@@ -3,10 +3,10 @@
 //! A read waits for the disk and examines every entry, so it is left in the engine's outbox as a
 //! [`ReadJob`]. A recovery master may also read from its own server.
 
+use crate::Route;
+use crate::context::Context;
 use crate::outgoing::{DiskJob, Payload, Sending, To};
-use crate::{Engine, Route};
 use ::backup::Replicas;
-use protocols::recovery::MasterEvent;
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const READINGS_MAX: usize = 128;
 
 /// Requester of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(crate) enum Asker {
     /// A recovery master on this server.
     Here,
     /// A recovery master on the server at the other end of the connection.
@@ -33,7 +33,7 @@ pub(super) enum Asker {
 
 /// A read in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
+struct Reading {
     asker: Asker,
     read: RecoveryRead,
     since: Instant,
@@ -88,44 +88,43 @@ impl ReadJob {
     }
 }
 
-impl Engine {
-    /// Handles a recovery master's read. A log that is not fenced is not readable.
-    pub(crate) fn recovery_read_arrived(&mut self, now: Instant, route: Route, read: RecoveryRead) {
-        self.read_for(now, Asker::There(route), read);
-    }
+/// Reads for recovery masters that are queued at, or running on, this server's disk.
+#[derive(Default)]
+pub(crate) struct LogReads {
+    busy: Vec<Reading>,
+}
 
-    pub(super) fn read_for(&mut self, now: Instant, asker: Asker, read: RecoveryRead) {
-        let Some(replication) = self.replication.clone() else { return };
+impl Context<'_> {
+    /// Reads a replica for a recovery master. A log that is not fenced is not readable.
+    pub(crate) fn read(&mut self, asker: Asker, read: RecoveryRead) {
+        let Some(replication) = self.node.replication() else { return };
         let is_same = |busy: &Reading| (busy.asker, busy.read) == (asker, read);
         // A repeated request is already being served.
-        if !replication.is_log_fenced(read.replica.log) || self.readings.iter().any(is_same) {
+        if !replication.is_log_fenced(read.replica.log) || self.reads.busy.iter().any(is_same) {
             return;
         }
         // Each read has a buffer. The requester repeats a read that is dropped here.
-        if self.readings.len() >= READINGS_MAX {
+        if self.reads.busy.len() >= READINGS_MAX {
             return;
         }
-        let reading = Reading { asker, read, since: now };
-        self.readings.push(reading);
-        let buffer = self.take_buffer(REPLY_BYTES);
+        let reading = Reading { asker, read, since: self.now };
+        self.reads.busy.push(reading);
+        let buffer = self.buffers.take(REPLY_BYTES);
         let (disk, seed) = (replication.disk().clone(), self.node.store().seed().clone());
         self.out.disk.push(DiskJob::Read(ReadJob { disk, seed, reading, buffer }));
     }
 
-    /// Handles the result of a read.
-    pub(crate) fn on_read(&mut self, now: Instant, done: ReadDone) {
+    /// Handles the result of a read. Returns the reply to a recovery master of this server.
+    pub(crate) fn on_read(&mut self, done: ReadDone) -> Option<(RecoveryReply, Payload)> {
         let ReadDone { reading, next, entries, is_damaged } = done;
-        self.readings.retain(|busy| *busy != reading);
+        self.reads.busy.retain(|busy| *busy != reading);
         self.judge_replica(reading.read.replica, next, is_damaged);
-        let spent: Duration = now.since(reading.since);
+        let spent: Duration = self.now.since(reading.since);
         self.node.recovery_counts.read(entries.len(), spent);
         let RecoveryRead { replica, range, from } = reading.read;
         let reply = RecoveryReply { replica, range, from, next };
         match reading.asker {
-            Asker::Here => {
-                let payload = Payload { buffer: entries, start: 0 };
-                self.recovery_replied(now, self.node.me(), reply, payload);
-            }
+            Asker::Here => return Some((reply, Payload { buffer: entries, start: 0 })),
             Asker::There(route) => self.out.peers.push(Sending {
                 to: To::Back(route),
                 is_priority: false,
@@ -133,11 +132,12 @@ impl Engine {
                 payload: entries,
             }),
         }
+        None
     }
 
     /// Reports an unreadable replica, or one shorter than reported, to the coordinator.
     fn judge_replica(&mut self, replica: ReplicaId, next: RecoveryNext, is_damaged: bool) {
-        let Some(replication) = &self.replication else { return };
+        let Some(replication) = self.node.replication() else { return };
         let is_short = match next {
             RecoveryNext::End { length, .. } => replication.is_short(replica, length),
             RecoveryNext::From(_) | RecoveryNext::Missing => false,
@@ -147,10 +147,5 @@ impl Engine {
             let ReplicaId { log, segment, epoch } = replica;
             self.out.control.push(ToCoordinator::Damaged { log, segment, epoch });
         }
-    }
-
-    /// Handles the end of a connection on which replies may have been lost.
-    pub(crate) fn recovery_connection_lost(&mut self, now: Instant, backup: types::ServerId) {
-        self.tell_recoveries(now, &MasterEvent::ConnectionLost { backup });
     }
 }

@@ -34,6 +34,7 @@ use ::backup::Replicas;
 use backup::BackupSide;
 use chain::Chain;
 use planted::Bug;
+use protocols::recovery::MasterEvent;
 use protocols::replication::timing::LEASE;
 use protocols::replication::{BackupCandidate, Misplaced, Promise, Rack, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -390,7 +391,8 @@ impl Engine {
 
     /// Handles the end of a connection to a server. Messages sent on it may be lost.
     pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
-        self.recovery_connection_lost(now, to);
+        let event = MasterEvent::ConnectionLost { backup: to };
+        self.change_machines(now, |it, context| it.tell_recoveries(&event, context));
         if let Some(replication) = self.replication.clone() {
             let event = ReplicatorEvent::ConnectionLost { backup: to };
             self.drive_master(&replication, now, event.clone());
