@@ -9,11 +9,11 @@ use crate::early::PriorityPullDriver;
 use crate::flush::Flush;
 use crate::node::Machines;
 use crate::recovering::{self, Asker, LogReads};
-use crate::replicated::{BackupPart, Master};
+use crate::replicated::{BackupPart, LogMaster};
 use crate::settings::LiveSettings;
 use crate::source_side::{self, PullServer};
 use crate::work::Background;
-use crate::{DiskDone, Keeper, Node, Outgoing, Payload, Replication, Route, Sending, Wake};
+use crate::{DiskDone, Keeper, Node, Outgoing, Payload, Route, Sending, To, Wake};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::replication::BackupEvent;
 use std::cell::Cell;
@@ -53,9 +53,9 @@ pub struct Engine {
     pub(crate) keeper: Option<Arc<Keeper>>,
     pub(crate) saving: Saving,
     /// Replication of the log to other servers, if enabled.
-    pub(crate) replication: Option<Arc<Replication>>,
-    pub(crate) master: Option<Master>,
-    pub(crate) backups: BackupPart,
+    pub(crate) log_master: Option<LogMaster>,
+    /// Replicas of other servers' logs, if replication is enabled.
+    pub(crate) backup: Option<BackupPart>,
     /// Messages from this server to itself that are not delivered yet.
     pub(crate) to_itself: VecDeque<Sending>,
     pub(crate) reads: LogReads,
@@ -120,9 +120,8 @@ impl Engine {
             started: None,
             keeper: node.keeper().cloned(),
             saving: Saving::default(),
-            master: node.replication().map(|it| Master::new(it.plan(), node.me())),
-            replication: node.replication().cloned(),
-            backups: BackupPart::default(),
+            log_master: node.replication().map(|it| LogMaster::new(it.clone(), node.me())),
+            backup: node.replication().map(|it| BackupPart::new(it.clone())),
             to_itself: VecDeque::new(),
             reads: LogReads::default(),
             denied: 0,
@@ -200,7 +199,9 @@ impl Engine {
         let live = self.node.live();
         if live != self.live {
             self.live = live;
-            self.update_reach_min();
+            if let Some(master) = &mut self.log_master {
+                master.update_reach_min(live, &self.node);
+            }
         }
     }
 
@@ -211,6 +212,30 @@ impl Engine {
             machines.poll_targets(context);
             machines.poll_recoveries(context);
         });
+    }
+
+    /// Lets the log master handle an event, if the log is replicated.
+    pub(crate) fn with_log_master(
+        &mut self,
+        now: Instant,
+        handle: impl FnOnce(&mut LogMaster, &mut Context<'_>),
+    ) {
+        let (master, mut context) = parts!(self, now, log_master);
+        if let Some(master) = master {
+            handle(master, &mut context);
+        }
+    }
+
+    /// Lets the backup role handle an event, if the server takes replicas.
+    fn with_backup(
+        &mut self,
+        now: Instant,
+        handle: impl FnOnce(&mut BackupPart, &mut Context<'_>),
+    ) {
+        let (backup, mut context) = parts!(self, now, backup);
+        if let Some(backup) = backup {
+            handle(backup, &mut context);
+        }
     }
 
     /// Changes machines of migrations and recoveries, which all reactors share.
@@ -275,19 +300,33 @@ impl Engine {
                 let (pulls, mut context) = parts!(self, now, priority_pulls);
                 pulls.on_reply(from, reply, payload, &mut context);
             }
-            PeerMessage::Append(append) => {
-                self.append_arrived(now, (from, route), append, payload);
-            }
-            PeerMessage::Appended(answer) => self.appended(now, from, answer),
-            PeerMessage::Release { replicas } => self.release_arrived(now, from, replicas),
-            PeerMessage::Released { replicas } => self.released(from, replicas),
-            PeerMessage::Needed { replicas } => self.needed(now, from, replicas),
+            PeerMessage::Append(append) => self.with_backup(now, |backup, context| {
+                backup.append_arrived(from, append, payload, route, context);
+            }),
+            PeerMessage::Appended(answer) => self.with_log_master(now, |master, context| {
+                master.appended(from, answer, context);
+            }),
+            PeerMessage::Release { replicas } => self.with_backup(now, |backup, context| {
+                backup.release_arrived(from, replicas, context);
+            }),
+            PeerMessage::Released { replicas } => self.with_log_master(now, |master, context| {
+                master.released(from, replicas, context.node);
+            }),
+            PeerMessage::Needed { replicas } => self.with_log_master(now, |master, context| {
+                master.needed(from, replicas, context);
+            }),
             PeerMessage::RecoveryRead(read) => self.context(now).read(Asker::There(route), read),
             PeerMessage::RecoveryReply(reply) => self.change_machines(now, |it, context| {
                 it.recovery_replied(from, reply, payload, context);
             }),
-            PeerMessage::Ping => self.pinged(route),
-            PeerMessage::Pong => self.heard(now, from),
+            PeerMessage::Ping => {
+                let (to, message) = (To::Back(route), PeerMessage::Pong);
+                let payload = Vec::new();
+                self.out.peers.push(Sending { to, is_priority: false, message, payload });
+            }
+            PeerMessage::Pong => {
+                self.with_log_master(now, |master, context| master.heard(from, context));
+            }
         }
     }
 
@@ -307,7 +346,9 @@ impl Engine {
                     self.lead_clock_from_afar(now, reference);
                 }
             }
-            FromCoordinator::Witness { server } => self.ask_for_coordinator(server),
+            FromCoordinator::Witness { server } => self.with_log_master(now, |master, context| {
+                master.ask_for_coordinator(server, context);
+            }),
             FromCoordinator::Map(map) => {
                 for (range, epoch) in self.node.adopt(map) {
                     self.out.control.push(ToCoordinator::Holding { range, epoch });
@@ -352,12 +393,18 @@ impl Engine {
                 self.change_machines(now, |it, context| it.drive_target(migration, event, context));
             }
             FromCoordinator::Answer { request, answer } => self.answered(request, answer),
-            FromCoordinator::ChainNoted { number } => self.chain_noted(now, number),
-            FromCoordinator::Fence { log } if self.replication.is_some() => {
-                self.on_backup(now, BackupEvent::Fence { log });
+            FromCoordinator::ChainNoted { number } => {
+                self.with_log_master(now, |master, context| {
+                    master.chain_noted(number, context);
+                })
             }
-            FromCoordinator::FreeLog { log } if self.replication.is_some() => {
-                self.on_backup(now, BackupEvent::Recovered { log });
+            FromCoordinator::Fence { log } if self.backup.is_some() => {
+                let event = BackupEvent::Fence { log };
+                self.with_backup(now, |backup, context| backup.on_event(event, context));
+            }
+            FromCoordinator::FreeLog { log } if self.backup.is_some() => {
+                let event = BackupEvent::Recovered { log };
+                self.with_backup(now, |backup, context| backup.on_event(event, context));
             }
             // A server without replication holds no replicas of other servers' logs.
             FromCoordinator::Fence { log } => {
@@ -365,10 +412,16 @@ impl Engine {
                 let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
                 self.out.control.push(nothing);
             }
-            FromCoordinator::ReadDirectory { log, replica, first } => {
-                self.read_directory(log, replica, first);
-            }
-            FromCoordinator::Recover(part) if self.replication.is_some() => {
+            FromCoordinator::ReadDirectory { log, replica, first } => match &mut self.backup {
+                Some(backup) => backup.read_directory(log, replica, first, &mut self.out),
+                None => {
+                    let (bodies, next) = (Vec::new(), None);
+                    let nothing =
+                        ToCoordinator::DirectoryRead { log, replica, first, bodies, next };
+                    self.out.control.push(nothing);
+                }
+            },
+            FromCoordinator::Recover(part) if self.backup.is_some() => {
                 self.change_machines(now, |it, context| it.recover(part, context));
             }
             FromCoordinator::Recover(part) => self.out.control.extend(recovering::refusal(&part)),
@@ -385,7 +438,9 @@ impl Engine {
     pub fn on_disk(&mut self, now: Instant, done: DiskDone) {
         match done {
             DiskDone::Synced(synced) => self.on_synced(now, synced),
-            DiskDone::Backup(done) => self.on_backup_done(now, done),
+            DiskDone::Backup(done) => {
+                self.with_backup(now, |backup, context| backup.on_done(done, context));
+            }
             DiskDone::Read(done) => {
                 let (from, mut context) = (self.node.me(), self.context(now));
                 if let Some((reply, payload)) = context.on_read(done) {
@@ -472,7 +527,9 @@ impl Engine {
             Ok(_) | Err(_) => None,
         };
         let saving = self.saving.next_deadline();
-        let replication = self.replication_deadline();
+        let master = self.log_master.as_ref().and_then(|it| it.next_deadline(self.reactor));
+        let backup = self.backup.as_ref().and_then(|it| it.next_deadline(self.reactor));
+        let own_disk = (!self.to_itself.is_empty()).then_some(Instant(0));
         let cleaner = self.cleaner.next_deadline();
         let census = self.counting.next_step();
         [
@@ -482,7 +539,9 @@ impl Engine {
             census,
             cleaner,
             saving,
-            replication,
+            master,
+            backup,
+            own_disk,
         ]
         .into_iter()
         .flatten()
@@ -500,7 +559,8 @@ impl Engine {
         }
         let (pulls, mut context) = parts!(self, now, priority_pulls);
         pulls.tick(&mut context);
-        self.tick_replication(now);
+        self.with_log_master(now, LogMaster::tick);
+        self.with_backup(now, BackupPart::tick);
         self.take_census(now);
         self.walk_expired(now);
     }

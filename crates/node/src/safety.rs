@@ -4,6 +4,7 @@
 //! for those of the connection. Later copies by the cleaner are ignored: an original is released
 //! only when its copy is equally durable.
 
+use crate::replicated::LogMaster;
 use crate::{Engine, Mode};
 use protocols::replication::BackupCounts;
 
@@ -23,13 +24,13 @@ pub struct Safety {
 impl Engine {
     /// Returns where everything that this reactor has written so far is stored.
     pub fn safety(&self) -> Safety {
-        let reach = self.master.as_ref().map_or(0, |master| master.reach());
+        let reach = self.log_master.as_ref().map_or(0, LogMaster::reach);
         if self.worker.has_unsaved() {
             return Safety { reach, ..Safety::default() };
         }
         let mode = self.node.persistence();
         let BackupCounts { taken, stable } =
-            self.master.as_ref().map(|master| master.holders()).unwrap_or_default();
+            self.log_master.as_ref().map(LogMaster::holders).unwrap_or_default();
         Safety {
             others: taken,
             // In this mode backups never sync, so they cannot report anything as synced.

@@ -235,7 +235,7 @@ impl Engine {
     }
 
     fn acknowledgments_of_log(&self) -> Option<&Acknowledgments> {
-        let replicated = self.replication.as_ref().map(|replication| &replication.acknowledgments);
+        let replicated = self.log_master.as_ref().map(|it| &it.replication.acknowledgments);
         replicated.or_else(|| self.keeper.as_ref().map(|keeper| &keeper.acknowledgments))
     }
 }

@@ -131,8 +131,8 @@ impl Engine {
     pub fn commit(&mut self, now: Instant) {
         if let Some(keeper) = self.keeper.clone() {
             self.commit_to(&keeper, now);
-        } else if let Some(replication) = self.replication.clone() {
-            self.replicate_all(&replication, now);
+        } else if self.log_master.is_some() {
+            self.replicate_all(now);
         }
     }
 

@@ -9,15 +9,16 @@ use super::backup_jobs::{
 };
 use super::routes::Routes;
 use super::{CHAIN, Mode, Replication, lock};
-use crate::outgoing::{DiskJob, Sending, To};
-use crate::{Engine, Payload, Route};
+use crate::context::Context;
+use crate::outgoing::{DiskJob, Outgoing, Sending, To};
+use crate::{Payload, Route};
 use ::backup::{AppendError, ReplicaWriter, Replicas};
 use protocols::replication::{AppendHeader, Backup, BackupEffect, BackupEvent, ScrubResult};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Instant, SegmentId, ServerId};
+use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::{
     DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, REPLICAS_PER_MESSAGE, ReplicaInfo, ToCoordinator,
 };
@@ -35,8 +36,8 @@ pub(super) struct BackupSide {
 }
 
 /// Backup state of one reactor, for the replicas with pieces that arrive here.
-#[derive(Default)]
 pub(crate) struct BackupPart {
+    replication: Arc<Replication>,
     routes: Routes,
     /// Replicas with unsynced bytes, and the time of their next sync.
     unsynced: BTreeMap<ReplicaId, Arc<ReplicaWriter>>,
@@ -47,8 +48,13 @@ pub(crate) struct BackupPart {
     directory: Option<(ReplicaId, Vec<Vec<u8>>)>,
 }
 
-/// The piece of the message being handled.
-type Staged = Option<(Ticket, Piece)>;
+/// The message being handled, of which the machine sees only the lengths.
+#[derive(Default)]
+struct Staged {
+    /// Header of the replica that the message is for.
+    header: Option<ReplicaHeader>,
+    piece: Option<Piece>,
+}
 
 impl BackupSide {
     /// Registers all replicas found on the disk. Only their headers have been read so far.
@@ -88,16 +94,29 @@ fn directory_part(
     (bodies, None)
 }
 
-impl Engine {
+impl BackupPart {
+    /// Makes the part of one reactor.
+    pub(crate) fn new(replication: Arc<Replication>) -> BackupPart {
+        BackupPart {
+            replication,
+            routes: Routes::default(),
+            unsynced: BTreeMap::new(),
+            sync_at: None,
+            is_syncing: false,
+            next_ticket: 0,
+            directory: None,
+        }
+    }
+
     /// Handles a master's append.
     pub(crate) fn append_arrived(
         &mut self,
-        now: Instant,
-        (from, route): (ServerId, Route),
+        from: ServerId,
         append: Append,
         payload: Payload,
+        route: Route,
+        context: &mut Context<'_>,
     ) {
-        let Some(replication) = self.replication.clone() else { return };
         let bytes = payload.bytes().len() as u32;
         let Some(to) = append.from.checked_add(bytes) else { return };
         let header = AppendHeader {
@@ -110,28 +129,29 @@ impl Engine {
         };
         // Only the log's master may append; other senders get no answer.
         if from != append.replica.log {
-            return self.give_buffer(payload.buffer);
+            return context.buffers.give(payload.buffer);
         }
-        self.note_route(&replication, append.replica, route);
-        self.backups.next_ticket += 1;
-        let ticket = Ticket(self.backups.next_ticket);
+        self.note_route(append.replica, route);
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
         let piece = append.header.filter(|_| bytes > 0).map(|header| Piece { header, payload });
-        let staged = piece.map(|piece| (ticket, piece));
-        let payload = staged.as_ref().map(|(ticket, _)| *ticket);
+        let payload = piece.as_ref().map(|_| ticket);
         let replica_header = ReplicaHeader {
             format: ReplicaFormat::CURRENT,
-            cluster: self.node.cluster(),
+            cluster: context.node.cluster(),
             id: append.replica,
             kind: append.kind,
             segment_bytes: append.segment_bytes,
-            boot: replication.disk.boot(),
+            boot: self.replication.disk.boot(),
         };
         let event = BackupEvent::Append { from, header, payload };
-        self.drive_backup(&replication, now, event, (Some(replica_header), staged));
+        let staged = Staged { header: Some(replica_header), piece };
+        self.drive(event, staged, context);
     }
 
-    fn note_route(&mut self, replication: &Replication, replica: ReplicaId, route: Route) {
-        self.backups.routes.note(replica, route, || {
+    fn note_route(&mut self, replica: ReplicaId, route: Route) {
+        let replication = &self.replication;
+        self.routes.note(replica, route, || {
             let backup = replication.backup();
             move |replica| backup.machine.knows(replica)
         });
@@ -140,99 +160,92 @@ impl Engine {
     /// Handles a master's release of replicas.
     pub(crate) fn release_arrived(
         &mut self,
-        now: Instant,
         log: ServerId,
         replicas: Vec<ReplicaId>,
+        context: &mut Context<'_>,
     ) {
-        self.on_backup(now, BackupEvent::Release { log, replicas });
+        self.on_event(BackupEvent::Release { log, replicas }, context);
     }
 
     /// Passes an event other than an append to the backup's machine.
-    pub(crate) fn on_backup(&mut self, now: Instant, event: BackupEvent) {
-        if let Some(replication) = self.replication.clone() {
-            self.drive_backup(&replication, now, event, (None, None));
-        }
+    pub(crate) fn on_event(&mut self, event: BackupEvent, context: &mut Context<'_>) {
+        self.drive(event, Staged::default(), context);
     }
 
-    fn drive_backup(
-        &mut self,
-        replication: &Replication,
-        now: Instant,
-        event: BackupEvent,
-        (header, mut staged): (Option<ReplicaHeader>, Staged),
-    ) {
+    fn drive(&mut self, event: BackupEvent, staged: Staged, context: &mut Context<'_>) {
+        let Staged { header, mut piece } = staged;
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let mut effects = Outbox::new();
-            replication.backup().machine.handle(now, event, &mut effects);
+            self.replication.backup().machine.handle(context.now, event, &mut effects);
             for effect in effects.drain() {
-                let piece = staged.take_if(|_| matches!(effect, BackupEffect::Take { .. }));
-                let piece = piece.map(|(_, piece)| piece);
-                events.extend(self.carry_out_backup(replication, now, effect, (header, piece)));
+                let piece = piece.take_if(|_| matches!(effect, BackupEffect::Take { .. }));
+                events.extend(self.apply(effect, Staged { header, piece }, context));
             }
         }
-        if let Some((_, piece)) = staged {
-            self.give_buffer(piece.payload.buffer);
+        if let Some(piece) = piece {
+            context.buffers.give(piece.payload.buffer);
         }
     }
 
     /// Applies an effect. Returns the event that results at once, if any.
-    fn carry_out_backup(
+    fn apply(
         &mut self,
-        replication: &Replication,
-        now: Instant,
         effect: BackupEffect,
-        (header, piece): (Option<ReplicaHeader>, Option<Piece>),
+        staged: Staged,
+        context: &mut Context<'_>,
     ) -> Option<BackupEvent> {
+        let Staged { header, piece } = staged;
         match effect {
             BackupEffect::Take { replica, is_new: true, .. } => match header {
-                Some(header) => return self.begin_replica(replication, now, header, piece),
+                Some(header) => return self.begin_replica(header, piece, context),
                 None => return Some(BackupEvent::Full { replica }),
             },
             BackupEffect::Take { replica, is_new: false, .. } => {
-                return Some(self.take_piece(replication, now, replica, piece));
+                return Some(self.take_piece(replica, piece, context));
             }
             BackupEffect::Sync { replica } => {
-                if let Some(open) = replication.backup().open.get(&replica).cloned() {
-                    self.sync_soon(replication, now, open, Duration::ZERO);
+                let open = self.replication.backup().open.get(&replica).cloned();
+                if let Some(open) = open {
+                    self.sync_soon(open, Duration::ZERO, context);
                 }
             }
             BackupEffect::Measure { replica } => {
-                self.leave_job(replication, Work::Measure(replica));
+                self.leave_job(context.out, Work::Measure(replica));
             }
             BackupEffect::Scrub { replica } => {
-                self.leave_job(replication, Work::Scrub(replica));
+                self.leave_job(context.out, Work::Scrub(replica));
             }
             BackupEffect::GiveUp { replica } => {
-                replication.disk_counts.note_damaged();
-                replication.backup().open.remove(&replica);
-                self.leave_job(replication, Work::GiveUp(replica));
+                self.replication.disk_counts.note_damaged();
+                self.replication.backup().open.remove(&replica);
+                self.leave_job(context.out, Work::GiveUp(replica));
             }
             BackupEffect::Complain(answer) => {
-                self.out.send(answer.replica.log, PeerMessage::Appended(answer));
+                context.out.send(answer.replica.log, PeerMessage::Appended(answer));
             }
             BackupEffect::Free { replica } => {
-                replication.backup().open.remove(&replica);
-                self.leave_job(replication, Work::Free(replica));
+                self.replication.backup().open.remove(&replica);
+                self.leave_job(context.out, Work::Free(replica));
             }
             BackupEffect::Answer(answer) => {
-                if let Some(route) = self.backups.routes.get(answer.replica) {
+                if let Some(route) = self.routes.get(answer.replica) {
                     let message = PeerMessage::Appended(answer);
                     let to = To::Back(route);
                     let payload = Vec::new();
-                    self.out.peers.push(Sending { to, is_priority: false, message, payload });
+                    context.out.peers.push(Sending { to, is_priority: false, message, payload });
                 }
             }
             BackupEffect::Released { log, replicas } => {
                 for replica in &replicas {
-                    self.backups.routes.remove(*replica);
+                    self.routes.remove(*replica);
                 }
-                self.out.send(log, PeerMessage::Released { replicas });
+                context.out.send(log, PeerMessage::Released { replicas });
             }
-            BackupEffect::Ask { log, replicas } => self.ask_about(log, replicas),
-            BackupEffect::Report { log } => self.report_kept(replication, log),
+            BackupEffect::Ask { log, replicas } => ask_about(log, replicas, context),
+            BackupEffect::Report { log } => self.report_kept(log, context.out),
             BackupEffect::LogFreed { log } => {
-                self.out.control.push(ToCoordinator::LogFreed { log });
+                context.out.control.push(ToCoordinator::LogFreed { log });
             }
         }
         None
@@ -241,164 +254,138 @@ impl Engine {
     /// Begins a replica: at once if a prepared file is available, else as a job.
     fn begin_replica(
         &mut self,
-        replication: &Replication,
-        now: Instant,
         header: ReplicaHeader,
         first: Option<Piece>,
+        context: &mut Context<'_>,
     ) -> Option<BackupEvent> {
         // The manifest registers a segment once its replicas have begun. If the manifest must
         // survive a loss of power, so must the replicas: a job begins them and waits for the
         // disk.
-        let begun = match replication.plan.mode {
-            Mode::Memory => replication.disk.create_at_once(header),
+        let begun = match self.replication.plan.mode {
+            Mode::Memory => self.replication.disk.create_at_once(header),
             Mode::Interval | Mode::Disk => Ok(None),
         };
         let segment_bytes = header.segment_bytes;
         let Ok(Some(replica)) = begun else {
-            self.leave_job(replication, Work::Begin { header, first });
-            self.leave_job(replication, Work::Prepare { segment_bytes });
+            self.leave_job(context.out, Work::Begin { header, first });
+            self.leave_job(context.out, Work::Prepare { segment_bytes });
             return None;
         };
-        self.leave_job(replication, Work::Prepare { segment_bytes });
+        self.leave_job(context.out, Work::Prepare { segment_bytes });
         if let Some(piece) = first {
             let taken = replica.append(&piece.header, piece.payload.bytes());
-            self.give_buffer(piece.payload.buffer);
+            context.buffers.give(piece.payload.buffer);
             if let Err(error) = taken {
-                let not_begun = not_begun(&replication.disk, header.id, &error.to_string());
+                let not_begun = not_begun(&self.replication.disk, header.id, &error.to_string());
                 return Some(not_begun.event(header.id));
             }
         }
-        replication.backup().open.insert(header.id, replica.clone());
-        Some(self.taken(replication, now, replica))
+        self.replication.backup().open.insert(header.id, replica.clone());
+        Some(self.taken(replica, context))
     }
 
-    fn leave_job(&mut self, replication: &Replication, work: Work) {
-        let disk = replication.disk.clone();
-        self.out.disk.push(DiskJob::Backup(BackupJob { disk, work }));
+    fn leave_job(&self, out: &mut Outgoing, work: Work) {
+        let disk = self.replication.disk.clone();
+        out.disk.push(DiskJob::Backup(BackupJob { disk, work }));
     }
 
     fn take_piece(
         &mut self,
-        replication: &Replication,
-        now: Instant,
         id: ReplicaId,
         piece: Option<Piece>,
+        context: &mut Context<'_>,
     ) -> BackupEvent {
-        let open = replication.backup().open.get(&id).cloned();
+        let open = self.replication.backup().open.get(&id).cloned();
         let (Some(replica), Some(piece)) = (open, piece) else {
-            return self.spoil(replication, id, "this process did not create the replica");
+            return self.spoil(id, "this process did not create the replica");
         };
         let taken: Result<(), AppendError> = replica.append(&piece.header, piece.payload.bytes());
-        self.give_buffer(piece.payload.buffer);
+        context.buffers.give(piece.payload.buffer);
         match taken {
-            Ok(()) => self.taken(replication, now, replica),
+            Ok(()) => self.taken(replica, context),
             Err(error) => {
                 let length = replica.length();
-                self.stop(replication, &replica, length, &error.to_string())
+                self.stop(&replica, length, &error.to_string())
             }
         }
     }
 
     /// Stops a replica that can take no more bytes. Its acknowledged bytes stay on the disk: a
     /// recovery may need them until the segment is sealed in the manifest.
-    fn stop(
-        &mut self,
-        replication: &Replication,
-        open: &ReplicaWriter,
-        length: u32,
-        why: &str,
-    ) -> BackupEvent {
+    fn stop(&mut self, open: &ReplicaWriter, length: u32, why: &str) -> BackupEvent {
         let replica = open.id();
         tracing::warn!(%replica, why, "replica accepts no more data");
-        replication.disk_counts.note_error();
-        replication.backup().open.remove(&replica);
-        self.backups.unsynced.remove(&replica);
+        self.replication.disk_counts.note_error();
+        self.replication.backup().open.remove(&replica);
+        self.unsynced.remove(&replica);
         BackupEvent::Stopped { replica, length, stable: open.stable() }
     }
 
     /// Records that a replica has taken a piece, or has begun.
-    fn taken(
-        &mut self,
-        replication: &Replication,
-        now: Instant,
-        open: Arc<ReplicaWriter>,
-    ) -> BackupEvent {
+    fn taken(&mut self, open: Arc<ReplicaWriter>, context: &mut Context<'_>) -> BackupEvent {
         let (replica, length) = (open.id(), open.length());
-        let stable = match replication.plan.mode {
+        let stable = match self.replication.plan.mode {
             Mode::Memory => length,
             Mode::Interval | Mode::Disk => open.stable(),
         };
         if stable < length {
-            let pause = match replication.plan.mode {
+            let pause = match self.replication.plan.mode {
                 Mode::Interval => INTERVAL,
                 Mode::Memory | Mode::Disk => Duration::ZERO,
             };
-            self.sync_soon(replication, now, open, pause);
+            self.sync_soon(open, pause, context);
         }
         BackupEvent::Taken { replica, length, stable }
     }
 
     /// Discards a replica with unknown content, so that the next start does not find it.
-    fn spoil(&mut self, replication: &Replication, replica: ReplicaId, why: &str) -> BackupEvent {
+    fn spoil(&mut self, replica: ReplicaId, why: &str) -> BackupEvent {
         tracing::warn!(%replica, why, "replica discarded");
-        replication.disk_counts.note_error();
-        replication.backup().open.remove(&replica);
-        self.backups.unsynced.remove(&replica);
-        give_up(&replication.disk, replica);
+        self.replication.disk_counts.note_error();
+        self.replication.backup().open.remove(&replica);
+        self.unsynced.remove(&replica);
+        give_up(&self.replication.disk, replica);
         BackupEvent::Failed { replica }
     }
 
     /// Handles a failed sync: the bytes it covered may be lost. Bytes synced earlier are intact,
     /// which is enough if only those were acknowledged.
-    fn not_synced(
-        &mut self,
-        replication: &Replication,
-        replica: ReplicaId,
-        why: &str,
-    ) -> Option<BackupEvent> {
-        let open = replication.backup().open.get(&replica).cloned();
-        match replication.plan.mode {
+    fn not_synced(&mut self, replica: ReplicaId, why: &str) -> Option<BackupEvent> {
+        let open = self.replication.backup().open.get(&replica).cloned();
+        match self.replication.plan.mode {
             // `None` if an event on another reactor has closed the replica before.
-            Mode::Disk => open.map(|open| self.stop(replication, &open, open.stable(), why)),
-            Mode::Memory | Mode::Interval => Some(self.spoil(replication, replica, why)),
+            Mode::Disk => open.map(|open| self.stop(&open, open.stable(), why)),
+            Mode::Memory | Mode::Interval => Some(self.spoil(replica, why)),
         }
     }
 
-    fn sync_soon(
-        &mut self,
-        replication: &Replication,
-        now: Instant,
-        open: Arc<ReplicaWriter>,
-        pause: Duration,
-    ) {
-        self.backups.unsynced.insert(open.id(), open);
-        let at = now + pause;
-        let planned = self.backups.sync_at.get_or_insert(at);
+    fn sync_soon(&mut self, open: Arc<ReplicaWriter>, pause: Duration, context: &mut Context<'_>) {
+        self.unsynced.insert(open.id(), open);
+        let at = context.now + pause;
+        let planned = self.sync_at.get_or_insert(at);
         *planned = at.min(*planned);
-        self.sync_backups(replication, now);
+        self.sync(context);
     }
 
-    fn sync_backups(&mut self, replication: &Replication, now: Instant) {
-        let is_due = self.backups.sync_at.is_some_and(|at| at <= now);
-        if is_due && !self.backups.is_syncing {
-            self.backups.sync_at = None;
-            self.backups.is_syncing = true;
-            let unsynced = std::mem::take(&mut self.backups.unsynced);
-            self.leave_job(replication, Work::Sync(unsynced.into_iter().collect()));
+    fn sync(&mut self, context: &mut Context<'_>) {
+        let is_due = self.sync_at.is_some_and(|at| at <= context.now);
+        if is_due && !self.is_syncing {
+            self.sync_at = None;
+            self.is_syncing = true;
+            let unsynced = std::mem::take(&mut self.unsynced);
+            self.leave_job(context.out, Work::Sync(unsynced.into_iter().collect()));
         }
     }
 
     /// Handles the result of a disk job.
-    pub(crate) fn on_backup_done(&mut self, now: Instant, done: BackupDone) {
-        let Some(replication) = self.replication.clone() else { return };
-        let replication = &replication;
+    pub(crate) fn on_done(&mut self, done: BackupDone, context: &mut Context<'_>) {
         let events = match done.0 {
             Done::Begun(_, Ok(open)) => {
-                replication.backup().open.insert(open.id(), open.clone());
-                vec![self.taken(replication, now, open)]
+                self.replication.backup().open.insert(open.id(), open.clone());
+                vec![self.taken(open, context)]
             }
             Done::Begun(replica, Err(not_begun)) => {
-                replication.disk_counts.note_error();
+                self.replication.disk_counts.note_error();
                 vec![not_begun.event(replica)]
             }
             Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
@@ -406,50 +393,42 @@ impl Engine {
                 vec![BackupEvent::Measured { replica, length, stable: length, clock }]
             }
             Done::Measured(replica, None) => {
-                replication.disk_counts.note_damaged();
+                self.replication.disk_counts.note_damaged();
                 vec![BackupEvent::Unreadable { replica }]
             }
             Done::Scrubbed(replica, found) => {
                 match found {
-                    ScrubResult::Whole(length) => replication.disk_counts.note_scrubbed(length),
+                    ScrubResult::Whole(length) => {
+                        self.replication.disk_counts.note_scrubbed(length)
+                    }
                     // The machine reports the fault: the replica may only have become shorter.
                     ScrubResult::Damaged | ScrubResult::Unknown => {}
                 }
                 vec![BackupEvent::Scrubbed { replica, found }]
             }
             Done::DirectoryRead(read, bodies) => {
-                self.directory_read(read, bodies);
+                self.directory_read(read, bodies, context.out);
                 Vec::new()
             }
             Done::Prepared | Done::GivenUp => Vec::new(),
             Done::Synced(synced) => {
-                self.backups.is_syncing = false;
+                self.is_syncing = false;
                 let event = |(replica, result): (ReplicaId, Result<u32, String>)| match result {
                     Ok(stable) => Some(BackupEvent::Synced { replica, stable }),
-                    Err(why) => self.not_synced(replication, replica, &why),
+                    Err(why) => self.not_synced(replica, &why),
                 };
                 synced.into_iter().filter_map(event).collect()
             }
         };
         for event in events {
-            self.drive_backup(replication, now, event, (None, None));
+            self.on_event(event, context);
         }
-        self.sync_backups(replication, now);
-    }
-
-    /// Asks the master, or the coordinator if that is dead, whether silent replicas are needed.
-    fn ask_about(&mut self, log: ServerId, replicas: Vec<ReplicaId>) {
-        let map = self.node.map();
-        let is_alive = map.servers.iter().any(|server| server.id == log && !server.is_dead);
-        match is_alive {
-            true => self.out.send(log, PeerMessage::Needed { replicas }),
-            false => self.out.control.push(ToCoordinator::IsNeeded { log }),
-        }
+        self.sync(context);
     }
 
     /// Reports the replicas of a fenced log to the coordinator.
-    fn report_kept(&mut self, replication: &Replication, log: ServerId) {
-        let of_earlier_boots = replication.written_before_this_boot(log);
+    fn report_kept(&self, log: ServerId, out: &mut Outgoing) {
+        let of_earlier_boots = self.replication.written_before_this_boot(log);
         let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
             segment: id.segment,
             epoch: id.epoch,
@@ -457,7 +436,7 @@ impl Engine {
             length,
             may_be_short: of_earlier_boots.contains(&id),
         };
-        let backup = lock(&replication.backup);
+        let backup = lock(&self.replication.backup);
         let clock = backup.machine.clock(log);
         let kept: Vec<ReplicaInfo> = backup.machine.kept(log).map(info).collect();
         drop(backup);
@@ -465,13 +444,13 @@ impl Engine {
         if messages.peek().is_none() {
             let (first, replicas) = (0, Vec::new());
             let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
-            return self.out.control.push(nothing);
+            return out.control.push(nothing);
         }
         let mut first = 0;
         while let Some(replicas) = messages.next() {
             let (replicas, more) = (replicas.to_vec(), messages.peek().is_some());
             let count = replicas.len() as u32;
-            self.out.control.push(ToCoordinator::Fenced { log, first, replicas, clock, more });
+            out.control.push(ToCoordinator::Fenced { log, first, replicas, clock, more });
             first += count;
         }
     }
@@ -482,50 +461,60 @@ impl Engine {
         log: ServerId,
         replica: (SegmentId, ReplicaEpoch),
         first: DirectoryPlace,
+        out: &mut Outgoing,
     ) {
         let read = DirectoryRead { log, replica, first };
-        match self.replication.clone() {
-            // The log is fenced, so the pieces read a moment ago have not changed.
-            Some(_) if self.backups.directory.as_ref().is_some_and(|it| it.0 == read.id()) => {
-                self.report_directory(read);
-            }
-            Some(replication) => self.leave_job(&replication, Work::ReadDirectory(read)),
-            None => self.directory_read(read, Vec::new()),
+        // The log is fenced, so the pieces read a moment ago have not changed.
+        if self.directory.as_ref().is_some_and(|it| it.0 == read.id()) {
+            self.report_directory(read, out);
+        } else {
+            self.leave_job(out, Work::ReadDirectory(read));
         }
     }
 
-    fn directory_read(&mut self, read: DirectoryRead, bodies: Vec<Vec<u8>>) {
-        self.backups.directory = Some((read.id(), bodies));
-        self.report_directory(read);
+    fn directory_read(&mut self, read: DirectoryRead, bodies: Vec<Vec<u8>>, out: &mut Outgoing) {
+        self.directory = Some((read.id(), bodies));
+        self.report_directory(read, out);
     }
 
     /// Sends as much of the manifest as fits into a message. The coordinator asks for the rest.
-    fn report_directory(&mut self, read: DirectoryRead) {
-        let Some((_, all)) = self.backups.directory.take() else { return };
+    fn report_directory(&mut self, read: DirectoryRead, out: &mut Outgoing) {
+        let Some((_, all)) = self.directory.take() else { return };
         let DirectoryRead { log, replica, first } = read;
         let (bodies, next) = directory_part(&all, first);
         if next.is_some() {
-            self.backups.directory = Some((read.id(), all));
+            self.directory = Some((read.id(), all));
         }
-        self.out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, next });
+        out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, next });
     }
 
     /// Runs the parts of the backup that are due.
-    pub(super) fn tick_backup(&mut self, replication: &Replication, now: Instant) {
-        self.sync_backups(replication, now);
+    pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
+        self.sync(context);
+        let now = context.now;
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if self.reactor == super::CHAIN_REACTOR
-            && is_due(replication.backup().machine.next_deadline())
+        if context.reactor == super::CHAIN_REACTOR
+            && is_due(self.replication.backup().machine.next_deadline())
         {
-            self.drive_backup(replication, now, BackupEvent::Tick, (None, None));
+            self.on_event(BackupEvent::Tick, context);
         }
     }
 
-    pub(super) fn backup_deadline(&self, replication: &Replication) -> Option<Instant> {
-        let is_first = self.reactor == super::CHAIN_REACTOR;
-        let machine = is_first.then(|| replication.backup().machine.next_deadline()).flatten();
-        let sync = self.backups.sync_at.filter(|_| !self.backups.is_syncing);
+    pub(crate) fn next_deadline(&self, reactor: ReactorId) -> Option<Instant> {
+        let is_first = reactor == super::CHAIN_REACTOR;
+        let machine = is_first.then(|| self.replication.backup().machine.next_deadline()).flatten();
+        let sync = self.sync_at.filter(|_| !self.is_syncing);
         [machine, sync].into_iter().flatten().min()
+    }
+}
+
+/// Asks the master, or the coordinator if that is dead, whether silent replicas are needed.
+fn ask_about(log: ServerId, replicas: Vec<ReplicaId>, context: &mut Context<'_>) {
+    let map = context.node.map();
+    let is_alive = map.servers.iter().any(|server| server.id == log && !server.is_dead);
+    match is_alive {
+        true => context.out.send(log, PeerMessage::Needed { replicas }),
+        false => context.out.control.push(ToCoordinator::IsNeeded { log }),
     }
 }
 

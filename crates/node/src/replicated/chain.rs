@@ -11,9 +11,9 @@
 //! The registration of a new segment counts when it is acknowledged. A change that lets replicas
 //! go (the segment is sealed, or has left the log) counts when no crash can undo it.
 
-use super::master::{Pieces, Sender, mixed};
+use super::master::{LogMaster, Pieces, Sender, mixed, probe};
 use super::{CHAIN_REACTOR, Letter, Plan, Replication};
-use crate::Engine;
+use crate::context::Context;
 use protocols::Outbox;
 use protocols::directory::Directory;
 use protocols::replication::{
@@ -213,19 +213,98 @@ impl Chain {
     }
 }
 
-impl Engine {
+impl Chain {
+    /// Applies an effect of the manifest's replicator.
+    fn apply(
+        &mut self,
+        effect: ReplicatorEffect,
+        replication: &Replication,
+        context: &mut Context<'_>,
+    ) {
+        match effect {
+            ReplicatorEffect::Send { backup, piece } => {
+                self.send_piece(backup, &piece, context);
+            }
+            ReplicatorEffect::Acknowledged { segment, length } => {
+                self.manifest.acknowledged(segment, length);
+            }
+            ReplicatorEffect::Stable { segment, length } => self.manifest.stable(segment, length),
+            ReplicatorEffect::Close { segment } => {
+                self.must_begin |= self.manifest.newest() == Some(segment);
+            }
+            ReplicatorEffect::UnderReplicated { segments } => self.short = segments,
+            ReplicatorEffect::Misplaced(misplaced) => self.misplaced = misplaced,
+            ReplicatorEffect::Release { backup, replicas } => {
+                context.out.send(backup, PeerMessage::Release { replicas });
+            }
+            ReplicatorEffect::Lease { until } => replication.set_lease(until, context),
+            ReplicatorEffect::Announce { segment } => {
+                // The coordinator must never learn of a manifest segment that was given up.
+                if self.manifest.announced(segment) {
+                    context.out.control.push(ToCoordinator::Chain { number: segment });
+                }
+            }
+            ReplicatorEffect::Probe { backup } => probe(backup, context.out),
+            ReplicatorEffect::Silent { backup } => {
+                tracing::warn!(%backup, "backup of the segment manifest does not respond");
+            }
+            ReplicatorEffect::Suspect { backup } => {
+                context.out.control.push(ToCoordinator::Suspect { server: backup });
+            }
+            ReplicatorEffect::Fenced => replication.fence(context.node),
+            ReplicatorEffect::Name { .. } | ReplicatorEffect::Whole { .. } => {
+                unreachable!("only the replicator of log segments has this effect")
+            }
+        }
+    }
+
+    fn send_piece(&mut self, backup: ServerId, piece: &Piece, context: &mut Context<'_>) {
+        let store = context.node.store();
+        let sender = Sender {
+            cluster: context.node.cluster(),
+            kind: ReplicaKind::Directory,
+            segment_bytes: store.log().segment_bytes() as u32,
+            stamp: store.stamp(),
+        };
+        let Chain { bytes, pieces, .. } = self;
+        let segment = bytes.get(&piece.replica.segment);
+        let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));
+        if let Some(part) = part {
+            context.out.peers.push(pieces.message(backup, piece, part, &sender));
+        }
+    }
+}
+
+impl Replication {
+    /// Sets the end of the read lease.
+    fn set_lease(&self, until: Option<Instant>, context: &Context<'_>) {
+        let until = until.map_or(0, |until| until.0);
+        let before = self.lease.swap(until, Ordering::AcqRel);
+        if before > 0 && (before < context.now.0 || until == 0) {
+            self.lease_lapses.fetch_add(1, Ordering::Relaxed);
+        }
+        if before == 0 && until > 0 {
+            context.node.serves_again();
+        } else if until > before && context.live.strict_reads {
+            // On every reactor, replies may wait for this heartbeat.
+            context.node.wake_all();
+        }
+    }
+}
+
+impl LogMaster {
     /// Passes an event to the manifest's replicator, writes changes, and applies all effects.
     pub(super) fn drive_chain(
         &mut self,
-        replication: &Replication,
-        now: Instant,
         event: Option<ReplicatorEvent>,
+        context: &mut Context<'_>,
     ) {
+        let replication = self.replication.clone();
         let mut chain = replication.chain();
         let mut events = VecDeque::from(std::mem::take(&mut chain.letters));
         events.extend(event);
-        let seed = u64::from(self.node.me().0) << 40 ^ now.0;
-        chain.segment_bytes = self.node.store().log().segment_bytes();
+        let seed = u64::from(context.node.me().0) << 40 ^ context.now.0;
+        chain.segment_bytes = context.node.store().log().segment_bytes();
         loop {
             // Write only after all events, so that the body goes to the segments in use then.
             if events.is_empty() {
@@ -237,112 +316,35 @@ impl Engine {
                 chain.forget(&earlier);
             }
             let mut effects = Outbox::new();
-            chain.replicator.handle(now, event, &mut effects);
+            chain.replicator.handle(context.now, event, &mut effects);
             for effect in effects.drain() {
-                self.carry_out_chain((replication, now), &mut chain, effect);
+                chain.apply(effect, &replication, context);
             }
         }
         let notices = chain.manifest.take_ready();
         drop(chain);
-        self.tell(replication, now, notices);
-    }
-
-    fn carry_out_chain(
-        &mut self,
-        (replication, now): (&Replication, Instant),
-        chain: &mut Chain,
-        effect: ReplicatorEffect,
-    ) {
-        match effect {
-            ReplicatorEffect::Send { backup, piece } => {
-                self.send_directory(chain, (backup, &piece));
-            }
-            ReplicatorEffect::Acknowledged { segment, length } => {
-                chain.manifest.acknowledged(segment, length);
-            }
-            ReplicatorEffect::Stable { segment, length } => chain.manifest.stable(segment, length),
-            ReplicatorEffect::Close { segment } => {
-                chain.must_begin |= chain.manifest.newest() == Some(segment);
-            }
-            ReplicatorEffect::UnderReplicated { segments } => chain.short = segments,
-            ReplicatorEffect::Misplaced(misplaced) => chain.misplaced = misplaced,
-            ReplicatorEffect::Release { backup, replicas } => {
-                self.out.send(backup, PeerMessage::Release { replicas });
-            }
-            ReplicatorEffect::Lease { until } => self.set_lease(replication, now, until),
-            ReplicatorEffect::Announce { segment } => {
-                // The coordinator must never learn of a manifest segment that was given up.
-                if chain.manifest.announced(segment) {
-                    self.out.control.push(ToCoordinator::Chain { number: segment });
-                }
-            }
-            ReplicatorEffect::Probe { backup } => self.probe(backup),
-            ReplicatorEffect::Silent { backup } => {
-                tracing::warn!(%backup, "backup of the segment manifest does not respond");
-            }
-            ReplicatorEffect::Suspect { backup } => {
-                self.out.control.push(ToCoordinator::Suspect { server: backup });
-            }
-            ReplicatorEffect::Fenced => replication.fence(&self.node),
-            ReplicatorEffect::Name { .. } | ReplicatorEffect::Whole { .. } => {
-                unreachable!("only the replicator of log segments has this effect")
-            }
-        }
-    }
-
-    fn send_directory(&mut self, chain: &mut Chain, (backup, piece): (ServerId, &Piece)) {
-        let store = self.node.store();
-        let sender = Sender {
-            cluster: self.node.cluster(),
-            kind: ReplicaKind::Directory,
-            segment_bytes: store.log().segment_bytes() as u32,
-            stamp: store.stamp(),
-        };
-        let Chain { bytes, pieces, .. } = chain;
-        let segment = bytes.get(&piece.replica.segment);
-        let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));
-        if let Some(part) = part {
-            pieces.send((backup, piece), part, &sender, &mut self.out);
-        }
-    }
-
-    /// Sets the end of the read lease.
-    fn set_lease(&mut self, replication: &Replication, now: Instant, until: Option<Instant>) {
-        let until = until.map_or(0, |until| until.0);
-        let before = replication.lease.swap(until, Ordering::AcqRel);
-        if before > 0 && (before < now.0 || until == 0) {
-            replication.lease_lapses.fetch_add(1, Ordering::Relaxed);
-        }
-        if before == 0 && until > 0 {
-            self.node.serves_again();
-        } else if until > before && self.live.strict_reads {
-            // On every reactor, replies may wait for this heartbeat.
-            self.node.wake_all();
-        }
+        self.tell(notices, context);
     }
 
     /// Delivers the notifications of changes that are safe now.
-    fn tell(&mut self, replication: &Replication, now: Instant, notices: Vec<Notice>) {
+    fn tell(&mut self, notices: Vec<Notice>, context: &mut Context<'_>) {
         let mut has_others = false;
         for Notice { reactor, event, .. } in notices {
-            if reactor == self.reactor {
-                self.drive_master(replication, now, event);
+            if reactor == context.reactor {
+                self.drive_master(event, context);
             } else {
-                replication.post(reactor, Letter::Event(event));
+                self.replication.post(reactor, Letter::Event(event));
                 has_others = true;
             }
         }
         if has_others {
-            self.node.wake_all();
+            context.node.wake_all();
         }
     }
 
     /// Handles the coordinator's confirmation of a manifest segment.
-    pub(crate) fn chain_noted(&mut self, now: Instant, number: SegmentId) {
-        assert_eq!(self.reactor, CHAIN_REACTOR, "the coordinator's replies go to one reactor");
-        if let Some(replication) = self.replication.clone() {
-            let event = ReplicatorEvent::Listed { segment: number };
-            self.drive_chain(&replication, now, Some(event));
-        }
+    pub(crate) fn chain_noted(&mut self, number: SegmentId, context: &mut Context<'_>) {
+        assert_eq!(context.reactor, CHAIN_REACTOR, "the coordinator's replies go to one reactor");
+        self.drive_chain(Some(ReplicatorEvent::Listed { segment: number }), context);
     }
 }

@@ -5,14 +5,16 @@
 //! beginning of the last piece so that the piece can be sent again.
 
 use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock, own_disk};
-use crate::Engine;
-use crate::outgoing::{Outgoing, Route, Sending, To};
-use crate::settings::MinReplicas;
+use crate::Node;
+use crate::context::Context;
+use crate::outgoing::{Outgoing, Sending, To};
+use crate::settings::{LiveSettings, MinReplicas};
 use protocols::Outbox;
 use protocols::replication::{
     BackupCounts, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
 use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
@@ -24,7 +26,7 @@ use wire::replica::{
 };
 
 /// The replicator of one reactor, with the pieces that it sends.
-pub(crate) struct Master {
+pub(super) struct Master {
     replicator: Replicator,
     pieces: Pieces,
     /// Version of the last map that the replicator was given.
@@ -101,14 +103,14 @@ impl Pieces {
         self.writers.retain(|(of, _), _| *of != segment);
     }
 
-    /// Sends a piece with these bytes.
-    pub(super) fn send(
+    /// Returns the message of a piece with these bytes.
+    pub(super) fn message(
         &mut self,
-        (backup, piece): (ServerId, &Piece),
+        backup: ServerId,
+        piece: &Piece,
         bytes: &[u8],
         sender: &Sender,
-        out: &mut Outgoing,
-    ) {
+    ) -> Sending {
         let append = Append {
             replica: piece.replica,
             kind: sender.kind,
@@ -119,17 +121,24 @@ impl Pieces {
             clock: sender.stamp.clock,
             header: self.header(backup, piece, bytes, sender),
         };
-        out.peers.push(Sending {
+        Sending {
             to: To::Server(backup),
             is_priority: false,
             message: PeerMessage::Append(append),
             payload: bytes.to_vec(),
-        });
+        }
     }
 }
 
+/// The log of this server on one reactor: the segments that it writes, and the manifest on the
+/// first one.
+pub(crate) struct LogMaster {
+    pub(crate) replication: Arc<Replication>,
+    pub(super) master: Master,
+}
+
 impl Master {
-    pub(crate) fn new(plan: Plan, log: ServerId) -> Master {
+    fn new(plan: Plan, log: ServerId) -> Master {
         let settings = ReplicatorSettings {
             log,
             kind: ReplicaKind::Data,
@@ -155,91 +164,102 @@ impl Master {
     pub(crate) fn reach(&self) -> usize {
         self.replicator.reach()
     }
+}
+
+impl LogMaster {
+    /// Makes the part of one reactor.
+    pub(crate) fn new(replication: Arc<Replication>, log: ServerId) -> LogMaster {
+        let master = Master::new(replication.plan(), log);
+        LogMaster { replication, master }
+    }
+
+    /// Returns the number of backups that receive the next write.
+    pub(crate) fn reach(&self) -> usize {
+        self.master.reach()
+    }
 
     /// Returns how many other servers hold all bytes that the replicator knows of.
     pub(crate) fn holders(&self) -> BackupCounts {
-        self.replicator.backup_counts()
+        self.master.replicator.backup_counts()
     }
-}
 
-impl Engine {
     /// Reports all changes since the last call to the replicators, and applies their effects.
-    pub(super) fn replicate(&mut self, replication: &Replication, now: Instant) {
+    pub(crate) fn replicate(&mut self, context: &mut Context<'_>) {
+        let replication = &*self.replication.clone();
         if replication.is_fenced.load(Ordering::Relaxed) {
             return;
         }
-        self.follow_map(replication, now);
-        if self.node.store().log().has_changes() {
-            self.follow_log(replication);
+        self.follow_map(context);
+        if context.node.store().log().has_changes() {
+            self.follow_log(context);
         }
-        self.read_letters(replication, now);
-        self.hand_out_pieces(replication, now);
-        if self.master.as_mut().is_some_and(|master| std::mem::take(&mut master.has_ended)) {
-            self.hand_out_pieces(replication, now);
+        self.read_letters(context);
+        self.hand_out_pieces(context);
+        if std::mem::take(&mut self.master.has_ended) {
+            self.hand_out_pieces(context);
         }
         let is_called = || replication.chain_waits.swap(false, Ordering::AcqRel);
-        if self.reactor == CHAIN_REACTOR && is_called() {
-            self.drive_chain(replication, now, None);
+        if context.reactor == CHAIN_REACTOR && is_called() {
+            self.drive_chain(None, context);
         }
     }
 
     /// Returns whether a write would get fewer backups than required.
     #[inline]
-    pub fn lacks_replicas(&self) -> bool {
-        self.master.as_ref().is_some_and(|master| master.reach() < master.reach_min)
+    pub(crate) fn lacks_replicas(&self) -> bool {
+        self.master.reach() < self.master.reach_min
     }
 
     /// Recomputes the required number of backups, after a change of settings or members.
-    pub(crate) fn update_reach_min(&mut self) {
-        let Some(replication) = &self.replication else { return };
-        let (wanted, members) = (replication.plan().replicas, self.node.map().servers.len());
-        let least = match self.live.min_replicas {
+    pub(crate) fn update_reach_min(&mut self, live: LiveSettings, node: &Node) {
+        let replication = &self.replication;
+        let (wanted, members) = (replication.plan().replicas, node.map().servers.len());
+        let least = match live.min_replicas {
             // There is no other server.
             MinReplicas::Auto if replication.is_on_own_disk() => 0,
             least => least.count(wanted, members),
         };
         replication.reach_min.store(least, Ordering::Relaxed);
-        if let Some(master) = &mut self.master {
-            master.reach_min = least;
-        }
+        self.master.reach_min = least;
     }
 
     /// Reports changes of the living and dead servers to the replicators.
-    fn follow_map(&mut self, replication: &Replication, now: Instant) {
-        let map = self.node.map();
-        let Some(master) = &mut self.master else { return };
+    fn follow_map(&mut self, context: &mut Context<'_>) {
+        let map = context.node.map();
+        let LogMaster { replication, master } = self;
         if map.version == master.map {
             return;
         }
         master.map = map.version;
-        let (me, dead) = (self.node.me(), self.node.dead());
+        let (me, dead) = (context.node.me(), context.node.dead());
         let is_last = own_disk::is_last(&map, me, &dead);
         replication.set_on_own_disk(is_last);
         let (own, servers) = candidates(&map, me, is_last);
         let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
         master.dead = dead;
-        self.update_reach_min();
+        self.update_reach_min(context.live, context.node);
         let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });
         for event in std::iter::once(ReplicatorEvent::Candidates { own, servers }).chain(died) {
-            self.drive_master(replication, now, event.clone());
-            if self.reactor == CHAIN_REACTOR {
-                self.drive_chain(replication, now, Some(event));
+            self.drive_master(event.clone(), context);
+            if context.reactor == CHAIN_REACTOR {
+                self.drive_chain(Some(event), context);
             }
         }
     }
 
     /// Processes segment state changes. New segments are discovered later, with their first
     /// bytes.
-    fn follow_log(&mut self, replication: &Replication) {
-        let log = self.node.store().clone();
+    fn follow_log(&self, context: &Context<'_>) {
+        let replication = &self.replication;
+        let log = context.node.store();
         for change in log.log().take_changes() {
             let LogChange::Dead(segment) = change else { continue };
             let owner = replication.owners().get(&segment).copied();
             match owner {
                 Some(owner) => {
                     replication.post(owner, Letter::Dead(segment));
-                    if owner != self.reactor {
-                        self.node.wake_all();
+                    if owner != context.reactor {
+                        context.node.wake_all();
                     }
                 }
                 // The segment was never written to.
@@ -248,39 +268,41 @@ impl Engine {
         }
     }
 
-    fn read_letters(&mut self, replication: &Replication, now: Instant) {
-        for letter in replication.take_letters(self.reactor) {
+    fn read_letters(&mut self, context: &mut Context<'_>) {
+        for letter in self.replication.take_letters(context.reactor) {
             match letter {
-                Letter::Event(event) => self.drive_master(replication, now, event),
-                Letter::Dead(segment) => self.end_segment(replication, now, segment),
+                Letter::Event(event) => self.drive_master(event, context),
+                Letter::Dead(segment) => self.end_segment(segment, context),
             }
         }
     }
 
     /// Removes a segment without live entries from the log. Its memory is free at once. Its
     /// replicas are released when the manifest no longer names the segment.
-    fn end_segment(&mut self, replication: &Replication, now: Instant, segment: SegmentId) {
-        self.drive_master(replication, now, ReplicatorEvent::Leaving { segment });
-        self.node.store().log().release(segment);
-        let is_named = replication.chain().leave_out(segment, self.reactor);
+    fn end_segment(&mut self, segment: SegmentId, context: &mut Context<'_>) {
+        self.drive_master(ReplicatorEvent::Leaving { segment }, context);
+        context.node.store().log().release(segment);
+        let replication = &self.replication;
+        let is_named = replication.chain().leave_out(segment, context.reactor);
         if is_named {
-            replication.call_chain(&self.node, self.reactor);
+            replication.call_chain(context.node, context.reactor);
         } else {
-            self.drive_master(replication, now, ReplicatorEvent::Dropped { segment });
+            self.drive_master(ReplicatorEvent::Dropped { segment }, context);
         }
     }
 
     /// Reports the bytes appended to this reactor's segments to the replicator.
-    fn hand_out_pieces(&mut self, replication: &Replication, now: Instant) {
-        let Some(master) = &mut self.master else { return };
+    fn hand_out_pieces(&mut self, context: &mut Context<'_>) {
+        let LogMaster { replication, master } = self;
+        let (now, reactor) = (context.now, context.reactor);
         let mut events = std::mem::take(&mut master.handed_out);
-        let (replicator, me) = (&master.replicator, self.node.me());
-        let keeps_back = self.node.keeps_recovered_back.load(Ordering::Relaxed);
-        self.worker.keep_recovered_back(keeps_back);
+        let (replicator, me) = (&master.replicator, context.node.me());
+        let keeps_back = context.node.keeps_recovered_back.load(Ordering::Relaxed);
+        context.worker.keep_recovered_back(keeps_back);
         if replicator.is_replaying() != keeps_back {
             events.push(ReplicatorEvent::Replaying { is_on: keeps_back });
         }
-        self.worker.hand_out(|unsaved| {
+        context.worker.hand_out(|unsaved| {
             let (segment, length) = (unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
             let is_new = unsaved.from == 0 && !replicator.contains(segment);
             if is_new && length == 0 {
@@ -288,7 +310,7 @@ impl Engine {
                 return true;
             }
             if is_new {
-                replication.owners().insert(segment, self.reactor);
+                replication.owners().insert(segment, reactor);
                 let random = mixed(segment.0 ^ u64::from(me.0) << 40 ^ now.0);
                 events.push(ReplicatorEvent::Opened { segment, length, random });
             } else if !unsaved.bytes.is_empty() {
@@ -300,47 +322,42 @@ impl Engine {
             true
         });
         for event in events.drain(..) {
-            self.drive_master(replication, now, event);
+            self.drive_master(event, context);
         }
-        if let Some(master) = &mut self.master {
-            master.handed_out = events;
-        }
+        self.master.handed_out = events;
     }
 
     /// Passes an event to this reactor's replicator, and applies its effects.
-    pub(super) fn drive_master(
-        &mut self,
-        replication: &Replication,
-        now: Instant,
-        event: ReplicatorEvent,
-    ) {
-        let Some(master) = &mut self.master else { return };
+    pub(super) fn drive_master(&mut self, event: ReplicatorEvent, context: &mut Context<'_>) {
+        let LogMaster { replication, master } = self;
         if let ReplicatorEvent::Dropped { segment } = event {
             master.pieces.forget(segment);
             replication.owners().remove(&segment);
         }
         let mut effects = Outbox::new();
-        master.replicator.handle(now, event, &mut effects);
-        replication.note_reach(self.reactor, master.reach());
+        master.replicator.handle(context.now, event, &mut effects);
+        replication.note_reach(context.reactor, master.reach());
         let mut has_acknowledged = false;
         for effect in effects.drain() {
-            has_acknowledged |= self.carry_out_master(replication, effect);
+            has_acknowledged |= self.apply(effect, context);
         }
         // A freeze or a cut may wait for the acknowledgment as well.
-        let is_waited_for = self.node.waiting_machines.load(Ordering::Acquire) > 0;
-        if has_acknowledged && (replication.acknowledgments.tell(self.holds) || is_waited_for) {
-            self.node.wake_all();
+        let is_waited_for = context.node.waiting_machines.load(Ordering::Acquire) > 0;
+        if has_acknowledged
+            && (self.replication.acknowledgments.tell(context.holds_replies) || is_waited_for)
+        {
+            context.node.wake_all();
         }
     }
 
     /// Applies an effect. Returns whether more bytes are acknowledged or durable now.
-    fn carry_out_master(&mut self, replication: &Replication, effect: ReplicatorEffect) -> bool {
-        let store = self.node.store().clone();
+    fn apply(&mut self, effect: ReplicatorEffect, context: &mut Context<'_>) -> bool {
+        let (replication, store) = (&self.replication, context.node.store());
         match effect {
-            ReplicatorEffect::Send { backup, piece } => self.send_piece(backup, &piece),
+            ReplicatorEffect::Send { backup, piece } => self.send_piece(backup, &piece, context),
             ReplicatorEffect::Name { segment } => {
-                replication.chain().open(segment, self.reactor);
-                replication.call_chain(&self.node, self.reactor);
+                replication.chain().open(segment, context.reactor);
+                replication.call_chain(context.node, context.reactor);
             }
             ReplicatorEffect::Acknowledged { segment, length } => {
                 store.log().raise_acknowledged(segment, length);
@@ -352,35 +369,32 @@ impl Engine {
             }
             ReplicatorEffect::Close { segment } => {
                 store.log().end_segment(segment);
-                if let Some(master) = &mut self.master {
-                    master.has_ended = true;
-                }
+                self.master.has_ended = true;
             }
             ReplicatorEffect::Whole { segment } => {
-                let content = self.master.as_ref().and_then(|it| it.pieces.content(segment));
-                if let Some(content) = content {
-                    replication.chain().close(segment, content, self.reactor);
-                    replication.call_chain(&self.node, self.reactor);
+                if let Some(content) = self.master.pieces.content(segment) {
+                    replication.chain().close(segment, content, context.reactor);
+                    replication.call_chain(context.node, context.reactor);
                 }
             }
             ReplicatorEffect::UnderReplicated { segments } => {
-                let short = &replication.short[usize::from(self.reactor.0)];
+                let short = &replication.short[usize::from(context.reactor.0)];
                 short.store(segments, Ordering::Relaxed);
             }
             ReplicatorEffect::Misplaced(misplaced) => {
-                replication.misplaced[usize::from(self.reactor.0)].set(misplaced);
+                replication.misplaced[usize::from(context.reactor.0)].set(misplaced);
             }
             ReplicatorEffect::Release { backup, replicas } => {
-                self.out.send(backup, PeerMessage::Release { replicas });
+                context.out.send(backup, PeerMessage::Release { replicas });
             }
-            ReplicatorEffect::Probe { backup } => self.probe(backup),
+            ReplicatorEffect::Probe { backup } => probe(backup, context.out),
             ReplicatorEffect::Silent { backup } => {
                 tracing::warn!(%backup, "backup does not respond, replacing it");
             }
             ReplicatorEffect::Suspect { backup } => {
-                self.out.control.push(ToCoordinator::Suspect { server: backup });
+                context.out.control.push(ToCoordinator::Suspect { server: backup });
             }
-            ReplicatorEffect::Fenced => replication.fence(&self.node),
+            ReplicatorEffect::Fenced => replication.fence(context.node),
             ReplicatorEffect::Lease { .. } | ReplicatorEffect::Announce { .. } => {
                 unreachable!("only the replicator of the manifest has this effect")
             }
@@ -388,24 +402,29 @@ impl Engine {
         false
     }
 
-    fn send_piece(&mut self, backup: ServerId, piece: &Piece) {
-        let store = self.node.store();
+    fn send_piece(&mut self, backup: ServerId, piece: &Piece, context: &mut Context<'_>) {
+        let store = context.node.store();
         let sender = Sender {
-            cluster: self.node.cluster(),
+            cluster: context.node.cluster(),
             kind: ReplicaKind::Data,
             segment_bytes: store.log().segment_bytes() as u32,
             stamp: store.stamp(),
         };
         // A released segment is not sent any more; its replicator was notified before.
-        let bytes = self.worker.read_segment(piece.replica.segment, piece.from, piece.to);
-        if let (Some(bytes), Some(master)) = (bytes, &mut self.master) {
-            master.pieces.send((backup, piece), bytes, &sender, &mut self.out);
+        let bytes = context.worker.read_segment(piece.replica.segment, piece.from, piece.to);
+        if let Some(bytes) = bytes {
+            context.out.peers.push(self.master.pieces.message(backup, piece, bytes, &sender));
         }
     }
 
     /// Handles a backup's answer to an append.
-    pub(crate) fn appended(&mut self, now: Instant, backup: ServerId, answer: Appended) {
-        let Some(replication) = self.replication.clone() else { return };
+    pub(crate) fn appended(
+        &mut self,
+        backup: ServerId,
+        answer: Appended,
+        context: &mut Context<'_>,
+    ) {
+        let replication = &self.replication;
         let is_chain = answer.replica.segment.0 >= super::CHAIN;
         let event = ReplicatorEvent::Answered { backup, answer };
         if let AppendResult::Refused(AppendRefusal::Failed) = answer.result
@@ -413,64 +432,56 @@ impl Engine {
         {
             // An unrequested report may arrive on a reactor that does not write the segment.
             let owner = replication.owners().get(&answer.replica.segment).copied();
-            if let Some(owner) = owner.filter(|owner| *owner != self.reactor) {
+            if let Some(owner) = owner.filter(|owner| *owner != context.reactor) {
                 replication.post(owner, Letter::Event(event));
-                return self.node.wake_all();
+                return context.node.wake_all();
             }
         }
         if !is_chain {
-            self.drive_master(&replication, now, event);
-        } else if self.reactor == CHAIN_REACTOR {
-            self.drive_chain(&replication, now, Some(event));
+            self.drive_master(event, context);
+        } else if context.reactor == CHAIN_REACTOR {
+            self.drive_chain(Some(event), context);
         }
-    }
-
-    /// Answers a server's probe.
-    pub(crate) fn pinged(&mut self, route: Route) {
-        let (to, message) = (To::Back(route), PeerMessage::Pong);
-        self.out.peers.push(Sending { to, is_priority: false, message, payload: Vec::new() });
     }
 
     /// Handles a server's answer to a probe of this reactor.
-    pub(crate) fn heard(&mut self, now: Instant, backup: ServerId) {
-        let Some(replication) = self.replication.clone() else { return };
-        if lock(&replication.asked_for).remove(&backup) {
-            self.out.control.push(ToCoordinator::Witnessed { server: backup });
+    pub(crate) fn heard(&mut self, backup: ServerId, context: &mut Context<'_>) {
+        if lock(&self.replication.asked_for).remove(&backup) {
+            context.out.control.push(ToCoordinator::Witnessed { server: backup });
         }
         let event = ReplicatorEvent::Heard { backup };
-        self.drive_master(&replication, now, event.clone());
-        if self.reactor == CHAIN_REACTOR {
-            self.drive_chain(&replication, now, Some(event));
+        self.drive_master(event.clone(), context);
+        if context.reactor == CHAIN_REACTOR {
+            self.drive_chain(Some(event), context);
         }
     }
 
     /// Probes a server for the coordinator, which does not hear from it.
-    pub(crate) fn ask_for_coordinator(&mut self, server: ServerId) {
-        let Some(replication) = self.replication.clone() else { return };
-        if server != self.node.me() {
-            lock(&replication.asked_for).insert(server);
-            self.probe(server);
+    pub(crate) fn ask_for_coordinator(&self, server: ServerId, context: &mut Context<'_>) {
+        if server != context.node.me() {
+            lock(&self.replication.asked_for).insert(server);
+            probe(server, context.out);
         }
     }
 
-    /// Probes a backup that does not answer a replicator.
-    pub(super) fn probe(&mut self, backup: ServerId) {
-        self.out.send(backup, PeerMessage::Ping);
-    }
-
     /// Handles a backup's report that it has freed replicas, which any reactor may have written.
-    pub(crate) fn released(&mut self, backup: ServerId, replicas: Vec<ReplicaId>) {
-        let Some(replication) = self.replication.clone() else { return };
+    pub(crate) fn released(&self, backup: ServerId, replicas: Vec<ReplicaId>, node: &Node) {
+        let replication = &self.replication;
         let event = ReplicatorEvent::Released { backup, replicas };
         replication.chain().post(event.clone());
         replication.post_to_all(&event);
-        self.node.wake_all();
+        node.wake_all();
     }
 
     /// Handles a backup's question whether replicas are needed. Each reactor knows about the
     /// segments that it writes. A replica that no reactor knows is not needed.
-    pub(crate) fn needed(&mut self, now: Instant, backup: ServerId, replicas: Vec<ReplicaId>) {
-        let Some(replication) = self.replication.clone() else { return };
+    pub(crate) fn needed(
+        &mut self,
+        backup: ServerId,
+        replicas: Vec<ReplicaId>,
+        context: &mut Context<'_>,
+    ) {
+        let replication = self.replication.clone();
         if replication.is_fenced.load(Ordering::Relaxed) {
             return;
         }
@@ -479,46 +490,55 @@ impl Engine {
         let mut asked: BTreeMap<ReactorId, Vec<ReplicaId>> = BTreeMap::new();
         for replica in data {
             let owner = replication.owners().get(&replica.segment).copied();
-            asked.entry(owner.unwrap_or(self.reactor)).or_default().push(replica);
+            asked.entry(owner.unwrap_or(context.reactor)).or_default().push(replica);
         }
         if !chain.is_empty() {
             replication.chain().post(ReplicatorEvent::Needed { backup, replicas: chain });
-            replication.call_chain(&self.node, self.reactor);
+            replication.call_chain(context.node, context.reactor);
         }
         for (owner, replicas) in asked {
             let event = ReplicatorEvent::Needed { backup, replicas };
-            if owner == self.reactor {
-                self.drive_master(&replication, now, event);
+            if owner == context.reactor {
+                self.drive_master(event, context);
             } else {
                 replication.post(owner, Letter::Event(event));
-                self.node.wake_all();
+                context.node.wake_all();
             }
         }
     }
 
-    /// Runs the replicators of this reactor that are due.
-    pub(crate) fn tick_replication(&mut self, now: Instant) {
-        let Some(replication) = self.replication.clone() else { return };
-        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if is_due(self.master.as_ref().and_then(Master::next_deadline)) {
-            self.drive_master(&replication, now, ReplicatorEvent::Tick);
+    /// Passes an event to both replicators that this reactor drives.
+    pub(crate) fn drive_all(&mut self, event: &ReplicatorEvent, context: &mut Context<'_>) {
+        self.drive_master(event.clone(), context);
+        if context.reactor == CHAIN_REACTOR {
+            self.drive_chain(Some(event.clone()), context);
         }
-        if self.reactor == CHAIN_REACTOR && is_due(replication.chain().next_deadline()) {
-            self.drive_chain(&replication, now, Some(ReplicatorEvent::Tick));
-        }
-        self.tick_backup(&replication, now);
     }
 
-    /// Returns the next time at which [`Engine::tick_replication`] must run if no other event
-    /// comes first.
-    pub(crate) fn replication_deadline(&self) -> Option<Instant> {
-        let replication = self.replication.as_ref()?;
-        let is_first = self.reactor == CHAIN_REACTOR;
-        let chain = is_first.then(|| replication.chain().next_deadline()).flatten();
-        let master = self.master.as_ref().and_then(Master::next_deadline);
-        let others = [self.backup_deadline(replication), self.own_disk_deadline()];
-        [chain, master].into_iter().chain(others).flatten().min()
+    /// Runs the replicators of this reactor that are due.
+    pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.master.next_deadline()) {
+            self.drive_master(ReplicatorEvent::Tick, context);
+        }
+        let is_first = context.reactor == CHAIN_REACTOR;
+        if is_first && is_due(self.replication.chain().next_deadline()) {
+            self.drive_chain(Some(ReplicatorEvent::Tick), context);
+        }
     }
+
+    /// Returns the next time at which [`LogMaster::tick`] must run if no other event comes first.
+    pub(crate) fn next_deadline(&self, reactor: ReactorId) -> Option<Instant> {
+        let is_first = reactor == CHAIN_REACTOR;
+        let chain = is_first.then(|| self.replication.chain().next_deadline()).flatten();
+        [chain, self.master.next_deadline()].into_iter().flatten().min()
+    }
+}
+
+/// Probes a backup that does not answer a replicator.
+pub(super) fn probe(backup: ServerId, out: &mut Outgoing) {
+    out.send(backup, PeerMessage::Ping);
 }
 
 /// Hashes `seed` so that every output bit depends on every input bit (Steele, Lea and Flood,

@@ -46,7 +46,7 @@ use wire::control::ClusterMap;
 use wire::replica::ReplicaId;
 
 pub(super) use backup::BackupPart;
-pub(super) use master::Master;
+pub(super) use master::LogMaster;
 
 /// First number of manifest segments. Numbers of the log's own segments are lower.
 const CHAIN: u64 = 1 << 63;
@@ -348,16 +348,16 @@ impl Engine {
     /// between must not serve by an outdated lease.
     #[inline]
     pub fn lacks_lease(&self, now: Instant) -> bool {
-        match &self.replication {
+        match &self.log_master {
             None => self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)),
-            Some(replication) => !replication.is_leased(self.time_within_turn(now)),
+            Some(master) => !master.replication.is_leased(self.time_within_turn(now)),
         }
     }
 
     /// Returns whether replies about data wait for a confirmation of the lease.
     #[inline]
     fn is_strict(&self) -> bool {
-        self.live.strict_reads && self.replication.is_some()
+        self.live.strict_reads && self.log_master.is_some()
     }
 
     /// Records that a request that reads or changes data was admitted.
@@ -385,20 +385,21 @@ impl Engine {
     /// Returns the end of the lease, in nanoseconds, which rises with every acknowledged
     /// heartbeat. Returns `None` if replies do not wait for it.
     pub fn lease_until(&self) -> Option<u64> {
-        let replication = self.replication.as_ref().filter(|_| self.live.strict_reads)?;
-        Some(replication.lease.load(Ordering::Acquire))
+        let master = self.log_master.as_ref().filter(|_| self.live.strict_reads)?;
+        Some(master.replication.lease.load(Ordering::Acquire))
     }
 
     /// Handles the end of a connection to a server. Messages sent on it may be lost.
     pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
         let event = MasterEvent::ConnectionLost { backup: to };
         self.change_machines(now, |it, context| it.tell_recoveries(&event, context));
-        if let Some(replication) = self.replication.clone() {
-            let event = ReplicatorEvent::ConnectionLost { backup: to };
-            self.drive_master(&replication, now, event.clone());
-            if self.reactor == CHAIN_REACTOR {
-                self.drive_chain(&replication, now, Some(event));
-            }
-        }
+        let event = ReplicatorEvent::ConnectionLost { backup: to };
+        self.with_log_master(now, |master, context| master.drive_all(&event, context));
+    }
+
+    /// Returns whether a write would get fewer backups than required.
+    #[inline]
+    pub fn lacks_replicas(&self) -> bool {
+        self.log_master.as_ref().is_some_and(LogMaster::lacks_replicas)
     }
 }

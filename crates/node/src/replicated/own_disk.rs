@@ -3,7 +3,7 @@
 //! Its replicator and its backup machine work as with other servers, and exchange the same
 //! messages. This module delivers them within the turn. See `docs/design/solo.md`.
 
-use super::Replication;
+use super::{LogMaster, Replication};
 use crate::outgoing::Sending;
 use crate::{Engine, Payload, Route};
 use std::collections::BTreeSet;
@@ -47,12 +47,12 @@ impl Replication {
 }
 
 impl Engine {
-    /// Runs [`Engine::replicate`], and delivers the messages that this server sends to itself.
-    pub(crate) fn replicate_all(&mut self, replication: &Replication, now: Instant) {
-        self.replicate(replication, now);
+    /// Runs [`LogMaster::replicate`], and delivers the messages that this server sends to itself.
+    pub(crate) fn replicate_all(&mut self, now: Instant) {
+        self.with_log_master(now, LogMaster::replicate);
         let mut room = BYTES_PER_TURN;
         while self.deliver_to_itself(now, &mut room) {
-            self.replicate(replication, now);
+            self.with_log_master(now, LogMaster::replicate);
         }
     }
 
@@ -74,11 +74,6 @@ impl Engine {
             has_delivered = true;
         }
         has_delivered
-    }
-
-    /// Returns the time at which undelivered messages are delivered, if there are any: at once.
-    pub(super) fn own_disk_deadline(&self) -> Option<Instant> {
-        (!self.to_itself.is_empty()).then_some(Instant(0))
     }
 }
 
