@@ -3,7 +3,7 @@
 //! to divide the ranges of a dead server among recovery masters (`docs/design/replication.md`,
 //! "Load profiles").
 
-use crate::Engine;
+use crate::context::Context;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::Expiring;
@@ -38,7 +38,7 @@ pub(crate) struct Census {
 
 /// A scan in progress, which the first reactor runs in steps for all.
 #[derive(Debug, Default)]
-pub(crate) struct Count {
+pub(crate) struct LoadProfileScan {
     /// Time of the next step.
     next: Instant,
     /// Start of the next scan.
@@ -75,29 +75,27 @@ impl Census {
     }
 }
 
-impl Count {
+impl LoadProfileScan {
     /// Returns the time of the next step, if a scan is in progress.
     pub(crate) fn next_step(&self) -> Option<Instant> {
         self.slot.is_some().then_some(self.next)
     }
-}
 
-impl Engine {
     /// Runs a step of the scan if it is due.
-    pub(crate) fn take_census(&mut self, now: Instant) {
-        let count = &mut self.counting;
-        if self.reactor != ReactorId(0) || now < count.next {
+    pub(crate) fn step(&mut self, context: &mut Context<'_>) {
+        let (count, now) = (self, context.now);
+        if context.reactor != ReactorId(0) || now < count.next {
             return;
         }
         let from = count.slot.unwrap_or_else(|| {
-            let makes_profile = self.node.replication().is_some() && now >= count.profile_at;
+            let makes_profile = context.node.replication().is_some() && now >= count.profile_at;
             let loads = if makes_profile { vec![0; usize::from(SLOT_COUNT)] } else { Vec::new() };
             let (again, profile_at) = (now + PAUSE, count.profile_at);
-            *count = Count { again, profile_at, loads, ..Count::default() };
+            *count = LoadProfileScan { again, profile_at, loads, ..LoadProfileScan::default() };
             Slot(0)
         });
-        let Count { records, loads, .. } = count;
-        let next = self.worker.count_slots(from, LEAVES, |slot, table, counted| {
+        let LoadProfileScan { records, loads, .. } = count;
+        let next = context.worker.count_slots(from, LEAVES, |slot, table, counted| {
             records[usize::from(table.0)] += counted.records;
             if let Some(load) = loads.get_mut(usize::from(slot.0)) {
                 *load += counted.bytes + RECORD_LOAD * counted.records;
@@ -108,13 +106,13 @@ impl Engine {
         if next.is_some() {
             return;
         }
-        for (shown, counted) in self.node.census.records.iter().zip(count.records) {
+        for (shown, counted) in context.node.census.records.iter().zip(count.records) {
             shown.store(counted, Ordering::Relaxed);
         }
         if !count.loads.is_empty() {
             count.profile_at = now + PROFILE_PAUSE;
             let profile = LoadProfile::of(&std::mem::take(&mut count.loads));
-            self.out.control.push(ToCoordinator::LoadProfile(profile));
+            context.out.control.push(ToCoordinator::LoadProfile(profile));
         }
     }
 }

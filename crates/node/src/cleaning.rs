@@ -7,8 +7,10 @@
 //! freed.
 
 use crate::Engine;
+use crate::context::Context;
 use crate::work::Background;
 use std::time::Duration;
+use store::log::Log;
 use types::Instant;
 
 /// Pause of the cleaner when it finds nothing worth cleaning. It lets a full server without
@@ -20,14 +22,14 @@ const PAUSE_FOR_OTHERS: Duration = Duration::from_micros(50);
 
 /// Cleaning state of a reactor.
 #[derive(Debug, Default)]
-pub(crate) struct Cleaner {
+pub(crate) struct CleaningSchedule {
     /// End of the current pause, which applies although memory is low.
     rests: Option<Instant>,
     /// Set if the previous quantum was cleaning ahead of other work.
     was_first: bool,
 }
 
-impl Cleaner {
+impl CleaningSchedule {
     pub(crate) fn begin_turn(&mut self, now: Instant) {
         self.rests = self.rests.filter(|until| *until > now);
     }
@@ -35,38 +37,40 @@ impl Cleaner {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.rests
     }
-}
 
-impl Engine {
-    pub(crate) fn may_clean(&self) -> bool {
-        self.cleaner.rests.is_none() && self.node.store().log().is_low()
+    /// Returns whether a quantum may clean.
+    pub(crate) fn may_run(&self, log: &Log) -> bool {
+        self.rests.is_none() && log.is_low()
     }
 
     /// Runs a quantum of cleaning. Returns `None` if nothing can be cleaned now.
-    pub(crate) fn clean(&mut self, now: Instant) -> Option<Background> {
-        if self.worker.clean() {
+    pub(crate) fn run(&mut self, context: &mut Context<'_>) -> Option<Background> {
+        if context.worker.clean() {
             return Some(Background::Clean);
         }
-        let is_exhausted = self.node.store().log().is_exhausted();
+        let is_exhausted = context.node.store().log().is_exhausted();
         let pause = if is_exhausted { PAUSE } else { PAUSE_FOR_OTHERS };
-        self.cleaner.rests = Some(now + pause);
+        self.rests = Some(context.now + pause);
         None
     }
 
     /// Cleans ahead of other background work, every other time, while writers find no memory.
-    pub(crate) fn clean_first(&mut self, now: Instant) -> Option<Background> {
-        let is_turn = !std::mem::take(&mut self.cleaner.was_first);
-        if !is_turn || self.node.store().log().has_free() || !self.may_clean() {
+    pub(crate) fn run_first(&mut self, context: &mut Context<'_>) -> Option<Background> {
+        let is_turn = !std::mem::take(&mut self.was_first);
+        let log = context.node.store().log();
+        if !is_turn || log.has_free() || !self.may_run(log) {
             return None;
         }
-        self.cleaner.was_first = true;
-        self.clean(now)
+        self.was_first = true;
+        self.run(context)
     }
+}
 
+impl Engine {
     /// Returns the minimum share of this reactor's running time for background work, in percent.
     pub fn background_share(&self) -> u8 {
         let share = self.node.background_share();
-        match self.may_clean() {
+        match self.cleaning.may_run(self.node.store().log()) {
             true => share.max(self.node.store().log().shortage_percent()),
             false => share,
         }

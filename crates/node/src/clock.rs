@@ -4,7 +4,7 @@
 //! reference. In between the clock follows a [`ClockLine`], of which every reactor has a copy. So a
 //! turn costs one load and no lock; a reactor copies the line again when its number has changed.
 
-use crate::{Engine, Node};
+use crate::Node;
 use protocols::clock::{ClockLine, ExpiryClock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -69,32 +69,29 @@ impl ServerClock {
     }
 }
 
-impl Engine {
+impl ClockReader {
     /// Returns the expiry clock of this turn. A server alone steers it by its own wall clock
     /// here, a member of a cluster by the coordinator's reference.
     #[inline]
-    pub(crate) fn turn_clock(&mut self, now: Instant, wall: UnixMillis) -> UnixMillis {
-        let reader = &mut self.clock;
-        let is_due = self.reactor == LEADER && reader.next_lead <= now;
-        if is_due || self.node.clock.number.load(Ordering::Acquire) != reader.number {
-            self.lead_clock(now, wall, is_due);
+    pub(crate) fn turn_clock(
+        &mut self,
+        now: Instant,
+        wall: UnixMillis,
+        reactor: ReactorId,
+        node: &Node,
+    ) -> UnixMillis {
+        let is_due = reactor == LEADER && self.next_lead <= now;
+        if is_due || node.clock.number.load(Ordering::Acquire) != self.number {
+            self.lead(now, wall, is_due, node);
         }
-        self.clock.line.read(now)
-    }
-
-    /// Advances the store's clock to the current time, in a turn that began at `turn`. If the
-    /// process was stopped within the turn, a request may have been sent long after `turn`.
-    pub fn refresh_clock(&self, turn: Instant) {
-        let now = self.time_within_turn(turn);
-        self.node.store().raise_clock(self.clock.line.read(now));
+        self.line.read(now)
     }
 
     #[cold]
-    fn lead_clock(&mut self, now: Instant, wall: UnixMillis, is_due: bool) {
-        let node = self.node.clone();
+    fn lead(&mut self, now: Instant, wall: UnixMillis, is_due: bool, node: &Node) {
         let leads_itself = is_due && !node.is_cluster();
         if is_due {
-            self.clock.next_lead = now + LEAD_EVERY;
+            self.next_lead = now + LEAD_EVERY;
         }
         if leads_itself || node.clock.number.load(Ordering::Acquire) == 0 {
             node.clock.change(now, wall, |clock| {
@@ -103,27 +100,31 @@ impl Engine {
                 }
             });
         }
-        self.take_line();
+        self.take_line(&node.clock);
     }
 
-    fn take_line(&mut self) {
-        let node = self.node.clone();
-        let machine = node.clock.machine();
-        self.clock.number = node.clock.number.load(Ordering::Acquire);
+    fn take_line(&mut self, clock: &ServerClock) {
+        let machine = clock.machine();
+        self.number = clock.number.load(Ordering::Acquire);
         if let Some(clock) = machine.as_ref() {
-            self.clock.line = clock.line();
+            self.line = clock.line();
         }
     }
 
-    /// Steers the clock by the reference that the members' wall clocks agree on.
-    pub(crate) fn lead_clock_from_afar(&mut self, now: Instant, reference: UnixMillis) {
-        if self.node.is_cluster() {
-            self.node.clock.change(now, reference, |clock| clock.lead_from_afar(now, reference));
-        }
+    /// Returns the clock at a time, by the line that this reactor knows.
+    pub(crate) fn read(&self, now: Instant) -> UnixMillis {
+        self.line.read(now)
     }
 }
 
 impl Node {
+    /// Steers the clock by the reference that the members' wall clocks agree on.
+    pub(crate) fn lead_clock_from_afar(&self, now: Instant, reference: UnixMillis) {
+        if self.is_cluster() {
+            self.clock.change(now, reference, |clock| clock.lead_from_afar(now, reference));
+        }
+    }
+
     /// Returns the reference minus the expiry clock, in milliseconds, while the difference is too
     /// large for the clock to follow; else 0.
     pub fn clock_doubt(&self, now: Instant) -> i64 {

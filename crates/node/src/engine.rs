@@ -1,15 +1,17 @@
 //! The part of a node that one reactor runs: events come in, the contents of [`Engine::out`] go out.
 
-use crate::census::Count;
-use crate::cleaning::Cleaner;
+use crate::census::LoadProfileScan;
+use crate::cleaning::CleaningSchedule;
 use crate::clock::ClockReader;
 use crate::context::{BufferPool, Context};
-use crate::durable::Saving;
+use crate::durable::LocalPersistence;
 use crate::early::PriorityPullDriver;
-use crate::flush::Flush;
+use crate::entitled::SenderCheck;
+use crate::flush::Flushes;
 use crate::node::Machines;
 use crate::recovering::{self, Asker, LogReads};
 use crate::replicated::{BackupPart, LogMaster};
+use crate::requests::{self, CoordinatorRequests};
 use crate::settings::LiveSettings;
 use crate::source_side::{self, PullServer};
 use crate::work::Background;
@@ -17,12 +19,11 @@ use crate::{DiskDone, Keeper, Node, Outgoing, Payload, Route, Sending, To, Wake}
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::replication::BackupEvent;
 use std::cell::Cell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Missing, Worker};
-use types::limits::TABLES_MAX;
 use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, TableId, UnixMillis, key_hash};
 use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
 use wire::peer::PeerMessage;
@@ -35,23 +36,14 @@ pub struct Engine {
     pub worker: Worker,
     /// Output of this engine: messages, disk jobs and wakes.
     pub out: Outgoing,
-    /// Settings in effect for this turn.
-    pub(crate) live: LiveSettings,
-    pub(crate) time: Option<TimeWithinTurn>,
+    pub(crate) turn: TurnState,
     pub(crate) priority_pulls: PriorityPullDriver,
     pub(crate) pull_server: PullServer,
-    pub(crate) flushes: VecDeque<Flush>,
-    /// Numbers of the outstanding coordinator requests that ask for a flush.
-    pub(crate) flushing: BTreeSet<u64>,
-    pub(crate) next_request: u64,
-    /// Version of the tablets with which parked operations were last retried.
-    pub(crate) tablets_version: u64,
+    pub(crate) flushes: Flushes,
+    pub(crate) requests: CoordinatorRequests,
     pub(crate) buffers: BufferPool,
-    /// Start of the first turn.
-    pub(crate) started: Option<Instant>,
     /// Local persistence of the log, if this server writes its own.
-    pub(crate) keeper: Option<Arc<Keeper>>,
-    pub(crate) saving: Saving,
+    pub(crate) persistence: Option<LocalPersistence>,
     /// Replication of the log to other servers, if enabled.
     pub(crate) log_master: Option<LogMaster>,
     /// Replicas of other servers' logs, if replication is enabled.
@@ -59,27 +51,36 @@ pub struct Engine {
     /// Messages from this server to itself that are not delivered yet.
     pub(crate) to_itself: VecDeque<Sending>,
     pub(crate) reads: LogReads,
-    /// Number of messages dropped because their senders were not entitled to send them.
-    pub(crate) denied: u64,
+    pub(crate) senders: SenderCheck,
+    pub(crate) gating: ReplyGating,
+    pub(crate) cleaning: CleaningSchedule,
+    pub(crate) clock: ClockReader,
+    pub(crate) load_profile: LoadProfileScan,
+}
+
+/// State of a reactor's turns.
+#[derive(Default)]
+pub(crate) struct TurnState {
+    /// Settings in effect for this turn.
+    pub(crate) live: LiveSettings,
+    /// Start of the first turn.
+    started: Option<Instant>,
+    /// Version of the tablets with which parked operations were last retried.
+    tablets_version: u64,
+    time: Option<TimeWithinTurn>,
+}
+
+/// State of the replies of a reactor that wait.
+#[derive(Default)]
+pub(crate) struct ReplyGating {
     /// Set, with strict reads, if data was used since the last [`Engine::take_data`].
     pub(crate) has_data: Cell<bool>,
     /// Set while replies wait until their dependencies are acknowledged.
     pub(crate) holds: bool,
-    pub(crate) cleaner: Cleaner,
-    pub(crate) clock: ClockReader,
-    /// State of the load profile scan in progress.
-    pub(crate) counting: Count,
 }
 
 /// Reads the monotonic clock within a turn, possibly long after the turn began.
 pub type TimeWithinTurn = Box<dyn Fn() -> Instant>;
-
-/// Pause between two rounds of the expiry scan, and the number of buckets per round. While every
-/// round finds expired records there is no pause. 300,000 keys occupy some 55,000 buckets, and
-/// their scan then takes half a second, at 20 us per millisecond.
-const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
-const EXPIRY_BUCKETS: usize = 4_096;
-const EXPIRY_QUANTUM_BUCKETS: usize = 128;
 
 /// Borrows one component of an engine, and apart from it the [`Context`] of an event.
 macro_rules! parts {
@@ -89,8 +90,8 @@ macro_rules! parts {
             now: $now,
             node: &engine.node,
             reactor: engine.reactor,
-            live: engine.live,
-            holds_replies: engine.holds,
+            live: engine.turn.live,
+            holds_replies: engine.gating.holds,
             worker: &mut engine.worker,
             out: &mut engine.out,
             buffers: &mut engine.buffers,
@@ -108,35 +109,29 @@ impl Engine {
             reactor,
             worker,
             out: Outgoing::default(),
-            live: node.live(),
-            time: None,
+            turn: TurnState { live: node.live(), ..TurnState::default() },
             priority_pulls: PriorityPullDriver::default(),
             pull_server: PullServer::default(),
-            flushes: VecDeque::new(),
-            flushing: BTreeSet::new(),
-            next_request: u64::from(reactor.0) << REQUEST_REACTOR_SHIFT,
-            tablets_version: 0,
+            flushes: Flushes::default(),
+            requests: CoordinatorRequests::new(reactor),
             buffers: BufferPool::default(),
-            started: None,
-            keeper: node.keeper().cloned(),
-            saving: Saving::default(),
+            persistence: node.keeper().map(|it| LocalPersistence::new(it.clone())),
             log_master: node.replication().map(|it| LogMaster::new(it.clone(), node.me())),
             backup: node.replication().map(|it| BackupPart::new(it.clone())),
             to_itself: VecDeque::new(),
             reads: LogReads::default(),
-            denied: 0,
-            has_data: Cell::new(false),
-            holds: false,
-            cleaner: Cleaner::default(),
+            senders: SenderCheck::default(),
+            gating: ReplyGating::default(),
+            cleaning: CleaningSchedule::default(),
             clock: ClockReader::default(),
-            counting: Count::default(),
+            load_profile: LoadProfileScan::default(),
             node,
         }
     }
 
     /// Sets how this thread reads the clock within a turn. Without it, a turn takes no time.
     pub fn set_time_within_turn(&mut self, time: TimeWithinTurn) {
-        self.time = Some(time);
+        self.turn.time = Some(time);
     }
 
     /// Returns the current time, in a turn that began at `now`. Most work uses the start of the
@@ -144,7 +139,7 @@ impl Engine {
     /// been stopped within the turn.
     #[inline]
     pub fn time_within_turn(&self, now: Instant) -> Instant {
-        self.time.as_ref().map_or(now, |time| time())
+        self.turn.time.as_ref().map_or(now, |time| time())
     }
 
     /// Returns the state that all reactors of the server share.
@@ -159,7 +154,7 @@ impl Engine {
 
     /// Returns the time since the first turn.
     pub fn uptime(&self, now: Instant) -> Duration {
-        now.since(self.started.unwrap_or(now))
+        now.since(self.turn.started.unwrap_or(now))
     }
 
     /// Returns the hash of a key, which is its place in the key space.
@@ -170,17 +165,17 @@ impl Engine {
 
     /// Begins a turn: applies changes that other reactors have made since the last one.
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
-        self.started.get_or_insert(now);
+        self.turn.started.get_or_insert(now);
         self.follow_settings();
-        self.cleaner.begin_turn(now);
-        let clock = self.turn_clock(now, wall);
+        self.cleaning.begin_turn(now);
+        let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node);
         self.worker.begin_turn(clock);
         if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
             self.poll_machines(now);
         }
         let version = self.node.tablets_version();
-        if version != self.tablets_version {
-            self.tablets_version = version;
+        if version != self.turn.tablets_version {
+            self.turn.tablets_version = version;
             self.out.wakes.push(Wake::Tablets);
         }
         if !self.priority_pulls.is_idle() {
@@ -197,8 +192,8 @@ impl Engine {
     /// Reloads settings that operators have replaced.
     pub fn follow_settings(&mut self) {
         let live = self.node.live();
-        if live != self.live {
-            self.live = live;
+        if live != self.turn.live {
+            self.turn.live = live;
             if let Some(master) = &mut self.log_master {
                 master.update_reach_min(live, &self.node);
             }
@@ -212,6 +207,31 @@ impl Engine {
             machines.poll_targets(context);
             machines.poll_recoveries(context);
         });
+    }
+
+    /// Returns the local persistence while its log is being loaded.
+    fn loading(&self) -> Option<&Arc<Keeper>> {
+        let keeper = self.persistence.as_ref().map(|it| &it.keeper);
+        keeper.filter(|keeper| keeper.progress().is_some())
+    }
+
+    /// Advances the store's clock to the current time, in a turn that began at `turn`. If the
+    /// process was stopped within the turn, a request may have been sent long after `turn`.
+    pub fn refresh_clock(&self, turn: Instant) {
+        let now = self.time_within_turn(turn);
+        self.node.store().raise_clock(self.clock.read(now));
+    }
+
+    /// Lets the local persistence handle an event, if this server writes its own log.
+    pub(crate) fn with_persistence(
+        &mut self,
+        now: Instant,
+        handle: impl FnOnce(&mut LocalPersistence, &mut Context<'_>),
+    ) {
+        let (persistence, mut context) = parts!(self, now, persistence);
+        if let Some(persistence) = persistence {
+            handle(persistence, &mut context);
+        }
     }
 
     /// Lets the log master handle an event, if the log is replicated.
@@ -262,7 +282,7 @@ impl Engine {
         message: PeerMessage,
         payload: Payload,
     ) {
-        if !self.may_say(from, &message) {
+        if !self.senders.admits(from, &message, &self.node) {
             return;
         }
         match message {
@@ -343,7 +363,7 @@ impl Engine {
             | FromCoordinator::Waiting { .. } => {}
             FromCoordinator::Clock(question) => {
                 if let Some(reference) = question.reference {
-                    self.lead_clock_from_afar(now, reference);
+                    self.node.lead_clock_from_afar(now, reference);
                 }
             }
             FromCoordinator::Witness { server } => self.with_log_master(now, |master, context| {
@@ -353,7 +373,7 @@ impl Engine {
                 for (range, epoch) in self.node.adopt(map) {
                     self.out.control.push(ToCoordinator::Holding { range, epoch });
                 }
-                self.flush_if_renewed();
+                self.flushes.begin_if_renewed(&self.node);
                 let mut context = self.context(now);
                 let node = context.node;
                 let mut machines = node.machines();
@@ -437,7 +457,9 @@ impl Engine {
     /// Handles the completion of a job from [`Outgoing::disk`].
     pub fn on_disk(&mut self, now: Instant, done: DiskDone) {
         match done {
-            DiskDone::Synced(synced) => self.on_synced(now, synced),
+            DiskDone::Synced(synced) => self.with_persistence(now, |persistence, context| {
+                persistence.on_synced(synced, context);
+            }),
             DiskDone::Backup(done) => {
                 self.with_backup(now, |backup, context| backup.on_done(done, context));
             }
@@ -454,7 +476,7 @@ impl Engine {
 
     /// Returns the reactor that sent this request to the coordinator.
     pub fn asked_by(request: u64) -> ReactorId {
-        ReactorId((request >> REQUEST_REACTOR_SHIFT) as u16)
+        requests::asked_by(request)
     }
 
     /// Sends a request to the coordinator and returns its number. [`Wake::Answer`] follows under
@@ -465,7 +487,7 @@ impl Engine {
         }
         let request = self.begin_request();
         if let Ask::Flush { .. } = &ask {
-            self.flushing.insert(request);
+            self.requests.note_flush(request);
         }
         self.out.control.push(ToCoordinator::Ask { request, ask });
         Some(request)
@@ -473,47 +495,50 @@ impl Engine {
 
     /// Returns the number of a new request of this reactor. See [`Engine::asked_by`].
     pub fn begin_request(&mut self) -> u64 {
-        self.next_request += 1;
-        self.next_request
+        self.requests.begin()
     }
 
-    pub(crate) fn answered(&mut self, request: u64, answer: Answer) {
-        match (self.flushing.remove(&request), &answer) {
-            (true, Answer::Flushed { map }) => self.begin_flush(Some(request), *map),
+    fn answered(&mut self, request: u64, answer: Answer) {
+        match (self.requests.take_flush(request), &answer) {
+            (true, Answer::Flushed { map }) => self.flushes.begin(Some(request), *map),
             _ => self.out.wakes.push(Wake::Answer(request, answer)),
         }
     }
 
     /// Returns whether [`Engine::quantum`] would find work.
     pub fn has_background(&self) -> bool {
-        if self.is_loading() {
-            return self.can_load();
+        if let Some(keeper) = self.loading() {
+            return keeper.can_load(&self.node);
         }
         !self.pull_server.is_idle()
             || self.node.work.len() > 0
-            || !self.flushes.is_empty()
+            || !self.flushes.is_idle()
             || self.node.restless_machines.load(Ordering::Relaxed) > 0
-            || self.may_clean()
+            || self.cleaning.may_run(self.node.store().log())
     }
 
     /// Runs one bounded piece of background work. Returns its purpose, or `None` if there was none.
     pub fn quantum(&mut self, now: Instant) -> Option<Background> {
-        if self.is_loading() {
-            return (self.can_load() && self.load_piece(now)).then_some(Background::Import);
+        if let Some(keeper) = self.loading().cloned() {
+            let is_done = keeper.can_load(&self.node) && keeper.load_piece(&mut self.context(now));
+            return is_done.then_some(Background::Import);
         }
-        if let Some(done) = self.clean_first(now) {
+        let (cleaning, mut context) = parts!(self, now, cleaning);
+        if let Some(done) = cleaning.run_first(&mut context) {
             return Some(done);
         }
         let (pulls, mut context) = parts!(self, now, pull_server);
         if pulls.serve(&mut context) {
             return Some(Background::Export);
         }
-        if self.flush_quantum() {
+        let (flushes, mut context) = parts!(self, now, flushes);
+        if flushes.step(&mut context) {
             return Some(Background::Flush);
         }
-        match self.node.work.pop() {
-            Some(work) => Some(work.run(&mut self.context(now))),
-            None if self.may_clean() => self.clean(now),
+        let (cleaning, mut context) = parts!(self, now, cleaning);
+        match context.node.work.pop() {
+            Some(work) => Some(work.run(&mut context)),
+            None if cleaning.may_run(context.node.store().log()) => cleaning.run(&mut context),
             None => None,
         }
     }
@@ -526,19 +551,19 @@ impl Engine {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
             Ok(_) | Err(_) => None,
         };
-        let saving = self.saving.next_deadline();
+        let persistence = self.persistence.as_ref().and_then(LocalPersistence::next_deadline);
         let master = self.log_master.as_ref().and_then(|it| it.next_deadline(self.reactor));
         let backup = self.backup.as_ref().and_then(|it| it.next_deadline(self.reactor));
         let own_disk = (!self.to_itself.is_empty()).then_some(Instant(0));
-        let cleaner = self.cleaner.next_deadline();
-        let census = self.counting.next_step();
+        let cleaner = self.cleaning.next_deadline();
+        let census = self.load_profile.next_step();
         [
             machines,
             self.priority_pulls.next_deadline(),
             expiry,
             census,
             cleaner,
-            saving,
+            persistence,
             master,
             backup,
             own_disk,
@@ -561,46 +586,13 @@ impl Engine {
         pulls.tick(&mut context);
         self.with_log_master(now, LogMaster::tick);
         self.with_backup(now, BackupPart::tick);
-        self.take_census(now);
-        self.walk_expired(now);
-    }
-
-    /// Runs one step of the scan that reclaims expired records, table by table.
-    pub(crate) fn walk_expired(&mut self, now: Instant) {
-        let Ok(mut walk) = self.node.expiry.try_lock() else { return };
-        if now < walk.next {
-            return;
+        let (load_profile, mut context) = parts!(self, now, load_profile);
+        load_profile.step(&mut context);
+        let is_loading = self.is_loading();
+        let mut context = self.context(now);
+        if let Ok(mut scan) = context.node.expiry.try_lock() {
+            scan.step(is_loading, &mut context);
         }
-        if self.node.rests_expiry.load(Ordering::Relaxed) || self.is_loading() {
-            walk.next = now + EXPIRY_PAUSE;
-            return;
-        }
-        if walk.buckets_left == 0 {
-            walk.buckets_left = EXPIRY_BUCKETS;
-        }
-        let table = TableId(walk.table);
-        let next = self.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
-        let met = self.worker.take_expiring();
-        walk.met.add(met);
-        walk.eager_left = match met.expired {
-            0 => walk.eager_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS),
-            _ => EXPIRY_BUCKETS,
-        };
-        match next {
-            Some(cursor) => {
-                walk.cursor = cursor.0;
-                walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
-            }
-            None => {
-                self.node.census.note_expiring(table, std::mem::take(&mut walk.met));
-                walk.cursor = 0;
-                walk.table = (walk.table + 1) % TABLES_MAX as u8;
-                walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };
-            }
-        }
-        let rests = walk.buckets_left == 0 && walk.eager_left == 0;
-        let pause = if rests { EXPIRY_PAUSE } else { Duration::from_millis(1) };
-        walk.next = now + pause;
     }
 
     /// Requests records that an operation misses. Returns `false` if they are no longer missing.
@@ -631,43 +623,7 @@ impl Engine {
 
     /// Returns the surroundings of the components, for an event at `now`.
     pub(crate) fn context(&mut self, now: Instant) -> Context<'_> {
-        let (_, context) = parts!(self, now, tablets_version);
+        let (_, context) = parts!(self, now, turn);
         context
-    }
-}
-
-/// Position of the reactor's id in a request number: the answer is routed by it.
-const REQUEST_REACTOR_SHIFT: u32 = 48;
-
-/// Returns the reactor that processes a message of the coordinator. The first reactor gets answers
-/// to unknown requests, and ignores them.
-pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
-    match message {
-        FromCoordinator::Answer { request, .. } => match Engine::asked_by(*request) {
-            asker if asker.0 < reactors => asker,
-            _ => ReactorId(0),
-        },
-        FromCoordinator::Welcome { .. }
-        | FromCoordinator::Rejected { .. }
-        | FromCoordinator::Map(_)
-        | FromCoordinator::Measure { .. }
-        | FromCoordinator::Prepare(_)
-        | FromCoordinator::Start(_)
-        | FromCoordinator::Decide { .. }
-        | FromCoordinator::Outcome { .. }
-        | FromCoordinator::Forget { .. }
-        | FromCoordinator::Finished { .. }
-        | FromCoordinator::ChainNoted { .. }
-        | FromCoordinator::Fence { .. }
-        | FromCoordinator::ReadDirectory { .. }
-        | FromCoordinator::Recover(_)
-        | FromCoordinator::RecoveryConfirmed { .. }
-        | FromCoordinator::FreeLog { .. }
-        | FromCoordinator::Ping
-        | FromCoordinator::Clock(_)
-        | FromCoordinator::Witness { .. }
-        | FromCoordinator::Describe
-        | FromCoordinator::Mark(_)
-        | FromCoordinator::Waiting { .. } => ReactorId(0),
     }
 }

@@ -1,7 +1,7 @@
 //! Authorization of messages between servers by their authenticated sender. See "Who may say
 //! what" in `docs/design/trust.md`.
 
-use crate::Engine;
+use crate::Node;
 use crate::node::Machines;
 use types::{MigrationId, ServerId};
 use wire::control::Intent;
@@ -93,12 +93,18 @@ fn about_log_of(master: ServerId, replicas: &[ReplicaId]) -> Verdict {
     }
 }
 
-impl Engine {
+/// Check of the senders of messages, with the number of those that were dropped.
+#[derive(Default)]
+pub(crate) struct SenderCheck {
+    denied: u64,
+}
+
+impl SenderCheck {
     /// Returns whether to process a message that has arrived. A denied message is counted and
     /// logged. Its cause is a fault in the sender, or an attacker with the cluster's key.
-    pub(crate) fn may_say(&mut self, from: ServerId, message: &PeerMessage) -> bool {
-        let me = self.node.me();
-        let verdict = judge(from, me, message, |migration| known(&self.node.machines(), migration));
+    pub(crate) fn admits(&mut self, from: ServerId, message: &PeerMessage, node: &Node) -> bool {
+        let me = node.me();
+        let verdict = judge(from, me, message, |migration| known(&node.machines(), migration));
         if verdict == Verdict::Denied {
             self.denied += 1;
             // Only the first, second, fourth, eighth message and so on is logged, so that a

@@ -13,10 +13,12 @@
 //!
 //! One flush runs at a time. A request either finds the flush done, or performs it.
 
-use crate::outgoing::Wake;
+use crate::Node;
+use crate::context::Context;
+use crate::outgoing::{Outgoing, Wake};
 use crate::tablets::renewed;
-use crate::{Engine, Node};
 use planted::Bug;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use store::{GracePeriod, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
@@ -24,16 +26,16 @@ use types::{KeyHash, TableId};
 use wire::control::{Answer, ClusterMap};
 
 /// A flush in progress, or queued.
-pub(crate) struct Flush {
+struct TableFlush {
     /// Request to answer, if a client waits.
     request: Option<u64>,
     /// Minimum version of the map that has the new tenures.
     map: u64,
     /// Position of the flush; `None` before it begins.
-    step: Option<Step>,
+    step: Option<FlushStep>,
 }
 
-struct Step {
+struct FlushStep {
     /// Map with the new tenures.
     map: Arc<ClusterMap>,
     tables: TableSet,
@@ -45,7 +47,7 @@ struct Step {
 
 /// Result of an attempt to begin.
 enum Begun {
-    Held(Step),
+    Held(FlushStep),
     /// No table has new tenures.
     Nothing,
     /// The owner of a range is not certain, or another flush is in progress.
@@ -69,10 +71,16 @@ fn refuse_what_arrives(node: &Node, table: TableId) {
 /// Maximum number of buckets that one quantum empties.
 const FLUSH_BUCKETS: usize = 64;
 
-impl Engine {
+/// Flushes of this reactor's requests and maps, in order.
+#[derive(Default)]
+pub(crate) struct Flushes {
+    queue: VecDeque<TableFlush>,
+}
+
+impl Flushes {
     /// Begins a flush if the newest map has given tables of this server new tenures.
-    pub(crate) fn flush_if_renewed(&mut self) {
-        let (map, me) = (self.node.map(), self.node.me());
+    pub(crate) fn begin_if_renewed(&mut self, node: &Node) {
+        let (map, me) = (node.map(), node.me());
         let is_renewed = |tablet: &Tablet| match tablet.state {
             TabletState::Serving
             | TabletState::Arriving(_)
@@ -80,95 +88,50 @@ impl Engine {
             | TabletState::Frozen => !renewed(tablet, &map, me).1.is_empty(),
             TabletState::Leaving | TabletState::Recovering(_) => false,
         };
-        if self.node.store().tablets().iter().any(is_renewed) {
-            self.begin_flush(None, 0);
+        if node.store().tablets().iter().any(is_renewed) {
+            self.begin(None, 0);
         }
     }
 
     /// Queues a flush, after a new map or the answer to a request.
-    pub(crate) fn begin_flush(&mut self, request: Option<u64>, map: u64) {
-        self.flushes.push_back(Flush { request, map, step: None });
-    }
-
-    /// Makes operations wait on tables with new tenures in the newest map.
-    fn hold_for_flush(&self, wanted: u64) -> Begun {
-        let (node, map, me) = (&self.node, self.node.map(), self.node.me());
-        if map.version < wanted {
-            return Begun::NotYet;
-        }
-        let is_uncertain = |tablet: &Tablet| match tablet.state {
-            TabletState::Frozen | TabletState::Recovering(_) => true,
-            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
-                !tablet.flushing.is_empty()
-            }
-            TabletState::Leaving => false,
-        };
-        let renewed_tables = |tablet: &Tablet| match tablet.state {
-            TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
-                renewed(tablet, &map, me).1
-            }
-            TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => {
-                TableSet::NONE
-            }
-        };
-        let mut begun = None;
-        node.change_tablets_if(|tablets| {
-            if tablets.iter().any(is_uncertain) {
-                begun = Some(Begun::NotYet);
-                return None;
-            }
-            let tables = tablets.iter().map(renewed_tables).fold(TableSet::NONE, TableSet::union);
-            begun = Some(Begun::Nothing);
-            let table = (0..TABLES_MAX as u8).map(TableId).find(|table| tables.contains(*table))?;
-            let held = |tablet: Tablet| Tablet { flushing: renewed_tables(&tablet), ..tablet };
-            let (cursor, grace) = (KeyHash(0), node.store().grace_period());
-            begun = Some(Begun::Held(Step { map: map.clone(), tables, table, cursor, grace }));
-            Some(tablets.into_iter().map(held).collect())
-        });
-        match begun {
-            // The grace period must begin after the tablets are published.
-            Some(Begun::Held(step)) => {
-                Begun::Held(Step { grace: node.store().grace_period(), ..step })
-            }
-            Some(begun) => begun,
-            None => Begun::NotYet,
-        }
+    pub(crate) fn begin(&mut self, request: Option<u64>, map: u64) {
+        self.queue.push_back(TableFlush { request, map, step: None });
     }
 
     /// Runs one step of the oldest flush. Returns `false` if there is none, or it cannot proceed.
-    pub(crate) fn flush_quantum(&mut self) -> bool {
-        let Some(flush) = self.flushes.front_mut() else { return false };
+    pub(crate) fn step(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(flush) = self.queue.front_mut() else { return false };
         let wanted = flush.map;
-        let Some(step) = &mut flush.step else { return self.try_flush(wanted) };
-        if !self.node.store().is_over(&step.grace) {
+        let Some(step) = &mut flush.step else { return self.try_begin(wanted, context) };
+        if !context.node.store().is_over(&step.grace) {
             return true;
         }
         if step.cursor == KeyHash(0) && !planted::is(Bug::FlushedArrives) {
-            refuse_what_arrives(&self.node, step.table);
+            refuse_what_arrives(context.node, step.table);
         }
-        match self.worker.flush_step(step.table, step.cursor, FLUSH_BUCKETS) {
+        match context.worker.flush_step(step.table, step.cursor, FLUSH_BUCKETS) {
             Some(cursor) => step.cursor = cursor,
             None => {
                 step.cursor = KeyHash(0);
                 let next = (step.table.0 + 1..TABLES_MAX as u8).map(TableId);
                 match next.into_iter().find(|table| step.tables.contains(*table)) {
                     Some(table) => step.table = table,
-                    None => self.end_flush(),
+                    None => self.end(context),
                 }
             }
         }
         true
     }
 
-    fn try_flush(&mut self, map: u64) -> bool {
-        match self.hold_for_flush(map) {
+    fn try_begin(&mut self, map: u64, context: &mut Context<'_>) -> bool {
+        match hold(map, context.node) {
             Begun::NotYet => false,
             Begun::Nothing => {
-                self.answer_flush();
+                self.answer(context.out);
                 true
             }
             Begun::Held(step) => {
-                if let Some(flush) = self.flushes.front_mut() {
+                if let Some(flush) = self.queue.front_mut() {
                     flush.step = Some(step);
                 }
                 true
@@ -177,11 +140,11 @@ impl Engine {
     }
 
     /// Ends a flush: the tables are empty, and operations resume under the new tenures.
-    fn end_flush(&mut self) {
-        let step = self.flushes.front_mut().and_then(|flush| flush.step.take());
-        let Some(Step { map, .. }) = step else { return };
-        let me = self.node.me();
-        self.node.change_tablets(|tablets| {
+    fn end(&mut self, context: &mut Context<'_>) {
+        let step = self.queue.front_mut().and_then(|flush| flush.step.take());
+        let Some(FlushStep { map, .. }) = step else { return };
+        let me = context.node.me();
+        context.node.change_tablets(|tablets| {
             let over = |tablet: Tablet| {
                 let (new, _) = renewed(&tablet, &map, me);
                 let is_flushed = |table: usize| tablet.flushing.contains(TableId(table as u8));
@@ -192,12 +155,60 @@ impl Engine {
             };
             tablets.into_iter().map(over).collect()
         });
-        self.answer_flush();
+        self.answer(context.out);
     }
 
-    fn answer_flush(&mut self) {
-        let Some(Flush { request, .. }) = self.flushes.pop_front() else { return };
+    fn answer(&mut self, out: &mut Outgoing) {
+        let Some(TableFlush { request, .. }) = self.queue.pop_front() else { return };
         let answer = |request| Wake::Answer(request, Answer::Flushed { map: 0 });
-        self.out.wakes.extend(request.map(answer));
+        out.wakes.extend(request.map(answer));
+    }
+
+    /// Returns whether there is no flush.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+/// Makes operations wait on tables with new tenures in the newest map.
+fn hold(wanted: u64, node: &Node) -> Begun {
+    let (map, me) = (node.map(), node.me());
+    if map.version < wanted {
+        return Begun::NotYet;
+    }
+    let is_uncertain = |tablet: &Tablet| match tablet.state {
+        TabletState::Frozen | TabletState::Recovering(_) => true,
+        TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+            !tablet.flushing.is_empty()
+        }
+        TabletState::Leaving => false,
+    };
+    let renewed_tables = |tablet: &Tablet| match tablet.state {
+        TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
+            renewed(tablet, &map, me).1
+        }
+        TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => TableSet::NONE,
+    };
+    let mut begun = None;
+    node.change_tablets_if(|tablets| {
+        if tablets.iter().any(is_uncertain) {
+            begun = Some(Begun::NotYet);
+            return None;
+        }
+        let tables = tablets.iter().map(renewed_tables).fold(TableSet::NONE, TableSet::union);
+        begun = Some(Begun::Nothing);
+        let table = (0..TABLES_MAX as u8).map(TableId).find(|table| tables.contains(*table))?;
+        let held = |tablet: Tablet| Tablet { flushing: renewed_tables(&tablet), ..tablet };
+        let (cursor, grace) = (KeyHash(0), node.store().grace_period());
+        begun = Some(Begun::Held(FlushStep { map: map.clone(), tables, table, cursor, grace }));
+        Some(tablets.into_iter().map(held).collect())
+    });
+    match begun {
+        // The grace period must begin after the tablets are published.
+        Some(Begun::Held(step)) => {
+            Begun::Held(FlushStep { grace: node.store().grace_period(), ..step })
+        }
+        Some(begun) => begun,
+        None => Begun::NotYet,
     }
 }

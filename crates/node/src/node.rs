@@ -3,6 +3,7 @@
 use crate::census::Census;
 use crate::clock::ServerClock;
 use crate::durable::{Keeper, Mode};
+use crate::expiry::ExpiryScan;
 use crate::outgoing::Payload;
 use crate::recovering::{self, RecoveryCounts, RecoverySide};
 use crate::replicated::Replication;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use store::log::{Dependency, GracePeriod, Reservation};
-use store::{Arrival, Expiring, Store, Tablet, TabletMap, TabletState};
+use store::{Arrival, Store, Tablet, TabletMap, TabletState};
 use types::UnixMillis;
 use types::{
     ClusterId, HashRange, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId, Slot, TableId,
@@ -89,7 +90,7 @@ pub struct Node {
     live: ArcSwap<LiveSettings>,
     supervisor: OnceLock<Box<dyn Supervisor>>,
     /// Position and next deadline of the scan that reclaims expired records.
-    pub(crate) expiry: Mutex<ExpiryWalk>,
+    pub(crate) expiry: Mutex<ExpiryScan>,
     pub(crate) census: Census,
     pub(crate) recovery_counts: RecoveryCounts,
     /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
@@ -112,20 +113,6 @@ struct Grants {
     born: BTreeSet<(HashRange, OwnershipEpoch)>,
     /// Ranges that this server must not serve: it has no data for them.
     not_held: Vec<HashRange>,
-}
-
-/// The scan that reclaims expired records. All reactors share it and run it in steps.
-#[derive(Debug, Default)]
-pub(crate) struct ExpiryWalk {
-    pub(crate) table: u8,
-    pub(crate) cursor: u64,
-    pub(crate) next: Instant,
-    /// Number of buckets left in this round.
-    pub(crate) buckets_left: usize,
-    /// Records with an expiry time that the scan has met in this table.
-    pub(crate) met: Expiring,
-    /// Number of buckets left to scan without a pause after the last expired record was found.
-    pub(crate) eager_left: usize,
 }
 
 /// The machines of all migrations and recoveries of this server, behind one lock. A migration

@@ -4,6 +4,7 @@
 //! for those of the connection. Later copies by the cleaner are ignored: an original is released
 //! only when its copy is equally durable.
 
+use crate::durable::LocalPersistence;
 use crate::replicated::LogMaster;
 use crate::{Engine, Mode};
 use protocols::replication::BackupCounts;
@@ -35,13 +36,14 @@ impl Engine {
             others: taken,
             // In this mode backups never sync, so they cannot report anything as synced.
             others_on_disk: if mode == Some(Mode::Memory) { 0 } else { stable },
-            is_on_disk: self.can_sync() && self.saving.is_all_stable(),
+            is_on_disk: self.can_sync()
+                && self.persistence.as_ref().is_some_and(LocalPersistence::is_all_stable),
             reach,
         }
     }
 
     /// Returns whether this server writes its log to its own disk and syncs it.
     pub fn can_sync(&self) -> bool {
-        self.keeper.as_ref().is_some_and(|keeper| keeper.mode() != Mode::Memory)
+        self.persistence.as_ref().is_some_and(|it| it.keeper.mode() != Mode::Memory)
     }
 }

@@ -9,14 +9,16 @@
 
 use super::chain::{CHAIN, Chain};
 use super::{Acknowledgments, Keeper, Mode};
-use crate::Engine;
+use crate::Node;
+use crate::context::Context;
 use backup::{Disk, FileNumber, OpenedReplicas, Replicas, UnreadableFile};
 use protocols::directory::Directory;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use types::{ClusterId, Instant, KeyHash, SegmentId, ServerId};
+use store::Worker;
+use types::{ClusterId, KeyHash, SegmentId, ServerId};
 use wire::Corrupt;
 use wire::directory::SegmentContent;
 use wire::replica::{
@@ -290,7 +292,7 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// State of loading.
+/// LoadingState of loading.
 pub(crate) struct Loading {
     is_on: AtomicBool,
     segments: usize,
@@ -299,11 +301,11 @@ pub(crate) struct Loading {
     entered: AtomicUsize,
     bytes: AtomicU64,
     /// Queues of the remaining work.
-    state: Mutex<State>,
+    state: Mutex<LoadingState>,
     headers: BTreeMap<SegmentId, ReplicaHeader>,
 }
 
-struct State {
+struct LoadingState {
     to_read: VecDeque<(SegmentId, Option<SegmentContent>)>,
     /// Segments in memory, with the offset of the next entry to insert.
     to_enter: VecDeque<(SegmentId, u32)>,
@@ -315,7 +317,7 @@ struct State {
 }
 
 /// A piece of loading work.
-enum Piece {
+enum LoadingWork {
     Read(SegmentId, Option<SegmentContent>),
     Enter(SegmentId, u32),
     Sweep(KeyHash),
@@ -334,7 +336,7 @@ impl Loading {
             segments: to_read.len(),
             entered: AtomicUsize::new(0),
             bytes: AtomicU64::new(0),
-            state: Mutex::new(State {
+            state: Mutex::new(LoadingState {
                 to_read: to_read.into(),
                 to_enter: VecDeque::new(),
                 busy: 0,
@@ -359,65 +361,73 @@ impl Loading {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoadingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Piece> {
+    /// Returns the next piece of work, which ends with [`Loading::end_piece`].
+    fn take(&self) -> Option<LoadingWork> {
         let mut state = self.state();
         // Segments in memory come first, so at most one per reactor waits there.
         let piece = if let Some((segment, from)) = state.to_enter.pop_front() {
-            Piece::Enter(segment, from)
+            LoadingWork::Enter(segment, from)
         } else if let Some((segment, content)) = state.to_read.pop_front() {
-            Piece::Read(segment, content)
+            LoadingWork::Read(segment, content)
         } else if state.busy == 0 {
-            Piece::Sweep(state.sweep?)
+            LoadingWork::Sweep(state.sweep?)
         } else {
             return None;
         };
         state.busy += 1;
         Some(piece)
     }
+
+    fn end_piece(&self) {
+        let mut state = self.state();
+        assert!(state.busy > 0, "a piece of loading ends once");
+        state.busy -= 1;
+    }
 }
 
-impl Engine {
+impl Keeper {
     /// Returns whether a quantum may load. Loading begins with the first map.
-    pub(crate) fn can_load(&self) -> bool {
-        self.is_loading() && self.node.map().version > 0
+    pub(crate) fn can_load(&self, node: &Node) -> bool {
+        self.loading.is_on() && node.map().version > 0
     }
 
     /// Loads one piece. Any error ends the process: a server must not serve with records missing.
-    pub(crate) fn load_piece(&mut self, now: Instant) -> bool {
-        let Some(keeper) = self.keeper.clone() else { return false };
-        let Some(piece) = keeper.loading.take() else { return false };
+    pub(crate) fn load_piece(&self, context: &mut Context<'_>) -> bool {
+        let Some(piece) = self.loading.take() else { return false };
         let done = match piece {
-            Piece::Read(segment, content) => self.read_segment(&keeper, segment, content),
-            Piece::Enter(segment, from) => self.enter_segment(&keeper, segment, from),
-            Piece::Sweep(cursor) => self.sweep_loaded(&keeper, now, cursor),
+            LoadingWork::Read(segment, content) => {
+                self.read_segment(segment, content, context.node)
+            }
+            LoadingWork::Enter(segment, from) => self.enter_segment(segment, from, context.worker),
+            LoadingWork::Sweep(cursor) => self.sweep(cursor, context),
         };
-        keeper.loading.state().busy -= 1;
+        self.loading.end_piece();
         if let Err(error) = done {
-            self.node.fail(error.to_string());
+            context.node.fail(error.to_string());
         }
         true
     }
 
     fn read_segment(
-        &mut self,
-        keeper: &Keeper,
+        &self,
         segment: SegmentId,
         content: Option<SegmentContent>,
+        node: &Node,
     ) -> Result<(), KeptError> {
         let damaged = |how: String| KeptError::Damaged { segment, how };
-        let header = keeper.loading.headers.get(&segment);
+        let header = self.loading.headers.get(&segment);
         let header = *header.ok_or_else(|| damaged("it has no replica".into()))?;
-        let store = self.node.store().clone();
-        store.foresee(keeper.loading.expected_bytes);
+        let store = node.store();
+        store.foresee(self.loading.expected_bytes);
         let mut read = None;
         let adopted = store.log().adopt(segment, |memory| {
             let mut length = 0;
             let mut is_too_long = false;
-            let result = keeper.replicas.read(header.id, |body| {
+            let result = self.replicas.read(header.id, |body| {
                 match memory.get_mut(length..length + body.len()) {
                     Some(place) => place.copy_from_slice(body),
                     None => is_too_long = true,
@@ -427,7 +437,7 @@ impl Engine {
             read = Some((result, is_too_long));
             if is_too_long { 0 } else { length }
         });
-        adopted.map_err(|_| self.too_small(keeper))?;
+        adopted.map_err(|_| self.too_small(node))?;
         let (result, is_too_long) = read.ok_or_else(|| damaged("it was not read".into()))?;
         let end = result.map_err(|error| damaged(error.to_string()))?;
         if is_too_long {
@@ -444,19 +454,19 @@ impl Engine {
             }
             Some(_) => {}
             None => {
-                check_end(&header, &end, keeper.replicas.boot())?;
+                check_end(&header, &end, self.replicas.boot())?;
                 // The segment receives no more bytes: sync it and seal it with this content.
-                if keeper.mode != Mode::Memory {
-                    let synced = keeper.replicas.sync(header.id);
+                if self.mode != Mode::Memory {
+                    let synced = self.replicas.sync(header.id);
                     synced.map_err(|error| KeptError::Disk {
                         what: format!("cannot sync segment {segment} of the log"),
                         error,
                     })?;
                 }
-                keeper.chain().close(segment, found);
+                self.chain().close(segment, found);
             }
         }
-        let mut state = keeper.loading.state();
+        let mut state = self.loading.state();
         state.stamp.version = state.stamp.version.max(end.stamp.version);
         state.stamp.clock = state.stamp.clock.max(end.stamp.clock);
         state.to_enter.push_back((segment, 0));
@@ -464,15 +474,15 @@ impl Engine {
     }
 
     fn enter_segment(
-        &mut self,
-        keeper: &Keeper,
+        &self,
         segment: SegmentId,
         from: u32,
+        worker: &mut Worker,
     ) -> Result<(), KeptError> {
-        let entered = self.worker.recover(segment, from, QUANTUM_ENTRIES);
+        let entered = worker.recover(segment, from, QUANTUM_ENTRIES);
         let damaged = |how: String| KeptError::Damaged { segment, how };
         let next = entered.map_err(|error| damaged(error.to_string()))?;
-        let loading = &keeper.loading;
+        let loading = &self.loading;
         match next {
             Some(next) => {
                 loading.bytes.fetch_add(u64::from(next - from), Ordering::Relaxed);
@@ -485,31 +495,27 @@ impl Engine {
         Ok(())
     }
 
-    fn sweep_loaded(
-        &mut self,
-        keeper: &Keeper,
-        now: Instant,
-        cursor: KeyHash,
-    ) -> Result<(), KeptError> {
-        let next = self.worker.finish_recovery(cursor, QUANTUM_BUCKETS);
-        let next = next.map_err(|_| self.too_small(keeper))?;
-        let mut state = keeper.loading.state();
+    /// Removes tombstones from the index, and begins to serve when none is left.
+    fn sweep(&self, cursor: KeyHash, context: &mut Context<'_>) -> Result<(), KeptError> {
+        let next = context.worker.finish_recovery(cursor, QUANTUM_BUCKETS);
+        let next = next.map_err(|_| self.too_small(context.node))?;
+        let mut state = self.loading.state();
         state.sweep = next;
         if next.is_none() {
-            self.node.store().raise_version(state.stamp.version);
-            self.node.resume_clock(now, state.stamp.clock);
+            context.node.store().raise_version(state.stamp.version);
+            context.node.resume_clock(context.now, state.stamp.clock);
             drop(state);
-            keeper.follow(self.node.store());
-            keeper.loading.is_on.store(false, Ordering::Release);
-            self.node.loaded();
+            self.follow(context.node.store());
+            self.loading.is_on.store(false, Ordering::Release);
+            context.node.loaded();
         }
         Ok(())
     }
 
-    fn too_small(&self, keeper: &Keeper) -> KeptError {
+    fn too_small(&self, node: &Node) -> KeptError {
         KeptError::Memory {
-            segments: keeper.loading.segments,
-            segment_bytes: self.node.store().log().segment_bytes(),
+            segments: self.loading.segments,
+            segment_bytes: node.store().log().segment_bytes(),
         }
     }
 }

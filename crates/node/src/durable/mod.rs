@@ -22,10 +22,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::Store;
-use types::SegmentId;
+use types::{Instant, SegmentId};
 use wire::replica::{ReplicaHeader, ReplicaId};
 
-pub(super) use saving::Saving;
+pub(super) use saving::LocalPersistence;
 
 /// Durability mode of a log: when a write is acknowledged, and when it is durable (`stable` in
 /// identifiers). See `docs/design/durability.md`.
@@ -196,13 +196,24 @@ impl Engine {
     /// Returns whether the log is being loaded. Only commands that need no data are served then.
     #[inline]
     pub fn is_loading(&self) -> bool {
-        self.keeper.as_ref().is_some_and(|keeper| keeper.loading.is_on())
+        self.persistence.as_ref().is_some_and(|it| it.keeper.loading.is_on())
     }
 
     /// Returns whether writes cannot be persisted at the moment.
     #[inline]
     pub fn cannot_keep(&self) -> bool {
-        self.keeper.as_ref().is_some_and(|keeper| !keeper.is_working())
+        self.persistence.as_ref().is_some_and(|it| !it.keeper.is_working())
+    }
+
+    /// Writes the bytes appended since the last call, and queues a sync when one is due. The
+    /// caller must call this before it sends any output of the turn.
+    #[inline]
+    pub fn commit(&mut self, now: Instant) {
+        if self.persistence.is_some() {
+            self.with_persistence(now, LocalPersistence::commit);
+        } else if self.log_master.is_some() {
+            self.replicate_all(now);
+        }
     }
 
     /// Returns the unacknowledged entries that the operations since the last call depend on.
@@ -212,6 +223,7 @@ impl Engine {
     }
 
     /// Returns whether all entries of the dependency are acknowledged.
+    #[inline]
     pub fn is_acknowledged(&self, dependency: &store::log::Dependency) -> bool {
         self.node.store().log().is_acknowledged(dependency)
     }
@@ -223,7 +235,7 @@ impl Engine {
 
     /// Records whether this reactor has pending replies, to wake it for acknowledgments.
     pub fn note_held(&mut self, holds: bool) {
-        let was_holding = std::mem::replace(&mut self.holds, holds);
+        let was_holding = std::mem::replace(&mut self.gating.holds, holds);
         if let Some(Acknowledgments { holders, .. }) = self.acknowledgments_of_log()
             && holds != was_holding
         {
@@ -236,6 +248,6 @@ impl Engine {
 
     fn acknowledgments_of_log(&self) -> Option<&Acknowledgments> {
         let replicated = self.log_master.as_ref().map(|it| &it.replication.acknowledgments);
-        replicated.or_else(|| self.keeper.as_ref().map(|keeper| &keeper.acknowledgments))
+        replicated.or_else(|| self.persistence.as_ref().map(|it| &it.keeper.acknowledgments))
     }
 }

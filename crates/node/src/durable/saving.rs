@@ -1,8 +1,8 @@
 //! Local persistence on one reactor: writes the bytes that each turn has appended, in pieces.
 
 use super::{File, Keeper, Mode, Sync, Synced};
-use crate::Engine;
-use crate::outgoing::DiskJob;
+use crate::context::Context;
+use crate::outgoing::{DiskJob, Outgoing};
 use backup::ReplicaWriter;
 use std::collections::BTreeMap;
 use std::io;
@@ -21,9 +21,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Segments that this reactor writes, or that it has written and that are not durable yet.
-#[derive(Default)]
-pub(crate) struct Saving {
-    segments: BTreeMap<SegmentId, Segment>,
+pub(crate) struct LocalPersistence {
+    pub(crate) keeper: Arc<Keeper>,
+    segments: BTreeMap<SegmentId, SavedSegment>,
     /// Set while a [`Sync`] is in progress.
     is_syncing: bool,
     /// Time at which the next sync begins.
@@ -32,14 +32,14 @@ pub(crate) struct Saving {
     again: Option<Instant>,
 }
 
-struct Segment {
+struct SavedSegment {
     replica: Arc<ReplicaWriter>,
     pieces: PieceWriter,
     stable: u32,
     is_closed: bool,
 }
 
-impl Segment {
+impl SavedSegment {
     fn content(&self) -> SegmentContent {
         SegmentContent { length: self.pieces.length(), crc: self.pieces.crc() }
     }
@@ -49,8 +49,19 @@ impl Segment {
     }
 }
 
-impl Saving {
-    /// Returns the next time at which [`Engine::commit`] has work to do.
+impl LocalPersistence {
+    /// Makes the part of one reactor.
+    pub(crate) fn new(keeper: Arc<Keeper>) -> LocalPersistence {
+        LocalPersistence {
+            keeper,
+            segments: BTreeMap::new(),
+            is_syncing: false,
+            next_sync: None,
+            again: None,
+        }
+    }
+
+    /// Returns the next time at which [`LocalPersistence::commit`] has work to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         [self.next_sync.filter(|_| !self.is_syncing), self.again].into_iter().flatten().min()
     }
@@ -68,7 +79,7 @@ impl Saving {
                 let replica = to.keeper.chain().take_fresh(unsaved.segment);
                 let replica = replica.ok_or_else(|| io::Error::other("no replica is ready yet"))?;
                 let pieces = PieceWriter::new(replica.identity());
-                let fresh = Segment { replica, pieces, stable: 0, is_closed: false };
+                let fresh = SavedSegment { replica, pieces, stable: 0, is_closed: false };
                 self.segments.entry(unsaved.segment).or_insert(fresh)
             }
         };
@@ -95,7 +106,7 @@ impl Saving {
     /// Removes and returns the closed and durable segments.
     fn take_done(&mut self) -> Vec<(SegmentId, SegmentContent)> {
         let is_done =
-            |_: &SegmentId, segment: &mut Segment| segment.is_closed && segment.is_stable();
+            |_: &SegmentId, segment: &mut SavedSegment| segment.is_closed && segment.is_stable();
         let done = self.segments.extract_if(.., is_done);
         done.map(|(number, segment)| (number, segment.content())).collect()
     }
@@ -124,114 +135,98 @@ struct Destination<'k> {
     stamp: Stamp,
 }
 
-impl Engine {
-    /// Writes the bytes appended since the last call, and queues a sync when one is due. The
-    /// caller must call this before it sends any output of the turn.
-    #[inline]
-    pub fn commit(&mut self, now: Instant) {
-        if let Some(keeper) = self.keeper.clone() {
-            self.commit_to(&keeper, now);
-        } else if self.log_master.is_some() {
-            self.replicate_all(now);
-        }
-    }
-
-    fn commit_to(&mut self, keeper: &Keeper, now: Instant) {
+impl LocalPersistence {
+    /// Writes the bytes appended since the last call, and queues a sync when one is due.
+    pub(crate) fn commit(&mut self, context: &mut Context<'_>) {
+        let (keeper, now) = (&*self.keeper.clone(), context.now);
         let is_broken = || keeper.is_broken.load(Ordering::Relaxed);
-        if self.saving.again.is_some_and(|again| again > now) || is_broken() {
+        if self.again.is_some_and(|again| again > now) || is_broken() {
             return;
         }
-        let store = self.node.store().clone();
+        let store = context.node.store();
         let has_changes = store.log().has_changes() || !keeper.is_working();
-        let is_told = !has_changes || keeper.follow(&store);
-        let handed_out = if is_told { self.hand_out(keeper) } else { HandedOut::Failed };
-        self.saving.again = (handed_out == HandedOut::Failed).then_some(now + AGAIN);
-        let is_due = || self.saving.next_sync.is_some_and(|at| at <= now || store.log().is_low());
+        let is_told = !has_changes || keeper.follow(store);
+        let handed_out = if is_told { self.hand_out(keeper, context) } else { HandedOut::Failed };
+        self.again = (handed_out == HandedOut::Failed).then_some(now + AGAIN);
+        let is_due = || self.next_sync.is_some_and(|at| at <= now || store.log().is_low());
         if has_changes || handed_out != HandedOut::Nothing || is_due() {
-            self.plan_sync(keeper, now);
+            self.plan_sync(keeper, context);
         }
     }
 
     /// Writes the new bytes of this reactor's segments.
-    fn hand_out(&mut self, keeper: &Keeper) -> HandedOut {
-        let store = self.node.store().clone();
+    fn hand_out(&mut self, keeper: &Keeper, context: &mut Context<'_>) -> HandedOut {
+        let store = context.node.store();
         let to = Destination { keeper, log: store.log(), stamp: store.stamp() };
         let mut saved = None;
-        self.worker.hand_out(|unsaved| {
+        context.worker.hand_out(|unsaved| {
             let result = saved.get_or_insert(Ok(()));
             if result.is_ok() {
-                *result = self.saving.save(&unsaved, &to);
+                *result = self.save(&unsaved, &to);
             }
             result.is_ok()
         });
         let Some(result) = saved else { return HandedOut::Nothing };
         self.close_done(keeper);
         if keeper.mode != Mode::Disk {
-            self.tell_acknowledged(keeper);
+            tell_acknowledged(keeper, context);
         }
         if keeper.note(result) { HandedOut::All } else { HandedOut::Failed }
     }
 
     /// Seals complete and durable segments in the manifest.
     fn close_done(&mut self, keeper: &Keeper) {
-        let done = self.saving.take_done();
+        let done = self.take_done();
         if !done.is_empty() {
             let mut chain = keeper.chain();
             done.into_iter().for_each(|(segment, content)| chain.close(segment, content));
         }
     }
 
-    fn tell_acknowledged(&self, keeper: &Keeper) {
-        if keeper.acknowledgments.tell(self.holds) {
-            self.node.wake_all();
-        }
-    }
-
-    fn plan_sync(&mut self, keeper: &Keeper, now: Instant) {
-        if keeper.mode == Mode::Memory || self.saving.is_syncing {
+    fn plan_sync(&mut self, keeper: &Keeper, context: &mut Context<'_>) {
+        let now = context.now;
+        if keeper.mode == Mode::Memory || self.is_syncing {
             return;
         }
-        if self.saving.next_sync.is_none() {
-            if self.saving.to_sync().next().is_none() && keeper.chain().to_sync().is_none() {
+        if self.next_sync.is_none() {
+            if self.to_sync().next().is_none() && keeper.chain().to_sync().is_none() {
                 return;
             }
             let pause = match keeper.mode {
                 Mode::Disk | Mode::Memory => Duration::ZERO,
                 Mode::Interval => INTERVAL,
             };
-            self.saving.next_sync = Some(now + pause);
+            self.next_sync = Some(now + pause);
         }
         // Memory of dead entries is reusable once the entries that superseded them are durable.
-        let is_due = self.saving.next_sync.is_some_and(|at| at <= now);
-        if is_due || self.node.store().log().is_low() {
-            self.begin_sync(keeper);
+        let is_due = self.next_sync.is_some_and(|at| at <= now);
+        if is_due || context.node.store().log().is_low() {
+            self.begin_sync(keeper, context.out);
         }
     }
 
-    fn begin_sync(&mut self, keeper: &Keeper) {
+    fn begin_sync(&mut self, keeper: &Keeper, out: &mut Outgoing) {
         // The manifest comes first: synced data must belong to a segment that the manifest names.
-        let files: Vec<_> =
-            keeper.chain().to_sync().into_iter().chain(self.saving.to_sync()).collect();
-        self.saving.next_sync = None;
+        let files: Vec<_> = keeper.chain().to_sync().into_iter().chain(self.to_sync()).collect();
+        self.next_sync = None;
         if !files.is_empty() {
-            self.saving.is_syncing = true;
-            self.out.disk.push(DiskJob::Sync(Sync { files }));
+            self.is_syncing = true;
+            out.disk.push(DiskJob::Sync(Sync { files }));
         }
     }
 
     /// Handles the result of a sync.
-    pub(crate) fn on_synced(&mut self, now: Instant, synced: Synced) {
-        let Some(keeper) = self.keeper.clone() else { return };
-        let keeper = &keeper;
-        self.saving.is_syncing = false;
-        let store = self.node.store().clone();
+    pub(crate) fn on_synced(&mut self, synced: Synced, context: &mut Context<'_>) {
+        let keeper = &*self.keeper.clone();
+        self.is_syncing = false;
+        let store = context.node.store();
         let log = store.log();
         for (file, result) in synced.files {
             match (file, result) {
                 (_, Err(error)) => return keeper.give_up(&error),
                 (File::Chain(number), Ok(length)) => keeper.chain().synced(number, length, keeper),
                 (File::Segment(number), Ok(length)) => {
-                    if let Some(segment) = self.saving.segments.get_mut(&number) {
+                    if let Some(segment) = self.segments.get_mut(&number) {
                         segment.stable = segment.stable.max(length);
                     }
                     if keeper.mode == Mode::Disk {
@@ -243,8 +238,15 @@ impl Engine {
         }
         self.close_done(keeper);
         if keeper.mode == Mode::Disk {
-            self.tell_acknowledged(keeper);
+            tell_acknowledged(keeper, context);
         }
-        self.plan_sync(keeper, now);
+        self.plan_sync(keeper, context);
+    }
+}
+
+/// Wakes the reactors that wait for acknowledgments.
+fn tell_acknowledged(keeper: &Keeper, context: &Context<'_>) {
+    if keeper.acknowledgments.tell(context.holds_replies) {
+        context.node.wake_all();
     }
 }

@@ -357,14 +357,14 @@ impl Engine {
     /// Returns whether replies about data wait for a confirmation of the lease.
     #[inline]
     fn is_strict(&self) -> bool {
-        self.live.strict_reads && self.log_master.is_some()
+        self.turn.live.strict_reads && self.log_master.is_some()
     }
 
     /// Records that a request that reads or changes data was admitted.
     #[inline]
     pub fn note_data(&self) {
         if self.is_strict() {
-            self.has_data.set(true);
+            self.gating.has_data.set(true);
         }
     }
 
@@ -372,7 +372,8 @@ impl Engine {
     /// must wait for a heartbeat sent after that time. `None`: no reply has to wait.
     #[inline]
     pub fn take_data(&self, now: Instant) -> Option<Instant> {
-        (self.has_data.get() && self.has_data.replace(false)).then(|| self.time_within_turn(now))
+        (self.gating.has_data.get() && self.gating.has_data.replace(false))
+            .then(|| self.time_within_turn(now))
     }
 
     /// Returns whether a heartbeat that was sent after `executed` has been acknowledged. If so,
@@ -385,7 +386,7 @@ impl Engine {
     /// Returns the end of the lease, in nanoseconds, which rises with every acknowledged
     /// heartbeat. Returns `None` if replies do not wait for it.
     pub fn lease_until(&self) -> Option<u64> {
-        let master = self.log_master.as_ref().filter(|_| self.live.strict_reads)?;
+        let master = self.log_master.as_ref().filter(|_| self.turn.live.strict_reads)?;
         Some(master.replication.lease.load(Ordering::Acquire))
     }
 

@@ -1,0 +1,69 @@
+//! The scan that reclaims expired records.
+
+use crate::context::Context;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::Expiring;
+use types::limits::TABLES_MAX;
+use types::{Instant, KeyHash, TableId};
+
+/// The scan that reclaims expired records. All reactors share it and run it in steps.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiryScan {
+    pub(crate) table: u8,
+    pub(crate) cursor: u64,
+    pub(crate) next: Instant,
+    /// Number of buckets left in this round.
+    pub(crate) buckets_left: usize,
+    /// Records with an expiry time that the scan has met in this table.
+    pub(crate) met: Expiring,
+    /// Number of buckets left to scan without a pause after the last expired record was found.
+    pub(crate) eager_left: usize,
+}
+
+/// Pause between two rounds of the expiry scan, and the number of buckets per round. While every
+/// round finds expired records there is no pause. 300,000 keys occupy some 55,000 buckets, and
+/// their scan then takes half a second, at 20 us per millisecond.
+const EXPIRY_PAUSE: Duration = Duration::from_millis(100);
+const EXPIRY_BUCKETS: usize = 4_096;
+const EXPIRY_QUANTUM_BUCKETS: usize = 128;
+
+impl ExpiryScan {
+    /// Runs one step of the scan that reclaims expired records, table by table.
+    pub(crate) fn step(&mut self, is_loading: bool, context: &mut Context<'_>) {
+        let (walk, now) = (self, context.now);
+        if now < walk.next {
+            return;
+        }
+        if context.node.rests_expiry.load(Ordering::Relaxed) || is_loading {
+            walk.next = now + EXPIRY_PAUSE;
+            return;
+        }
+        if walk.buckets_left == 0 {
+            walk.buckets_left = EXPIRY_BUCKETS;
+        }
+        let table = TableId(walk.table);
+        let next = context.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
+        let met = context.worker.take_expiring();
+        walk.met.add(met);
+        walk.eager_left = match met.expired {
+            0 => walk.eager_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS),
+            _ => EXPIRY_BUCKETS,
+        };
+        match next {
+            Some(cursor) => {
+                walk.cursor = cursor.0;
+                walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
+            }
+            None => {
+                context.node.census.note_expiring(table, std::mem::take(&mut walk.met));
+                walk.cursor = 0;
+                walk.table = (walk.table + 1) % TABLES_MAX as u8;
+                walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };
+            }
+        }
+        let rests = walk.buckets_left == 0 && walk.eager_left == 0;
+        let pause = if rests { EXPIRY_PAUSE } else { Duration::from_millis(1) };
+        walk.next = now + pause;
+    }
+}
