@@ -13,12 +13,11 @@ mod client_limits;
 mod reply_gating;
 
 use crate::backend::Backend;
-use crate::commands::Unblocked;
 use crate::connections::{
     ConnectionAction, ConnectionTurn, RedisClient, WaiterId, Waits, prefetch_clients,
 };
 use crate::operators::Operators;
-use crate::operators::clients::Facts;
+use crate::operators::clients::{Facts, Unblocked};
 use client_limits::ClientLimits;
 use node::{DiskDone, Engine, Payload, Route, Safety, Wake};
 use reply_gating::ReplyGate;

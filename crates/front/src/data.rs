@@ -6,7 +6,7 @@
 //! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
 
 use crate::commands::{Refusal, Undone, refused};
-use crate::operators::counts::FrontEndCounters;
+use crate::operators::counts::{Found, FrontEndCounters};
 use std::collections::HashMap;
 use store::{Changes, Key, Need, NewValue, Record, Scratch, TableKey, Worker};
 use types::limits::VALUE_BYTES_MAX;
@@ -18,34 +18,6 @@ pub(crate) enum Data<'d> {
     Store(&'d mut Worker, &'d FrontEndCounters),
     /// The copies of a transaction.
     Staged(&'d mut TransactionRecords),
-}
-
-/// Results of commands that `INFO` counts: keys read that existed, keys read that did not, and keys
-/// deleted by an expiry in the past.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) expired: u64,
-}
-
-impl Found {
-    /// Returns the counts for one key that was read.
-    #[inline]
-    pub(crate) fn key(exists: bool) -> Found {
-        Found { hits: u64::from(exists), misses: u64::from(!exists), expired: 0 }
-    }
-
-    /// Returns the counts for keys that were read, given their records.
-    pub(crate) fn keys(records: &[Option<Record<'_>>]) -> Found {
-        let hits = records.iter().flatten().count();
-        Found { hits: hits as u64, misses: (records.len() - hits) as u64, expired: 0 }
-    }
-
-    /// Returns the counts for keys that were deleted by an expiry in the past.
-    pub(crate) fn expired(count: u64) -> Found {
-        Found { expired: count, ..Found::default() }
-    }
 }
 
 impl Data<'_> {

@@ -1,9 +1,9 @@
 //! `BITFIELD`: integers of any width at any bit offset of a value.
 
 use super::bits::check_bit_offset;
+use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::command::{Family, ONE, command};
 use super::pieces::value_of;
-use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
 use store::Need;
 use types::limits::VALUE_BYTES_MAX;
@@ -12,16 +12,8 @@ pub(super) static FAMILY: Family = Family {
     group: "bitmap",
     category: Some("@bitmap"),
     commands: &[
-        command("bitfield", -2, WRITE | DENYOOM, ONE, bitfield).text(
-            "3.2.0",
-            "O(N) where N is the number of operations plus the length of the value",
-            "Reads and writes integers of any width within a value.",
-        ),
-        command("bitfield_ro", -2, READONLY | FAST, ONE, bitfield_ro).text(
-            "6.0.0",
-            "O(N) where N is the number of operations",
-            "Reads integers of any width within a value.",
-        ),
+        command("bitfield", -2, WRITE | DENYOOM, ONE, bitfield),
+        command("bitfield_ro", -2, READONLY | FAST, ONE, bitfield_ro),
     ],
 };
 

@@ -1,10 +1,10 @@
 //! Commands on bits. Bit 0 is the highest bit of the first byte.
 
+use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::command::{FROM_SECOND, Family, ONE, command};
 use super::pieces::{clamped, piece, value_of};
-use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{FROM_SECOND, Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
-use crate::data::Found;
+use crate::operators::counts::Found;
 use std::ops::Range;
 use store::{Key, Need};
 use types::limits::VALUE_BYTES_MAX;
@@ -13,31 +13,11 @@ pub(super) static FAMILY: Family = Family {
     group: "bitmap",
     category: Some("@bitmap"),
     commands: &[
-        command("bitcount", -2, READONLY, ONE, bitcount).text(
-            "2.6.0",
-            "O(N) where N is the length of the value",
-            "Counts the set bits of a value.",
-        ),
-        command("bitop", -4, WRITE | DENYOOM, FROM_SECOND, bitop).text(
-            "2.6.0",
-            "O(N) where N is the length of all values",
-            "Combines values with a bitwise operation and stores the result.",
-        ),
-        command("bitpos", -3, READONLY, ONE, bitpos).text(
-            "2.8.7",
-            "O(N) where N is the length of the value",
-            "Finds the first set or clear bit of a value.",
-        ),
-        command("getbit", 3, READONLY | FAST, ONE, getbit).text(
-            "2.2.0",
-            "O(1)",
-            "Returns the bit at an offset of a value.",
-        ),
-        command("setbit", 4, WRITE | DENYOOM, ONE, setbit).text(
-            "2.2.0",
-            "O(N) where N is the length of the value",
-            "Writes the bit at an offset of a value and returns its old value.",
-        ),
+        command("bitcount", -2, READONLY, ONE, bitcount),
+        command("bitop", -4, WRITE | DENYOOM, FROM_SECOND, bitop),
+        command("bitpos", -3, READONLY, ONE, bitpos),
+        command("getbit", 3, READONLY | FAST, ONE, getbit),
+        command("setbit", 4, WRITE | DENYOOM, ONE, setbit),
     ],
 };
 

@@ -1,9 +1,11 @@
 //! `CLIENT`: subcommands to list, name, close, pause and configure connections.
 
-use super::table::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NO_MULTI, NOSCRIPT};
-use super::table::{Command, Keys, command, help};
-use super::{Call, Done, Refusal, Unblocked};
+use super::command::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NO_MULTI, NOSCRIPT};
+use super::command::{Command, Keys, command};
+use super::help::help;
+use super::{Call, Done, Refusal};
 use super::{client_list, parse_integer, printable, refused, uppercase_is};
+use crate::operators::clients::Unblocked;
 use crate::operators::lock;
 use crate::operators::pause::Paused;
 use crate::session::Replies;
@@ -15,102 +17,26 @@ const OWN: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
 const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME | ALLOW_BUSY;
 
 pub(super) static CLIENT: &[Command] = &[
-    command("client|caching", 3, OWN, Keys::None, caching).text(
-        "6.0.0",
-        "O(1)",
-        "Not supported: the server does not track keys for client-side caching.",
-    ),
-    command("client|capa", -3, OWN, Keys::None, capabilities).text(
-        "8.0.0",
-        "O(1)",
-        "Records capabilities of the client. They do not affect replies.",
-    ),
-    command("client|getname", 2, OWN, Keys::None, get_name).text(
-        "2.6.9",
-        "O(1)",
-        "Returns the name of the connection.",
-    ),
-    command("client|getredir", 2, OWN, Keys::None, get_redirection).text(
-        "6.0.0",
-        "O(1)",
-        "Returns -1: the server does not track keys for client-side caching.",
-    ),
+    command("client|caching", 3, OWN, Keys::None, caching),
+    command("client|capa", -3, OWN, Keys::None, capabilities),
+    command("client|getname", 2, OWN, Keys::None, get_name),
+    command("client|getredir", 2, OWN, Keys::None, get_redirection),
     help("client|help"),
-    command("client|id", 2, OWN, Keys::None, id).text(
-        "5.0.0",
-        "O(1)",
-        "Returns the ID of the connection.",
-    ),
-    command("client|import-source", 3, OPERATOR, Keys::None, import_source).text(
-        "8.1.0",
-        "O(1)",
-        "Not supported: there is no import mode.",
-    ),
-    command("client|info", 2, OWN, Keys::None, client_list::info).text(
-        "6.2.0",
-        "O(1)",
-        "Returns information about the connection.",
-    ),
-    command("client|kill", -3, OPERATOR, Keys::None, client_list::kill).text(
-        "2.4.0",
-        "O(N) where N is the number of connections",
-        "Closes client connections.",
-    ),
-    command("client|list", -2, OPERATOR, Keys::None, client_list::list).text(
-        "2.4.0",
-        "O(N) where N is the number of connections",
-        "Lists client connections.",
-    ),
-    command("client|no-evict", 3, OWN | ADMIN | DANGEROUS, Keys::None, no_evict).text(
-        "7.0.0",
-        "O(1)",
-        "No effect except in CLIENT LIST: connections are not evicted to free memory.",
-    ),
-    command("client|no-touch", 3, OWN, Keys::None, no_touch).text(
-        "7.2.0",
-        "O(1)",
-        "No effect except in CLIENT LIST: access times are not recorded.",
-    ),
-    command("client|pause", -3, OPERATOR, Keys::None, pause).text(
-        "3.0.0",
-        "O(1)",
-        "Delays all requests, or writes, for some time.",
-    ),
-    command("client|reply", 3, OWN | ALONE | NO_MULTI, Keys::Unnamed, reply).text(
-        "3.2.0",
-        "O(1)",
-        "Selects which replies are sent on the connection.",
-    ),
-    command("client|setinfo", 4, OWN, Keys::None, set_info).text(
-        "7.2.0",
-        "O(1)",
-        "Sets the name or version of the client library.",
-    ),
-    command("client|setname", 3, OWN, Keys::None, set_name).text(
-        "2.6.9",
-        "O(1)",
-        "Sets the name of the connection.",
-    ),
-    command("client|tracking", -3, OWN, Keys::None, tracking).text(
-        "6.0.0",
-        "O(1)",
-        "Not supported: the server does not track keys for client-side caching.",
-    ),
-    command("client|trackinginfo", 2, OWN, Keys::None, tracking_info).text(
-        "6.2.0",
-        "O(1)",
-        "Always reports that tracking is off.",
-    ),
-    command("client|unblock", -3, OPERATOR, Keys::None, unblock).text(
-        "5.0.0",
-        "O(1)",
-        "Unblocks a client that is blocked in WAIT or WAITAOF.",
-    ),
-    command("client|unpause", 2, OPERATOR, Keys::None, unpause).text(
-        "6.2.0",
-        "O(N) where N is the number of paused connections",
-        "Resumes requests delayed by CLIENT PAUSE.",
-    ),
+    command("client|id", 2, OWN, Keys::None, id),
+    command("client|import-source", 3, OPERATOR, Keys::None, import_source),
+    command("client|info", 2, OWN, Keys::None, client_list::info),
+    command("client|kill", -3, OPERATOR, Keys::None, client_list::kill),
+    command("client|list", -2, OPERATOR, Keys::None, client_list::list),
+    command("client|no-evict", 3, OWN | ADMIN | DANGEROUS, Keys::None, no_evict),
+    command("client|no-touch", 3, OWN, Keys::None, no_touch),
+    command("client|pause", -3, OPERATOR, Keys::None, pause),
+    command("client|reply", 3, OWN | ALONE | NO_MULTI, Keys::Unnamed, reply),
+    command("client|setinfo", 4, OWN, Keys::None, set_info),
+    command("client|setname", 3, OWN, Keys::None, set_name),
+    command("client|tracking", -3, OWN, Keys::None, tracking),
+    command("client|trackinginfo", 2, OWN, Keys::None, tracking_info),
+    command("client|unblock", -3, OPERATOR, Keys::None, unblock),
+    command("client|unpause", 2, OPERATOR, Keys::None, unpause),
 ];
 
 /// Checks the name of a connection or library: printable ASCII without spaces.

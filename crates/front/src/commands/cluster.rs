@@ -1,195 +1,61 @@
 //! `CLUSTER`: the cluster map in its three formats, and migrations in Valkey's syntax.
 
+use super::command::flag::{ADMIN, ANYTIME, DANGEROUS, LOADING, STALE};
+use super::command::{Command, Family, Keys, command, container};
+use super::help::help;
 use super::migrate::{SlotMove, parse_migrate};
 use super::moving;
 use super::slot_stats::slot_stats;
-use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, LOADING, STALE};
-use super::table::{Command, Family, Keys, command, container, help};
+use super::slots::{parse_slot, refuse_if_alone, reply_done, server_named, slot_ranges};
 use super::tasks::{Task, tasks};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
-use types::{HashRange, SLOT_COUNT, ServerId, Slot};
-use wire::control::{
-    Answer, Ask, ClusterMap, MigrationReport, MigrationState, ServerInfo, TabletInfo,
-};
+use types::{HashRange, SLOT_COUNT, ServerId};
+use wire::control::{Answer, Ask, ClusterMap, MigrationReport, MigrationState, ServerInfo};
 
-pub(super) const NO_CLUSTER: &str = "ERR This instance has cluster support disabled";
-
-pub(super) static FAMILY: Family = Family {
-    group: "cluster",
-    category: None,
-    commands: &[container("cluster", CLUSTER).text(
-        "3.0.0",
-        "O(1)",
-        "Commands for cluster information and slot migration.",
-    )],
-};
+pub(super) static FAMILY: Family =
+    Family { group: "cluster", category: None, commands: &[container("cluster", CLUSTER)] };
 
 const OPERATOR: u16 = ADMIN | DANGEROUS | STALE;
 
 static CLUSTER: &[Command] = &[
-    command("cluster|addslots", -3, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator assigns slots.",
-    ),
-    command("cluster|addslotsrange", -4, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator assigns slots.",
-    ),
-    command("cluster|bumpepoch", 2, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator manages epochs.",
-    ),
-    command("cluster|cancelslotmigrations", -2, OPERATOR, Keys::None, cancel_slot_migrations).text(
-        "9.0.0",
-        "O(1)",
-        "Cancels slot migrations from this server whose ownership has not changed yet.",
-    ),
+    command("cluster|addslots", -3, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|addslotsrange", -4, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|bumpepoch", 2, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|cancelslotmigrations", -2, OPERATOR, Keys::None, cancel_slot_migrations),
     command(
         "cluster|count-failure-reports",
         3,
         OPERATOR,
         Keys::None,
         moving::count_failure_reports,
-    )
-    .text("3.0.0", "O(1)", "Returns 0: the coordinator detects failures."),
-    command("cluster|countkeysinslot", 3, STALE, Keys::None, count_keys_in_slot).text(
-        "3.0.0",
-        "O(1)",
-        "Returns the number of keys in a slot of this server.",
     ),
-    command("cluster|delslots", -3, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator assigns slots.",
-    ),
-    command("cluster|delslotsrange", -4, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator assigns slots.",
-    ),
-    command("cluster|failover", -2, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: there are no replicas.",
-    ),
-    command("cluster|flushslots", 2, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator assigns slots.",
-    ),
-    command("cluster|forget", 3, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator manages members.",
-    ),
-    command("cluster|getkeysinslot", 4, STALE, Keys::None, moving::get_keys_in_slot).text(
-        "3.0.0",
-        "O(1)",
-        "Returns keys of a slot. Empty once a migration of the slot is announced.",
-    ),
-    command("cluster|getslotmigrations", 2, OPERATOR, Keys::None, get_slot_migrations).text(
-        "9.0.0",
-        "O(N) where N is the number of migrations",
-        "Lists slot migrations and their progress.",
-    ),
+    command("cluster|countkeysinslot", 3, STALE, Keys::None, count_keys_in_slot),
+    command("cluster|delslots", -3, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|delslotsrange", -4, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|failover", -2, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|flushslots", 2, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|forget", 3, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|getkeysinslot", 4, STALE, Keys::None, moving::get_keys_in_slot),
+    command("cluster|getslotmigrations", 2, OPERATOR, Keys::None, get_slot_migrations),
     help("cluster|help"),
-    command("cluster|info", 2, ANYTIME, Keys::None, info).text(
-        "3.0.0",
-        "O(N) where N is the number of ranges",
-        "Returns the state of the cluster.",
-    ),
-    command("cluster|keyslot", 3, STALE, Keys::None, key_slot).text(
-        "3.0.0",
-        "O(N) where N is the length of the key",
-        "Returns the slot of a key.",
-    ),
-    command("cluster|links", 2, ANYTIME, Keys::None, moving::links).text(
-        "7.0.0",
-        "O(1)",
-        "Returns an empty list: servers do not gossip.",
-    ),
-    command("cluster|meet", -4, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator manages members.",
-    ),
-    command("cluster|migrateslots", -4, OPERATOR, Keys::None, migrate_slots).text(
-        "9.0.0",
-        "O(1)",
-        "Migrates slot ranges from this server to another one.",
-    ),
-    command("cluster|migration", -3, OPERATOR, Keys::None, moving::migration).text(
-        "8.4.0",
-        "O(1)",
-        "Migrates slot ranges to this server, and lists or cancels such migrations.",
-    ),
-    command("cluster|myid", 2, ANYTIME, Keys::None, my_id).text(
-        "3.0.0",
-        "O(1)",
-        "Returns the node ID of this server.",
-    ),
-    command("cluster|myshardid", 2, ANYTIME, Keys::None, moving::my_shard_id).text(
-        "7.2.0",
-        "O(1)",
-        "Returns the shard ID of this server, which is its node ID.",
-    ),
-    command("cluster|nodes", 2, ANYTIME, Keys::None, nodes).text(
-        "3.0.0",
-        "O(N) where N is the number of ranges",
-        "Lists servers and their slots, as text.",
-    ),
-    command("cluster|replicas", 3, OPERATOR, Keys::None, moving::replicas).text(
-        "5.0.0",
-        "O(1)",
-        "Returns an empty list: there are no replicas.",
-    ),
-    command("cluster|replicate", -3, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: there are no replicas.",
-    ),
-    command("cluster|reset", -2, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator manages members.",
-    ),
-    command("cluster|set-config-epoch", 3, OPERATOR, Keys::None, moving::coordinators).text(
-        "3.0.0",
-        "O(1)",
-        "Not supported: the coordinator manages epochs.",
-    ),
-    command("cluster|setslot", -4, OPERATOR, Keys::None, moving::set_slot).text(
-        "3.0.0",
-        "O(1)",
-        "Announces or performs the migration of a slot.",
-    ),
-    command("cluster|shards", 2, ANYTIME, Keys::None, shards).text(
-        "7.0.0",
-        "O(N) where N is the number of ranges",
-        "Lists shards with their servers and slots.",
-    ),
-    command("cluster|slot-stats", -4, STALE | LOADING, Keys::None, slot_stats).text(
-        "8.0.0",
-        "O(N) where N is the number of slots",
-        "Returns the number of keys per slot.",
-    ),
-    command("cluster|slots", 2, ANYTIME, Keys::None, slots).text(
-        "3.0.0",
-        "O(N) where N is the number of ranges",
-        "Lists slot ranges and their owners.",
-    ),
+    command("cluster|info", 2, ANYTIME, Keys::None, info),
+    command("cluster|keyslot", 3, STALE, Keys::None, key_slot),
+    command("cluster|links", 2, ANYTIME, Keys::None, moving::links),
+    command("cluster|meet", -4, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|migrateslots", -4, OPERATOR, Keys::None, migrate_slots),
+    command("cluster|migration", -3, OPERATOR, Keys::None, moving::migration),
+    command("cluster|myid", 2, ANYTIME, Keys::None, my_id),
+    command("cluster|myshardid", 2, ANYTIME, Keys::None, moving::my_shard_id),
+    command("cluster|nodes", 2, ANYTIME, Keys::None, nodes),
+    command("cluster|replicas", 3, OPERATOR, Keys::None, moving::replicas),
+    command("cluster|replicate", -3, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|reset", -2, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|set-config-epoch", 3, OPERATOR, Keys::None, moving::coordinators),
+    command("cluster|setslot", -4, OPERATOR, Keys::None, moving::set_slot),
+    command("cluster|shards", 2, ANYTIME, Keys::None, shards),
+    command("cluster|slot-stats", -4, STALE | LOADING, Keys::None, slot_stats),
+    command("cluster|slots", 2, ANYTIME, Keys::None, slots),
 ];
-
-/// Refuses a `CLUSTER` subcommand on a server that is not part of a cluster.
-pub(super) fn refuse_if_alone(call: &Call<'_>) -> Done {
-    match call.backend.engine.node().is_cluster() {
-        true => Ok(()),
-        false => Err(refused(NO_CLUSTER)),
-    }
-}
 
 /// `CLUSTER KEYSLOT key`.
 fn key_slot(call: &mut Call<'_>) -> Done {
@@ -204,19 +70,6 @@ fn my_id(call: &mut Call<'_>) -> Done {
     let name = node.name_of(node.me());
     call.reply.bulk(name.as_bytes());
     Ok(())
-}
-
-/// Merges adjacent tablets of one owner. Returns first slot, last slot and owner of each range.
-pub(crate) fn slot_ranges(map: &ClusterMap) -> Vec<(Slot, Slot, ServerId)> {
-    let mut ranges: Vec<(Slot, Slot, ServerId)> = Vec::new();
-    for TabletInfo { range, owner, .. } in &map.tablets {
-        let (first, last) = range.slots();
-        match ranges.last_mut() {
-            Some(before) if before.2 == *owner && before.1.0 + 1 >= first.0 => before.1 = last,
-            Some(_) | None => ranges.push((first, last, *owner)),
-        }
-    }
-    ranges
 }
 
 fn server(map: &ClusterMap, id: ServerId) -> Option<&ServerInfo> {
@@ -361,12 +214,6 @@ fn info(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Parses a slot number.
-pub(super) fn parse_slot(argument: &[u8]) -> Option<Slot> {
-    let slot = u16::try_from(parse_integer(argument)?).ok()?;
-    (slot < SLOT_COUNT).then_some(Slot(slot))
-}
-
 /// `CLUSTER COUNTKEYSINSLOT slot`.
 fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
@@ -418,20 +265,6 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
     Err(Undone::Ask(Ask::Migrate { target: targets[asked], ranges, source: Some(me), policy }))
 }
 
-/// Returns the server with this 40-digit node name.
-pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, Undone> {
-    let map = call.backend.engine.node().map();
-    let wanted = name.to_ascii_lowercase();
-    let is_it = |server: &&ServerInfo| server.id.node_name(map.cluster).as_bytes() == wanted;
-    let found = map.servers.iter().find(is_it).map(|server| server.id);
-    found.ok_or_else(|| refused(format!("ERR Unknown node name: {}", printable(name, 64))))
-}
-
-/// Returns the 40-digit node names of some servers.
-pub(super) fn names_of<const N: usize>(call: &Call<'_>, servers: [ServerId; N]) -> [String; N] {
-    servers.map(|server| call.backend.engine.node().name_of(server))
-}
-
 /// `CLUSTER CANCELSLOTMIGRATIONS [ALL]`.
 fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
@@ -446,25 +279,6 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
             task: None,
         })),
         Some(answer) => reply_done(call, answer),
-    }
-}
-
-/// Writes the reply to a request that the coordinator has merely accepted or refused.
-pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
-    match answer {
-        Answer::Refused(reason) => Err(refused(format!("ERR {reason}"))),
-        Answer::Cancelled(0) => Err(refused("ERR No migrations ongoing")),
-        Answer::Started(_)
-        | Answer::Cancelled(_)
-        | Answer::Flushed { .. }
-        | Answer::Migrations(_)
-        | Answer::Recoveries(_)
-        | Answer::LossAccepted(_)
-        | Answer::Health(_)
-        | Answer::Map(_)
-        | Answer::Rebuild(_)
-        | Answer::Standing(_)
-        | Answer::Clocks(_) => call.ok(),
     }
 }
 
@@ -546,34 +360,4 @@ fn describe_numbers(task: &Task<'_>) -> Vec<(&'static str, u64)> {
         ("priority_records", progress.priority_records),
         ("elapsed_us", progress.elapsed_ns / 1000),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use types::{ClusterId, OwnershipEpoch};
-
-    #[test]
-    fn neighbouring_tablets_of_one_owner_are_shown_as_one() {
-        let tablet = |first, last, owner| TabletInfo {
-            is_born: false,
-            range: HashRange::of_slots(Slot(first), Slot(last)),
-            owner: ServerId(owner),
-            epoch: OwnershipEpoch(1),
-            tenures: Vec::new(),
-        };
-        let map = ClusterMap {
-            version: 1,
-            cluster: ClusterId(1),
-            servers: Vec::new(),
-            tablets: vec![tablet(0, 9, 1), tablet(10, 19, 1), tablet(20, 29, 2), tablet(40, 49, 2)],
-            moving: Vec::new(),
-        };
-        let expected = vec![
-            (Slot(0), Slot(19), ServerId(1)),
-            (Slot(20), Slot(29), ServerId(2)),
-            (Slot(40), Slot(49), ServerId(2)),
-        ];
-        assert_eq!(slot_ranges(&map), expected);
-    }
 }

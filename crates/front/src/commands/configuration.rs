@@ -1,9 +1,11 @@
 //! `CONFIG`: reads and changes settings.
 
+use super::command::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
+use super::command::{Command, Keys, command};
 use super::glob::glob_matches;
-use super::table::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
-use super::table::{Command, Keys, command, help};
-use super::{Call, Done, Refusal, Undone, cluster::reply_done, printable, refused};
+use super::help::help;
+use super::slots::reply_done;
+use super::{Call, Done, Refusal, Undone, printable, refused};
 use crate::operators::host::HostJob;
 use node::{Mode, Node};
 use settings::{SETTINGS, Setting, When};
@@ -13,27 +15,11 @@ use types::limits::TABLES_MAX;
 const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
 
 pub(super) static CONFIG: &[Command] = &[
-    command("config|get", -3, OPERATOR, Keys::None, get).text(
-        "2.0.0",
-        "O(N) where N is the number of settings",
-        "Returns the values of settings.",
-    ),
+    command("config|get", -3, OPERATOR, Keys::None, get),
     help("config|help"),
-    command("config|resetstat", 2, OPERATOR, Keys::None, reset_statistics).text(
-        "2.0.0",
-        "O(1)",
-        "Resets the statistics of INFO.",
-    ),
-    command("config|rewrite", 2, OPERATOR, Keys::None, rewrite).text(
-        "2.8.0",
-        "O(1)",
-        "Writes the current settings to the configuration file.",
-    ),
-    command("config|set", -4, OPERATOR, Keys::None, set).text(
-        "2.0.0",
-        "O(N) where N is the number of settings",
-        "Changes settings atomically.",
-    ),
+    command("config|resetstat", 2, OPERATOR, Keys::None, reset_statistics),
+    command("config|rewrite", 2, OPERATOR, Keys::None, rewrite),
+    command("config|set", -4, OPERATOR, Keys::None, set),
 ];
 
 /// A Redis setting that clients and tools ask for, but that is constant here.

@@ -1,8 +1,8 @@
 //! Commands about the connection itself: `HELLO`, `AUTH`, `SELECT`, `QUIT` and others.
 
 use super::clients::valid_name;
-use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
-use super::table::{Family, Keys, command, container};
+use super::command::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
+use super::command::{Family, Keys, command, container};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
 use crate::commands::Watched;
 use crate::operators::lock;
@@ -14,61 +14,17 @@ pub(super) static FAMILY: Family = Family {
     group: "connection",
     category: Some("@connection"),
     commands: &[
-        command("auth", -2, HELLO, Keys::None, auth).text(
-            "1.0.0",
-            "O(1)",
-            "Authenticates the connection.",
-        ),
-        command("asking", 1, FAST, Keys::None, asking).text(
-            "3.0.0",
-            "O(1)",
-            "No effect: a slot has one owner at any time.",
-        ),
-        container("client", super::clients::CLIENT).text(
-            "2.4.0",
-            "O(1)",
-            "Commands for client connections.",
-        ),
-        command("echo", 2, FAST | ANYTIME, Keys::None, echo).text(
-            "1.0.0",
-            "O(1)",
-            "Returns its argument.",
-        ),
-        command("hello", -1, HELLO, Keys::None, hello).text(
-            "6.0.0",
-            "O(1)",
-            "Selects the protocol version and returns server properties.",
-        ),
-        command("ping", -1, FAST | ANYTIME, Keys::None, ping).text(
-            "1.0.0",
-            "O(1)",
-            "Returns PONG, or its argument.",
-        ),
-        command("quit", -1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, quit).text(
-            "1.0.0",
-            "O(1)",
-            "Closes the connection.",
-        ),
-        command("readonly", 1, FAST | ANYTIME, Keys::None, readonly).text(
-            "3.0.0",
-            "O(1)",
-            "No effect: there are no replicas to read from.",
-        ),
-        command("readwrite", 1, FAST | ANYTIME, Keys::None, readonly).text(
-            "3.0.0",
-            "O(1)",
-            "No effect: there are no replicas to read from.",
-        ),
-        command("reset", 1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, reset).text(
-            "6.2.0",
-            "O(1)",
-            "Resets the connection to its initial state.",
-        ),
-        command("select", 2, FAST | ANYTIME, Keys::None, select).text(
-            "1.0.0",
-            "O(1)",
-            "Selects a database.",
-        ),
+        command("auth", -2, HELLO, Keys::None, auth),
+        command("asking", 1, FAST, Keys::None, asking),
+        container("client", super::clients::CLIENT),
+        command("echo", 2, FAST | ANYTIME, Keys::None, echo),
+        command("hello", -1, HELLO, Keys::None, hello),
+        command("ping", -1, FAST | ANYTIME, Keys::None, ping),
+        command("quit", -1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, quit),
+        command("readonly", 1, FAST | ANYTIME, Keys::None, readonly),
+        command("readwrite", 1, FAST | ANYTIME, Keys::None, readonly),
+        command("reset", 1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, reset),
+        command("select", 2, FAST | ANYTIME, Keys::None, select),
     ],
 };
 
@@ -110,7 +66,7 @@ fn readonly(call: &mut Call<'_>) -> Done {
 fn asking(call: &mut Call<'_>) -> Done {
     match call.backend.engine.node().is_cluster() {
         true => call.ok(),
-        false => Err(refused(super::cluster::NO_CLUSTER)),
+        false => Err(refused(super::slots::NO_CLUSTER)),
     }
 }
 

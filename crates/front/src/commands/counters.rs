@@ -1,8 +1,8 @@
 //! Commands on values that are numbers.
 
+use super::command::flag::{DENYOOM, FAST, WRITE};
+use super::command::{Family, ONE, command};
 use super::extended::Extended;
-use super::table::flag::{DENYOOM, FAST, WRITE};
-use super::table::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
 use store::Need;
 
@@ -10,31 +10,11 @@ pub(super) static FAMILY: Family = Family {
     group: "string",
     category: Some("@string"),
     commands: &[
-        command("decr", 2, WRITE | DENYOOM | FAST, ONE, decr).text(
-            "1.0.0",
-            "O(1)",
-            "Decrements an integer by one. A missing key counts as 0.",
-        ),
-        command("decrby", 3, WRITE | DENYOOM | FAST, ONE, decrby).text(
-            "1.0.0",
-            "O(1)",
-            "Decrements an integer by a number.",
-        ),
-        command("incr", 2, WRITE | DENYOOM | FAST, ONE, incr).text(
-            "1.0.0",
-            "O(1)",
-            "Increments an integer by one. A missing key counts as 0.",
-        ),
-        command("incrby", 3, WRITE | DENYOOM | FAST, ONE, incrby).text(
-            "1.0.0",
-            "O(1)",
-            "Increments an integer by a number.",
-        ),
-        command("incrbyfloat", 3, WRITE | DENYOOM | FAST, ONE, incrbyfloat).text(
-            "2.6.0",
-            "O(1)",
-            "Increments a floating-point number.",
-        ),
+        command("decr", 2, WRITE | DENYOOM | FAST, ONE, decr),
+        command("decrby", 3, WRITE | DENYOOM | FAST, ONE, decrby),
+        command("incr", 2, WRITE | DENYOOM | FAST, ONE, incr),
+        command("incrby", 3, WRITE | DENYOOM | FAST, ONE, incrby),
+        command("incrbyfloat", 3, WRITE | DENYOOM | FAST, ONE, incrbyfloat),
     ],
 };
 

@@ -1,8 +1,8 @@
 //! `DUMP` and `RESTORE`: a record as bytes, to copy it from one server to another.
 
+use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
+use super::command::{Family, ONE, command};
 use super::rdb::{self, Unreadable};
-use super::table::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
-use super::table::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use store::Need;
 use types::UnixMillis;
@@ -11,21 +11,9 @@ pub(super) static FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
     commands: &[
-        command("dump", 2, READONLY, ONE, dump).text(
-            "2.6.0",
-            "O(N) where N is the length of the value",
-            "Returns a key's value in RDB format.",
-        ),
-        command("restore", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore).text(
-            "2.6.0",
-            "O(N) where N is the length of the value",
-            "Creates a key from the output of DUMP.",
-        ),
-        command("restore-asking", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore).text(
-            "3.0.0",
-            "O(N) where N is the length of the value",
-            "Same as RESTORE.",
-        ),
+        command("dump", 2, READONLY, ONE, dump),
+        command("restore", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore),
+        command("restore-asking", -4, WRITE | DENYOOM | DANGEROUS, ONE, restore),
     ],
 };
 

@@ -1,9 +1,9 @@
 //! Commands that read and set expiry times.
 
-use super::table::flag::{FAST, READONLY, WRITE};
-use super::table::{Family, ONE, command};
+use super::command::flag::{FAST, READONLY, WRITE};
+use super::command::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
-use crate::data::Found;
+use crate::operators::counts::Found;
 use store::{Need, Record};
 use types::UnixMillis;
 
@@ -11,51 +11,15 @@ pub(super) static FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
     commands: &[
-        command("expire", -3, WRITE | FAST, ONE, expire).text(
-            "1.0.0",
-            "O(1)",
-            "Sets the time to live of a key, in seconds.",
-        ),
-        command("expireat", -3, WRITE | FAST, ONE, expireat).text(
-            "1.2.0",
-            "O(1)",
-            "Sets the expiration time of a key, as a Unix time in seconds.",
-        ),
-        command("expiretime", 2, READONLY | FAST, ONE, expiretime).text(
-            "7.0.0",
-            "O(1)",
-            "Returns the expiration time of a key, as a Unix time in seconds.",
-        ),
-        command("persist", 2, WRITE | FAST, ONE, persist).text(
-            "2.2.0",
-            "O(1)",
-            "Removes the expiration time of a key.",
-        ),
-        command("pexpire", -3, WRITE | FAST, ONE, pexpire).text(
-            "2.6.0",
-            "O(1)",
-            "Sets the time to live of a key, in milliseconds.",
-        ),
-        command("pexpireat", -3, WRITE | FAST, ONE, pexpireat).text(
-            "2.6.0",
-            "O(1)",
-            "Sets the expiration time of a key, as a Unix time in milliseconds.",
-        ),
-        command("pexpiretime", 2, READONLY | FAST, ONE, pexpiretime).text(
-            "7.0.0",
-            "O(1)",
-            "Returns the expiration time of a key, as a Unix time in milliseconds.",
-        ),
-        command("pttl", 2, READONLY | FAST, ONE, pttl).text(
-            "2.6.0",
-            "O(1)",
-            "Returns the remaining time to live of a key, in milliseconds.",
-        ),
-        command("ttl", 2, READONLY | FAST, ONE, ttl).text(
-            "1.0.0",
-            "O(1)",
-            "Returns the remaining time to live of a key, in seconds.",
-        ),
+        command("expire", -3, WRITE | FAST, ONE, expire),
+        command("expireat", -3, WRITE | FAST, ONE, expireat),
+        command("expiretime", 2, READONLY | FAST, ONE, expiretime),
+        command("persist", 2, WRITE | FAST, ONE, persist),
+        command("pexpire", -3, WRITE | FAST, ONE, pexpire),
+        command("pexpireat", -3, WRITE | FAST, ONE, pexpireat),
+        command("pexpiretime", 2, READONLY | FAST, ONE, pexpiretime),
+        command("pttl", 2, READONLY | FAST, ONE, pttl),
+        command("ttl", 2, READONLY | FAST, ONE, ttl),
     ],
 };
 

@@ -1,7 +1,7 @@
 //! Hints of `COMMAND` for clients: how to distribute requests over servers, and how commands use
 //! their keys. Both tables were recorded from Valkey 9.1.2.
 
-use super::table::{Command, Keys};
+use super::command::{Command, Keys};
 use resp::ReplyWriter;
 
 /// Tips, by command names. Commands without tips are omitted.

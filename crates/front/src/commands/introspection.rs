@@ -1,8 +1,11 @@
 //! Commands that describe the server and its commands.
 
+use super::command::flag::{self, ANYTIME, DANGEROUS, FAST};
+use super::command::{Command, Family, Keys, command as entry, container};
+use super::documentation::documentation;
 use super::glob::glob_matches;
-use super::table::flag::{self, ANYTIME, DANGEROUS, FAST};
-use super::table::{self, Command, Family, Keys, command as entry, container, help as help_entry};
+use super::help::help;
+use super::table::commands;
 use super::{Call, Done, Refusal, hints, refused};
 use crate::operators::info;
 
@@ -10,59 +13,20 @@ pub(super) static FAMILY: Family = Family {
     group: "server",
     category: None,
     commands: &[
-        Command {
-            subcommands: COMMAND,
-            ..entry("command", -1, ANYTIME, Keys::None, command).text(
-                "2.8.13",
-                "O(N) where N is the number of commands",
-                "Returns properties of all commands.",
-            )
-        },
-        container("config", super::configuration::CONFIG).text(
-            "2.0.0",
-            "O(1)",
-            "Commands for settings.",
-        ),
-        entry("info", -1, ANYTIME | DANGEROUS, Keys::None, info).text(
-            "1.0.0",
-            "O(1)",
-            "Returns information and statistics about the server.",
-        ),
-        entry("time", 1, FAST | ANYTIME, Keys::None, time).text(
-            "2.6.0",
-            "O(1)",
-            "Returns the server's time.",
-        ),
+        Command { subcommands: COMMAND, ..entry("command", -1, ANYTIME, Keys::None, command) },
+        container("config", super::configuration::CONFIG),
+        entry("info", -1, ANYTIME | DANGEROUS, Keys::None, info),
+        entry("time", 1, FAST | ANYTIME, Keys::None, time),
     ],
 };
 
 static COMMAND: &[Command] = &[
-    entry("command|count", 2, ANYTIME, Keys::None, count).text(
-        "2.8.13",
-        "O(1)",
-        "Returns the number of commands.",
-    ),
-    entry("command|docs", -2, ANYTIME, Keys::None, docs).text(
-        "7.0.0",
-        "O(N) where N is the number of requested commands",
-        "Returns documentation of commands.",
-    ),
-    entry("command|getkeys", -3, ANYTIME, Keys::None, get_keys).text(
-        "2.8.13",
-        "O(N) where N is the number of arguments",
-        "Returns the keys of a request.",
-    ),
-    help_entry("command|help"),
-    entry("command|info", -2, ANYTIME, Keys::None, command_info).text(
-        "2.8.13",
-        "O(N) where N is the number of requested commands",
-        "Returns properties of commands.",
-    ),
-    entry("command|list", -2, ANYTIME, Keys::None, list).text(
-        "7.0.0",
-        "O(N) where N is the number of commands",
-        "Lists the names of commands.",
-    ),
+    entry("command|count", 2, ANYTIME, Keys::None, count),
+    entry("command|docs", -2, ANYTIME, Keys::None, docs),
+    entry("command|getkeys", -3, ANYTIME, Keys::None, get_keys),
+    help("command|help"),
+    entry("command|info", -2, ANYTIME, Keys::None, command_info),
+    entry("command|list", -2, ANYTIME, Keys::None, list),
 ];
 
 /// `TIME`: seconds since 1970 and microseconds within the second.
@@ -91,7 +55,7 @@ fn info(call: &mut Call<'_>) -> Done {
 
 /// `COMMAND`.
 fn command(call: &mut Call<'_>) -> Done {
-    let all = table::commands();
+    let all = commands();
     call.reply.array(all.len());
     all.for_each(|(family, command)| describe(call, family, command));
     Ok(())
@@ -99,7 +63,7 @@ fn command(call: &mut Call<'_>) -> Done {
 
 /// `COMMAND COUNT`.
 fn count(call: &mut Call<'_>) -> Done {
-    call.reply.integer(table::commands().len() as i64);
+    call.reply.integer(commands().len() as i64);
     Ok(())
 }
 
@@ -123,7 +87,7 @@ fn command_info(call: &mut Call<'_>) -> Done {
 fn docs(call: &mut Call<'_>) -> Done {
     let names = &call.args[2..];
     let wanted: Vec<_> = match names.is_empty() {
-        true => table::commands().collect(),
+        true => commands().collect(),
         false => names.iter().filter_map(|name| find(name)).collect(),
     };
     call.reply.map(wanted.len());
@@ -136,7 +100,7 @@ fn docs(call: &mut Call<'_>) -> Done {
 /// `COMMAND LIST [FILTERBY PATTERN pattern | ACLCAT category | MODULE name]`.
 fn list(call: &mut Call<'_>) -> Done {
     let all = || {
-        table::commands().flat_map(|(family, command)| {
+        commands().flat_map(|(family, command)| {
             std::iter::once(command).chain(command.subcommands).map(move |one| (family, one))
         })
     };
@@ -185,24 +149,11 @@ fn get_keys(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Handles the `HELP` subcommands made by [`table::help`]: one name and one summary per subcommand.
-pub(super) fn help(call: &mut Call<'_>) -> Done {
-    let Some(command) = Command::find(call.args[0]) else { return Err(Refusal::Syntax.into()) };
-    let name = command.name.to_uppercase();
-    call.reply.array(1 + 2 * command.subcommands.len());
-    call.reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
-    for subcommand in command.subcommands {
-        call.reply.simple(&subcommand.last_name().to_uppercase());
-        call.reply.simple(&format!("    {}", subcommand.summary));
-    }
-    Ok(())
-}
-
 /// Returns a command, or a subcommand written as `client|list`.
 fn find(name: &[u8]) -> Option<(&'static Family, &'static Command)> {
     let mut parts = name.splitn(2, |&byte| byte == b'|');
     let command = Command::find(parts.next()?)?;
-    let (family, _) = table::commands().find(|(_, other)| other.name == command.name)?;
+    let (family, _) = commands().find(|(_, other)| other.name == command.name)?;
     match parts.next() {
         Some(below) => Some((family, command.subcommand(below)?)),
         None => Some((family, command)),
@@ -259,15 +210,16 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
 
 /// Writes name and properties of one command for `COMMAND DOCS`.
 fn document(call: &mut Call<'_>, family: &Family, command: &Command) {
+    let text = documentation(command.name);
     let reply = &mut call.reply;
     reply.bulk(command.name.as_bytes());
     let has_subcommands = !command.subcommands.is_empty();
     reply.map(4 + usize::from(has_subcommands));
     for (name, text) in [
-        ("summary", command.summary),
-        ("since", command.since),
+        ("summary", text.summary),
+        ("since", text.since),
         ("group", family.group),
-        ("complexity", command.complexity),
+        ("complexity", text.complexity),
     ] {
         reply.bulk(name.as_bytes());
         reply.bulk(text.as_bytes());

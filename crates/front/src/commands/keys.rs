@@ -1,10 +1,10 @@
 //! Commands on keys, independent of their values.
 
+use super::command::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
+use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
-use super::table::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
-use super::table::{ALL, Family, Keys, ONE, TWO, command};
 use super::{Call, Done, Refusal, refused, uppercase_is};
-use crate::data::Found;
+use crate::operators::counts::Found;
 use std::borrow::Cow;
 use store::{Changes, Key, Need, Record, TableKey};
 use types::TableId;
@@ -14,56 +14,16 @@ pub(super) static FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
     commands: &[
-        command("copy", -3, WRITE | DENYOOM | OTHER_TABLES, TWO, copy).text(
-            "6.2.0",
-            "O(1)",
-            "Copies the value of a key to another key, in the same or another database.",
-        ),
-        command("del", -2, WRITE, ALL, del).text(
-            "1.0.0",
-            "O(N) where N is the number of keys",
-            "Deletes keys and returns how many existed.",
-        ),
-        command("exists", -2, READONLY | FAST, ALL, exists).text(
-            "1.0.0",
-            "O(N) where N is the number of keys",
-            "Returns how many of the keys exist.",
-        ),
-        command("move", 3, WRITE | FAST, ONE, move_away).text(
-            "1.0.0",
-            "O(1)",
-            "Not supported: use COPY with DB, then DEL.",
-        ),
-        command("rename", 3, WRITE, TWO, rename).text(
-            "1.0.0",
-            "O(1)",
-            "Renames a key and overwrites the destination.",
-        ),
-        command("renamenx", 3, WRITE | FAST, TWO, renamenx).text(
-            "1.0.0",
-            "O(1)",
-            "Renames a key if the destination does not exist.",
-        ),
-        command("swapdb", 3, WRITE | FAST | DANGEROUS, Keys::Unnamed, swapdb).text(
-            "4.0.0",
-            "O(1)",
-            "Not supported: a slot has the same owner in all databases.",
-        ),
-        command("touch", -2, READONLY | FAST, ALL, exists).text(
-            "3.2.1",
-            "O(N) where N is the number of keys",
-            "Returns how many of the keys exist. Access times are not recorded.",
-        ),
-        command("type", 2, READONLY | FAST, ONE, kind).text(
-            "1.0.0",
-            "O(1)",
-            "Returns the type of a key's value.",
-        ),
-        command("unlink", -2, WRITE | FAST, ALL, del).text(
-            "4.0.0",
-            "O(N) where N is the number of keys",
-            "Deletes keys and returns how many existed.",
-        ),
+        command("copy", -3, WRITE | DENYOOM | OTHER_TABLES, TWO, copy),
+        command("del", -2, WRITE, ALL, del),
+        command("exists", -2, READONLY | FAST, ALL, exists),
+        command("move", 3, WRITE | FAST, ONE, move_away),
+        command("rename", 3, WRITE, TWO, rename),
+        command("renamenx", 3, WRITE | FAST, TWO, renamenx),
+        command("swapdb", 3, WRITE | FAST | DANGEROUS, Keys::Unnamed, swapdb),
+        command("touch", -2, READONLY | FAST, ALL, exists),
+        command("type", 2, READONLY | FAST, ONE, kind),
+        command("unlink", -2, WRITE | FAST, ALL, del),
     ],
 };
 

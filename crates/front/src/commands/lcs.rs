@@ -3,9 +3,9 @@
 //! Uses the textbook's dynamic programming table, filled from the front and traced from the back as
 //! in Redis. Among several longest subsequences, it therefore returns the same one as Redis.
 
+use super::command::flag::READONLY;
+use super::command::{Family, TWO, command};
 use super::pieces::value_of;
-use super::table::flag::READONLY;
-use super::table::{Family, TWO, command};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
 use std::ops::Range;
 use types::limits::VALUE_BYTES_MAX;
@@ -13,11 +13,7 @@ use types::limits::VALUE_BYTES_MAX;
 pub(super) static FAMILY: Family = Family {
     group: "string",
     category: Some("@string"),
-    commands: &[command("lcs", -3, READONLY, TWO, lcs).text(
-        "7.0.0",
-        "O(N*M) where N and M are the lengths of the values",
-        "Finds the longest common subsequence of two values.",
-    )],
+    commands: &[command("lcs", -3, READONLY, TWO, lcs)],
 };
 
 #[derive(Debug, Default)]

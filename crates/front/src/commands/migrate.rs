@@ -1,6 +1,6 @@
 //! The arguments of `CLUSTER MIGRATESLOTS`.
 
-use super::cluster::parse_slot;
+use super::slots::parse_slot;
 use super::{parse_integer, printable, uppercase_is};
 use types::HashRange;
 use wire::control::{MigrationPolicy, PriorityPullMode};

@@ -6,8 +6,8 @@
 //! source of an announced move therefore reports no keys. The real migration begins when the target
 //! is declared the owner, and the target replies when the migration is complete.
 
-use super::cluster::{names_of, parse_slot, refuse_if_alone, reply_done, server_named};
 use super::migrate::slot_range;
+use super::slots::{names_of, parse_slot, refuse_if_alone, reply_done, server_named};
 use super::tasks::{Task, is_over, parse_task, task_name, tasks};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
 use crate::operators::lock;
@@ -171,7 +171,7 @@ pub(super) fn migration(call: &mut Call<'_>) -> Done {
         b"IMPORT" => import(call, &args[3..]),
         b"STATUS" => status(call, &args[3..]),
         b"CANCEL" => cancel(call, &args[3..]),
-        _ => Err(refused(super::unknown_subcommand(&[args[0], args[2]]))),
+        _ => Err(refused(super::command::unknown_subcommand(&[args[0], args[2]]))),
     }
 }
 

@@ -3,78 +3,36 @@
 //! Records are plain bytes in a log: they have no encoding, and access is not tracked. The replies
 //! are those that Redis would most likely give.
 
-use super::table::flag::{ANYTIME, READONLY};
-use super::table::{Command, Family, Keys, SECOND, command, container, help};
+use super::command::flag::{ANYTIME, READONLY};
+use super::command::{Command, Family, Keys, SECOND, command, container};
+use super::help::help;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use store::Record;
 
 pub(super) static OBJECT_FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
-    commands: &[container("object", OBJECT).text(
-        "2.2.3",
-        "O(1)",
-        "Commands for properties of values.",
-    )],
+    commands: &[container("object", OBJECT)],
 };
 
-pub(super) static MEMORY_FAMILY: Family = Family {
-    group: "server",
-    category: None,
-    commands: &[container("memory", MEMORY).text("4.0.0", "O(1)", "Commands for memory usage.")],
-};
+pub(super) static MEMORY_FAMILY: Family =
+    Family { group: "server", category: None, commands: &[container("memory", MEMORY)] };
 
 static OBJECT: &[Command] = &[
-    command("object|encoding", 3, READONLY, SECOND, encoding).text(
-        "2.2.3",
-        "O(1)",
-        "Returns the encoding that Redis would use for a value.",
-    ),
-    command("object|freq", 3, READONLY, SECOND, frequency).text(
-        "4.0.0",
-        "O(1)",
-        "Not supported: access frequencies are not recorded.",
-    ),
+    command("object|encoding", 3, READONLY, SECOND, encoding),
+    command("object|freq", 3, READONLY, SECOND, frequency),
     help("object|help"),
-    command("object|idletime", 3, READONLY, SECOND, idle_time).text(
-        "2.2.3",
-        "O(1)",
-        "Returns 0: access times are not recorded.",
-    ),
-    command("object|refcount", 3, READONLY, SECOND, reference_count).text(
-        "2.2.3",
-        "O(1)",
-        "Returns 1: values are not shared.",
-    ),
+    command("object|idletime", 3, READONLY, SECOND, idle_time),
+    command("object|refcount", 3, READONLY, SECOND, reference_count),
 ];
 
 static MEMORY: &[Command] = &[
-    command("memory|doctor", 2, 0, Keys::None, doctor).text(
-        "4.0.0",
-        "O(1)",
-        "Reports whether the memory is nearly full.",
-    ),
+    command("memory|doctor", 2, 0, Keys::None, doctor),
     help("memory|help"),
-    command("memory|malloc-stats", 2, ANYTIME, Keys::None, allocator).text(
-        "4.0.0",
-        "O(1)",
-        "Returns the memory usage of log and index.",
-    ),
-    command("memory|purge", 2, 0, Keys::None, purge).text(
-        "4.0.0",
-        "O(1)",
-        "No effect: the cleaner runs continuously.",
-    ),
-    command("memory|stats", 2, 0, Keys::None, stats).text(
-        "4.0.0",
-        "O(1)",
-        "Returns memory statistics.",
-    ),
-    command("memory|usage", -3, READONLY, SECOND, usage).text(
-        "4.0.0",
-        "O(1)",
-        "Returns the memory of a key in log and index, in bytes.",
-    ),
+    command("memory|malloc-stats", 2, ANYTIME, Keys::None, allocator),
+    command("memory|purge", 2, 0, Keys::None, purge),
+    command("memory|stats", 2, 0, Keys::None, stats),
+    command("memory|usage", -3, READONLY, SECOND, usage),
 ];
 
 /// Replies about a record, or with null if there is none.

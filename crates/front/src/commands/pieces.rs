@@ -1,7 +1,7 @@
 //! Commands on parts of values.
 
-use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{Family, ONE, command};
+use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::command::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
 use std::ops::Range;
 use store::{Need, Record};
@@ -12,31 +12,11 @@ pub(super) static FAMILY: Family = Family {
     group: "string",
     category: Some("@string"),
     commands: &[
-        command("append", 3, WRITE | DENYOOM | FAST, ONE, append).text(
-            "2.0.0",
-            "O(N) where N is the length of the new value",
-            "Appends to a value.",
-        ),
-        command("getrange", 4, READONLY, ONE, getrange).text(
-            "2.4.0",
-            "O(N) where N is the length of the substring",
-            "Returns a substring of a value.",
-        ),
-        command("setrange", 4, WRITE | DENYOOM, ONE, setrange).text(
-            "2.2.0",
-            "O(N) where N is the length of the new value",
-            "Overwrites part of a value from an offset on.",
-        ),
-        command("strlen", 2, READONLY | FAST, ONE, strlen).text(
-            "2.2.0",
-            "O(1)",
-            "Returns the length of a value.",
-        ),
-        command("substr", 4, READONLY, ONE, getrange).text(
-            "1.0.0",
-            "O(N) where N is the length of the substring",
-            "Returns a substring of a value. Same as GETRANGE.",
-        ),
+        command("append", 3, WRITE | DENYOOM | FAST, ONE, append),
+        command("getrange", 4, READONLY, ONE, getrange),
+        command("setrange", 4, WRITE | DENYOOM, ONE, setrange),
+        command("strlen", 2, READONLY | FAST, ONE, strlen),
+        command("substr", 4, READONLY, ONE, getrange),
     ],
 };
 

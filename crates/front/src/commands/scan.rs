@@ -1,11 +1,11 @@
 //! Commands that read keys which they do not name: scans, counts and flushes of whole tables.
 
+use super::command::flag::{DANGEROUS, FAST, READONLY, WRITE};
+use super::command::{Family, Keys, command};
 use super::glob::glob_matches;
-use super::table::flag::{DANGEROUS, FAST, READONLY, WRITE};
-use super::table::{Family, Keys, command};
 use super::{
-    Call, Done, Refusal, UNKNOWN_BYTES_MAX, Undone, parse_integer, parse_unsigned, printable,
-    refused, uppercase_is,
+    Call, Done, KeyspaceScan, Refusal, UNKNOWN_BYTES_MAX, Undone, parse_integer, parse_unsigned,
+    printable, refused, uppercase_is,
 };
 use resp::{Protocol, ReplyWriter};
 use store::Stall;
@@ -16,21 +16,9 @@ pub(super) static FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
     commands: &[
-        command("keys", 2, READONLY | DANGEROUS, Keys::Unnamed, keys).text(
-            "1.0.0",
-            "O(N) where N is the number of keys, executed incrementally",
-            "Returns all keys of this server that match a pattern.",
-        ),
-        command("randomkey", 1, READONLY, Keys::Unnamed, randomkey).text(
-            "1.0.0",
-            "O(1) if most slots contain keys",
-            "Returns a random key of this server.",
-        ),
-        command("scan", -2, READONLY, Keys::Unnamed, scan).text(
-            "2.8.0",
-            "O(1) per call, O(N) for a complete iteration where N is the number of keys",
-            "Iterates over the keys of this server.",
-        ),
+        command("keys", 2, READONLY | DANGEROUS, Keys::Unnamed, keys),
+        command("randomkey", 1, READONLY, Keys::Unnamed, randomkey),
+        command("scan", -2, READONLY, Keys::Unnamed, scan),
     ],
 };
 
@@ -38,21 +26,9 @@ pub(super) static TABLE_FAMILY: Family = Family {
     group: "server",
     category: Some("@keyspace"),
     commands: &[
-        command("dbsize", 1, READONLY | FAST, Keys::Unnamed, dbsize).text(
-            "1.0.0",
-            "O(1)",
-            "Returns the number of keys of this server.",
-        ),
-        command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, flushall).text(
-            "1.0.0",
-            "O(N) where N is the number of keys",
-            "Deletes all keys of this server in all databases.",
-        ),
-        command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, flushdb).text(
-            "1.0.0",
-            "O(N) where N is the number of keys",
-            "Deletes all keys of this server in the current database.",
-        ),
+        command("dbsize", 1, READONLY | FAST, Keys::Unnamed, dbsize),
+        command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, flushall),
+        command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, flushdb),
     ],
 };
 
@@ -140,24 +116,6 @@ fn scan(call: &mut Call<'_>) -> Done {
         call.reply.bulk(&key);
     }
     Ok(())
-}
-
-/// The state of a scan over all keys that takes several turns.
-#[derive(Debug)]
-pub(crate) struct KeyspaceScan {
-    /// Key hash at which the scan continues.
-    next: KeyHash,
-    /// True if the scan has reached the end once and has started again.
-    is_second: bool,
-    /// The results so far, encoded as they will be sent.
-    replies: Vec<u8>,
-    count: usize,
-}
-
-impl KeyspaceScan {
-    fn from(next: KeyHash) -> KeyspaceScan {
-        KeyspaceScan { next, is_second: false, replies: Vec::new(), count: 0 }
-    }
 }
 
 /// Continues a scan for at most one turn's share of steps. Returns true if it has reached the end,
@@ -259,6 +217,6 @@ fn flush(call: &mut Call<'_>, table: Option<TableId>) -> Done {
     }
     match call.answer {
         None => Err(Undone::Ask(Ask::Flush { table })),
-        Some(answer) => super::cluster::reply_done(call, answer),
+        Some(answer) => super::slots::reply_done(call, answer),
     }
 }

@@ -1,8 +1,11 @@
 //! Commands for operators: latency, monitoring, persistence, shutdown, users, and debugging.
 
-use super::table::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_MULTI, NOSCRIPT};
-use super::table::{self, Command, Family, Keys, SECOND, command, container, help};
-use super::{Call, Done, Refusal, Undone, cluster::reply_done, slow_log};
+use super::command::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_MULTI, NOSCRIPT};
+use super::command::{Command, Family, Keys, SECOND, command, container};
+use super::help::help;
+use super::slots::reply_done;
+use super::table::commands;
+use super::{Call, Done, Refusal, Undone, slow_log};
 use super::{printable, refused, uppercase_is};
 use crate::operators::host::HostJob;
 use crate::operators::lock;
@@ -21,166 +24,50 @@ pub(super) static FAMILY: Family = Family {
     group: "server",
     category: None,
     commands: &[
-        container("acl", ACL).text(
-            "6.0.0",
-            "O(1)",
-            "Commands for users. The only user is default.",
-        ),
-        command("bgrewriteaof", 1, OUTSIDE, Keys::None, background_rewrite).text(
-            "1.0.0",
-            "O(1)",
-            ALWAYS_SAVED,
-        ),
-        command("bgsave", -1, OUTSIDE, Keys::None, background_save).text(
-            "1.0.0",
-            "O(1)",
-            ALWAYS_SAVED,
-        ),
-        container("commandlog", slow_log::COMMANDLOG).text(
-            "8.1.0",
-            "O(1)",
-            "Commands for the slow log, under their new name.",
-        ),
-        container("debug", DEBUG).text("1.0.0", "O(1)", "Commands for debugging and tests."),
-        command("failover", -1, OPERATOR, Keys::None, no_replicas).text(
-            "6.2.0",
-            "O(1)",
-            "Not supported: there are no replicas.",
-        ),
-        command("lastsave", 1, FAST | ANYTIME | ADMIN | DANGEROUS, Keys::None, last_save).text(
-            "1.0.0",
-            "O(1)",
-            "Returns the time of the last save: now if every write is synced, else the start time.",
-        ),
-        container("latency", LATENCY).text("2.8.13", "O(1)", "Commands for latency monitoring."),
-        command("monitor", 1, OPERATOR, Keys::None, monitor).text(
-            "1.0.0",
-            "O(1)",
-            "Streams all requests that the server executes.",
-        ),
-        command("psync", -3, OUTSIDE, Keys::None, no_replicas).text(
-            "2.8.0",
-            "O(1)",
-            "Not supported: there are no replicas.",
-        ),
-        command("replicaof", 3, OPERATOR, Keys::None, replica_of).text(
-            "5.0.0",
-            "O(1)",
-            "Not supported: there are no replicas. Only NO ONE is accepted.",
-        ),
-        command("role", 1, NOSCRIPT | FAST | ANYTIME, Keys::None, role).text(
-            "2.8.12",
-            "O(1)",
-            "Returns the role of the server: a master without replicas.",
-        ),
-        command("save", 1, OUTSIDE, Keys::None, save).text("1.0.0", "O(1)", ALWAYS_SAVED),
-        command("shutdown", -1, OPERATOR | NO_MULTI | ALLOW_BUSY, Keys::None, shut_down).text(
-            "1.0.0",
-            "O(1)",
-            "Stops the server. Persistent data is recovered at the next start.",
-        ),
-        command("slaveof", 3, OPERATOR, Keys::None, replica_of).text(
-            "1.0.0",
-            "O(1)",
-            "Not supported: there are no replicas. Only NO ONE is accepted.",
-        ),
-        container("slowlog", slow_log::SLOWLOG).text(
-            "2.2.12",
-            "O(1)",
-            "Commands for the slow log.",
-        ),
-        command("sync", 1, OUTSIDE, Keys::None, no_replicas).text(
-            "1.0.0",
-            "O(1)",
-            "Not supported: there are no replicas.",
-        ),
+        container("acl", ACL),
+        command("bgrewriteaof", 1, OUTSIDE, Keys::None, background_rewrite),
+        command("bgsave", -1, OUTSIDE, Keys::None, background_save),
+        container("commandlog", slow_log::COMMANDLOG),
+        container("debug", DEBUG),
+        command("failover", -1, OPERATOR, Keys::None, no_replicas),
+        command("lastsave", 1, FAST | ANYTIME | ADMIN | DANGEROUS, Keys::None, last_save),
+        container("latency", LATENCY),
+        command("monitor", 1, OPERATOR, Keys::None, monitor),
+        command("psync", -3, OUTSIDE, Keys::None, no_replicas),
+        command("replicaof", 3, OPERATOR, Keys::None, replica_of),
+        command("role", 1, NOSCRIPT | FAST | ANYTIME, Keys::None, role),
+        command("save", 1, OUTSIDE, Keys::None, save),
+        command("shutdown", -1, OPERATOR | NO_MULTI | ALLOW_BUSY, Keys::None, shut_down),
+        command("slaveof", 3, OPERATOR, Keys::None, replica_of),
+        container("slowlog", slow_log::SLOWLOG),
+        command("sync", 1, OUTSIDE, Keys::None, no_replicas),
     ],
 };
 
-/// Summary of the commands by which Redis writes all its data to disk.
-const ALWAYS_SAVED: &str =
-    "Not supported unless durability is 'disk', where every write is already synced.";
-
 static ACL: &[Command] = &[
-    command("acl|cat", -2, NOSCRIPT | ANYTIME, Keys::None, acl_categories).text(
-        "6.0.0",
-        "O(N) where N is the number of commands",
-        "Lists command categories, or the commands in a category.",
-    ),
+    command("acl|cat", -2, NOSCRIPT | ANYTIME, Keys::None, acl_categories),
     help("acl|help"),
-    command("acl|list", 2, OPERATOR, Keys::None, acl_list).text(
-        "6.0.0",
-        "O(1)",
-        "Lists the rules of the users.",
-    ),
-    command("acl|users", 2, OPERATOR, Keys::None, acl_users).text(
-        "6.0.0",
-        "O(1)",
-        "Lists the names of users.",
-    ),
-    command("acl|whoami", 2, NOSCRIPT | ANYTIME, Keys::None, acl_who_am_i).text(
-        "6.0.0",
-        "O(1)",
-        "Returns the user name of the connection.",
-    ),
+    command("acl|list", 2, OPERATOR, Keys::None, acl_list),
+    command("acl|users", 2, OPERATOR, Keys::None, acl_users),
+    command("acl|whoami", 2, NOSCRIPT | ANYTIME, Keys::None, acl_who_am_i),
 ];
 
 static DEBUG: &[Command] = &[
-    command("debug|change-repl-id", 2, OPERATOR, Keys::None, debug_nothing).text(
-        "1.0.0",
-        "O(1)",
-        "No effect: there are no replicas.",
-    ),
+    command("debug|change-repl-id", 2, OPERATOR, Keys::None, debug_nothing),
     help("debug|help"),
-    command("debug|object", 3, OPERATOR, SECOND, debug_object).text(
-        "1.0.0",
-        "O(1)",
-        "Returns internal information about a key.",
-    ),
-    command("debug|set-active-expire", 3, OPERATOR, Keys::None, debug_active_expire).text(
-        "1.0.0",
-        "O(1)",
-        "Enables or disables background reclamation of expired records.",
-    ),
-    command("debug|sleep", 3, OPERATOR, Keys::None, debug_sleep).text(
-        "1.0.0",
-        "O(1)",
-        "Replies after a delay of at most five seconds. Other clients are not delayed.",
-    ),
+    command("debug|object", 3, OPERATOR, SECOND, debug_object),
+    command("debug|set-active-expire", 3, OPERATOR, Keys::None, debug_active_expire),
+    command("debug|sleep", 3, OPERATOR, Keys::None, debug_sleep),
 ];
 
 static LATENCY: &[Command] = &[
-    command("latency|doctor", 2, OPERATOR, Keys::None, latency_doctor).text(
-        "2.8.13",
-        "O(1)",
-        "Returns a report on latency spikes.",
-    ),
-    command("latency|graph", 3, OPERATOR, Keys::None, latency_graph).text(
-        "2.8.13",
-        "O(1)",
-        "Returns a graph of the latency spikes of an event.",
-    ),
+    command("latency|doctor", 2, OPERATOR, Keys::None, latency_doctor),
+    command("latency|graph", 3, OPERATOR, Keys::None, latency_graph),
     help("latency|help"),
-    command("latency|histogram", -2, OPERATOR, Keys::None, latency_histogram).text(
-        "7.0.0",
-        "O(N) where N is the number of commands",
-        "Returns latency histograms of commands.",
-    ),
-    command("latency|history", 3, OPERATOR, Keys::None, latency_history).text(
-        "2.8.13",
-        "O(1)",
-        "Returns the latency spikes of an event.",
-    ),
-    command("latency|latest", 2, OPERATOR, Keys::None, latency_latest).text(
-        "2.8.13",
-        "O(1)",
-        "Returns the latest latency spike of each event.",
-    ),
-    command("latency|reset", -2, OPERATOR, Keys::None, latency_reset).text(
-        "2.8.13",
-        "O(1)",
-        "Clears the recorded latency spikes.",
-    ),
+    command("latency|histogram", -2, OPERATOR, Keys::None, latency_histogram),
+    command("latency|history", 3, OPERATOR, Keys::None, latency_history),
+    command("latency|latest", 2, OPERATOR, Keys::None, latency_latest),
+    command("latency|reset", -2, OPERATOR, Keys::None, latency_reset),
 ];
 
 /// Returns the latency samples of the event that argument 2 names.
@@ -450,7 +337,7 @@ fn acl_list(call: &mut Call<'_>) -> Done {
 
 /// `ACL CAT [category]`.
 fn acl_categories(call: &mut Call<'_>) -> Done {
-    let all = table::commands().flat_map(|(family, command)| {
+    let all = commands().flat_map(|(family, command)| {
         std::iter::once(command).chain(command.subcommands).map(move |command| (family, command))
     });
     let all = all

@@ -1,8 +1,8 @@
 //! `CLUSTER SLOT-STATS`: the number of keys of each slot on this server. Other metrics of slots are
 //! not measured, as in a Valkey without `cluster-slot-stats-enabled`.
 
-use super::cluster::{refuse_if_alone, slot_ranges};
 use super::migrate::slot_range;
+use super::slots::{refuse_if_alone, slot_ranges};
 use super::{Call, Done, Refusal, Undone, parse_integer, refused, uppercase_is};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -1,47 +1,24 @@
 //! `SLOWLOG`, and Valkey's newer `COMMANDLOG`, which also has logs of large requests and large
 //! replies. Those two logs are always empty here.
 
+use super::command::{Command, Keys, command};
+use super::help::help;
 use super::server::OPERATOR;
-use super::table::{Command, Keys, command, help};
 use super::{Call, Done, Refusal, Undone, parse_integer, refused};
 use crate::operators::lock;
 
 pub(super) static SLOWLOG: &[Command] = &[
-    command("slowlog|get", -2, OPERATOR, Keys::None, get).text(
-        "2.2.12",
-        "O(N) where N is the number of entries",
-        "Returns entries of the slow log.",
-    ),
+    command("slowlog|get", -2, OPERATOR, Keys::None, get),
     help("slowlog|help"),
-    command("slowlog|len", 2, OPERATOR, Keys::None, len).text(
-        "2.2.12",
-        "O(1)",
-        "Returns the number of entries in the slow log.",
-    ),
-    command("slowlog|reset", 2, OPERATOR, Keys::None, reset).text(
-        "2.2.12",
-        "O(N) where N is the number of entries",
-        "Clears the slow log.",
-    ),
+    command("slowlog|len", 2, OPERATOR, Keys::None, len),
+    command("slowlog|reset", 2, OPERATOR, Keys::None, reset),
 ];
 
 pub(super) static COMMANDLOG: &[Command] = &[
-    command("commandlog|get", 4, OPERATOR, Keys::None, get_of_kind).text(
-        "8.1.0",
-        "O(N) where N is the number of entries",
-        "Returns entries of the slow log.",
-    ),
+    command("commandlog|get", 4, OPERATOR, Keys::None, get_of_kind),
     help("commandlog|help"),
-    command("commandlog|len", 3, OPERATOR, Keys::None, len_of_kind).text(
-        "8.1.0",
-        "O(1)",
-        "Returns the number of entries in the slow log.",
-    ),
-    command("commandlog|reset", 3, OPERATOR, Keys::None, reset_of_kind).text(
-        "8.1.0",
-        "O(N) where N is the number of entries",
-        "Clears the slow log.",
-    ),
+    command("commandlog|len", 3, OPERATOR, Keys::None, len_of_kind),
+    command("commandlog|reset", 3, OPERATOR, Keys::None, reset_of_kind),
 ];
 
 /// `SLOWLOG GET [count]`.

@@ -1,10 +1,10 @@
 //! Commands on whole values.
 
+use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::command::{ALL, Family, Keys, ONE, PAIRS, command};
 use super::set_options::{Dialect, Expiry, SetCondition, SetOptions, expire_at};
-use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{ALL, Family, Keys, ONE, PAIRS, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
-use crate::data::Found;
+use crate::operators::counts::Found;
 use store::{Changes, Key, Need};
 use types::UnixMillis;
 
@@ -12,71 +12,19 @@ pub(super) static FAMILY: Family = Family {
     group: "string",
     category: Some("@string"),
     commands: &[
-        command("delifeq", 3, WRITE | FAST, ONE, delifeq).text(
-            "9.0.0",
-            "O(1)",
-            "Deletes a key if it has the given value.",
-        ),
-        command("get", 2, READONLY | FAST, ONE, get).text(
-            "1.0.0",
-            "O(1)",
-            "Returns the value of a key.",
-        ),
-        command("getdel", 2, WRITE | FAST, ONE, getdel).text(
-            "6.2.0",
-            "O(1)",
-            "Returns the value of a key and deletes the key.",
-        ),
-        command("getex", -2, WRITE | FAST, ONE, getex).text(
-            "6.2.0",
-            "O(1)",
-            "Returns the value of a key and changes its expiration time.",
-        ),
-        command("getset", 3, WRITE | DENYOOM | FAST, ONE, getset).text(
-            "1.0.0",
-            "O(1)",
-            "Sets the value of a key and returns the old value.",
-        ),
-        command("mget", -2, READONLY | FAST, ALL, mget).text(
-            "1.0.0",
-            "O(N) where N is the number of keys",
-            "Atomically returns the values of several keys.",
-        ),
-        command("mset", -3, WRITE | DENYOOM, PAIRS, mset).text(
-            "1.0.1",
-            "O(N) where N is the number of keys",
-            "Atomically sets the values of several keys.",
-        ),
-        command("msetex", -4, WRITE | DENYOOM, Keys::CountedPairs, msetex).text(
-            "9.1.0",
-            "O(N) where N is the number of keys",
-            "Atomically sets the values of several keys, with a common expiration time.",
-        ),
-        command("msetnx", -3, WRITE | DENYOOM, PAIRS, msetnx).text(
-            "1.0.1",
-            "O(N) where N is the number of keys",
-            "Atomically sets the values of several keys if none of them exists.",
-        ),
-        command("psetex", 4, WRITE | DENYOOM, ONE, psetex).text(
-            "2.6.0",
-            "O(1)",
-            "Sets the value of a key and its time to live in milliseconds.",
-        ),
-        command("set", -3, WRITE | DENYOOM, ONE, set).text(
-            "1.0.0",
-            "O(1)",
-            "Sets the value of a key.",
-        ),
-        command("setex", 4, WRITE | DENYOOM, ONE, setex).text(
-            "2.0.0",
-            "O(1)",
-            "Sets the value of a key and its time to live in seconds.",
-        ),
-        command("setnx", 3, WRITE | DENYOOM | FAST, ONE, setnx).text(
-            "1.0.0",
-            "O(1)",
-            "Sets the value of a key if it does not exist.",
-        ),
+        command("delifeq", 3, WRITE | FAST, ONE, delifeq),
+        command("get", 2, READONLY | FAST, ONE, get),
+        command("getdel", 2, WRITE | FAST, ONE, getdel),
+        command("getex", -2, WRITE | FAST, ONE, getex),
+        command("getset", 3, WRITE | DENYOOM | FAST, ONE, getset),
+        command("mget", -2, READONLY | FAST, ALL, mget),
+        command("mset", -3, WRITE | DENYOOM, PAIRS, mset),
+        command("msetex", -4, WRITE | DENYOOM, Keys::CountedPairs, msetex),
+        command("msetnx", -3, WRITE | DENYOOM, PAIRS, msetnx),
+        command("psetex", 4, WRITE | DENYOOM, ONE, psetex),
+        command("set", -3, WRITE | DENYOOM, ONE, set),
+        command("setex", 4, WRITE | DENYOOM, ONE, setex),
+        command("setnx", 3, WRITE | DENYOOM | FAST, ONE, setnx),
     ],
 };
 

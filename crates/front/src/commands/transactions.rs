@@ -3,160 +3,102 @@
 //! The front end collects them in a [`QueuedTransaction`]. `EXEC` runs them on copies of their
 //! records (see [`crate::data`]). In a cluster, all keys of a transaction are in one slot.
 
-use super::table::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE};
-use super::table::{ALL, Family, Keys, command};
-use super::{CROSS_SLOT, Call, Command, Done, Past, Refusal, Undone, refused};
+use super::command::flag::{
+    ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE,
+};
+use super::command::{ALL, Family, Keys, command};
+use super::{
+    CROSS_SLOT, Call, Command, Done, Past, QueuedTransaction, Refusal, Undone, Watched, refused,
+};
 use crate::data::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
 use node::Node;
-use resp::{OwnedRequest, ReplyWriter};
-use std::collections::{BTreeMap, HashSet};
+use resp::{BorrowedRequest, OwnedRequest, ReplyWriter};
+use std::collections::HashSet;
 use std::time::Duration;
 use store::{Key, Need, Record, Stall};
-use types::{Slot, TableId, Version};
+use types::{TableId, Version};
 
 pub(super) static FAMILY: Family = Family {
     group: "transactions",
     category: Some("@transaction"),
     commands: &[
-        command("discard", 1, CONTROL | FAST | ENDS_MULTI, Keys::Unnamed, discard).text(
-            "2.0.0",
-            "O(N) where N is the number of commands",
-            "Discards the queued transaction.",
-        ),
-        command("exec", 1, NOSCRIPT | ANYTIME | ENDS_MULTI, Keys::Unnamed, exec).text(
-            "1.2.0",
-            "sum of the complexities of its commands",
-            "Executes the transaction atomically.",
-        ),
-        command("multi", 1, CONTROL | FAST | NO_MULTI, Keys::None, multi).text(
-            "1.2.0",
-            "O(1)",
-            "Starts a transaction.",
-        ),
-        command("unwatch", 1, CONTROL | FAST, Keys::Unnamed, unwatch).text(
-            "2.2.0",
-            "O(1)",
-            "Stops watching all keys.",
-        ),
-        command("watch", -2, CONTROL | FAST | NO_MULTI, ALL, watch).text(
-            "2.2.0",
-            "O(N) where N is the number of keys",
-            "Aborts the next transaction if one of the keys changes before EXEC.",
-        ),
+        command("discard", 1, CONTROL | FAST | ENDS_MULTI, Keys::Unnamed, discard),
+        command("exec", 1, NOSCRIPT | ANYTIME | ENDS_MULTI, Keys::Unnamed, exec),
+        command("multi", 1, CONTROL | FAST | NO_MULTI, Keys::None, multi),
+        command("unwatch", 1, CONTROL | FAST, Keys::Unnamed, unwatch),
+        command("watch", -2, CONTROL | FAST | NO_MULTI, ALL, watch),
     ],
 };
 
 const CONTROL: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
 
-/// The commands between `MULTI` and `EXEC`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct QueuedTransaction {
-    requests: Vec<OwnedRequest>,
-    bytes: usize,
-    /// In a cluster, the slot of the first key.
-    slot: Option<Slot>,
-    /// True if a command was refused when it was queued, so that `EXEC` will fail.
-    is_broken: bool,
-    /// True if one of the commands changes data.
-    writes: bool,
-}
-
-/// Watched keys, with their versions (`None`: absent). A change makes a transaction fail.
-pub(crate) type Watched = BTreeMap<(TableId, Box<[u8]>), Option<Version>>;
-
-/// Most commands of a transaction, and most bytes of their requests.
-const REQUESTS_MAX: usize = 1 << 17;
-const BYTES_MAX: usize = 64 << 20;
-
 /// Most attempts of a transaction in one turn.
 const TRIES: usize = 8;
 
-impl QueuedTransaction {
-    /// Adds a command, or returns why it is not allowed, which makes the transaction fail.
-    pub(crate) fn add(
-        &mut self,
-        command: Result<&Command, String>,
-        request: resp::BorrowedRequest<'_>,
-        node: &Node,
-    ) -> Result<(), String> {
-        let writes = command.as_ref().is_ok_and(|command| command.has(WRITE));
-        let added = command.and_then(|command| self.check(command, request, node));
-        match &added {
-            Ok(()) => {
-                let request = request.to_owned();
-                self.bytes += request.held_bytes();
-                self.requests.push(request);
-                self.writes |= writes;
-            }
-            Err(_) => self.is_broken = true,
-        }
-        added
+/// Adds a command to a transaction, or returns why it is not allowed, which makes the transaction
+/// fail.
+pub(crate) fn queue_command(
+    transaction: &mut QueuedTransaction,
+    command: Result<&Command, String>,
+    request: BorrowedRequest<'_>,
+    node: &Node,
+) -> Result<(), String> {
+    let writes = command.as_ref().is_ok_and(|command| command.has(WRITE));
+    let checked = command.and_then(|command| check(transaction, command, request, node));
+    match &checked {
+        Ok(()) => transaction.push(request, writes),
+        Err(_) => transaction.fail(),
     }
+    checked
+}
 
-    /// Marks the transaction as failed, because a command could not be added.
-    pub(crate) fn fail(&mut self) {
-        self.is_broken = true;
+fn check(
+    transaction: &mut QueuedTransaction,
+    command: &Command,
+    request: BorrowedRequest<'_>,
+    node: &Node,
+) -> Result<(), String> {
+    if !command.takes(request.len()) {
+        return Err(Refusal::Arity.text(command.name).into_owned());
     }
+    // Copies contain only named keys of one database, so commands that need others are refused.
+    let looks_around = command.keys == Keys::Unnamed && !command.has(ALONE);
+    if command.has(NO_MULTI) || looks_around || command.name == "select" {
+        let name = command.name;
+        return Err(format!("ERR Command '{name}' not allowed inside a transaction"));
+    }
+    if transaction.is_full() {
+        return Err("ERR the transaction is too large".into());
+    }
+    if !node.is_cluster() {
+        return Ok(());
+    }
+    for key in keys_named(command, request) {
+        if !transaction.is_in_slot(types::slot_of(key)) {
+            return Err(CROSS_SLOT.text(command.name).into_owned());
+        }
+    }
+    // If its first key is not here, redirect the client with the whole transaction.
+    match keys_named(command, request).next().and_then(|key| node.redirection(key)) {
+        Some(moved) => Err(moved),
+        None => Ok(()),
+    }
+}
 
-    /// Returns the number of collected commands.
-    pub(crate) fn len(&self) -> usize {
-        self.requests.len()
-    }
-
-    /// Returns whether one of the commands changes data.
-    pub(crate) fn writes(&self) -> bool {
-        self.writes
-    }
-
-    fn check(
-        &mut self,
-        command: &Command,
-        request: resp::BorrowedRequest<'_>,
-        node: &Node,
-    ) -> Result<(), String> {
-        if !command.takes(request.len()) {
-            return Err(Refusal::Arity.text(command).into_owned());
-        }
-        // Copies contain only named keys of one database, so commands that need others are refused.
-        let looks_around = command.keys == Keys::Unnamed && !command.has(ALONE);
-        if command.has(NO_MULTI) || looks_around || command.name == "select" {
-            let name = command.name;
-            return Err(format!("ERR Command '{name}' not allowed inside a transaction"));
-        }
-        if self.requests.len() == REQUESTS_MAX || self.bytes >= BYTES_MAX {
-            return Err("ERR the transaction is too large".into());
-        }
-        if !node.is_cluster() {
-            return Ok(());
-        }
-        for key in keys_named(command, request) {
-            let slot = types::slot_of(key);
-            if *self.slot.get_or_insert(slot) != slot {
-                return Err(CROSS_SLOT.text(command).into_owned());
-            }
-        }
-        // If its first key is not here, redirect the client with the whole transaction.
-        match keys_named(command, request).next().and_then(|key| node.redirection(key)) {
-            Some(moved) => Err(moved),
-            None => Ok(()),
-        }
-    }
-
-    fn first_key(&self) -> Option<&[u8]> {
-        let requests = self.requests.iter().map(OwnedRequest::request);
-        requests
-            .flat_map(|request| {
-                let command = Command::of(request.name(), request.get(1)).ok();
-                command.and_then(|command| keys_named(command, request).next())
-            })
-            .next()
-    }
+fn first_key(transaction: &QueuedTransaction) -> Option<&[u8]> {
+    let requests = transaction.requests().iter().map(OwnedRequest::request);
+    requests
+        .flat_map(|request| {
+            let command = Command::of(request.name(), request.get(1)).ok();
+            command.and_then(|command| keys_named(command, request).next())
+        })
+        .next()
 }
 
 fn keys_named<'r>(
     command: &Command,
-    request: resp::BorrowedRequest<'r>,
+    request: BorrowedRequest<'r>,
 ) -> impl Iterator<Item = &'r [u8]> + use<'r> {
     let positions = command.key_positions(request.len(), request.get(1));
     positions.filter_map(move |at| request.get(at))
@@ -208,7 +150,7 @@ fn exec(call: &mut Call<'_>) -> Done {
     let transaction = call.transaction.ok_or_else(|| refused("ERR EXEC without MULTI"))?;
     let outcome = match run(call, transaction) {
         Err(Undone::Stall(Stall::NotOwned)) => {
-            let key = transaction.first_key();
+            let key = first_key(transaction);
             match key.and_then(|key| call.backend.engine.node().redirection(key)) {
                 Some(moved) => Err(refused(moved)),
                 None => Err(Undone::Stall(Stall::Held)),
@@ -224,7 +166,7 @@ fn exec(call: &mut Call<'_>) -> Done {
 }
 
 fn run(call: &mut Call<'_>, transaction: &QueuedTransaction) -> Done {
-    if transaction.is_broken {
+    if transaction.is_broken() {
         return Err(refused("EXECABORT Transaction discarded because of previous errors."));
     }
     let table = call.session.table;
@@ -273,7 +215,7 @@ fn keys_of<'k>(
     transaction: &'k QueuedTransaction,
     watched: Vec<&'k [u8]>,
 ) -> Vec<Key<'k>> {
-    let requests = transaction.requests.iter().map(OwnedRequest::request);
+    let requests = transaction.requests().iter().map(OwnedRequest::request);
     let named = requests.flat_map(|request| {
         let command = Command::of(request.name(), request.get(1)).ok();
         command.into_iter().flat_map(move |command| keys_named(command, request))
@@ -351,7 +293,7 @@ impl Executed {
         let is_watched = monitors.is_watched();
         let is_slow = is_slow_possible(self.spent, &call.backend.configuration);
         if is_watched || is_slow {
-            let args: Vec<&[u8]> = transaction.requests[self.place].request().iter().collect();
+            let args: Vec<&[u8]> = transaction.requests()[self.place].request().iter().collect();
             let Executed { command, spent, .. } = *self;
             let one = Execution { command, args: &args, session: call.session, wall: call.wall };
             if is_watched {
@@ -367,10 +309,10 @@ impl Executed {
 /// Runs all commands on the engine's copies, and returns their replies.
 fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Vec<Executed>) {
     let mut replies = Vec::new();
-    let mut executed = Vec::with_capacity(transaction.requests.len());
+    let mut executed = Vec::with_capacity(transaction.requests().len());
     let mut begun = call.backend.engine.time_within_turn(call.now);
-    ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests.len());
-    for (place, request) in transaction.requests.iter().enumerate() {
+    ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests().len());
+    for (place, request) in transaction.requests().iter().enumerate() {
         let request = request.request();
         let args: Vec<&[u8]> = request.iter().collect();
         // Unknown commands were refused when they were queued.
@@ -401,7 +343,7 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
                 | Undone::Paused
                 | Undone::Unfinished => NOT_INSIDE,
             };
-            ReplyWriter::new(protocol, &mut replies).error(refusal.text(command).as_bytes());
+            ReplyWriter::new(protocol, &mut replies).error(refusal.text(command.name).as_bytes());
         }
         let end = call.backend.engine.time_within_turn(call.now);
         executed.push(Executed { command, place, spent: end.since(begun), reply: before });

@@ -1,59 +1,21 @@
 //! `WAIT` and `WAITAOF`: reply when this reactor's earlier writes are on enough servers.
 
+use super::command::flag::ALONE;
+use super::command::{Family, Keys, command};
 use super::numbers::parse_integer_within;
-use super::table::flag::ALONE;
-use super::table::{Family, Keys, command};
 use super::{Call, Done, Refusal, Undone, parse_integer, refused};
-use crate::connections::Cause;
+use crate::operators::clients::Unblocked;
 use node::Safety;
 use std::time::Duration;
-use types::Instant;
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
     category: Some("@connection"),
     commands: &[
-        command("wait", 3, ALONE, Keys::Unnamed, wait).text(
-            "3.0.0",
-            "O(1)",
-            "Waits until other servers have earlier writes, and returns how many have them.",
-        ),
-        command("waitaof", 4, ALONE, Keys::Unnamed, wait_for_disks).text(
-            "7.2.0",
-            "O(1)",
-            "Waits until earlier writes are synced to disk, and returns on how many servers.",
-        ),
+        command("wait", 3, ALONE, Keys::Unnamed, wait),
+        command("waitaof", 4, ALONE, Keys::Unnamed, wait_for_disks),
     ],
 };
-
-/// The history of a request that waits for an event that may never occur.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Past {
-    /// Time at which the request began to wait for replicas.
-    pub(crate) began: Option<Instant>,
-    /// Set when `CLIENT UNBLOCK` has ended the wait.
-    pub(crate) unblocked: Option<Unblocked>,
-    /// Number of answers received from the coordinator or the process.
-    pub(crate) answers: usize,
-}
-
-impl Past {
-    /// Records that the request begins to wait.
-    pub(crate) fn record(&mut self, cause: Option<&Cause>, now: Instant) {
-        if let Some(Cause::Replicas(_)) = cause {
-            self.began.get_or_insert(now);
-        }
-    }
-}
-
-/// The way in which `CLIENT UNBLOCK` ends a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unblocked {
-    /// Reply as if the time limit had passed.
-    TimeOut,
-    /// Reply with an error.
-    Error,
-}
 
 /// `WAIT servers milliseconds`.
 fn wait(call: &mut Call<'_>) -> Done {

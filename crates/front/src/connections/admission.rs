@@ -1,7 +1,7 @@
 //! Admission and accounting of commands: checks before the execution, counters and timing after it.
 
-use super::client::ConnectionTurn;
 use super::queue::RequestState;
+use super::turn::{ConnectionTurn, is_short};
 use crate::backend::Backend;
 use crate::commands::{Command, Past, Undone, flag, refused};
 use crate::operators::executions::{Execution, is_slow_possible};
@@ -94,65 +94,6 @@ const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write: fewer b
 /// a backup that does not respond.
 const REPLICAS_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Measures the execution times of consecutive commands of one connection.
-///
-/// Reading the clock costs a tenth of a short command. In a deep pipeline, short commands are
-/// therefore measured in groups, and each counts with the group's average.
-#[derive(Debug, Default)]
-pub(crate) struct Meter {
-    /// Start of the time that no command is charged with yet.
-    since: Option<Instant>,
-    /// Numbers of the commands since then.
-    group: [u16; GROUP_MAX],
-    len: usize,
-}
-
-const GROUP_MAX: usize = 8;
-
-impl Meter {
-    /// Begins to measure a command. A command that may be slow gets a group of its own.
-    #[inline]
-    fn begin(&mut self, command: &Command, backend: &Backend, now: Instant) {
-        if self.since.is_none() {
-            self.since = Some(backend.engine.time_within_turn(now));
-        } else if self.len > 0 && !is_short(command) {
-            self.end_group(backend, now);
-        }
-    }
-
-    /// Charges the commands of the group with their average time. Returns the total.
-    fn end_group(&mut self, backend: &Backend, now: Instant) -> Duration {
-        let end = backend.engine.time_within_turn(now);
-        let spent = self.since.replace(end).map_or(Duration::ZERO, |since| end.since(since));
-        let each = spent / self.len.max(1) as u32;
-        for number in &self.group[..self.len] {
-            backend.counts.of_command(usize::from(*number)).called(each);
-        }
-        self.len = 0;
-        spent
-    }
-
-    /// Ends the group. The time after this call is charged to no command.
-    pub(crate) fn finish(&mut self, backend: &Backend, now: Instant) {
-        if self.len > 0 {
-            self.end_group(backend, now);
-        }
-        self.since = None;
-    }
-}
-
-/// Returns whether a command is fast whatever its arguments are.
-#[inline]
-fn is_short(command: &Command) -> bool {
-    command.has(flag::FAST) || (command.has(flag::DENYOOM) && command.names_one_key())
-}
-
-/// Begins to measure a command.
-#[inline]
-pub(super) fn begin(command: &Command, turn: &mut ConnectionTurn<'_>) {
-    turn.meter.begin(command, turn.backend, turn.now);
-}
-
 /// An answered command.
 pub(super) struct AnsweredCommand<'a> {
     pub(super) command: &'static Command,
@@ -181,14 +122,13 @@ impl AnsweredCommand<'_> {
             self.execution(session, turn).show(backend.node(), monitors);
         }
         let meter = &mut turn.meter;
-        meter.group[meter.len] = self.number as u16;
-        meter.len += 1;
+        meter.add(self.number);
         let is_any_slow = is_slow_possible(Duration::ZERO, &backend.configuration);
-        let is_open = is_short(self.command) && !turn.is_last && meter.len < GROUP_MAX;
+        let is_open = is_short(self.command) && !turn.is_last && !meter.is_full();
         if is_open && !is_any_slow {
             return;
         }
-        let is_one = meter.len == 1;
+        let is_one = meter.is_one();
         let spent = meter.end_group(backend, turn.now);
         if is_one && is_slow_possible(spent, &backend.configuration) {
             self.execution(session, turn).record_slow(spent, backend);

@@ -2,17 +2,17 @@
 
 mod undone;
 
-use super::admission::{self, AnsweredCommand, Meter};
+use super::admission::{self, AnsweredCommand};
 use super::http;
 use super::prefetch::prefetch;
 use super::queue::{ParkedRequest, Queue, RequestState};
 use super::scope::{crosses_slots, scope_of};
-use super::waits::{Cause, WaiterId, Waits};
-use crate::backend::Backend;
+use super::turn::ConnectionTurn;
+use super::waits::{Cause, WaiterId};
 use crate::commands::{
-    CROSS_SLOT, Call, Command, QueuedTransaction, Refusal, Unblocked, Undone, flag,
+    CROSS_SLOT, Call, Command, QueuedTransaction, Refusal, Undone, flag, queue_command,
 };
-use crate::operators::clients::{Facts, Traffic};
+use crate::operators::clients::{Facts, Traffic, Unblocked};
 use crate::operators::pause::Paused;
 use crate::session::Session;
 use planted::Bug;
@@ -20,8 +20,8 @@ use resp::{BorrowedRequest, ReplyWriter, RequestLimits, RequestParser};
 use settings::ServerConfiguration;
 use std::sync::Arc;
 use types::ConnectionId;
+use types::Instant;
 use types::limits::CLIENT_BACKLOG_MAX;
-use types::{Instant, UnixMillis};
 use wire::control::Answer;
 
 /// Longest argument that is skipped and refused (Valkey's `proto-max-bulk-len`), in bytes.
@@ -43,29 +43,6 @@ fn limits(configuration: &ServerConfiguration, is_authenticated: bool) -> Reques
             let (bulk_bytes_max, skipped_bytes_max) = (16 << 10, 16 << 10);
             RequestLimits { bulk_bytes_max, skipped_bytes_max, arguments_max: 10, ..all }
         }
-    }
-}
-
-/// State shared by all executions of one call.
-pub(crate) struct ConnectionTurn<'t> {
-    pub(crate) backend: &'t mut Backend,
-    pub(crate) waits: &'t mut Waits,
-    pub(crate) now: Instant,
-    pub(crate) wall: UnixMillis,
-    pub(crate) meter: Meter,
-    /// True if no more input follows the current request.
-    pub(crate) is_last: bool,
-}
-
-impl<'t> ConnectionTurn<'t> {
-    /// Returns the state for requests of one connection, before the first is executed.
-    pub(crate) fn new(
-        backend: &'t mut Backend,
-        waits: &'t mut Waits,
-        now: Instant,
-        wall: UnixMillis,
-    ) -> ConnectionTurn<'t> {
-        ConnectionTurn { backend, waits, now, wall, meter: Meter::default(), is_last: true }
     }
 }
 
@@ -404,7 +381,7 @@ impl Conversation {
             let args: Vec<&[u8]> = request.iter().collect();
             unknown.text(&args)
         });
-        let added = transaction.add(known, request, node);
+        let added = queue_command(transaction, known, request, node);
         let mut reply = Vec::new();
         let mut writer = ReplyWriter::new(self.session.protocol, &mut reply);
         match added {
@@ -568,7 +545,7 @@ impl Conversation {
                 return ExecutionOutcome::Replied;
             }
         };
-        admission::begin(command, turn);
+        turn.begin(command);
         let number = command.number();
         self.session.command = Some(number as u16);
         let admitted = match command.takes(args.len()) {

@@ -5,7 +5,7 @@
 //! body lines are executed. Every such request has a line that begins with `POST` or `Host:`, so
 //! the server closes the connection there, as Redis does since 3.2.7.
 
-use super::client::ConnectionTurn;
+use super::turn::ConnectionTurn;
 use crate::session::Session;
 
 /// Returns whether a request of this name is a line of an HTTP request.

@@ -14,8 +14,10 @@ mod http;
 mod prefetch;
 mod queue;
 mod scope;
+mod turn;
 mod waits;
 
-pub(crate) use client::{ConnectionAction, ConnectionTurn, RedisClient};
+pub(crate) use client::{ConnectionAction, RedisClient};
 pub(crate) use prefetch::prefetch_clients;
+pub(crate) use turn::ConnectionTurn;
 pub(crate) use waits::{Cause, WaiterId, Waits};

@@ -2,7 +2,6 @@
 //! facts about it, and all reactors may read them.
 
 use super::lock;
-use crate::commands::Unblocked;
 use crossbeam_utils::CachePadded;
 use resp::Protocol;
 use std::collections::BTreeMap;
@@ -31,6 +30,15 @@ pub(crate) struct Facts {
     is_killed: AtomicBool,
     /// A `CLIENT UNBLOCK` that the client's reactor has not processed yet.
     unblocked: Mutex<Option<Unblocked>>,
+}
+
+/// The way in which `CLIENT UNBLOCK` ends a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unblocked {
+    /// Reply as if the time limit had passed.
+    TimeOut,
+    /// Reply with an error.
+    Error,
 }
 
 /// Names that a client has given itself.

@@ -5,12 +5,12 @@
 //! is exact, but the numbers may be from different moments. A reset replaces all counters together.
 
 use super::lock;
-use crate::data::Found;
 use node::Background;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+use store::Record;
 
 /// A counter written by a single thread.
 #[derive(Debug, Default)]
@@ -29,6 +29,34 @@ impl Counter {
 
 /// Upper bound of the numbers of commands and subcommands.
 pub(crate) const COMMANDS_MAX: usize = 512;
+
+/// Results of commands that `INFO` counts: keys read that existed, keys read that did not, and keys
+/// deleted by an expiry in the past.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) expired: u64,
+}
+
+impl Found {
+    /// Returns the counts for one key that was read.
+    #[inline]
+    pub(crate) fn key(exists: bool) -> Found {
+        Found { hits: u64::from(exists), misses: u64::from(!exists), expired: 0 }
+    }
+
+    /// Returns the counts for keys that were read, given their records.
+    pub(crate) fn keys(records: &[Option<Record<'_>>]) -> Found {
+        let hits = records.iter().flatten().count();
+        Found { hits: hits as u64, misses: (records.len() - hits) as u64, expired: 0 }
+    }
+
+    /// Returns the counts for keys that were deleted by an expiry in the past.
+    pub(crate) fn expired(count: u64) -> Found {
+        Found { expired: count, ..Found::default() }
+    }
+}
 
 /// The counters of one reactor.
 #[derive(Debug)]

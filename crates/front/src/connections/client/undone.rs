@@ -20,7 +20,7 @@ impl Conversation {
         let mut reply = ReplyWriter::new(self.session.protocol, out);
         match undone {
             Undone::Refused(refusal) => {
-                reply.error(refusal.text(command).as_bytes());
+                reply.error(refusal.text(command.name).as_bytes());
                 ExecutionOutcome::Replied
             }
             Undone::Ask(ask) => match turn.backend.engine.ask(ask) {
@@ -34,11 +34,11 @@ impl Conversation {
                 ExecutionOutcome::Wait(Cause::Memory)
             }
             Undone::Stall(Stall::OutOfMemory) => {
-                reply.error(Refusal::OutOfMemory.text(command).as_bytes());
+                reply.error(Refusal::OutOfMemory.text(command.name).as_bytes());
                 ExecutionOutcome::Replied
             }
             Undone::Stall(Stall::TooLarge) => {
-                reply.error(Refusal::TooLarge.text(command).as_bytes());
+                reply.error(Refusal::TooLarge.text(command.name).as_bytes());
                 ExecutionOutcome::Replied
             }
             Undone::Begin(job) => match turn.backend.begin(job) {

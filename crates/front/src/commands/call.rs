@@ -1,0 +1,65 @@
+//! The execution of a command: its arguments, and access to data, connection and reply.
+
+use super::queued::QueuedTransaction;
+use super::refusal::Done;
+use super::resumption::{KeyspaceScan, Past};
+use crate::backend::Backend;
+use crate::session::Session;
+use planted::Bug;
+use resp::ReplyWriter;
+use store::Key;
+use types::{Instant, UnixMillis};
+use wire::control::Answer;
+
+/// One execution of one command.
+pub(crate) struct Call<'a> {
+    /// The command's name and its arguments.
+    pub(crate) args: &'a [&'a [u8]],
+    /// The answer to an earlier [`super::Undone::Ask`] or [`super::Undone::Begin`] of the same
+    /// request.
+    pub(crate) answer: Option<&'a Answer>,
+    /// The transaction that `EXEC` executes.
+    pub(crate) transaction: Option<&'a QueuedTransaction>,
+    /// The request's past executions.
+    pub(crate) past: Past,
+    /// Position at which an earlier execution of the same request stopped, if it takes several.
+    pub(crate) scan: &'a mut Option<KeyspaceScan>,
+    /// This reactor's access to the data.
+    pub(crate) backend: &'a mut Backend,
+    /// The connection's state.
+    pub(crate) session: &'a mut Session,
+    /// Writer of the reply.
+    pub(crate) reply: ReplyWriter<'a>,
+    /// The turn's time.
+    pub(crate) now: Instant,
+    /// The turn's wall-clock time.
+    pub(crate) wall: UnixMillis,
+}
+
+impl<'a> Call<'a> {
+    /// Returns the key at this position, with its hash.
+    pub(crate) fn key(&self, position: usize) -> Key<'a> {
+        let bytes = self.args[position];
+        Key { hash: self.backend.engine.hash(bytes), bytes }
+    }
+
+    /// Returns the time from which a relative expiry of these keys counts. It is the range's clock,
+    /// by which their expiry will be judged; with several ranges, the latest clock, so that no key
+    /// expires early. The clock is read now, not at the start of the turn, because a time to live
+    /// must not begin before the request was sent.
+    pub(crate) fn clock_of(&self, keys: &[Key<'_>]) -> UnixMillis {
+        if planted::is(Bug::LifeFromWallClock) {
+            return self.wall;
+        }
+        self.backend.engine.refresh_clock(self.now);
+        let worker = &self.backend.engine.worker;
+        let clocks = keys.iter().map(|key| worker.clock_at(key.hash));
+        clocks.max().unwrap_or_else(|| worker.store().clock())
+    }
+
+    /// Replies `OK`.
+    pub(crate) fn ok(&mut self) -> Done {
+        self.reply.simple("OK");
+        Ok(())
+    }
+}
