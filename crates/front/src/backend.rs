@@ -34,6 +34,7 @@ impl Backend {
     }
 
     /// Returns the state that the reactors of the server share.
+    #[inline]
     pub(crate) fn node(&self) -> &Node {
         self.engine.node()
     }

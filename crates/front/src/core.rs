@@ -90,16 +90,19 @@ impl Core {
     }
 
     /// Returns the engine, where store and protocols meet.
+    #[inline]
     pub fn engine(&self) -> &Engine {
         &self.backend.engine
     }
 
     /// Returns the engine. The driver sends the messages in its outbox.
+    #[inline]
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.backend.engine
     }
 
     /// Returns the start time of this turn.
+    #[inline]
     pub fn now(&self) -> Instant {
         self.now
     }

@@ -65,6 +65,7 @@ impl Session {
     }
 
     /// Returns the connection's number, which is unique on this server and never reused.
+    #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.facts.id
     }
@@ -92,6 +93,7 @@ impl Session {
 
     /// Returns whether to send the reply to the request that was just parsed or executed. Must be
     /// called exactly once per request, because `CLIENT REPLY SKIP` counts requests.
+    #[inline]
     pub(crate) fn takes_reply(&mut self) -> bool {
         match self.replies {
             Replies::All => true,

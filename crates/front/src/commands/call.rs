@@ -38,6 +38,7 @@ pub(crate) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Returns the key at this position, with its hash.
+    #[inline]
     pub(crate) fn key(&self, position: usize) -> Key<'a> {
         let bytes = self.args[position];
         Key { hash: self.backend.engine.hash(bytes), bytes }
@@ -58,6 +59,7 @@ impl<'a> Call<'a> {
     }
 
     /// Replies `OK`.
+    #[inline]
     pub(crate) fn ok(&mut self) -> Done {
         self.reply.simple("OK");
         Ok(())

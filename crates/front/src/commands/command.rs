@@ -134,6 +134,7 @@ pub(crate) struct Family {
 
 impl Command {
     /// Returns whether the command names exactly one key.
+    #[inline]
     pub(crate) fn names_one_key(&self) -> bool {
         self.keys == ONE
     }
@@ -150,11 +151,13 @@ impl Command {
     }
 
     /// Returns whether all of these bits of [`flag`] are set.
+    #[inline]
     pub(crate) fn has(&self, flags: u16) -> bool {
         self.flags & flags == flags
     }
 
     /// Returns whether the command accepts this number of arguments, its name included.
+    #[inline]
     pub(crate) fn takes(&self, arguments: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
         if self.arity >= 0 { arguments == least } else { arguments >= least }

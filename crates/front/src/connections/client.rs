@@ -121,11 +121,13 @@ impl RedisClient {
     }
 
     /// Returns whether the client is not read because all requests are paused.
+    #[inline]
     pub(crate) fn is_paused(&self) -> bool {
         self.is_paused
     }
 
     /// Returns whether the client is in `MONITOR` mode.
+    #[inline]
     pub(crate) fn is_monitor(&self) -> bool {
         self.conversation.session.is_monitor
     }

@@ -94,11 +94,13 @@ const REQUESTS_MAX: usize = 1024;
 const BYTES_MAX: usize = 1 << 20;
 
 impl Queue {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
     /// Returns whether the connection must not be read for now.
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.requests.len() >= REQUESTS_MAX || self.bytes >= BYTES_MAX || self.ends_alone()
     }
@@ -244,18 +246,18 @@ impl Queue {
                 key_queue.remove(at);
             }
             match key_queue.front().copied() {
-                Some(next) => self.note_if_due(next),
+                Some(next) => self.mark_if_runnable(next),
                 None => drop(self.key_queues.remove(&key)),
             }
         }
         if self.barriers.remove(&number) {
             let end = self.first + self.requests.len() as u64;
             let next_barrier = self.barriers.range(number..).next().copied();
-            (number + 1..next_barrier.unwrap_or(end)).for_each(|next| self.note_if_due(next));
+            (number + 1..next_barrier.unwrap_or(end)).for_each(|next| self.mark_if_runnable(next));
         }
     }
 
-    fn note_if_due(&mut self, number: u64) {
+    fn mark_if_runnable(&mut self, number: u64) {
         let Some(at) = self.place(number) else { return };
         if let Some(Unfinished::Waiting(waiting)) = self.requests.get(at)
             && waiting.cause.is_none()

@@ -19,6 +19,7 @@ pub(crate) struct ConnectionTurn<'t> {
 
 impl<'t> ConnectionTurn<'t> {
     /// Returns the state for requests of one connection, before the first is executed.
+    #[inline]
     pub(crate) fn new(
         backend: &'t mut Backend,
         waits: &'t mut Waits,
@@ -93,6 +94,7 @@ impl Meter {
     }
 
     /// Ends the group. The time after this call is charged to no command.
+    #[inline]
     pub(crate) fn finish(&mut self, backend: &Backend, now: Instant) {
         if self.len > 0 {
             self.end_group(backend, now);

@@ -227,17 +227,20 @@ impl Waits {
     }
 
     /// Returns whether a request waits for the end of a pause.
+    #[inline]
     pub(crate) fn has_paused(&self) -> bool {
         !self.paused.is_empty()
     }
 
     /// Returns the number of requests that wait for memory.
+    #[inline]
     pub(crate) fn waiting_for_memory(&self) -> usize {
         self.memory.len()
     }
 
     /// Returns whether to retry requests that wait for memory. `has_news`: some is free, or none
     /// will be.
+    #[inline]
     pub(crate) fn is_memory_due(&self, has_news: bool) -> bool {
         !self.memory.is_empty() && (has_news || self.has_memory_left)
     }
@@ -279,6 +282,7 @@ impl Waits {
     }
 
     /// Returns whether the next turn has requests to retry.
+    #[inline]
     pub(crate) fn has_turn(&self) -> bool {
         !self.turn.is_empty()
     }
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_of_requests_that_were_given_up_do_not_pile_up() {
+    fn waiters_of_requests_that_were_given_up_do_not_pile_up() {
         let mut waits = Waits::default();
         let living = waiter(0);
         waits.add(living, &Cause::Missing(TableId(0), vec![KeyHash(1)]));

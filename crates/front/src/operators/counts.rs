@@ -17,6 +17,7 @@ use store::Record;
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
