@@ -40,7 +40,7 @@ const PAUSE_REFUSED: Duration = Duration::from_secs(5);
 /// Time limit for establishing the connection ...
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// ... and for connection, handshake and welcome together.
-const GREETING_MAX: Duration = Duration::from_secs(2);
+const JOIN_MAX: Duration = Duration::from_secs(2);
 /// Most messages that wait to be sent: far more than a server sends in one second.
 const WAITING_MAX: usize = 65_536;
 
@@ -170,17 +170,17 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
 
     /// Runs one connection from beginning to end.
     async fn attempt(&mut self) -> JoinOutcome {
-        let joined = timeout(GREETING_MAX, self.greet()).await;
+        let joined = timeout(JOIN_MAX, self.connect_and_join()).await;
         match joined.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((reader, writer, true)) => {
-                if let Err(error) = self.converse(reader, writer).await {
+                if let Err(error) = self.exchange_messages(reader, writer).await {
                     tracing::info!(%error, "connection to the coordinator closed");
                 }
                 JoinOutcome::Joined
             }
             Ok((_, _, false)) => JoinOutcome::Refused,
             Err(error) => {
-                self.note_trouble(&error);
+                self.record_trouble(&error);
                 match error.kind() {
                     // Report a wrong cluster key at once to the operator who starts the server.
                     io::ErrorKind::PermissionDenied if !self.has_joined => {
@@ -195,7 +195,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
     }
 
     /// Records why an attempt failed. A refusal needs an operator, so it is logged once.
-    fn note_trouble(&self, error: &io::Error) {
+    fn record_trouble(&self, error: &io::Error) {
         let text = Some(error.to_string());
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if error.kind() == io::ErrorKind::PermissionDenied && *trouble != text {
@@ -207,16 +207,16 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
     }
 
     /// Connects and joins. The returned flag is false if the coordinator has refused the join.
-    async fn greet(&mut self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf, bool)> {
+    async fn connect_and_join(&mut self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf, bool)> {
         let stream = timeout(CONNECT_MAX, TcpStream::connect(&self.coordinator)).await??;
         stream.set_nodelay(true)?;
         runtime::limit_unacknowledged(&stream)?;
         let (mut reader, mut writer) = stream.into_split();
-        self.prove(&mut reader, &mut writer).await?;
+        self.authenticate(&mut reader, &mut writer).await?;
         writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))?).await?;
         let mut is_described = false;
-        let greeting = loop {
-            match read_greeting(&mut reader).await? {
+        let answer = loop {
+            match read_before_welcome(&mut reader).await? {
                 Some(FromCoordinator::Mark(mark)) => raise(&mut self.join.mark, mark),
                 // This may take long: report the reason to the caller that waits for the welcome.
                 Some(waiting @ FromCoordinator::Waiting { .. }) if !self.has_joined => {
@@ -235,7 +235,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
                 None => {}
             }
         };
-        match &greeting {
+        match &answer {
             FromCoordinator::Welcome { server, cluster, .. } => {
                 let number = (*cluster, *server);
                 if self.join.rejoin.is_some_and(|known| known != number) {
@@ -253,7 +253,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
             }
             FromCoordinator::Rejected { reason, .. } => {
                 tracing::error!(reason, "coordinator rejected this server");
-                (self.on_message)(greeting);
+                (self.on_message)(answer);
                 return Ok((reader, writer, false));
             }
             other => {
@@ -263,7 +263,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
             }
         };
         if !std::mem::replace(&mut self.has_joined, true) {
-            (self.on_message)(greeting);
+            (self.on_message)(answer);
         }
         if let Some(mark) = self.join.mark {
             (self.on_message)(FromCoordinator::Mark(mark));
@@ -286,7 +286,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
     }
 
     /// Runs the handshake to its end.
-    async fn prove(
+    async fn authenticate(
         &mut self,
         reader: &mut OwnedReadHalf,
         writer: &mut OwnedWriteHalf,
@@ -319,7 +319,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         }
     }
 
-    async fn converse(
+    async fn exchange_messages(
         &mut self,
         reader: OwnedReadHalf,
         mut writer: OwnedWriteHalf,
@@ -423,7 +423,7 @@ fn reading(pulse: &Mutex<Option<Pulse>>, question: ClockQuestion) -> ToCoordinat
 
 /// Reads one frame before the join is accepted. The coordinator checks this server's proof after it
 /// has sent its own, so a refusal may arrive after the handshake has ended on this side.
-async fn read_greeting(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoordinator>> {
+async fn read_before_welcome(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoordinator>> {
     let (header, message) = read_frame(reader).await?;
     if let Ok(HandshakeMessage::Refuse(refusal)) = header.message(&message) {
         return Err(HandshakeError::Theirs(refusal).into());
