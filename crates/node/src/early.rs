@@ -119,7 +119,7 @@ impl PriorityPullDriver {
             unfinished: Vec::new(),
         };
         drop(machines);
-        node.reactors_missing.fetch_add(1, Ordering::Relaxed);
+        node.fleet.reactors_missing.fetch_add(1, Ordering::Relaxed);
         self.pulls.insert(migration, early);
         true
     }
@@ -212,7 +212,7 @@ impl PriorityPullDriver {
         }
         let before = self.pulls.len();
         self.pulls.retain(|_, early| !early.is_over());
-        context.node.reactors_missing.fetch_sub(before - self.pulls.len(), Ordering::Relaxed);
+        context.node.fleet.reactors_missing.fetch_sub(before - self.pulls.len(), Ordering::Relaxed);
     }
 
     /// Runs the priority pulls that are due.

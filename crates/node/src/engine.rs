@@ -8,7 +8,7 @@ use crate::durable::LocalPersistence;
 use crate::early::PriorityPullDriver;
 use crate::entitled::SenderCheck;
 use crate::flush::Flushes;
-use crate::node::Machines;
+use crate::machines::Machines;
 use crate::recovering::{self, Asker, LogReads};
 use crate::replicated::{BackupPart, LogMaster};
 use crate::requests::{self, CoordinatorRequests};
@@ -170,7 +170,7 @@ impl Engine {
         self.cleaning.begin_turn(now);
         let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node);
         self.worker.begin_turn(clock);
-        if self.node.waiting_machines.load(Ordering::Acquire) > 0 {
+        if self.node.fleet.waiting.load(Ordering::Acquire) > 0 {
             self.poll_machines(now);
         }
         let version = self.node.tablets_version();
@@ -513,7 +513,7 @@ impl Engine {
         !self.pull_server.is_idle()
             || self.node.work.len() > 0
             || !self.flushes.is_idle()
-            || self.node.restless_machines.load(Ordering::Relaxed) > 0
+            || self.node.fleet.restless.load(Ordering::Relaxed) > 0
             || self.cleaning.may_run(self.node.store().log())
     }
 
@@ -545,7 +545,7 @@ impl Engine {
 
     /// Returns the next time at which [`Engine::tick`] must run if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let machines = self.node.machine_deadline.load(Ordering::Acquire);
+        let machines = self.node.fleet.deadline.load(Ordering::Acquire);
         let machines = (machines != u64::MAX).then_some(Instant(machines));
         let expiry = match self.node.expiry.try_lock() {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
@@ -575,7 +575,7 @@ impl Engine {
 
     /// Runs everything that is due.
     pub fn tick(&mut self, now: Instant) {
-        if now.0 >= self.node.machine_deadline.load(Ordering::Acquire) {
+        if now.0 >= self.node.fleet.deadline.load(Ordering::Acquire) {
             self.change_machines(now, |machines, context| {
                 machines.tick_sources(context);
                 machines.tick_targets(context);

@@ -2,7 +2,7 @@
 //! what" in `docs/design/trust.md`.
 
 use crate::Node;
-use crate::node::Machines;
+use crate::machines::Machines;
 use types::{MigrationId, ServerId};
 use wire::control::Intent;
 use wire::peer::PeerMessage;

@@ -27,6 +27,7 @@ mod engine;
 mod entitled;
 mod expiry;
 mod flush;
+mod machines;
 mod node;
 mod outgoing;
 mod pulse;

@@ -4,26 +4,20 @@ use crate::census::Census;
 use crate::clock::ServerClock;
 use crate::durable::{Keeper, Mode};
 use crate::expiry::ExpiryScan;
-use crate::outgoing::Payload;
-use crate::recovering::{self, RecoveryCounts, RecoverySide};
+use crate::machines::{Fleet, Machines};
+use crate::recovering::RecoveryCounts;
 use crate::replicated::Replication;
 use crate::settings::{LiveSettings, Settings};
 use crate::tablets::{self, MayBegin};
 use crate::work::WorkQueue;
 use arc_swap::ArcSwap;
-use protocols::Ticket;
-use protocols::migration::{Cuts, MigrationSource, MigrationTarget};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use store::log::{Dependency, GracePeriod, Reservation};
-use store::{Arrival, Store, Tablet, TabletMap, TabletState};
+use store::{Store, Tablet, TabletMap, TabletState};
 use types::UnixMillis;
-use types::{
-    ClusterId, HashRange, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId, Slot, TableId,
-    slot_of,
-};
+use types::{ClusterId, HashRange, Instant, OwnershipEpoch, ServerId, Slot, TableId, slot_of};
 use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
 
 /// Identity of a server, assigned by the coordinator before the server holds any data.
@@ -52,35 +46,10 @@ pub struct Node {
     store: Arc<Store>,
     keeper: Option<Arc<Keeper>>,
     replication: Option<Arc<Replication>>,
-    map: ArcSwap<ClusterMap>,
-    /// All servers known to be dead, including those that the newest map no longer names.
-    dead: Mutex<BTreeSet<ServerId>>,
-    /// Ranges that the newest map assigns to this server and that it does not hold.
-    grants: Mutex<Grants>,
-    /// Version that rises whenever tablets or map change. Reactors then retry parked operations.
-    tablets_version: AtomicU64,
-    /// Serializes changes of the tablets: read, change, publish.
-    changing: Mutex<()>,
-    machines: Mutex<Machines>,
+    ownership: Ownership,
+    pub(crate) fleet: Fleet,
     pub(crate) clock: ServerClock,
     pub(crate) work: WorkQueue,
-    /// Number of machines that wait for reactors or backups. Read in every turn.
-    pub(crate) waiting_machines: AtomicUsize,
-    /// Those of them that wait for reactors (a grace period, a splice). No reactor sleeps
-    /// meanwhile. The other machines wait for backups; their answers wake all reactors.
-    pub(crate) restless_machines: AtomicUsize,
-    /// Earliest deadline of any machine, in nanoseconds; `u64::MAX` if there is none.
-    pub(crate) machine_deadline: AtomicU64,
-    /// Time until which all ranges may be served, in nanoseconds. It is limited while the
-    /// acceptance of some flip is unacknowledged; `u64::MAX` if there is no such flip.
-    unacknowledged_until: AtomicU64,
-    /// Set while recovery replays records and no client depends on their replication. Replication
-    /// of the replayed segments is then deferred.
-    pub(crate) keeps_recovered_back: AtomicBool,
-    /// Number of reactors with operations that wait for records.
-    pub(crate) reactors_missing: AtomicUsize,
-    /// Minimum share of a reactor's running time for background work, in percent.
-    background_share: AtomicU8,
     /// Set by the control link while the coordinator is connected.
     is_linked: Arc<AtomicBool>,
     /// Set while the scan that reclaims expired records is disabled.
@@ -106,6 +75,19 @@ pub trait Supervisor: Send + Sync {
     fn begin_anew(&self, reason: String);
 }
 
+/// Ownership of the ranges, as far as this server knows.
+struct Ownership {
+    map: ArcSwap<ClusterMap>,
+    /// All servers known to be dead, including those that the newest map no longer names.
+    dead: Mutex<BTreeSet<ServerId>>,
+    /// Ranges that the newest map assigns to this server and that it does not hold.
+    grants: Mutex<Grants>,
+    /// Version that rises whenever tablets or map change. Reactors then retry parked operations.
+    tablets_version: AtomicU64,
+    /// Serializes changes of the tablets: read, change, publish.
+    changing: Mutex<()>,
+}
+
 /// Ranges that the newest map assigns to this server and that it does not hold.
 #[derive(Debug, Default)]
 struct Grants {
@@ -113,64 +95,6 @@ struct Grants {
     born: BTreeSet<(HashRange, OwnershipEpoch)>,
     /// Ranges that this server must not serve: it has no data for them.
     not_held: Vec<HashRange>,
-}
-
-/// The machines of all migrations and recoveries of this server, behind one lock. A migration
-/// receives a few thousand messages a second at most, and operations never take the lock.
-pub(crate) struct Machines {
-    cuts: Cuts,
-    pub(crate) sources: BTreeMap<MigrationId, SourceSide>,
-    pub(crate) targets: BTreeMap<MigrationId, TargetSide>,
-    pub(crate) recoveries: BTreeMap<OwnershipEpoch, RecoverySide>,
-}
-
-/// An attempt to freeze a range.
-pub(crate) enum Freezing {
-    /// The range is served. Entries written before the attempt must be acknowledged first.
-    CatchingUp { attempt: u32, before: Dependency },
-    /// The range is frozen.
-    Frozen { attempt: u32, range: HashRange, wait: FreezeWait },
-}
-
-/// The event that a freeze waits for.
-pub(crate) enum FreezeWait {
-    /// Every reactor begins a turn. After that no operation writes to the range.
-    Turns(GracePeriod),
-    /// All earlier writes are acknowledged: the target will show them to clients.
-    Safety(Dependency),
-}
-
-/// Stage of a cut (a commit point of a migration).
-pub(crate) enum Cut {
-    /// These reactors have not spliced their side logs yet.
-    Splicing(BTreeSet<ReactorId>),
-    /// The log's content at the time of the cut is not fully acknowledged yet.
-    Securing(Dependency),
-}
-
-/// The source machine of a migration with its driver's state.
-pub(crate) struct SourceSide {
-    pub(crate) machine: MigrationSource,
-    pub(crate) intent: Option<Box<Intent>>,
-    /// Current attempt to freeze the range.
-    pub(crate) freezing: Option<Freezing>,
-    /// Range and its new owner, from the accepted flip until this server releases the range.
-    pub(crate) leaving: Option<(HashRange, ServerId)>,
-}
-
-/// The target machine of a migration with its driver's state.
-pub(crate) struct TargetSide {
-    pub(crate) machine: MigrationTarget,
-    pub(crate) intent: Option<Box<Intent>>,
-    pub(crate) reservation: Option<Arc<Reservation>>,
-    pub(crate) arrival: Option<Arc<Arrival>>,
-    pub(crate) accepting: Option<GracePeriod>,
-    pub(crate) payloads: BTreeMap<Ticket, Payload>,
-    pub(crate) next_ticket: u64,
-    /// Current cut.
-    pub(crate) cutting: Option<Cut>,
-    /// Time at which the flip was accepted.
-    pub(crate) since: Instant,
 }
 
 /// Returns a tablet in the form that is reported to the coordinator.
@@ -223,22 +147,17 @@ impl Node {
             store,
             keeper,
             replication,
-            map: ArcSwap::from_pointee(map),
-            dead: Mutex::default(),
-            grants: Mutex::default(),
-            tablets_version: AtomicU64::new(0),
-            changing: Mutex::new(()),
-            machines: Mutex::new(Machines::new(settings.cuts)),
+            ownership: Ownership {
+                map: ArcSwap::from_pointee(map),
+                dead: Mutex::default(),
+                grants: Mutex::default(),
+                tablets_version: AtomicU64::new(0),
+                changing: Mutex::new(()),
+            },
+            fleet: Fleet::new(settings.cuts),
             settings,
             clock: ServerClock::default(),
             work: WorkQueue::default(),
-            waiting_machines: AtomicUsize::new(0),
-            restless_machines: AtomicUsize::new(0),
-            machine_deadline: AtomicU64::new(u64::MAX),
-            unacknowledged_until: AtomicU64::new(u64::MAX),
-            keeps_recovered_back: AtomicBool::new(false),
-            reactors_missing: AtomicUsize::new(0),
-            background_share: AtomicU8::new(BACKGROUND_SHARE),
             is_linked,
             rests_expiry: AtomicBool::new(false),
             wake_all: OnceLock::new(),
@@ -319,7 +238,7 @@ impl Node {
 
     /// Makes reactors retry the operations that wait for permission to run.
     pub(crate) fn serves_again(&self) {
-        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
     }
 
@@ -327,7 +246,7 @@ impl Node {
     pub(crate) fn loaded(&self) {
         let records = self.store.usage().log.live_bytes;
         tracing::info!(bytes = records, "loading complete, all persisted records are in memory");
-        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
     }
 
@@ -369,12 +288,12 @@ impl Node {
 
     /// Returns the newest map.
     pub fn map(&self) -> Arc<ClusterMap> {
-        self.map.load_full()
+        self.ownership.map.load_full()
     }
 
     /// Returns the version of tablets and map, which rises whenever they change.
     pub fn tablets_version(&self) -> u64 {
-        self.tablets_version.load(Ordering::Acquire)
+        self.ownership.tablets_version.load(Ordering::Acquire)
     }
 
     /// Sets the function that wakes every sleeping reactor. Called once, before the first turn.
@@ -404,20 +323,20 @@ impl Node {
 
     /// Returns the minimum share of a reactor's running time for background work, in percent.
     pub fn background_share(&self) -> u8 {
-        self.background_share.load(Ordering::Relaxed)
+        self.fleet.background_share.load(Ordering::Relaxed)
     }
 
     /// Adopts a map unless it is older than the current one, and begins to serve newly assigned
     /// ranges. Returns the new, never served ranges that the map assigns to this server, so that
     /// the caller can confirm them to the coordinator.
     pub(crate) fn adopt(&self, map: ClusterMap) -> BTreeSet<(HashRange, OwnershipEpoch)> {
-        let known = self.map.load();
+        let known = self.ownership.map.load();
         if map.version < known.version {
             return BTreeSet::new();
         }
         self.note_deaths(&known, &map);
         let me = self.me();
-        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut grants = self.ownership.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *grants);
         self.change_tablets(|tablets| {
             let may_begin = match &self.keeper {
@@ -437,15 +356,15 @@ impl Node {
             );
         }
         drop(grants);
-        self.map.store(Arc::new(map));
-        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.ownership.map.store(Arc::new(map));
+        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
         births
     }
 
     /// Returns the Redis error for a slot that the map assigns here and that is not held.
     fn not_held(&self, slot: Slot) -> Option<String> {
-        let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let grants = self.ownership.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ranges = grants.not_held.iter();
         ranges.any(|range| range.contains(slot.first_hash())).then(|| {
             "CLUSTERDOWN Hash slot not served: the coordinator assigns it to this server, which \
@@ -461,12 +380,12 @@ impl Node {
             new.servers.iter().filter(|server| !server.is_dead).map(|server| server.id).collect();
         let all = known.servers.iter().chain(&new.servers).map(|server| server.id);
         let dead = all.filter(|id| !living.contains(id));
-        self.dead.lock().unwrap_or_else(PoisonError::into_inner).extend(dead);
+        self.ownership.dead.lock().unwrap_or_else(PoisonError::into_inner).extend(dead);
     }
 
     /// Returns the servers that will never rejoin under their numbers.
     pub(crate) fn dead(&self) -> BTreeSet<ServerId> {
-        self.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ownership.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the tablets and notifies every reactor.
@@ -479,12 +398,12 @@ impl Node {
         &self,
         change: impl FnOnce(Vec<Tablet>) -> Option<Vec<Tablet>>,
     ) {
-        let guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.ownership.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tablets = self.store.tablets().iter().cloned().collect();
         let Some(changed) = change(tablets) else { return };
         self.store.publish(TabletMap::new(changed));
         drop(guard);
-        self.tablets_version.fetch_add(1, Ordering::Release);
+        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
         self.wake_all();
     }
 
@@ -512,7 +431,7 @@ impl Node {
     }
 
     pub(crate) fn machines(&self) -> MutexGuard<'_, Machines> {
-        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fleet.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes machines, and recomputes the values that depend on them.
@@ -525,60 +444,26 @@ impl Node {
 
     /// Recomputes the values that every turn reads, after machines have changed.
     pub(crate) fn note_machines(&self, machines: &Machines) {
-        let waiting = machines.sources.values().filter(|side| side.freezing.is_some()).count()
-            + machines
-                .targets
-                .values()
-                .map(|side| {
-                    usize::from(side.accepting.is_some()) + usize::from(side.cutting.is_some())
-                })
-                .sum::<usize>()
-            + machines.recoveries.values().filter(|side| side.is_waiting()).count();
-        let sources = machines.sources.values().filter_map(|side| side.machine.next_deadline());
-        let targets = machines.targets.values().filter_map(|side| side.machine.next_deadline());
-        let parts = machines.recoveries.values().filter_map(|side| side.machine.next_deadline());
-        let deadline = sources.chain(targets).chain(parts).min().map_or(u64::MAX, |at| at.0);
-        let sources = machines.sources.values().filter(|side| !side.machine.is_over());
-        let targets = machines.targets.values().filter(|side| !side.machine.is_over());
-        let intents = sources
-            .filter_map(|side| side.intent.as_ref())
-            .chain(targets.filter_map(|side| side.intent.as_ref()));
-        let shares = intents.map(|intent| intent.policy.background_share.clamp(1, 100));
-        let mut masters = machines.recoveries.values().map(|side| &side.machine);
-        let recovery = masters.any(|machine| !machine.is_over()).then_some(RECOVERY_SHARE);
-        let share = shares.chain(recovery).max().unwrap_or(BACKGROUND_SHARE);
-        let keeps_back = recovering::keeps_recovered_back(machines.recoveries.values());
-        let kept_back = self.keeps_recovered_back.swap(keeps_back, Ordering::Relaxed);
-        if kept_back && !keeps_back {
+        if self.fleet.note(machines) {
             self.wake_all();
         }
-        let patient = machines.recoveries.values().filter(|side| side.waits_for_backups()).count()
-            + machines.sources.values().filter(|side| side.is_catching_up()).count();
-        let unacknowledged =
-            machines.targets.values().filter_map(|side| side.machine.unacknowledged_until()).min();
-        let until = unacknowledged.map_or(u64::MAX, |until| until.0);
-        self.unacknowledged_until.store(until, Ordering::Release);
-        self.waiting_machines.store(waiting, Ordering::Release);
-        self.restless_machines.store(waiting - patient, Ordering::Release);
-        self.machine_deadline.store(deadline, Ordering::Release);
-        self.background_share.store(share, Ordering::Relaxed);
     }
 
     /// Limits serving to the time before `until`, unless the flip is acknowledged.
     pub(crate) fn limit_unacknowledged(&self, until: Instant) {
-        self.unacknowledged_until.fetch_min(until.0, Ordering::AcqRel);
+        self.fleet.unacknowledged_until.fetch_min(until.0, Ordering::AcqRel);
     }
 
     /// Returns whether some range may be served for a limited time only.
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
-        self.unacknowledged_until.load(Ordering::Acquire) != u64::MAX
+        self.fleet.unacknowledged_until.load(Ordering::Acquire) != u64::MAX
     }
 
     /// Returns whether the acceptance of some flip was not acknowledged in time. Nothing is
     /// served until the range of that flip is suspended.
     pub fn is_overdue(&self, now: Instant) -> bool {
-        now.0 >= self.unacknowledged_until.load(Ordering::Acquire)
+        now.0 >= self.fleet.unacknowledged_until.load(Ordering::Acquire)
     }
 
     /// Returns the Redis error for a key that this server does not own: a redirection, or that
@@ -587,7 +472,7 @@ impl Node {
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let Some(owner) = self.owner_of(slot) else { return self.not_held(slot) };
-        let map = self.map.load();
+        let map = self.ownership.map.load();
         let server = map.servers.iter().find(|server| server.id == owner)?;
         if server.is_dead {
             return self.not_served(slot, server.in_recovery);
@@ -623,7 +508,7 @@ impl Node {
             return Some(to);
         }
         drop(machines);
-        let map = self.map.load();
+        let map = self.ownership.map.load();
         let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
         if owner == self.me() && planted::is(planted::Bug::RedirectedWhileHeld) {
             return map.servers.iter().map(|server| server.id).find(|other| *other != owner);
@@ -632,83 +517,12 @@ impl Node {
     }
 }
 
-impl SourceSide {
-    /// Returns whether only answers of the backups let the machine continue.
-    fn is_catching_up(&self) -> bool {
-        matches!(self.freezing, Some(Freezing::CatchingUp { .. }))
-    }
-}
-
-impl Machines {
-    fn new(cuts: Cuts) -> Machines {
-        Machines {
-            cuts,
-            sources: BTreeMap::new(),
-            targets: BTreeMap::new(),
-            recoveries: BTreeMap::new(),
-        }
-    }
-
-    /// Returns the source machine of a migration, and makes an empty one if there is none.
-    pub(crate) fn source(&mut self, id: MigrationId) -> &mut SourceSide {
-        if !self.sources.contains_key(&id) {
-            let is_idle = |side: &SourceSide| side.intent.is_none() || side.machine.is_over();
-            make_room(&mut self.sources, is_idle);
-        }
-        self.sources.entry(id).or_insert_with(|| SourceSide {
-            machine: MigrationSource::new(id),
-            intent: None,
-            freezing: None,
-            leaving: None,
-        })
-    }
-
-    /// Returns the target machine of a migration, and makes an empty one if there is none.
-    pub(crate) fn target(&mut self, id: MigrationId) -> &mut TargetSide {
-        if !self.targets.contains_key(&id) {
-            let is_idle = |side: &TargetSide| side.intent.is_none() || side.machine.is_over();
-            make_room(&mut self.targets, is_idle);
-        }
-        self.targets.entry(id).or_insert_with(|| TargetSide {
-            machine: MigrationTarget::new(id, self.cuts),
-            intent: None,
-            reservation: None,
-            arrival: None,
-            accepting: None,
-            payloads: BTreeMap::new(),
-            next_ticket: 0,
-            cutting: None,
-            since: Instant(0),
-        })
-    }
-}
-
-/// Drops the oldest idle machine if there are too many.
-fn make_room<S>(sides: &mut BTreeMap<MigrationId, S>, is_idle: impl Fn(&S) -> bool) {
-    let idle = sides.iter().filter(|(_, side)| is_idle(side)).map(|(id, _)| *id);
-    let idle: Vec<_> = idle.collect();
-    if idle.len() >= IDLE_MACHINES_MAX {
-        sides.remove(&idle[0]);
-    }
-}
-
-/// Maximum number of idle machines on each side. They remember how their migrations ended and
-/// answer late messages. A connection delivers in order, so no message is later than that.
-const IDLE_MACHINES_MAX: usize = 64;
-
-/// Minimum background share in percent while no migration asks for another (design: 10 %).
-const BACKGROUND_SHARE: u8 = 10;
-
-/// Minimum background share in percent during a recovery: clients of its ranges wait for it.
-const RECOVERY_SHARE: u8 = 50;
-
 #[cfg(test)]
 mod tests {
     use super::super::{Mode, Plan};
     use super::*;
     use ::backup::{MemoryDisk, Replicas};
-    use protocols::Outbox;
-    use protocols::migration::{SourceEvent, TargetEvent};
+    use protocols::migration::Cuts;
     use store::StoreConfig;
     use types::HashSeed;
     use wire::control::{ServerInfo, TabletInfo};
@@ -779,7 +593,11 @@ mod tests {
                 tenures: Vec::new(),
                 is_born: false,
             };
-            node.map.store(Arc::new(map(1, vec![server(owner, port, false)], vec![tablet])));
+            node.ownership.map.store(Arc::new(map(
+                1,
+                vec![server(owner, port, false)],
+                vec![tablet],
+            )));
             let error = node.redirection(b"key").expect("somebody is known");
             assert!(error.starts_with(said), "{error}");
         }
@@ -801,8 +619,8 @@ mod tests {
         for (target, said) in [(1, refused), (3, "MOVED "), (4, "MOVED "), (5, "MOVED ")] {
             let moving = vec![(HashRange::ALL, ServerId(2), ServerId(target))];
             let map = ClusterMap { moving, ..map(1, servers.clone(), vec![tablet.clone()]) };
-            other.map.store(Arc::new(map.clone()));
-            node.map.store(Arc::new(map));
+            other.ownership.map.store(Arc::new(map.clone()));
+            node.ownership.map.store(Arc::new(map));
             let error = node.redirection(b"key").expect("somebody is known");
             assert!(error.starts_with(said), "{target}: {error}");
             let error = other.redirection(b"key").expect("somebody is known");
@@ -821,9 +639,9 @@ mod tests {
             is_born: false,
         };
         let in_recovery = ServerInfo { in_recovery: true, ..server(2, 9, true) };
-        node.map.store(Arc::new(map(1, vec![in_recovery], vec![tablet.clone()])));
+        node.ownership.map.store(Arc::new(map(1, vec![in_recovery], vec![tablet.clone()])));
         assert_eq!(node.redirection(b"key"), None);
-        node.map.store(Arc::new(map(1, vec![server(2, 9, true)], vec![tablet])));
+        node.ownership.map.store(Arc::new(map(1, vec![server(2, 9, true)], vec![tablet])));
         let error = node.redirection(b"key").expect("somebody is known");
         assert!(error.starts_with("CLUSTERDOWN Hash slot not served: its server died"), "{error}");
     }
@@ -837,22 +655,5 @@ mod tests {
         assert_eq!(dead(), [4]);
         node.adopt(map(2, vec![server(2, 2, false), server(5, 5, false)], Vec::new()));
         assert_eq!(dead(), [1, 4]);
-    }
-
-    #[test]
-    fn only_so_many_ended_migrations_are_remembered() {
-        let mut machines = Machines::new(Cuts::default());
-        for id in 1..=1000 {
-            let id = MigrationId(id);
-            let target = machines.target(id);
-            target.machine.handle(Instant(0), TargetEvent::Decide, &mut Outbox::new());
-            assert!(target.machine.is_over());
-            let source = machines.source(id);
-            let outcome = SourceEvent::Outcome { accepted: false };
-            source.machine.handle(Instant(0), outcome, &mut Outbox::new());
-        }
-        assert_eq!(machines.targets.len(), IDLE_MACHINES_MAX);
-        assert_eq!(machines.sources.len(), IDLE_MACHINES_MAX);
-        assert!(machines.targets.contains_key(&MigrationId(1000)), "the youngest are kept");
     }
 }

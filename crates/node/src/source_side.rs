@@ -1,7 +1,7 @@
 //! Effects of migration sources on this server.
 
 use crate::context::Context;
-use crate::node::{FreezeWait, Freezing, Machines, SourceSide};
+use crate::machines::{FreezeWait, Freezing, Machines, SourceSide};
 use crate::outgoing::{Sending, To};
 use crate::tablets::{carve, clock_of, renewed, serves, with_state};
 use crate::work::Work;

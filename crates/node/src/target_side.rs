@@ -2,7 +2,7 @@
 
 use crate::Node;
 use crate::context::Context;
-use crate::node::{Cut, Machines, TargetSide};
+use crate::machines::{Cut, Machines, TargetSide};
 use crate::outgoing::Payload;
 use crate::source_side::unacknowledged;
 use crate::tablets::{carve, tenures};
@@ -175,7 +175,7 @@ impl TargetSide {
                 if let Some(arrival) = &self.arrival {
                     arrival.advance(partition, to);
                 }
-                if context.node.reactors_missing.load(Ordering::Relaxed) > 0 {
+                if context.node.fleet.reactors_missing.load(Ordering::Relaxed) > 0 {
                     context.node.wake_all();
                 }
             }

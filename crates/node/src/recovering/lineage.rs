@@ -9,7 +9,7 @@
 use super::{RecoverySide, Voided, Wait};
 use crate::Node;
 use crate::context::Context;
-use crate::node::Machines;
+use crate::machines::Machines;
 use crate::tablets::{carve, tenures};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::recovery::PartName;

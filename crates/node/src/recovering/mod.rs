@@ -34,7 +34,8 @@ pub(super) use reading::{Asker, LogReads};
 pub use reading::{ReadDone, ReadJob};
 
 use super::context::Context;
-use super::node::{Machines, Node};
+use super::machines::Machines;
+use super::node::Node;
 use super::outgoing::Payload;
 use super::work::Work;
 use extent::Extent;

@@ -297,7 +297,7 @@ impl LogMaster {
         let (now, reactor) = (context.now, context.reactor);
         let mut events = std::mem::take(&mut master.handed_out);
         let (replicator, me) = (&master.replicator, context.node.me());
-        let keeps_back = context.node.keeps_recovered_back.load(Ordering::Relaxed);
+        let keeps_back = context.node.fleet.keeps_recovered_back.load(Ordering::Relaxed);
         context.worker.keep_recovered_back(keeps_back);
         if replicator.is_replaying() != keeps_back {
             events.push(ReplicatorEvent::Replaying { is_on: keeps_back });
@@ -342,7 +342,7 @@ impl LogMaster {
             has_acknowledged |= self.apply(effect, context);
         }
         // A freeze or a cut may wait for the acknowledgment as well.
-        let is_waited_for = context.node.waiting_machines.load(Ordering::Acquire) > 0;
+        let is_waited_for = context.node.fleet.waiting.load(Ordering::Acquire) > 0;
         if has_acknowledged
             && (self.replication.acknowledgments.tell(context.holds_replies) || is_waited_for)
         {
