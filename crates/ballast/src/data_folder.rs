@@ -15,7 +15,7 @@ use crate::folder_mark::{FolderMarks, FolderUse};
 use crate::saved::{self, Saver};
 use anyhow::{Context, bail};
 use backup::{OpenedReplicas, Replicas, UnreadableFile};
-use node::{Identity, Kept, Mode};
+use node::{Mode, RecoveredLog, ServerIdentity};
 use runtime::files::{DataDirectory, boot_id};
 use server::shell::FileDisk;
 use settings::ServerConfiguration;
@@ -104,11 +104,11 @@ impl ServerStorage {
     /// Starts to save the cluster state that this process learns.
     pub(crate) fn start_saver(
         &self,
-        identity: Identity,
+        identity: ServerIdentity,
         seed: u64,
     ) -> anyhow::Result<Option<Saver>> {
         let ServerStorage::Others(folder, _) = self else { return Ok(None) };
-        let Identity { cluster, server } = identity;
+        let ServerIdentity { cluster, server } = identity;
         let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
         let none = ClusterMap { version: 0, cluster, servers, tablets, moving };
         let sequence = folder.saved.as_ref().map_or(0, |(sequence, _)| *sequence);
@@ -190,7 +190,7 @@ fn backup_folder(folder: &Path) -> anyhow::Result<Replicas> {
 /// The data folder of a stand-alone server, locked by this process until it ends.
 pub(crate) struct DataFolder {
     /// The log recovered from the folder.
-    pub(crate) recovered_log: Kept,
+    pub(crate) recovered_log: RecoveredLog,
     /// Path of the coordinator's file.
     pub(crate) coordinator: PathBuf,
     /// The durability mode.
@@ -214,12 +214,13 @@ impl DataFolder {
         };
         found.check_folders(folder)?;
         let disk = FileDisk::open(&directory)?;
-        let recovered_log = Kept::find(Arc::new(disk), BootId(boot_id()?)).with_context(|| {
-            format!(
-                "cannot use the contents of the folder {} (nothing was changed)",
-                folder.display()
-            )
-        })?;
+        let recovered_log =
+            RecoveredLog::find(Arc::new(disk), BootId(boot_id()?)).with_context(|| {
+                format!(
+                    "cannot use the contents of the folder {} (nothing was changed)",
+                    folder.display()
+                )
+            })?;
         found.check_log(folder, recovered_log.owner().is_some())?;
         let mut folder = DataFolder { recovered_log, coordinator, mode, marks };
         folder.marks.prepare(FolderUse::Alone)?;

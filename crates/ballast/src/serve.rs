@@ -13,7 +13,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use front::Operators;
 use handshake::Credentials;
-use node::{Identity, Keeping, Mode, Node, Plan, Pulse, Replication, Settings, reactor_for};
+use node::{
+    Keeping, Mode, Node, NodeSettings, Plan, ReactorLiveness, Replication, ServerIdentity,
+    reactor_for,
+};
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::control::ControlLink;
 use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
@@ -82,7 +85,7 @@ pub(crate) fn run(
         join(&coordinator, &credentials, request, events.clone(), &received)?;
     folder.check_cluster(identity.cluster)?;
     let saver = folder.start_saver(identity, number)?;
-    let settings = Settings {
+    let settings = NodeSettings {
         host: host.clone(),
         client_port: ports[0],
         bus_port: ports[1],
@@ -104,7 +107,7 @@ pub(crate) fn run(
         addresses: AddressBook::of_system(),
     };
     let reactors = start(&config, listeners, shared, link.clone(), credentials)?;
-    link.watch(Pulse::new(node.clone()));
+    link.watch(ReactorLiveness::new(node.clone()));
     signals::watch(events.clone())?;
     node.set_supervisor(Box::new(EventSupervisor(events.clone())));
     operators.set_host(Box::new(ProcessHost {
@@ -210,7 +213,7 @@ fn store(
     configuration: &ServerConfiguration,
     reactors: u16,
     folder: ServerStorage,
-    identity: Identity,
+    identity: ServerIdentity,
     seed: HashSeed,
 ) -> anyhow::Result<(Arc<Store>, Keeping)> {
     let store = Store::new(StoreConfig {
@@ -350,7 +353,7 @@ fn reactors(configuration: &ServerConfiguration) -> Config {
 }
 
 /// The link, the server's identity, and the number from which the cluster's hash seed is made.
-type JoinedCluster = (Arc<ControlLink>, Identity, u64);
+type JoinedCluster = (Arc<ControlLink>, ServerIdentity, u64);
 
 /// Joins the cluster: gets the server's number and the cluster's seed from the coordinator.
 fn join(
@@ -369,7 +372,7 @@ fn join(
     let trouble = || link.trouble().map_or(String::new(), |trouble| format!(" ({trouble})"));
     match first_answer(coordinator, received, &trouble) {
         Some(ProcessEvent::Received(FromCoordinator::Welcome { server, cluster, seed })) => {
-            Ok((Arc::new(link), Identity { cluster, server }, seed))
+            Ok((Arc::new(link), ServerIdentity { cluster, server }, seed))
         }
         Some(ProcessEvent::Received(FromCoordinator::Rejected { reason, .. })) => {
             bail!("the coordinator refused the join: {reason}")

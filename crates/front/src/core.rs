@@ -5,7 +5,7 @@
 //! Both call in the order of a turn: [`Core::begin_turn`]; connections and messages;
 //! [`Core::end_of_input`]; [`Core::tick`] if its deadline has passed; at most one
 //! [`Core::quantum`]. After each of the last three calls, the driver sends the contents of the
-//! engine's outbox ([`node::Outgoing`]). The core itself wakes parked requests.
+//! engine's outbox ([`node::EngineOutput`]). The core itself wakes parked requests.
 //!
 //! **Invariant:** clients are only looked up by connection id, so no order depends on the hash map.
 
@@ -405,7 +405,7 @@ impl Core {
         self.reply_gate.reconcile(&mut self.backend.engine, io);
     }
 
-    /// Processes the completion of a disk job from [`node::Outgoing::disk`].
+    /// Processes the completion of a disk job from [`node::EngineOutput::disk`].
     pub fn on_disk(&mut self, done: DiskDone) {
         self.backend.engine.on_disk(self.now, done);
     }

@@ -15,8 +15,8 @@
 use fastrand::Rng;
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
-use node::Settings;
-use node::{Engine, Identity, Node, Wake};
+use node::NodeSettings;
+use node::{Engine, Node, ServerIdentity, Wake};
 use resp::{ReplyLimits, ReplyParser, RequestWriter, Value};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Server {
         };
         let memory_bytes = config.memory_bytes;
         let store = Store::new(config).expect("there is memory for a small store");
-        let settings = Settings {
+        let settings = NodeSettings {
             host: "here".into(),
             client_port: 7000,
             bus_port: 7001,
@@ -102,7 +102,7 @@ impl Server {
         };
         let (cluster, server) = (ClusterId(1), ServerId(1));
         let operators = Arc::new(Operators::new(settings.reactors));
-        let node = Node::new(settings, Identity { cluster, server }, store, Arc::default());
+        let node = Node::new(settings, ServerIdentity { cluster, server }, store, Arc::default());
         node.set_linked(true);
         let mut core = Core::new(Engine::new(node, ReactorId(0)), operators.clone());
         core.begin_turn(Instant(0), WALL);

@@ -4,8 +4,10 @@
 use backup::{MemoryDisk, Replicas};
 use front::Operators;
 use front::core::{Connections, Core};
-use node::Settings;
-use node::{Engine, Identity, Keeping, Mode, Node, Payload, Plan, Replication, Route, Sending, To};
+use node::NodeSettings;
+use node::{
+    Engine, Keeping, Mode, Node, Payload, Plan, Replication, Route, Sending, ServerIdentity, To,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,7 +189,7 @@ fn part(epoch: u64, segments: &[(u64, SegmentContent, ServerId)]) -> FromCoordin
 impl World {
     /// Makes a server with the replicas `mine`, and another one with `other`.
     fn new(mine: Replicas, other: Replicas) -> World {
-        let settings = Settings {
+        let settings = NodeSettings {
             host: "here".to_owned(),
             client_port: 2,
             bus_port: 102,
@@ -207,7 +209,7 @@ impl World {
         let store = Store::new(store).expect("memory for a small store");
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
         let replication = Arc::new(Replication::new(plan, ME, REACTORS, mine));
-        let identity = Identity { cluster: CLUSTER, server: ME };
+        let identity = ServerIdentity { cluster: CLUSTER, server: ME };
         let keeping = Keeping::Replicated(replication);
         let operators = Arc::new(Operators::new(settings.reactors));
         let node = Node::keeping(settings, identity, store, keeping, Arc::default());

@@ -1,7 +1,7 @@
 //! Surroundings of a component while it handles an event.
 
 use crate::Node;
-use crate::outgoing::Outgoing;
+use crate::outgoing::EngineOutput;
 use crate::recovering::LogReads;
 use crate::settings::LiveSettings;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Context<'e> {
     /// Set while replies of this reactor wait until their dependencies are acknowledged.
     pub(crate) holds_replies: bool,
     pub(crate) worker: &'e mut Worker,
-    pub(crate) out: &'e mut Outgoing,
+    pub(crate) out: &'e mut EngineOutput,
     pub(crate) buffers: &'e mut BufferPool,
     pub(crate) reads: &'e mut LogReads,
 }

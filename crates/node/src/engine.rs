@@ -9,13 +9,13 @@ use crate::early::PriorityPullDriver;
 use crate::entitled::SenderCheck;
 use crate::flush::Flushes;
 use crate::machines::Machines;
-use crate::recovering::{self, Asker, LogReads};
+use crate::recovering::{self, LogReads, ReadRequester};
 use crate::replicated::{BackupPart, LogMaster};
 use crate::requests::{self, CoordinatorRequests};
 use crate::settings::LiveSettings;
 use crate::source_side::{self, PullServer};
 use crate::work::Background;
-use crate::{DiskDone, Keeper, Node, Outgoing, Payload, Route, Sending, To, Wake};
+use crate::{DiskDone, EngineOutput, Keeper, Node, Payload, Route, Sending, To, Wake};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::replication::BackupEvent;
 use std::cell::Cell;
@@ -35,7 +35,7 @@ pub struct Engine {
     /// The reactor's handle to the store.
     pub worker: Worker,
     /// Output of this engine: messages, disk jobs and wakes.
-    pub out: Outgoing,
+    pub out: EngineOutput,
     pub(crate) turn: TurnState,
     pub(crate) priority_pulls: PriorityPullDriver,
     pub(crate) pull_server: PullServer,
@@ -108,7 +108,7 @@ impl Engine {
         Engine {
             reactor,
             worker,
-            out: Outgoing::default(),
+            out: EngineOutput::default(),
             turn: TurnState { live: node.live(), ..TurnState::default() },
             priority_pulls: PriorityPullDriver::default(),
             pull_server: PullServer::default(),
@@ -335,7 +335,9 @@ impl Engine {
             PeerMessage::Needed { replicas } => self.with_log_master(now, |master, context| {
                 master.needed(from, replicas, context);
             }),
-            PeerMessage::RecoveryRead(read) => self.context(now).read(Asker::There(route), read),
+            PeerMessage::RecoveryRead(read) => {
+                self.context(now).read(ReadRequester::There(route), read)
+            }
             PeerMessage::RecoveryReply(reply) => self.change_machines(now, |it, context| {
                 it.recovery_replied(from, reply, payload, context);
             }),
@@ -454,7 +456,7 @@ impl Engine {
         }
     }
 
-    /// Handles the completion of a job from [`Outgoing::disk`].
+    /// Handles the completion of a job from [`EngineOutput::disk`].
     pub fn on_disk(&mut self, now: Instant, done: DiskDone) {
         match done {
             DiskDone::Synced(synced) => self.with_persistence(now, |persistence, context| {

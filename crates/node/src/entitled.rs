@@ -10,7 +10,7 @@ use wire::replica::ReplicaId;
 
 /// Result of the authorization of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SenderVerdict {
     /// The sender may send it.
     Entitled,
     /// The message concerns a migration that this server does not know: it is early or late.
@@ -44,7 +44,7 @@ pub(crate) fn judge(
     me: ServerId,
     message: &PeerMessage,
     known: impl Fn(MigrationId) -> Known,
-) -> Verdict {
+) -> SenderVerdict {
     match message {
         PeerMessage::Flip(flip) => of_source(from, known(flip.migration)),
         PeerMessage::PullReply(reply) => of_source(from, known(reply.migration)),
@@ -60,36 +60,36 @@ pub(crate) fn judge(
             about_log_of(me, replicas)
         }
         // Any server may read, but a backup serves only logs that it has fenced.
-        PeerMessage::RecoveryRead(_) => Verdict::Entitled,
+        PeerMessage::RecoveryRead(_) => SenderVerdict::Entitled,
         // The recovery master accepts only replies to its own reads from this backup.
-        PeerMessage::RecoveryReply(_) => Verdict::Entitled,
+        PeerMessage::RecoveryReply(_) => SenderVerdict::Entitled,
         // These only show that the sender is alive.
-        PeerMessage::Ping | PeerMessage::Pong => Verdict::Entitled,
+        PeerMessage::Ping | PeerMessage::Pong => SenderVerdict::Entitled,
     }
 }
 
-fn of_source(from: ServerId, known: Known) -> Verdict {
+fn of_source(from: ServerId, known: Known) -> SenderVerdict {
     match known {
-        Known::Sides { source, .. } if source == from => Verdict::Entitled,
-        Known::Sides { .. } => Verdict::Denied,
-        Known::Number => Verdict::Entitled,
-        Known::Nothing => Verdict::Unknown,
+        Known::Sides { source, .. } if source == from => SenderVerdict::Entitled,
+        Known::Sides { .. } => SenderVerdict::Denied,
+        Known::Number => SenderVerdict::Entitled,
+        Known::Nothing => SenderVerdict::Unknown,
     }
 }
 
-fn of_target(from: ServerId, known: Known) -> Verdict {
+fn of_target(from: ServerId, known: Known) -> SenderVerdict {
     match known {
-        Known::Sides { target, .. } if target == from => Verdict::Entitled,
-        Known::Sides { .. } => Verdict::Denied,
-        Known::Number => Verdict::Entitled,
-        Known::Nothing => Verdict::Unknown,
+        Known::Sides { target, .. } if target == from => SenderVerdict::Entitled,
+        Known::Sides { .. } => SenderVerdict::Denied,
+        Known::Number => SenderVerdict::Entitled,
+        Known::Nothing => SenderVerdict::Unknown,
     }
 }
 
-fn about_log_of(master: ServerId, replicas: &[ReplicaId]) -> Verdict {
+fn about_log_of(master: ServerId, replicas: &[ReplicaId]) -> SenderVerdict {
     match replicas.iter().all(|replica| replica.log == master) {
-        true => Verdict::Entitled,
-        false => Verdict::Denied,
+        true => SenderVerdict::Entitled,
+        false => SenderVerdict::Denied,
     }
 }
 
@@ -105,7 +105,7 @@ impl SenderCheck {
     pub(crate) fn admits(&mut self, from: ServerId, message: &PeerMessage, node: &Node) -> bool {
         let me = node.me();
         let verdict = judge(from, me, message, |migration| known(&node.machines(), migration));
-        if verdict == Verdict::Denied {
+        if verdict == SenderVerdict::Denied {
             self.denied += 1;
             // Only the first, second, fourth, eighth message and so on is logged, so that a
             // sender of many messages cannot fill the log.
@@ -115,7 +115,7 @@ impl SenderCheck {
                 tracing::warn!(%from, count, text, "message rejected: sender not entitled");
             }
         }
-        verdict == Verdict::Entitled
+        verdict == SenderVerdict::Entitled
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
         vec![answer, PeerMessage::Pull(pull), PeerMessage::PriorityPull(early)]
     }
 
-    fn verdicts(messages: &[PeerMessage], from: ServerId, known: Known) -> Vec<Verdict> {
+    fn verdicts(messages: &[PeerMessage], from: ServerId, known: Known) -> Vec<SenderVerdict> {
         messages.iter().map(|message| judge(from, ME, message, |_| known)).collect()
     }
 
@@ -206,14 +206,14 @@ mod tests {
         for (messages, known) in
             [(of_source_messages(), to_target), (of_target_messages(), to_source)]
         {
-            assert_eq!(verdicts(&messages, OTHER, known), [Verdict::Entitled; 3]);
-            assert_eq!(verdicts(&messages, STRANGER, known), [Verdict::Denied; 3]);
-            assert_eq!(verdicts(&messages, STRANGER, Known::Nothing), [Verdict::Unknown; 3]);
-            assert_eq!(verdicts(&messages, OTHER, Known::Number), [Verdict::Entitled; 3]);
+            assert_eq!(verdicts(&messages, OTHER, known), [SenderVerdict::Entitled; 3]);
+            assert_eq!(verdicts(&messages, STRANGER, known), [SenderVerdict::Denied; 3]);
+            assert_eq!(verdicts(&messages, STRANGER, Known::Nothing), [SenderVerdict::Unknown; 3]);
+            assert_eq!(verdicts(&messages, OTHER, Known::Number), [SenderVerdict::Entitled; 3]);
         }
         // A side may not send the messages of the other side.
-        assert_eq!(verdicts(&of_source_messages(), OTHER, to_source), [Verdict::Denied; 3]);
-        assert_eq!(verdicts(&of_target_messages(), OTHER, to_target), [Verdict::Denied; 3]);
+        assert_eq!(verdicts(&of_source_messages(), OTHER, to_source), [SenderVerdict::Denied; 3]);
+        assert_eq!(verdicts(&of_target_messages(), OTHER, to_target), [SenderVerdict::Denied; 3]);
     }
 
     #[test]
@@ -223,11 +223,11 @@ mod tests {
             PeerMessage::Release { replicas }
         };
         let own = [append(OTHER), release(&[OTHER]), release(&[])];
-        assert_eq!(verdicts(&own, OTHER, Known::Nothing), [Verdict::Entitled; 3]);
+        assert_eq!(verdicts(&own, OTHER, Known::Nothing), [SenderVerdict::Entitled; 3]);
         let of_others = [append(OTHER), release(&[OTHER]), release(&[STRANGER, OTHER])];
-        assert_eq!(verdicts(&of_others, STRANGER, Known::Nothing), [Verdict::Denied; 3]);
+        assert_eq!(verdicts(&of_others, STRANGER, Known::Nothing), [SenderVerdict::Denied; 3]);
         let ours = [append(ME), release(&[ME])];
-        assert_eq!(verdicts(&ours, OTHER, Known::Nothing), [Verdict::Denied; 2]);
+        assert_eq!(verdicts(&ours, OTHER, Known::Nothing), [SenderVerdict::Denied; 2]);
     }
 
     #[test]
@@ -237,16 +237,16 @@ mod tests {
             let released = PeerMessage::Released { replicas: replicas.clone() };
             [appended(log), released, PeerMessage::Needed { replicas }]
         };
-        assert_eq!(verdicts(&about(ME), OTHER, Known::Nothing), [Verdict::Entitled; 3]);
+        assert_eq!(verdicts(&about(ME), OTHER, Known::Nothing), [SenderVerdict::Entitled; 3]);
         for log in [OTHER, STRANGER] {
-            assert_eq!(verdicts(&about(log), OTHER, Known::Nothing), [Verdict::Denied; 3]);
+            assert_eq!(verdicts(&about(log), OTHER, Known::Nothing), [SenderVerdict::Denied; 3]);
         }
     }
 
     #[test]
     fn everybody_may_ask_whether_we_are_there_and_say_so() {
         let messages = [PeerMessage::Ping, PeerMessage::Pong];
-        assert_eq!(verdicts(&messages, OTHER, Known::Nothing), [Verdict::Entitled; 2]);
+        assert_eq!(verdicts(&messages, OTHER, Known::Nothing), [SenderVerdict::Entitled; 2]);
     }
 
     #[test]
@@ -255,6 +255,6 @@ mod tests {
         let read = PeerMessage::RecoveryRead(RecoveryRead { replica, range, from: 0 });
         let next = RecoveryNext::Missing;
         let reply = PeerMessage::RecoveryReply(RecoveryReply { replica, range, from: 0, next });
-        assert_eq!(verdicts(&[read, reply], OTHER, Known::Nothing), [Verdict::Entitled; 2]);
+        assert_eq!(verdicts(&[read, reply], OTHER, Known::Nothing), [SenderVerdict::Entitled; 2]);
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::Node;
 use crate::context::Context;
-use crate::outgoing::{Outgoing, Wake};
+use crate::outgoing::{EngineOutput, Wake};
 use crate::tablets::renewed;
 use planted::Bug;
 use std::collections::VecDeque;
@@ -158,7 +158,7 @@ impl Flushes {
         self.answer(context.out);
     }
 
-    fn answer(&mut self, out: &mut Outgoing) {
+    fn answer(&mut self, out: &mut EngineOutput) {
         let Some(TableFlush { request, .. }) = self.queue.pop_front() else { return };
         let answer = |request| Wake::Answer(request, Answer::Flushed { map: 0 });
         out.wakes.extend(request.map(answer));

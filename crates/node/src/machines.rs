@@ -13,7 +13,7 @@ use types::{HashRange, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId
 use wire::control::Intent;
 
 /// The machines of a server, and the values about them that turns read without the lock.
-pub(crate) struct Fleet {
+pub(crate) struct SharedMachines {
     pub(crate) machines: Mutex<Machines>,
     /// Number of machines that wait for reactors or backups. Read in every turn.
     pub(crate) waiting: AtomicUsize,
@@ -34,9 +34,9 @@ pub(crate) struct Fleet {
     pub(crate) background_share: AtomicU8,
 }
 
-impl Fleet {
-    pub(crate) fn new(cuts: Cuts) -> Fleet {
-        Fleet {
+impl SharedMachines {
+    pub(crate) fn new(cuts: Cuts) -> SharedMachines {
+        SharedMachines {
             machines: Mutex::new(Machines::new(cuts)),
             waiting: AtomicUsize::new(0),
             restless: AtomicUsize::new(0),

@@ -4,10 +4,10 @@ use crate::census::Census;
 use crate::clock::ServerClock;
 use crate::durable::{Keeper, Mode};
 use crate::expiry::ExpiryScan;
-use crate::machines::{Fleet, Machines};
+use crate::machines::{Machines, SharedMachines};
 use crate::recovering::RecoveryCounts;
 use crate::replicated::Replication;
-use crate::settings::{LiveSettings, Settings};
+use crate::settings::{LiveSettings, NodeSettings};
 use crate::tablets::{self, MayBegin};
 use crate::work::WorkQueue;
 use arc_swap::ArcSwap;
@@ -22,7 +22,7 @@ use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, 
 
 /// Identity of a server, assigned by the coordinator before the server holds any data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ServerIdentity {
     /// Id of the cluster.
     pub cluster: ClusterId,
     /// Number of the server within the cluster.
@@ -41,13 +41,13 @@ pub enum Keeping {
 
 /// One server, shared by its reactors.
 pub struct Node {
-    settings: Settings,
-    identity: Identity,
+    settings: NodeSettings,
+    identity: ServerIdentity,
     store: Arc<Store>,
     keeper: Option<Arc<Keeper>>,
     replication: Option<Arc<Replication>>,
-    ownership: Ownership,
-    pub(crate) fleet: Fleet,
+    ownership: RangeOwnership,
+    pub(crate) fleet: SharedMachines,
     pub(crate) clock: ServerClock,
     pub(crate) work: WorkQueue,
     /// Set by the control link while the coordinator is connected.
@@ -76,7 +76,7 @@ pub trait Supervisor: Send + Sync {
 }
 
 /// Ownership of the ranges, as far as this server knows.
-struct Ownership {
+struct RangeOwnership {
     map: ArcSwap<ClusterMap>,
     /// All servers known to be dead, including those that the newest map no longer names.
     dead: Mutex<BTreeSet<ServerId>>,
@@ -114,8 +114,8 @@ impl Node {
     /// Makes a server that holds no tablet and persists nothing. `is_linked` is set by its owner
     /// while the coordinator is connected.
     pub fn new(
-        settings: Settings,
-        identity: Identity,
+        settings: NodeSettings,
+        identity: ServerIdentity,
         store: Arc<Store>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
@@ -124,8 +124,8 @@ impl Node {
 
     /// Makes a server that holds no tablet and persists its log as `keeping` specifies.
     pub fn keeping(
-        settings: Settings,
-        identity: Identity,
+        settings: NodeSettings,
+        identity: ServerIdentity,
         store: Arc<Store>,
         keeping: Keeping,
         is_linked: Arc<AtomicBool>,
@@ -147,14 +147,14 @@ impl Node {
             store,
             keeper,
             replication,
-            ownership: Ownership {
+            ownership: RangeOwnership {
                 map: ArcSwap::from_pointee(map),
                 dead: Mutex::default(),
                 grants: Mutex::default(),
                 tablets_version: AtomicU64::new(0),
                 changing: Mutex::new(()),
             },
-            fleet: Fleet::new(settings.cuts),
+            fleet: SharedMachines::new(settings.cuts),
             settings,
             clock: ServerClock::default(),
             work: WorkQueue::default(),
@@ -171,7 +171,7 @@ impl Node {
     }
 
     /// Returns the settings the server was started with.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &NodeSettings {
         &self.settings
     }
 
@@ -543,7 +543,7 @@ mod tests {
     }
 
     fn node_keeping(keeping: Keeping) -> Arc<Node> {
-        let settings = Settings {
+        let settings = NodeSettings {
             host: "here".to_owned(),
             client_port: 1,
             bus_port: 2,
@@ -560,7 +560,7 @@ mod tests {
             durable: false,
             segment_bytes: None,
         };
-        let identity = Identity { cluster: CLUSTER, server: ServerId(3) };
+        let identity = ServerIdentity { cluster: CLUSTER, server: ServerId(3) };
         let store = Store::new(store).expect("memory for a small store");
         Node::keeping(settings, identity, store, keeping, Arc::default())
     }

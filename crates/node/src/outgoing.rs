@@ -123,7 +123,7 @@ impl DiskJob {
 
 /// All output of an engine, in order.
 #[derive(Debug, Default)]
-pub struct Outgoing {
+pub struct EngineOutput {
     /// Messages to servers.
     pub peers: Vec<Sending>,
     /// Messages to the coordinator.
@@ -134,7 +134,7 @@ pub struct Outgoing {
     pub wakes: Vec<Wake>,
 }
 
-impl Outgoing {
+impl EngineOutput {
     /// Queues a message to a server that no operation waits for.
     pub(crate) fn send(&mut self, to: ServerId, message: PeerMessage) {
         let to = To::Server(to);

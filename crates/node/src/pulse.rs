@@ -15,16 +15,16 @@ use types::{Instant, UnixMillis};
 use wire::control::{ClusterMap, Holdings};
 
 /// Liveness check: detects reactors that no longer begin turns.
-pub struct Pulse {
+pub struct ReactorLiveness {
     node: Arc<Node>,
     /// Grace period begun by an earlier question; `None` if it is over.
     period: Option<GracePeriod>,
 }
 
-impl Pulse {
+impl ReactorLiveness {
     /// Makes the liveness check of a server.
-    pub fn new(node: Arc<Node>) -> Pulse {
-        Pulse { node, period: None }
+    pub fn new(node: Arc<Node>) -> ReactorLiveness {
+        ReactorLiveness { node, period: None }
     }
 
     /// Returns whether some reactor has neither begun a turn nor slept since an earlier call.
@@ -52,8 +52,8 @@ impl Pulse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Identity;
-    use crate::Settings;
+    use crate::NodeSettings;
+    use crate::ServerIdentity;
     use store::{Store, StoreConfig};
     use types::{ClusterId, HashSeed, ReactorId, ServerId};
 
@@ -69,7 +69,7 @@ mod tests {
         };
         let store = Store::new(config).unwrap();
         let mut workers = [0, 1].map(|reactor| store.worker(ReactorId(reactor)));
-        let settings = Settings {
+        let settings = NodeSettings {
             host: "here".into(),
             client_port: 1,
             bus_port: 2,
@@ -78,9 +78,9 @@ mod tests {
             is_cluster: true,
             cuts: crate::Cuts::default(),
         };
-        let identity = Identity { cluster: ClusterId(1), server: ServerId(1) };
+        let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
         let node = Node::new(settings, identity, store, Arc::default());
-        let mut pulse = Pulse::new(node);
+        let mut pulse = ReactorLiveness::new(node);
         assert!(
             !pulse.is_stalled() && !pulse.is_stalled(),
             "a sleeping reactor is woken when needed"

@@ -4,7 +4,7 @@ use protocols::migration::Cuts;
 
 /// The settings that the core of a server needs. The shell has those of sockets and threads.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct NodeSettings {
     /// Host under which clients and other servers reach this server.
     pub host: String,
     /// Port of the Redis protocol.

@@ -6,7 +6,7 @@ use crate::machines::{Cut, Machines, TargetSide};
 use crate::outgoing::Payload;
 use crate::source_side::unacknowledged;
 use crate::tablets::{carve, tenures};
-use crate::work::{Replay, Work};
+use crate::work::{PullReplay, Work};
 use planted::Bug;
 use protocols::migration::{Acceptance, Added, TargetEffect, TargetEvent};
 use protocols::{Outbox, Ticket};
@@ -159,7 +159,7 @@ impl TargetSide {
                 let arrival = self.arrival.clone();
                 if let (Some(payload), Some(arrival)) = (payload, arrival) {
                     let (from, added) = (0, Added::default());
-                    let replay = Replay { arrival, partition, ticket, payload, from, added };
+                    let replay = PullReplay { arrival, partition, ticket, payload, from, added };
                     context.node.work.push(Work::Replay(replay));
                     if context.node.work.len() > 1 {
                         context.node.wake_all();
@@ -294,7 +294,7 @@ impl TargetSide {
     }
 }
 
-impl Replay {
+impl PullReplay {
     /// Replays a bounded number of records from a pull's reply.
     pub(crate) fn run(mut self, context: &mut Context<'_>) {
         let batch = self.payload.bytes();

@@ -17,7 +17,7 @@ pub(crate) enum Work {
     /// Send a pull, queued so that the pulls of a migration leave from different reactors.
     Pull(ServerId, Pull),
     /// Replay the records of a pull's reply.
-    Replay(Replay),
+    Replay(PullReplay),
     /// Delete the records of a range that its new owner has.
     Forget { migration: MigrationId, range: HashRange, cursor: KeyHash },
     /// Reclaim tombstones that the progress has passed.
@@ -67,7 +67,7 @@ impl Work {
 
 /// A pull's reply that is being replayed into the store.
 #[derive(Debug)]
-pub(crate) struct Replay {
+pub(crate) struct PullReplay {
     pub(crate) arrival: Arc<Arrival>,
     pub(crate) partition: u16,
     pub(crate) ticket: protocols::Ticket,

@@ -7,12 +7,12 @@
 //! `Ask` must be repeated by the caller that waits for its answer.
 //!
 //! This thread answers pings and clock questions itself, so that no command and no disk delays the
-//! answer. The answer includes the liveness of the reactors, taken from [`Pulse`].
+//! answer. The answer includes the liveness of the reactors, taken from [`ReactorLiveness`].
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
 
 use handshake::{Credentials, Handshake, HandshakeError, HandshakeStep, Opening};
-use node::Pulse;
+use node::ReactorLiveness;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ pub struct ControlLink {
 }
 
 /// The liveness monitor of the reactors; `None` until the reactors exist.
-type SharedPulse = Arc<Mutex<Option<Pulse>>>;
+type SharedPulse = Arc<Mutex<Option<ReactorLiveness>>>;
 
 impl ControlLink {
     /// Connects to `coordinator` (as `host:port`) and joins. The link's thread calls `on_message`
@@ -103,7 +103,7 @@ impl ControlLink {
     }
 
     /// Sets the liveness monitor. From then on, answers to pings report stalled reactors.
-    pub fn watch(&self, pulse: Pulse) {
+    pub fn watch(&self, pulse: ReactorLiveness) {
         *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(pulse);
     }
 
@@ -399,20 +399,20 @@ fn raise(highest: &mut Option<HistoryMark>, mark: HistoryMark) {
 }
 
 /// Returns the state for a coordinator that has lost its file.
-fn described(pulse: &Mutex<Option<Pulse>>) -> Option<(ClusterMap, Holdings)> {
+fn described(pulse: &Mutex<Option<ReactorLiveness>>) -> Option<(ClusterMap, Holdings)> {
     let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
-    let (map, holdings) = pulse.as_ref().map(Pulse::holdings)?;
+    let (map, holdings) = pulse.as_ref().map(ReactorLiveness::holdings)?;
     Some((ClusterMap::clone(&map), holdings))
 }
 
 /// Returns the answer to a ping.
-fn pong(pulse: &Mutex<Option<Pulse>>) -> ToCoordinator {
+fn pong(pulse: &Mutex<Option<ReactorLiveness>>) -> ToCoordinator {
     let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
-    ToCoordinator::Pong { is_stalled: pulse.as_mut().is_some_and(Pulse::is_stalled) }
+    ToCoordinator::Pong { is_stalled: pulse.as_mut().is_some_and(ReactorLiveness::is_stalled) }
 }
 
 /// Returns the answer to a clock question.
-fn reading(pulse: &Mutex<Option<Pulse>>, question: ClockQuestion) -> ToCoordinator {
+fn reading(pulse: &Mutex<Option<ReactorLiveness>>, question: ClockQuestion) -> ToCoordinator {
     let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
     let mut clock = runtime::Clock::new();
     let now = clock.now();

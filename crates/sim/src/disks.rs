@@ -4,7 +4,7 @@ use crate::servers::{OpenedDisk, Persistence, SERVERS, SavedIdentity};
 use crate::timeline::RunTimeline;
 use backup::{Disk as _, Faults, MemoryDisk, Replicas};
 use fastrand::Rng;
-use node::{Kept, Mode};
+use node::{Mode, RecoveredLog};
 use std::sync::Arc;
 use types::{ClusterId, ServerId};
 use wire::control::HistoryMark;
@@ -26,7 +26,8 @@ impl SimulatedDisk {
         let disk = Arc::new(self.disk.clone());
         match persistence {
             Persistence::LocalLog(mode) => {
-                let kept = Kept::find(disk, boot).expect("a server's persisted log is complete");
+                let kept =
+                    RecoveredLog::find(disk, boot).expect("a server's persisted log is complete");
                 OpenedDisk::LocalLog(kept, mode)
             }
             Persistence::Replicated(plan, segment_bytes) => {
@@ -97,7 +98,7 @@ struct FolderCopy {
 #[derive(Debug, Default)]
 pub(crate) struct ServerDisks {
     disks: [SimulatedDisk; SERVERS],
-    /// Identity and newest mark that each place knows. They survive the process if servers persist
+    /// ServerIdentity and newest mark that each place knows. They survive the process if servers persist
     /// anything.
     saved: [Option<SavedIdentity>; SERVERS],
     folder_copy: Option<FolderCopy>,

@@ -6,7 +6,10 @@ use backup::Replicas;
 use coordinator::LinkId;
 use front::Operators;
 use node::Cuts;
-use node::{Engine, Identity, Keeping, Kept, Mode, Node, Plan, Pulse, Replication, Supervisor};
+use node::{
+    Engine, Keeping, Mode, Node, Plan, ReactorLiveness, RecoveredLog, Replication, ServerIdentity,
+    Supervisor,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,7 +39,7 @@ pub(crate) struct SimulatedServer {
     pub(crate) reactors: Vec<SimulatedReactor>,
     pub(crate) inspector: Inspector,
     /// Liveness state with which the link answers pings.
-    pub(crate) pulse: Pulse,
+    pub(crate) pulse: ReactorLiveness,
     /// Version of the tablets at the last check.
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
@@ -65,7 +68,7 @@ pub(crate) fn server_at(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
 }
 
-/// Identity and newest mark of a place, as its current or last process has saved them.
+/// ServerIdentity and newest mark of a place, as its current or last process has saved them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SavedIdentity {
     pub(crate) number: (ClusterId, ServerId),
@@ -99,7 +102,7 @@ impl Persistence {
 
 /// Contents of the disk at the start of a process.
 pub(crate) enum OpenedDisk {
-    LocalLog(Kept, Mode),
+    LocalLog(RecoveredLog, Mode),
     Replicas(Replicas, Plan, Option<usize>),
 }
 
@@ -165,7 +168,7 @@ fn engine(node: &Arc<Node>, reactor: ReactorId, time: SharedTime) -> Engine {
 
 /// Everything that a process starts with.
 pub(crate) struct ProcessSetup {
-    pub(crate) identity: Identity,
+    pub(crate) identity: ServerIdentity,
     /// Seed of the cluster's key hash.
     pub(crate) seed: u64,
     pub(crate) memory_bytes: usize,
@@ -191,9 +194,9 @@ impl ProcessSetup {
         Store::new(config).expect("there is enough memory for a small store")
     }
 
-    fn settings(&self, place: usize) -> node::Settings {
+    fn settings(&self, place: usize) -> node::NodeSettings {
         let Join { host, client_port, bus_port, .. } = join(place, None, 0, None);
-        node::Settings {
+        node::NodeSettings {
             host,
             client_port,
             bus_port,
@@ -206,7 +209,7 @@ impl ProcessSetup {
 
     /// Starts the persistence of the log on its disk.
     fn keeping(self, store: &Store) -> Keeping {
-        let Identity { cluster, server } = self.identity;
+        let ServerIdentity { cluster, server } = self.identity;
         match self.disk {
             None => Keeping::Nothing,
             Some(OpenedDisk::LocalLog(kept, mode)) => {
@@ -247,7 +250,7 @@ impl SimulatedServer {
         SimulatedServer {
             id: identity.server,
             generation: Generation(connection.0),
-            pulse: Pulse::new(Arc::clone(&node)),
+            pulse: ReactorLiveness::new(Arc::clone(&node)),
             node,
             reactors,
             inspector,

@@ -6,8 +6,8 @@ mod lengths;
 
 use super::*;
 use crate::operators::Operators;
-use node::Settings;
-use node::{Identity, Node};
+use node::NodeSettings;
+use node::{Node, ServerIdentity};
 use settings::ServerConfiguration;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl World {
     }
 
     fn of(configuration: ServerConfiguration, is_cluster: bool) -> World {
-        let settings = Settings {
+        let settings = NodeSettings {
             host: "127.0.0.1".to_owned(),
             client_port: 6379,
             bus_port: 16379,
@@ -94,7 +94,7 @@ impl World {
             segment_bytes: None,
         };
         let store = Store::new(store).expect("memory for a small store");
-        let identity = Identity { cluster: ClusterId(1), server: ServerId(1) };
+        let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
         let node = Node::new(settings, identity, store, Arc::default());
         let operators = Arc::new(Operators::new(2));
         operators.configure(&node, configuration);

@@ -15,8 +15,10 @@ pub(crate) use draw::Draw;
 use draw::{kinds, quarter};
 use front::Operators;
 use front::core::{Connections, Core};
-use node::Settings;
-use node::{Engine, Identity, Keeping, Mode, Node, Payload, Plan, Replication, Route, Sending, To};
+use node::NodeSettings;
+use node::{
+    Engine, Keeping, Mode, Node, Payload, Plan, Replication, Route, Sending, ServerIdentity, To,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,7 +144,7 @@ fn sent<M: Serialize + DeserializeOwned>(message: &M) -> Option<M> {
 
 impl World {
     fn new() -> World {
-        let settings = Settings {
+        let settings = NodeSettings {
             host: "here".to_owned(),
             client_port: 2,
             bus_port: 102,
@@ -164,7 +166,7 @@ impl World {
         let disk = disk.expect("an empty disk").replicas;
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: Some(Duration::from_secs(1)) };
         let replication = Arc::new(Replication::new(plan, ME, REACTORS, disk));
-        let identity = Identity { cluster: CLUSTER, server: ME };
+        let identity = ServerIdentity { cluster: CLUSTER, server: ME };
         let keeping = Keeping::Replicated(replication);
         let operators = Arc::new(Operators::new(settings.reactors));
         let node = Node::keeping(settings, identity, store, keeping, Arc::default());

@@ -21,7 +21,7 @@ pub(super) const CHAIN: u64 = 1 << 63;
 type Position = (SegmentId, u32);
 
 /// The segment manifest of the log on this server's own disk.
-pub(super) struct Chain {
+pub(super) struct LocalManifest {
     directory: Directory,
     header: ReplicaHeader,
     /// Replicas of the log's segments that earlier processes have made.
@@ -47,7 +47,7 @@ struct Current {
     stable: u32,
 }
 
-impl Chain {
+impl LocalManifest {
     /// Continues a manifest in a new manifest segment with the number `next`. The `old` replicas
     /// are freed once that segment is durable; `earlier` are the replicas of the manifest's
     /// segments.
@@ -56,9 +56,9 @@ impl Chain {
         next: u64,
         (old, earlier): (Vec<ReplicaId>, BTreeMap<SegmentId, ReplicaId>),
         header: ReplicaHeader,
-    ) -> Chain {
+    ) -> LocalManifest {
         let first = (SegmentId(CHAIN | next), 0);
-        Chain {
+        LocalManifest {
             directory,
             header,
             earlier,
@@ -75,7 +75,7 @@ impl Chain {
     pub(super) fn note(&mut self, change: LogChange, store: &Store) {
         match change {
             LogChange::Opened(segment) => self.opening.push_back(segment),
-            // The segment's writer knows its content, and seals it with [`Chain::close`].
+            // The segment's writer knows its content, and seals it with [`LocalManifest::close`].
             LogChange::Closed { .. } => {}
             LogChange::Dead(segment) => {
                 self.drop(segment);

@@ -1,13 +1,14 @@
 //! Recovery of a persisted log at start. All reactors read the segments that the manifest names
 //! into memory, and insert their entries into the index, in any order.
 //!
-//! 1. [`Kept::find`] examines the disk, before there is a server.
-//! 2. [`Kept::keep`] takes the log over for this server. All segments in the manifest must exist.
+//! 1. [`RecoveredLog::find`] examines the disk, before there is a server.
+//! 2. [`RecoveredLog::keep`] takes the log over for this server. All segments in the manifest
+//!    must exist.
 //! 3. Once the coordinator has assigned ranges, each quantum reads a segment or inserts a part of
 //!    one. The highest version of a key wins, so the order does not matter.
 //! 4. Finally, tombstones are removed from the index, and the server serves.
 
-use super::chain::{CHAIN, Chain};
+use super::chain::{CHAIN, LocalManifest};
 use super::{Acknowledgments, Keeper, Mode};
 use crate::Node;
 use crate::context::Context;
@@ -124,14 +125,14 @@ pub enum KeptError {
 }
 
 /// Persisted log found on a disk, before a server has taken it over.
-pub struct Kept {
+pub struct RecoveredLog {
     replicas: Replicas,
     headers: BTreeMap<SegmentId, ReplicaHeader>,
 }
 
-impl Kept {
+impl RecoveredLog {
     /// Examines the disk. `boot` identifies the current run of the machine.
-    pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<Kept, KeptError> {
+    pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<RecoveredLog, KeptError> {
         let wrong = |error| KeptError::Disk { what: "cannot read the replicas".into(), error };
         let OpenedReplicas { replicas, unreadable } = Replicas::open(disk, boot).map_err(wrong)?;
         // The newest manifest segment may be unreadable, so the other ones cannot be trusted.
@@ -151,7 +152,7 @@ impl Kept {
         }
         // If a segment has two replicas, the later one counts.
         let headers = headers.into_iter().map(|header| (header.id.segment, header)).collect();
-        Ok(Kept { replicas, headers })
+        Ok(RecoveredLog { replicas, headers })
     }
 
     /// Returns the cluster and server that wrote the log; `None` if there is no log.
@@ -200,7 +201,7 @@ impl Kept {
         let keeper = Keeper {
             mode,
             replicas: self.replicas,
-            chain: Mutex::new(Chain::new(directory, next, (unnamed, earlier), header)),
+            chain: Mutex::new(LocalManifest::new(directory, next, (unnamed, earlier), header)),
             loading,
             acknowledgments: Acknowledgments::default(),
             is_failing: AtomicBool::new(false),

@@ -12,11 +12,11 @@ mod chain;
 mod loading;
 mod saving;
 
-pub use loading::{Kept, KeptError, Progress};
+pub use loading::{KeptError, Progress, RecoveredLog};
 
 use super::Engine;
 use backup::{ReplicaWriter, Replicas};
-use chain::Chain;
+use chain::LocalManifest;
 use loading::Loading;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ impl Mode {
 pub struct Keeper {
     mode: Mode,
     replicas: Replicas,
-    chain: Mutex<Chain>,
+    chain: Mutex<LocalManifest>,
     pub(super) loading: Loading,
     pub(super) acknowledgments: Acknowledgments,
     /// Set if the last attempt to write failed.
@@ -136,7 +136,7 @@ impl Keeper {
         !self.is_failing.load(Ordering::Relaxed) && !self.is_broken.load(Ordering::Relaxed)
     }
 
-    fn chain(&self) -> MutexGuard<'_, Chain> {
+    fn chain(&self) -> MutexGuard<'_, LocalManifest> {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{File, Keeper, Mode, Sync, Synced};
 use crate::context::Context;
-use crate::outgoing::{DiskJob, Outgoing};
+use crate::outgoing::{DiskJob, EngineOutput};
 use backup::ReplicaWriter;
 use std::collections::BTreeMap;
 use std::io;
@@ -205,7 +205,7 @@ impl LocalPersistence {
         }
     }
 
-    fn begin_sync(&mut self, keeper: &Keeper, out: &mut Outgoing) {
+    fn begin_sync(&mut self, keeper: &Keeper, out: &mut EngineOutput) {
         // The manifest comes first: synced data must belong to a segment that the manifest names.
         let files: Vec<_> = keeper.chain().to_sync().into_iter().chain(self.to_sync()).collect();
         self.next_sync = None;

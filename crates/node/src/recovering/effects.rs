@@ -1,6 +1,6 @@
 //! Effects of recovery masters: tablets that begin and end, reads, replays.
 
-use super::reading::Asker;
+use super::reading::ReadRequester;
 use super::{RecoverySide, ReplayLog, Voided, Wait};
 use crate::Node;
 use crate::context::Context;
@@ -217,7 +217,7 @@ fn has_room(node: &Node) -> bool {
 
 fn read_at(backup: ServerId, read: RecoveryRead, context: &mut Context<'_>) {
     if backup == context.node.me() {
-        context.read(Asker::Here, read);
+        context.read(ReadRequester::Here, read);
     } else {
         context.out.send(backup, PeerMessage::RecoveryRead(read));
     }

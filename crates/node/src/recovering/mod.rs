@@ -30,7 +30,7 @@ mod reading;
 
 pub(super) use counts::RecoveryCounts;
 pub(super) use effects::{forget_replayed, sweep_recovered};
-pub(super) use reading::{Asker, LogReads};
+pub(super) use reading::{LogReads, ReadRequester};
 pub use reading::{ReadDone, ReadJob};
 
 use super::context::Context;

@@ -24,7 +24,7 @@ const READINGS_MAX: usize = 128;
 
 /// Requester of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
+pub(crate) enum ReadRequester {
     /// A recovery master on this server.
     Here,
     /// A recovery master on the server at the other end of the connection.
@@ -33,8 +33,8 @@ pub(crate) enum Asker {
 
 /// A read in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Reading {
-    asker: Asker,
+struct LogRead {
+    asker: ReadRequester,
     read: RecoveryRead,
     since: Instant,
 }
@@ -43,13 +43,13 @@ struct Reading {
 pub struct ReadJob {
     disk: Arc<Replicas>,
     seed: HashSeed,
-    reading: Reading,
+    reading: LogRead,
     buffer: Vec<u8>,
 }
 
 /// Result of a [`ReadJob`].
 pub struct ReadDone {
-    reading: Reading,
+    reading: LogRead,
     next: RecoveryNext,
     entries: Vec<u8>,
     /// Set if the disk has lost the replica, or returns data that was never written.
@@ -91,14 +91,14 @@ impl ReadJob {
 /// Reads for recovery masters that are queued at, or running on, this server's disk.
 #[derive(Default)]
 pub(crate) struct LogReads {
-    busy: Vec<Reading>,
+    busy: Vec<LogRead>,
 }
 
 impl Context<'_> {
     /// Reads a replica for a recovery master. A log that is not fenced is not readable.
-    pub(crate) fn read(&mut self, asker: Asker, read: RecoveryRead) {
+    pub(crate) fn read(&mut self, asker: ReadRequester, read: RecoveryRead) {
         let Some(replication) = self.node.replication() else { return };
-        let is_same = |busy: &Reading| (busy.asker, busy.read) == (asker, read);
+        let is_same = |busy: &LogRead| (busy.asker, busy.read) == (asker, read);
         // A repeated request is already being served.
         if !replication.is_log_fenced(read.replica.log) || self.reads.busy.iter().any(is_same) {
             return;
@@ -107,7 +107,7 @@ impl Context<'_> {
         if self.reads.busy.len() >= READINGS_MAX {
             return;
         }
-        let reading = Reading { asker, read, since: self.now };
+        let reading = LogRead { asker, read, since: self.now };
         self.reads.busy.push(reading);
         let buffer = self.buffers.take(REPLY_BYTES);
         let (disk, seed) = (replication.disk().clone(), self.node.store().seed().clone());
@@ -124,8 +124,8 @@ impl Context<'_> {
         let RecoveryRead { replica, range, from } = reading.read;
         let reply = RecoveryReply { replica, range, from, next };
         match reading.asker {
-            Asker::Here => return Some((reply, Payload { buffer: entries, start: 0 })),
-            Asker::There(route) => self.out.peers.push(Sending {
+            ReadRequester::Here => return Some((reply, Payload { buffer: entries, start: 0 })),
+            ReadRequester::There(route) => self.out.peers.push(Sending {
                 to: To::Back(route),
                 is_priority: false,
                 message: PeerMessage::RecoveryReply(reply),

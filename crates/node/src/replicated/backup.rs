@@ -5,12 +5,12 @@
 //! progress. An answer leaves on the connection of its request.
 
 use super::backup_jobs::{
-    BackupDone, BackupJob, DirectoryRead, Done, Piece, Work, give_up, not_begun,
+    BackupDone, BackupJob, BackupWork, DirectoryRead, Done, StagedPiece, give_up, not_begun,
 };
 use super::routes::Routes;
 use super::{CHAIN, Mode, Replication, lock};
 use crate::context::Context;
-use crate::outgoing::{DiskJob, Outgoing, Sending, To};
+use crate::outgoing::{DiskJob, EngineOutput, Sending, To};
 use crate::{Payload, Route};
 use ::backup::{AppendError, ReplicaWriter, Replicas};
 use protocols::replication::{AppendHeader, Backup, BackupEffect, BackupEvent, ScrubResult};
@@ -50,10 +50,10 @@ pub(crate) struct BackupPart {
 
 /// The message being handled, of which the machine sees only the lengths.
 #[derive(Default)]
-struct Staged {
+struct StagedAppend {
     /// Header of the replica that the message is for.
     header: Option<ReplicaHeader>,
-    piece: Option<Piece>,
+    piece: Option<StagedPiece>,
 }
 
 impl BackupSide {
@@ -134,7 +134,8 @@ impl BackupPart {
         self.note_route(append.replica, route);
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        let piece = append.header.filter(|_| bytes > 0).map(|header| Piece { header, payload });
+        let piece =
+            append.header.filter(|_| bytes > 0).map(|header| StagedPiece { header, payload });
         let payload = piece.as_ref().map(|_| ticket);
         let replica_header = ReplicaHeader {
             format: ReplicaFormat::CURRENT,
@@ -145,7 +146,7 @@ impl BackupPart {
             boot: self.replication.disk.boot(),
         };
         let event = BackupEvent::Append { from, header, payload };
-        let staged = Staged { header: Some(replica_header), piece };
+        let staged = StagedAppend { header: Some(replica_header), piece };
         self.drive(event, staged, context);
     }
 
@@ -169,18 +170,18 @@ impl BackupPart {
 
     /// Passes an event other than an append to the backup's machine.
     pub(crate) fn on_event(&mut self, event: BackupEvent, context: &mut Context<'_>) {
-        self.drive(event, Staged::default(), context);
+        self.drive(event, StagedAppend::default(), context);
     }
 
-    fn drive(&mut self, event: BackupEvent, staged: Staged, context: &mut Context<'_>) {
-        let Staged { header, mut piece } = staged;
+    fn drive(&mut self, event: BackupEvent, staged: StagedAppend, context: &mut Context<'_>) {
+        let StagedAppend { header, mut piece } = staged;
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let mut effects = Outbox::new();
             self.replication.backup().machine.handle(context.now, event, &mut effects);
             for effect in effects.drain() {
                 let piece = piece.take_if(|_| matches!(effect, BackupEffect::Take { .. }));
-                events.extend(self.apply(effect, Staged { header, piece }, context));
+                events.extend(self.apply(effect, StagedAppend { header, piece }, context));
             }
         }
         if let Some(piece) = piece {
@@ -192,10 +193,10 @@ impl BackupPart {
     fn apply(
         &mut self,
         effect: BackupEffect,
-        staged: Staged,
+        staged: StagedAppend,
         context: &mut Context<'_>,
     ) -> Option<BackupEvent> {
-        let Staged { header, piece } = staged;
+        let StagedAppend { header, piece } = staged;
         match effect {
             BackupEffect::Take { replica, is_new: true, .. } => match header {
                 Some(header) => return self.begin_replica(header, piece, context),
@@ -211,22 +212,22 @@ impl BackupPart {
                 }
             }
             BackupEffect::Measure { replica } => {
-                self.leave_job(context.out, Work::Measure(replica));
+                self.leave_job(context.out, BackupWork::Measure(replica));
             }
             BackupEffect::Scrub { replica } => {
-                self.leave_job(context.out, Work::Scrub(replica));
+                self.leave_job(context.out, BackupWork::Scrub(replica));
             }
             BackupEffect::GiveUp { replica } => {
                 self.replication.disk_counts.note_damaged();
                 self.replication.backup().open.remove(&replica);
-                self.leave_job(context.out, Work::GiveUp(replica));
+                self.leave_job(context.out, BackupWork::GiveUp(replica));
             }
             BackupEffect::Complain(answer) => {
                 context.out.send(answer.replica.log, PeerMessage::Appended(answer));
             }
             BackupEffect::Free { replica } => {
                 self.replication.backup().open.remove(&replica);
-                self.leave_job(context.out, Work::Free(replica));
+                self.leave_job(context.out, BackupWork::Free(replica));
             }
             BackupEffect::Answer(answer) => {
                 if let Some(route) = self.routes.get(answer.replica) {
@@ -255,7 +256,7 @@ impl BackupPart {
     fn begin_replica(
         &mut self,
         header: ReplicaHeader,
-        first: Option<Piece>,
+        first: Option<StagedPiece>,
         context: &mut Context<'_>,
     ) -> Option<BackupEvent> {
         // The manifest registers a segment once its replicas have begun. If the manifest must
@@ -267,11 +268,11 @@ impl BackupPart {
         };
         let segment_bytes = header.segment_bytes;
         let Ok(Some(replica)) = begun else {
-            self.leave_job(context.out, Work::Begin { header, first });
-            self.leave_job(context.out, Work::Prepare { segment_bytes });
+            self.leave_job(context.out, BackupWork::Begin { header, first });
+            self.leave_job(context.out, BackupWork::Prepare { segment_bytes });
             return None;
         };
-        self.leave_job(context.out, Work::Prepare { segment_bytes });
+        self.leave_job(context.out, BackupWork::Prepare { segment_bytes });
         if let Some(piece) = first {
             let taken = replica.append(&piece.header, piece.payload.bytes());
             context.buffers.give(piece.payload.buffer);
@@ -284,7 +285,7 @@ impl BackupPart {
         Some(self.taken(replica, context))
     }
 
-    fn leave_job(&self, out: &mut Outgoing, work: Work) {
+    fn leave_job(&self, out: &mut EngineOutput, work: BackupWork) {
         let disk = self.replication.disk.clone();
         out.disk.push(DiskJob::Backup(BackupJob { disk, work }));
     }
@@ -292,7 +293,7 @@ impl BackupPart {
     fn take_piece(
         &mut self,
         id: ReplicaId,
-        piece: Option<Piece>,
+        piece: Option<StagedPiece>,
         context: &mut Context<'_>,
     ) -> BackupEvent {
         let open = self.replication.backup().open.get(&id).cloned();
@@ -373,7 +374,7 @@ impl BackupPart {
             self.sync_at = None;
             self.is_syncing = true;
             let unsynced = std::mem::take(&mut self.unsynced);
-            self.leave_job(context.out, Work::Sync(unsynced.into_iter().collect()));
+            self.leave_job(context.out, BackupWork::Sync(unsynced.into_iter().collect()));
         }
     }
 
@@ -427,7 +428,7 @@ impl BackupPart {
     }
 
     /// Reports the replicas of a fenced log to the coordinator.
-    fn report_kept(&self, log: ServerId, out: &mut Outgoing) {
+    fn report_kept(&self, log: ServerId, out: &mut EngineOutput) {
         let of_earlier_boots = self.replication.written_before_this_boot(log);
         let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
             segment: id.segment,
@@ -461,24 +462,29 @@ impl BackupPart {
         log: ServerId,
         replica: (SegmentId, ReplicaEpoch),
         first: DirectoryPlace,
-        out: &mut Outgoing,
+        out: &mut EngineOutput,
     ) {
         let read = DirectoryRead { log, replica, first };
         // The log is fenced, so the pieces read a moment ago have not changed.
         if self.directory.as_ref().is_some_and(|it| it.0 == read.id()) {
             self.report_directory(read, out);
         } else {
-            self.leave_job(out, Work::ReadDirectory(read));
+            self.leave_job(out, BackupWork::ReadDirectory(read));
         }
     }
 
-    fn directory_read(&mut self, read: DirectoryRead, bodies: Vec<Vec<u8>>, out: &mut Outgoing) {
+    fn directory_read(
+        &mut self,
+        read: DirectoryRead,
+        bodies: Vec<Vec<u8>>,
+        out: &mut EngineOutput,
+    ) {
         self.directory = Some((read.id(), bodies));
         self.report_directory(read, out);
     }
 
     /// Sends as much of the manifest as fits into a message. The coordinator asks for the rest.
-    fn report_directory(&mut self, read: DirectoryRead, out: &mut Outgoing) {
+    fn report_directory(&mut self, read: DirectoryRead, out: &mut EngineOutput) {
         let Some((_, all)) = self.directory.take() else { return };
         let DirectoryRead { log, replica, first } = read;
         let (bodies, next) = directory_part(&all, first);

@@ -17,7 +17,7 @@ use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
 const FILES_READY: usize = 4;
 
 /// A piece of a replica, on its way to the disk.
-pub(super) struct Piece {
+pub(super) struct StagedPiece {
     pub(super) header: [u8; PIECE_HEADER_BYTES],
     pub(super) payload: Payload,
 }
@@ -25,14 +25,14 @@ pub(super) struct Piece {
 /// Disk work that may take long.
 pub struct BackupJob {
     pub(super) disk: Arc<Replicas>,
-    pub(super) work: Work,
+    pub(super) work: BackupWork,
 }
 
 /// Kinds of disk work.
-pub(super) enum Work {
+pub(super) enum BackupWork {
     Begin {
         header: ReplicaHeader,
-        first: Option<Piece>,
+        first: Option<StagedPiece>,
     },
     /// Prepare files for segments of this size.
     Prepare {
@@ -93,14 +93,14 @@ pub(super) struct NotBegun {
 impl std::fmt::Debug for BackupJob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.work {
-            Work::Begin { header, .. } => write!(f, "begin {}", header.id),
-            Work::Prepare { .. } => f.write_str("prepare a file"),
-            Work::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
-            Work::Free(replica) => write!(f, "free {replica}"),
-            Work::Measure(replica) => write!(f, "measure {replica}"),
-            Work::ReadDirectory(read) => write!(f, "read the manifest {}", read.id()),
-            Work::Scrub(replica) => write!(f, "scrub {replica}"),
-            Work::GiveUp(replica) => write!(f, "discard {replica}"),
+            BackupWork::Begin { header, .. } => write!(f, "begin {}", header.id),
+            BackupWork::Prepare { .. } => f.write_str("prepare a file"),
+            BackupWork::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
+            BackupWork::Free(replica) => write!(f, "free {replica}"),
+            BackupWork::Measure(replica) => write!(f, "measure {replica}"),
+            BackupWork::ReadDirectory(read) => write!(f, "read the manifest {}", read.id()),
+            BackupWork::Scrub(replica) => write!(f, "scrub {replica}"),
+            BackupWork::GiveUp(replica) => write!(f, "discard {replica}"),
         }
     }
 }
@@ -127,45 +127,45 @@ impl BackupJob {
     /// Returns whether the job only reads. Jobs that write need not wait for it.
     pub fn is_reading(&self) -> bool {
         match self.work {
-            Work::Measure(_) | Work::ReadDirectory(_) | Work::Scrub(_) => true,
-            Work::Begin { .. }
-            | Work::Prepare { .. }
-            | Work::Sync(_)
-            | Work::Free(_)
-            | Work::GiveUp(_) => false,
+            BackupWork::Measure(_) | BackupWork::ReadDirectory(_) | BackupWork::Scrub(_) => true,
+            BackupWork::Begin { .. }
+            | BackupWork::Prepare { .. }
+            | BackupWork::Sync(_)
+            | BackupWork::Free(_)
+            | BackupWork::GiveUp(_) => false,
         }
     }
 
     /// Runs the job. This may take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> BackupDone {
         BackupDone(match self.work {
-            Work::Begin { header, first } => {
+            BackupWork::Begin { header, first } => {
                 Done::Begun(header.id, begin(&self.disk, header, first))
             }
-            Work::Prepare { segment_bytes } => {
+            BackupWork::Prepare { segment_bytes } => {
                 let made = self.disk.prepare(segment_bytes, FILES_READY, Blocks::Promised);
                 if let Err(error) = made {
                     tracing::warn!(%error, "cannot preallocate a replica file");
                 }
                 Done::Prepared
             }
-            Work::Sync(replicas) => {
+            BackupWork::Sync(replicas) => {
                 let synced = |(id, replica): (ReplicaId, Arc<ReplicaWriter>)| {
                     (id, replica.sync().map_err(|error| error.to_string()))
                 };
                 Done::Synced(replicas.into_iter().map(synced).collect())
             }
-            Work::Free(replica) => {
+            BackupWork::Free(replica) => {
                 free(&self.disk, replica);
                 Done::Freed(replica)
             }
-            Work::Measure(replica) => Done::Measured(replica, measure(&self.disk, replica)),
-            Work::Scrub(replica) => Done::Scrubbed(replica, scrub(&self.disk, replica)),
-            Work::GiveUp(replica) => {
+            BackupWork::Measure(replica) => Done::Measured(replica, measure(&self.disk, replica)),
+            BackupWork::Scrub(replica) => Done::Scrubbed(replica, scrub(&self.disk, replica)),
+            BackupWork::GiveUp(replica) => {
                 give_up(&self.disk, replica);
                 Done::GivenUp
             }
-            Work::ReadDirectory(read) => {
+            BackupWork::ReadDirectory(read) => {
                 let bodies = self.disk.bodies(read.id()).map(|(bodies, _)| bodies);
                 let bodies = bodies.unwrap_or_else(|error| {
                     tracing::warn!(%error, "cannot read a segment manifest");
@@ -181,7 +181,7 @@ impl BackupJob {
 fn begin(
     disk: &Replicas,
     header: ReplicaHeader,
-    first: Option<Piece>,
+    first: Option<StagedPiece>,
 ) -> Result<Arc<ReplicaWriter>, NotBegun> {
     let replica = match disk.create(header) {
         Ok(replica) => replica,
@@ -291,10 +291,10 @@ mod tests {
         replicas
     }
 
-    fn first() -> Piece {
+    fn first() -> StagedPiece {
         let buffer = vec![1; NO_PIECE];
         let header = PieceWriter::new(header().identity()).next(&buffer, 0, Stamp::default());
-        Piece { header, payload: Payload { buffer, start: 0 } }
+        StagedPiece { header, payload: Payload { buffer, start: 0 } }
     }
 
     fn begun(disk: &MemoryDisk, faults: Faults) -> Option<BackupEvent> {

@@ -11,7 +11,7 @@
 //! The registration of a new segment counts when it is acknowledged. A change that lets replicas
 //! go (the segment is sealed, or has left the log) counts when no crash can undo it.
 
-use super::master::{LogMaster, Pieces, Sender, mixed, probe};
+use super::master::{LogMaster, PieceHeaders, Sender, mixed, probe};
 use super::{CHAIN_REACTOR, Letter, Plan, Replication};
 use crate::context::Context;
 use protocols::Outbox;
@@ -29,10 +29,10 @@ use wire::peer::PeerMessage;
 use wire::replica::ReplicaKind;
 
 /// The replicated segment manifest, and the notifications that wait for its entries.
-pub(super) struct Chain {
+pub(super) struct ReplicatedManifest {
     directory: Directory,
     replicator: Replicator,
-    pieces: Pieces,
+    pieces: PieceHeaders,
     /// The manifest segments in use, and the notifications that wait for their acknowledgment.
     manifest: ManifestSegments<Notice>,
     /// Content of the manifest segments that have replicas.
@@ -59,18 +59,18 @@ struct Notice {
     must_be_stable: bool,
 }
 
-impl Chain {
-    pub(super) fn new(plan: Plan, log: ServerId) -> Chain {
+impl ReplicatedManifest {
+    pub(super) fn new(plan: Plan, log: ServerId) -> ReplicatedManifest {
         let settings = ReplicatorSettings {
             log,
             kind: ReplicaKind::Directory,
             replicas: usize::from(plan.replicas),
             promise: plan.promise(),
         };
-        Chain {
+        ReplicatedManifest {
             directory: Directory::new(),
             replicator: Replicator::new(settings),
-            pieces: Pieces::default(),
+            pieces: PieceHeaders::default(),
             manifest: ManifestSegments::default(),
             bytes: BTreeMap::new(),
             segment_bytes: 0,
@@ -213,7 +213,7 @@ impl Chain {
     }
 }
 
-impl Chain {
+impl ReplicatedManifest {
     /// Applies an effect of the manifest's replicator.
     fn apply(
         &mut self,
@@ -266,7 +266,7 @@ impl Chain {
             segment_bytes: store.log().segment_bytes() as u32,
             stamp: store.stamp(),
         };
-        let Chain { bytes, pieces, .. } = self;
+        let ReplicatedManifest { bytes, pieces, .. } = self;
         let segment = bytes.get(&piece.replica.segment);
         let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));
         if let Some(part) = part {

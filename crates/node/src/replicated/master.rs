@@ -7,7 +7,7 @@
 use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock, own_disk};
 use crate::Node;
 use crate::context::Context;
-use crate::outgoing::{Outgoing, Sending, To};
+use crate::outgoing::{EngineOutput, Sending, To};
 use crate::settings::{LiveSettings, MinReplicas};
 use protocols::Outbox;
 use protocols::replication::{
@@ -28,7 +28,7 @@ use wire::replica::{
 /// The replicator of one reactor, with the pieces that it sends.
 pub(super) struct Master {
     replicator: Replicator,
-    pieces: Pieces,
+    pieces: PieceHeaders,
     /// Version of the last map that the replicator was given.
     map: u64,
     dead: BTreeSet<ServerId>,
@@ -42,11 +42,11 @@ pub(super) struct Master {
 
 /// Header writers for the pieces of many replicas.
 #[derive(Default)]
-pub(super) struct Pieces {
-    writers: BTreeMap<(SegmentId, ServerId), Writer>,
+pub(super) struct PieceHeaders {
+    writers: BTreeMap<(SegmentId, ServerId), ReplicaPieces>,
 }
 
-struct Writer {
+struct ReplicaPieces {
     replica: ReplicaId,
     /// State at the beginning of the last piece, and at its end.
     before: PieceWriter,
@@ -63,7 +63,7 @@ pub(super) struct Sender {
     pub(super) stamp: Stamp,
 }
 
-impl Pieces {
+impl PieceHeaders {
     /// Returns the header of a piece with these bytes; `None` for a piece without bytes.
     fn header(
         &mut self,
@@ -75,7 +75,7 @@ impl Pieces {
         let key = (piece.replica.segment, backup);
         let begin = || {
             let writer = PieceWriter::new(ReplicaIdentity::of(sender.cluster, piece.replica));
-            Writer { replica: piece.replica, before: writer, after: writer }
+            ReplicaPieces { replica: piece.replica, before: writer, after: writer }
         };
         let writer = self.writers.entry(key).or_insert_with(begin);
         if writer.replica != piece.replica {
@@ -147,7 +147,7 @@ impl Master {
         };
         Master {
             replicator: Replicator::new(settings),
-            pieces: Pieces::default(),
+            pieces: PieceHeaders::default(),
             map: 0,
             dead: BTreeSet::new(),
             has_ended: false,
@@ -537,7 +537,7 @@ impl LogMaster {
 }
 
 /// Probes a backup that does not answer a replicator.
-pub(super) fn probe(backup: ServerId, out: &mut Outgoing) {
+pub(super) fn probe(backup: ServerId, out: &mut EngineOutput) {
     out.send(backup, PeerMessage::Ping);
 }
 

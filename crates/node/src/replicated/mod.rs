@@ -32,7 +32,7 @@ use super::durable::{Acknowledgments, Mode};
 use super::node::Node;
 use ::backup::Replicas;
 use backup::BackupSide;
-use chain::Chain;
+use chain::ReplicatedManifest;
 use planted::Bug;
 use protocols::recovery::MasterEvent;
 use protocols::replication::timing::LEASE;
@@ -79,7 +79,7 @@ pub struct Replication {
     disk: Arc<Replicas>,
     backup: Mutex<BackupSide>,
     disk_counts: DiskCounts,
-    chain: Mutex<Chain>,
+    chain: Mutex<ReplicatedManifest>,
     /// Set if the manifest has work for the first reactor.
     chain_waits: AtomicBool,
     /// The reactor that writes, or has written, each segment of this log.
@@ -143,7 +143,7 @@ impl Replication {
             backup: Mutex::new(BackupSide::new(&disk, plan.scrub)),
             disk,
             disk_counts: DiskCounts::default(),
-            chain: Mutex::new(Chain::new(plan, me)),
+            chain: Mutex::new(ReplicatedManifest::new(plan, me)),
             chain_waits: AtomicBool::new(true),
             owners: Mutex::default(),
             inboxes: (0..reactors).map(|_| Inbox::default()).collect(),
@@ -261,7 +261,7 @@ impl Replication {
         now.0 < self.lease.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
     }
 
-    fn chain(&self) -> MutexGuard<'_, Chain> {
+    fn chain(&self) -> MutexGuard<'_, ReplicatedManifest> {
         lock(&self.chain)
     }
 

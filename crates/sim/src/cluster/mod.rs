@@ -21,7 +21,7 @@ use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use crate::servers::{ProcessSetup, SimulatedServer};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use coordinator::{CoordinatorEvent, Effect};
-use node::{DiskJob, Identity};
+use node::{DiskJob, ServerIdentity};
 use types::{Instant, KeyHash, OwnershipEpoch};
 use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
 
@@ -99,7 +99,7 @@ impl SimulatedCluster {
         let mark = self.disks.saved(place).filter(|_| is_persistent).and_then(|it| it.mark);
         self.disks.save_identity(place, (identity.cluster, server), mark);
         let setup = ProcessSetup {
-            identity: Identity { cluster: identity.cluster, server },
+            identity: ServerIdentity { cluster: identity.cluster, server },
             seed: identity.seed,
             memory_bytes: self.profile.memory_bytes,
             disk: self.profile.persistence.map(|how| self.disks.disk(place).open(how)),
