@@ -94,6 +94,8 @@ impl LoadProfileScan {
             *count = LoadProfileScan { again, profile_at, loads, ..LoadProfileScan::default() };
             Slot(0)
         });
+        let slots = count.loads.len();
+        assert!(slots == 0 || slots == usize::from(SLOT_COUNT), "a profile has all slots");
         let LoadProfileScan { records, loads, .. } = count;
         let next = context.worker.count_slots(from, LEAVES, |slot, table, counted| {
             records[usize::from(table.0)] += counted.records;

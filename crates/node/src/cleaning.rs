@@ -45,6 +45,7 @@ impl CleaningSchedule {
 
     /// Runs a quantum of cleaning. Returns `None` if nothing can be cleaned now.
     pub(crate) fn run(&mut self, context: &mut Context<'_>) -> Option<Background> {
+        assert!(self.rests.is_none(), "the cleaner does not run while it rests");
         if context.worker.clean() {
             return Some(Background::Clean);
         }

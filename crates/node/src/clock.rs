@@ -106,6 +106,7 @@ impl ClockReader {
     fn take_line(&mut self, clock: &ServerClock) {
         let machine = clock.machine();
         self.number = clock.number.load(Ordering::Acquire);
+        assert_eq!(self.number == 0, machine.is_none(), "a clock that runs has a line");
         if let Some(clock) = machine.as_ref() {
             self.line = clock.line();
         }

@@ -49,7 +49,8 @@ impl Early {
         }
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.payloads.insert(ticket, payload);
+        let before = self.payloads.insert(ticket, payload);
+        assert!(before.is_none(), "a ticket names one payload");
         Some(ticket)
     }
 
@@ -212,7 +213,9 @@ impl PriorityPullDriver {
         }
         let before = self.pulls.len();
         self.pulls.retain(|_, early| !early.is_over());
-        context.node.fleet.reactors_missing.fetch_sub(before - self.pulls.len(), Ordering::Relaxed);
+        let over = before - self.pulls.len();
+        let missing = context.node.fleet.reactors_missing.fetch_sub(over, Ordering::Relaxed);
+        assert!(missing >= over, "every migration that a reactor tracks was counted");
     }
 
     /// Runs the priority pulls that are due.

@@ -104,6 +104,7 @@ macro_rules! parts {
 impl Engine {
     /// Makes the engine of one reactor, on the reactor's own thread or before that thread starts.
     pub fn new(node: Arc<Node>, reactor: ReactorId) -> Engine {
+        assert!(reactor.0 < node.settings().reactors, "the settings count the reactors");
         let worker = node.store().worker(reactor);
         Engine {
             reactor,

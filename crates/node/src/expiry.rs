@@ -42,6 +42,8 @@ impl ExpiryScan {
         if walk.buckets_left == 0 {
             walk.buckets_left = EXPIRY_BUCKETS;
         }
+        assert!(usize::from(walk.table) < TABLES_MAX, "the scan is in a table");
+        assert!(walk.buckets_left <= EXPIRY_BUCKETS, "a round is bounded");
         let table = TableId(walk.table);
         let next = context.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
         let met = context.worker.take_expiring();

@@ -103,6 +103,7 @@ impl Flushes {
         let Some(flush) = self.queue.front_mut() else { return false };
         let wanted = flush.map;
         let Some(step) = &mut flush.step else { return self.try_begin(wanted, context) };
+        assert!(step.tables.contains(step.table), "only renewed tables are emptied");
         if !context.node.store().is_over(&step.grace) {
             return true;
         }

@@ -298,9 +298,7 @@ impl Node {
 
     /// Sets the function that wakes every sleeping reactor. Called once, before the first turn.
     pub fn set_wake_all(&self, wake_all: impl Fn() + Send + Sync + 'static) {
-        if self.wake_all.set(Box::new(wake_all)).is_err() {
-            unreachable!("reactors are started once");
-        }
+        assert!(self.wake_all.set(Box::new(wake_all)).is_ok(), "reactors are started once");
     }
 
     /// Wakes every sleeping reactor, because each must see a change or may take some work.

@@ -78,3 +78,27 @@ pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
         | FromCoordinator::Waiting { .. } => ReactorId(0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_goes_to_the_reactor_that_asked() {
+        let mut requests = CoordinatorRequests::new(ReactorId(3));
+        let (first, second) = (requests.begin(), requests.begin());
+        assert!(first < second);
+        assert_eq!(asked_by(second), ReactorId(3));
+        requests.note_flush(first);
+        assert!(requests.take_flush(first) && !requests.take_flush(first), "it is answered once");
+    }
+
+    #[test]
+    #[should_panic(expected = "is sent once")]
+    fn a_request_is_sent_once() {
+        let mut requests = CoordinatorRequests::new(ReactorId(0));
+        let request = requests.begin();
+        requests.note_flush(request);
+        requests.note_flush(request);
+    }
+}

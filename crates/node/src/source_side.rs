@@ -196,6 +196,7 @@ impl PullServer {
         if is_kept && self.pulls.len() < PULLS_TO_SERVE_MAX {
             self.pulls.push_back(PullToServe { route, pull });
         }
+        assert!(self.pulls.len() <= PULLS_TO_SERVE_MAX, "the queue of pulls is bounded");
     }
 
     /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.

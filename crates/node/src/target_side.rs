@@ -217,6 +217,8 @@ impl TargetSide {
 
     /// Begins to serve the range.
     fn accept(&mut self, acceptance: Acceptance, context: &Context<'_>) {
+        assert!(self.arrival.is_none(), "a target accepts one flip");
+        assert!(self.accepting.is_none(), "a target accepts one flip");
         let Acceptance { intent, flip, partitions, until } = acceptance;
         let store = context.node.store();
         // This must precede the publication of the tablet: then a reactor may serve it.
@@ -289,7 +291,8 @@ impl TargetSide {
     fn keep(&mut self, payload: Payload) -> Ticket {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.payloads.insert(ticket, payload);
+        let before = self.payloads.insert(ticket, payload);
+        assert!(before.is_none(), "a ticket names one payload");
         ticket
     }
 }

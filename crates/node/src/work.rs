@@ -105,6 +105,8 @@ impl WorkQueue {
 
     fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Work>) -> T) -> T {
         let mut queue = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.length.load(Ordering::Relaxed);
+        assert_eq!(known, queue.len(), "turns read the length of the queue");
         let result = change(&mut queue);
         self.length.store(queue.len(), Ordering::Relaxed);
         result

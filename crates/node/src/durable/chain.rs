@@ -74,7 +74,10 @@ impl LocalManifest {
     /// Records a change of the log's segments.
     pub(super) fn note(&mut self, change: LogChange, store: &Store) {
         match change {
-            LogChange::Opened(segment) => self.opening.push_back(segment),
+            LogChange::Opened(segment) => {
+                assert!(segment.0 < CHAIN, "the manifest registers segments of the log");
+                self.opening.push_back(segment);
+            }
             // The segment's writer knows its content, and seals it with [`LocalManifest::close`].
             LogChange::Closed { .. } => {}
             LogChange::Dead(segment) => {

@@ -79,7 +79,9 @@ impl Acknowledgments {
         // Sequentially consistent with `Engine::note_held`. Its caller reads the count once more
         // afterwards, so it cannot miss a rise.
         self.count.fetch_add(1, Ordering::SeqCst);
-        self.holders.load(Ordering::SeqCst) > usize::from(caller_holds)
+        let holders = self.holders.load(Ordering::SeqCst);
+        assert!(holders >= usize::from(caller_holds), "a reactor with pending replies is counted");
+        holders > usize::from(caller_holds)
     }
 }
 
@@ -241,7 +243,11 @@ impl Engine {
         {
             match holds {
                 true => holders.fetch_add(1, Ordering::SeqCst),
-                false => holders.fetch_sub(1, Ordering::SeqCst),
+                false => {
+                    let before = holders.fetch_sub(1, Ordering::SeqCst);
+                    assert!(before > 0, "a reactor with pending replies was counted");
+                    before
+                }
             };
         }
     }
@@ -249,5 +255,18 @@ impl Engine {
     fn acknowledgments_of_log(&self) -> Option<&Acknowledgments> {
         let replicated = self.log_master.as_ref().map(|it| &it.replication.acknowledgments);
         replicated.or_else(|| self.persistence.as_ref().map(|it| &it.keeper.acknowledgments))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a reactor with pending replies is counted")]
+    fn a_reactor_that_holds_replies_is_counted_before_it_waits() {
+        let acknowledgments = Acknowledgments::default();
+        assert!(!acknowledgments.tell(false), "no other reactor waits");
+        acknowledgments.tell(true);
     }
 }

@@ -210,6 +210,7 @@ impl LocalPersistence {
         let files: Vec<_> = keeper.chain().to_sync().into_iter().chain(self.to_sync()).collect();
         self.next_sync = None;
         if !files.is_empty() {
+            assert!(!self.is_syncing, "one sync runs at a time");
             self.is_syncing = true;
             out.disk.push(DiskJob::Sync(Sync { files }));
         }
@@ -218,6 +219,7 @@ impl LocalPersistence {
     /// Handles the result of a sync.
     pub(crate) fn on_synced(&mut self, synced: Synced, context: &mut Context<'_>) {
         let keeper = &*self.keeper.clone();
+        assert!(self.is_syncing, "a sync ends once");
         self.is_syncing = false;
         let store = context.node.store();
         let log = store.log();

@@ -87,6 +87,7 @@ impl RecoverySide {
 
     /// Publishes the partition's tablet. Replay starts when every reactor has seen it.
     fn publish(&mut self, node: &Node) {
+        assert!(self.recovery.is_none(), "a partition is published once");
         let PartName { range, epoch, .. } = self.machine.name();
         let old_tenures = self.logs.iter().map(|log| log.old_tenures.clone()).collect();
         let plan = RecoveryPlan { number: epoch.0, range, old_tenures };

@@ -179,7 +179,8 @@ impl RecoverySide {
     fn keep(&mut self, payload: Payload) -> Ticket {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.payloads.insert(ticket, payload);
+        let before = self.payloads.insert(ticket, payload);
+        assert!(before.is_none(), "a ticket names one payload");
         ticket
     }
 

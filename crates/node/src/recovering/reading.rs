@@ -109,6 +109,7 @@ impl Context<'_> {
         }
         let reading = LogRead { asker, read, since: self.now };
         self.reads.busy.push(reading);
+        assert!(self.reads.busy.len() <= READINGS_MAX, "the number of buffers is bounded");
         let buffer = self.buffers.take(REPLY_BYTES);
         let (disk, seed) = (replication.disk().clone(), self.node.store().seed().clone());
         self.out.disk.push(DiskJob::Read(ReadJob { disk, seed, reading, buffer }));
@@ -117,7 +118,9 @@ impl Context<'_> {
     /// Handles the result of a read. Returns the reply to a recovery master of this server.
     pub(crate) fn on_read(&mut self, done: ReadDone) -> Option<(RecoveryReply, Payload)> {
         let ReadDone { reading, next, entries, is_damaged } = done;
+        let before = self.reads.busy.len();
         self.reads.busy.retain(|busy| *busy != reading);
+        assert_eq!(self.reads.busy.len() + 1, before, "each read ends once");
         self.judge_replica(reading.read.replica, next, is_damaged);
         let spent: Duration = self.now.since(reading.since);
         self.node.recovery_counts.read(entries.len(), spent);

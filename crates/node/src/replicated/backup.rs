@@ -372,6 +372,7 @@ impl BackupPart {
         let is_due = self.sync_at.is_some_and(|at| at <= context.now);
         if is_due && !self.is_syncing {
             self.sync_at = None;
+            assert!(!self.is_syncing, "one sync runs at a time");
             self.is_syncing = true;
             let unsynced = std::mem::take(&mut self.unsynced);
             self.leave_job(context.out, BackupWork::Sync(unsynced.into_iter().collect()));
@@ -413,6 +414,7 @@ impl BackupPart {
             }
             Done::Prepared | Done::GivenUp => Vec::new(),
             Done::Synced(synced) => {
+                assert!(self.is_syncing, "a sync ends once");
                 self.is_syncing = false;
                 let event = |(replica, result): (ReplicaId, Result<u32, String>)| match result {
                     Ok(stable) => Some(BackupEvent::Synced { replica, stable }),

@@ -12,7 +12,7 @@
 //! go (the segment is sealed, or has left the log) counts when no crash can undo it.
 
 use super::master::{LogMaster, PieceHeaders, Sender, mixed, probe};
-use super::{CHAIN_REACTOR, Letter, Plan, Replication};
+use super::{CHAIN, CHAIN_REACTOR, Letter, Plan, Replication};
 use crate::context::Context;
 use protocols::Outbox;
 use protocols::directory::Directory;
@@ -107,6 +107,7 @@ impl ReplicatedManifest {
 
     /// Registers a segment: all its backups have begun a replica.
     pub(super) fn open(&mut self, segment: SegmentId, reactor: ReactorId) {
+        assert!(segment.0 < CHAIN, "the manifest registers segments of the log");
         self.directory.open(segment);
         self.notify(reactor, ReplicatorEvent::Listed { segment }, false);
     }
@@ -118,6 +119,7 @@ impl ReplicatedManifest {
         content: SegmentContent,
         reactor: ReactorId,
     ) {
+        assert!(segment.0 < CHAIN, "the manifest seals segments of the log");
         // The segment may have left the log already.
         if self.directory.contains(segment) {
             self.directory.close(segment, content);
@@ -168,6 +170,7 @@ impl ReplicatedManifest {
         let appended = lengths.into_iter().map(|(segment, length)| {
             if let Some(bytes) = self.bytes.get_mut(&segment) {
                 bytes.extend_from_slice(&body);
+                assert_eq!(bytes.len() as u32, length, "{segment} has the bytes that it counts");
             }
             ReplicatorEvent::Appended { segment, length }
         });
@@ -184,7 +187,8 @@ impl ReplicatedManifest {
         self.directory.begun(body.len());
         let length = body.len() as u32;
         let given_up = self.manifest.begin(segment, length);
-        self.bytes.insert(segment, body);
+        let before = self.bytes.insert(segment, body);
+        assert!(before.is_none(), "{segment} of the manifest is begun once");
         self.forget(&given_up);
         for notice in std::mem::take(&mut self.unwritten) {
             let must_be_stable = notice.must_be_stable;
@@ -299,6 +303,7 @@ impl LogMaster {
         event: Option<ReplicatorEvent>,
         context: &mut Context<'_>,
     ) {
+        assert_eq!(context.reactor, CHAIN_REACTOR, "one reactor drives the manifest");
         let replication = self.replication.clone();
         let mut chain = replication.chain();
         let mut events = VecDeque::from(std::mem::take(&mut chain.letters));
@@ -346,5 +351,20 @@ impl LogMaster {
     pub(crate) fn chain_noted(&mut self, number: SegmentId, context: &mut Context<'_>) {
         assert_eq!(context.reactor, CHAIN_REACTOR, "the coordinator's replies go to one reactor");
         self.drive_chain(Some(ReplicatorEvent::Listed { segment: number }), context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Mode;
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the manifest registers segments of the log")]
+    fn the_manifest_does_not_register_its_own_segments() {
+        let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
+        let mut manifest = ReplicatedManifest::new(plan, ServerId(1));
+        manifest.open(SegmentId(7), CHAIN_REACTOR);
+        manifest.open(SegmentId(CHAIN), CHAIN_REACTOR);
     }
 }

@@ -111,6 +111,7 @@ impl PieceHeaders {
         bytes: &[u8],
         sender: &Sender,
     ) -> Sending {
+        assert_eq!(bytes.len() as u32, piece.to - piece.from, "{piece} has its bytes");
         let append = Append {
             replica: piece.replica,
             kind: sender.kind,
@@ -324,6 +325,7 @@ impl LogMaster {
         for event in events.drain(..) {
             self.drive_master(event, context);
         }
+        assert!(events.is_empty(), "the replicator has seen all bytes of the turn");
         self.master.handed_out = events;
     }
 

@@ -67,6 +67,7 @@ impl Engine {
         // Messages without a payload are few, and do not count against the limit.
         let fits = |sending: &mut Sending, room: usize| room > 0 || sending.payload.is_empty();
         while let Some(sending) = self.to_itself.pop_front_if(|sending| fits(sending, *room)) {
+            assert!(sending.to.is_here(me), "only its own messages are delivered here");
             let Sending { message, payload, .. } = sending;
             *room = room.saturating_sub(payload.len());
             let payload = Payload { buffer: payload, start: 0 };

@@ -34,6 +34,8 @@ impl Routes {
             self.full_at = 2 * self.by_replica.len();
         }
         self.by_replica.insert(replica, route);
+        let max = self.full_at.max(ROUTES_MIN);
+        assert!(self.by_replica.len() <= max, "the number of routes is bounded");
     }
 
     pub(super) fn get(&self, replica: ReplicaId) -> Option<Route> {
