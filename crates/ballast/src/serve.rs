@@ -20,8 +20,7 @@ use node::{
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::control::ControlLink;
 use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
-use settings::ServerConfiguration;
-use settings::{Durability, IoDriver};
+use settings::{Durability, IoDriver, ServerConfiguration};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
