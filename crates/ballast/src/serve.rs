@@ -116,11 +116,7 @@ pub(crate) fn run(
         driver: reactors.driver(),
         events,
     }));
-    let reactors_word = if config.reactors == 1 { "reactor" } else { "reactors" };
-    println!(
-        "ballast serve: ready for clients on {host}:{} ({}, {}, {} {reactors_word})",
-        ports[0], identity.server, identity.cluster, config.reactors
-    );
+    announce_ready(&host, ports[0], identity, config.reactors);
     let mailboxes = reactors.mailboxes();
     let can_rejoin = node.replication().is_some();
     let result = forward(&received, can_rejoin, |message| {
@@ -132,6 +128,15 @@ pub(crate) fn run(
         ShutdownReason::Requested => Ok(()),
         ShutdownReason::Fenced => Err(restart_as_new_member()),
     }
+}
+
+/// Prints the line by which users and scripts see that the server accepts clients.
+fn announce_ready(host: &str, port: u16, identity: ServerIdentity, reactors: u16) {
+    let ServerIdentity { server, cluster } = identity;
+    let word = if reactors == 1 { "reactor" } else { "reactors" };
+    println!(
+        "ballast serve: ready for clients on {host}:{port} ({server}, {cluster}, {reactors} {word})"
+    );
 }
 
 /// Message with which a server joins its cluster.

@@ -7,8 +7,8 @@
 //! coordinator stops and its runner opens the store again. Starting and recovering are thus the
 //! same code.
 //!
-//! The store's revisions number its transactions. A term's record is written when the term
-//! begins, so its revision bounds the transactions of the term before. A [`HistoryMark`] identifies a
+//! The store's revisions number its transactions. A term's record is written when the term begins,
+//! so its revision bounds the transactions of the term before. A [`HistoryMark`] identifies a
 //! position in the history of this store, or of another store copied from it.
 //!
 //! Invariants:

@@ -64,8 +64,8 @@ impl Backend {
         }
     }
 
-    /// Starts a job of the process and returns its number. [`node::Wake::Answer`] follows under that
-    /// number. Returns `None` if no process hosts this server.
+    /// Starts a job of the process and returns its number. [`node::Wake::Answer`] follows under
+    /// that number. Returns `None` if no process hosts this server.
     pub(crate) fn begin(&mut self, job: HostJob) -> Option<u64> {
         let host = self.operators.host()?;
         let request = self.engine.begin_request();

@@ -1,7 +1,7 @@
 //! The server of one reactor without sockets: the engine, the clients of its connections, and the
 //! parked requests. Bytes come in; replies go to the buffers that [`Connections`] provides.
 //!
-//! The [`shell`](crate::shell) drives a core on a reactor, the simulator drives it in virtual time.
+//! The shell of a server drives a core on a reactor, the simulator drives it in virtual time.
 //! Both call in the order of a turn: [`Core::begin_turn`]; connections and messages;
 //! [`Core::end_of_input`]; [`Core::tick`] if its deadline has passed; at most one
 //! [`Core::quantum`]. After each of the last three calls, the driver sends the contents of the

@@ -1,7 +1,8 @@
 //! Circles of imports: files of one crate each of which depends on the others.
 //!
 //! A file depends on the file that defines what it imports, wherever the name was re-exported on
-//! the way. Imports between a module and its own parts do not count. The parts of a circle are a strongly connected component of that graph.
+//! the way. Imports between a module and its own parts do not count. The parts of a circle are a
+//! strongly connected component of that graph.
 
 use crate::sources::SourceFile;
 use std::collections::{BTreeMap, BTreeSet};

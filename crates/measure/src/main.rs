@@ -31,11 +31,11 @@ fn main() -> Result<ExitCode> {
     sizes(&sources, &items, &mut table);
     assertions(&sources, &items, &mut table);
     let circles = circles::circles(&sources);
-    table.row("circles of files", circles.len(), 17, 0);
+    table.row("circles of files", circles.len(), 1, 0);
     for circle in &circles {
         table.note(circle.join(" <-> "));
     }
-    table.row("look-ups of an optional keeper, replication or master", items.look_ups, 62, 0);
+    table.row("look-ups of an optional keeper, replication or master", items.look_ups, 83, 0);
     print!("{table}");
     Ok(if table.is_within_limits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -104,28 +104,28 @@ fn names(items: &ProductItems, table: &mut MeasureTable) {
         }
         places.values().filter(|count| **count > 1).count()
     };
-    table.row("type names defined more than once", repeated(false), 164, 60);
-    table.row("public type names defined more than once", repeated(true), 23, 0);
-    table.row("functions that take destructured tuples", items.tuples.len(), 79, 0);
+    table.row("type names defined more than once", repeated(false), 4, 60);
+    table.row("public type names defined more than once", repeated(true), 0, 0);
+    table.row("functions that take destructured tuples", items.tuples.len(), 2, 0);
     let methods = items.methods.iter().filter(|((_, name), _)| name != PARAMETER);
     let mut methods: Vec<(&(String, String), &usize)> = methods.collect();
     methods.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let fields = items.types.iter().max_by_key(|one| one.fields);
     if let Some((_, count)) = methods.first() {
         let measure = "methods of the largest type, free functions on it included";
-        table.row(measure, **count, 208, 60);
+        table.row(measure, **count, 60, 60);
     }
     for ((krate, name), count) in methods.iter().take(6) {
         table.note(format!("{krate}::{name} {count}"));
     }
     if let Some(largest) = fields {
-        table.row("fields of the largest type", largest.fields, 43, 20);
+        table.row("fields of the largest type", largest.fields, 35, 20);
         table.note(&largest.name);
     }
 }
 
 /// Lines of `src` without assertions when the measures were introduced, this crate included.
-const LINES_AT_START: usize = 78_475;
+const LINES_AT_START: usize = 78_222;
 
 fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable) {
     let mut crates: BTreeMap<&str, usize> = BTreeMap::new();
@@ -135,16 +135,16 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     let largest = crates.iter().max_by_key(|(_, lines)| **lines);
     if let Some((name, lines)) = largest {
         let measure = format!("lines of the largest crate ({name})");
-        table.row(&measure, *lines, 22_800, 12_000);
+        table.row(&measure, *lines, 12_000, 12_000);
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
-    table.row("lines of src without assertions", lines - items.assertion_lines, 79_000, target);
+    table.row("lines of src without assertions", lines - items.assertion_lines, 82_000, target);
 }
 
 /// Crates that should assert densely, and how many lines they have for each assertion at most.
 const ASSERTING: [(&str, usize); 4] =
-    [("store", 207), ("protocols", 343), ("coordinator", 765), ("node", 2_000)];
+    [("store", 80), ("protocols", 55), ("coordinator", 90), ("node", 200)];
 
 fn assertions(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable) {
     for (krate, limit) in ASSERTING {

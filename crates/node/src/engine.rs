@@ -1,4 +1,5 @@
-//! The part of a node that one reactor runs: events come in, the contents of [`Engine::out`] go out.
+//! The part of a node that one reactor runs: events come in, the contents of [`Engine::out`] go
+//! out.
 
 use crate::census::LoadProfileScan;
 use crate::cleaning::CleaningSchedule;
@@ -321,6 +322,40 @@ impl Engine {
                 let (pulls, mut context) = parts!(self, now, priority_pulls);
                 pulls.on_reply(from, reply, payload, &mut context);
             }
+            PeerMessage::Append(_)
+            | PeerMessage::Appended(_)
+            | PeerMessage::Release { .. }
+            | PeerMessage::Released { .. }
+            | PeerMessage::Needed { .. } => {
+                self.on_replication(now, from, route, message, payload);
+            }
+            PeerMessage::RecoveryRead(read) => {
+                self.context(now).read(ReadRequester::There(route), read)
+            }
+            PeerMessage::RecoveryReply(reply) => self.change_machines(now, |it, context| {
+                it.recovery_replied(from, reply, payload, context);
+            }),
+            PeerMessage::Ping => {
+                let (to, message) = (To::Back(route), PeerMessage::Pong);
+                let payload = Vec::new();
+                self.out.peers.push(Sending { to, is_priority: false, message, payload });
+            }
+            PeerMessage::Pong => {
+                self.with_log_master(now, |master, context| master.heard(from, context));
+            }
+        }
+    }
+
+    /// Handles a message between a log's master and its backups.
+    fn on_replication(
+        &mut self,
+        now: Instant,
+        from: ServerId,
+        route: Route,
+        message: PeerMessage,
+        payload: Payload,
+    ) {
+        match message {
             PeerMessage::Append(append) => self.with_backup(now, |backup, context| {
                 backup.append_arrived(from, append, payload, route, context);
             }),
@@ -336,20 +371,7 @@ impl Engine {
             PeerMessage::Needed { replicas } => self.with_log_master(now, |master, context| {
                 master.needed(from, replicas, context);
             }),
-            PeerMessage::RecoveryRead(read) => {
-                self.context(now).read(ReadRequester::There(route), read)
-            }
-            PeerMessage::RecoveryReply(reply) => self.change_machines(now, |it, context| {
-                it.recovery_replied(from, reply, payload, context);
-            }),
-            PeerMessage::Ping => {
-                let (to, message) = (To::Back(route), PeerMessage::Pong);
-                let payload = Vec::new();
-                self.out.peers.push(Sending { to, is_priority: false, message, payload });
-            }
-            PeerMessage::Pong => {
-                self.with_log_master(now, |master, context| master.heard(from, context));
-            }
+            other => unreachable!("not a message of replication: {other:?}"),
         }
     }
 
@@ -386,6 +408,26 @@ impl Engine {
                 drop(machines);
                 node.change_machines(|it| it.follow_map_of_recoveries(&mut context));
             }
+            FromCoordinator::Answer { request, answer } => self.answered(request, answer),
+            FromCoordinator::Measure { .. }
+            | FromCoordinator::Prepare(_)
+            | FromCoordinator::Start(_)
+            | FromCoordinator::Decide { .. }
+            | FromCoordinator::Outcome { .. }
+            | FromCoordinator::Forget { .. }
+            | FromCoordinator::Finished { .. } => self.on_migration_order(now, message),
+            FromCoordinator::ChainNoted { .. }
+            | FromCoordinator::Fence { .. }
+            | FromCoordinator::FreeLog { .. }
+            | FromCoordinator::ReadDirectory { .. }
+            | FromCoordinator::Recover(_)
+            | FromCoordinator::RecoveryConfirmed { .. } => self.on_log_order(now, message),
+        }
+    }
+
+    /// Handles a message of the coordinator about a migration.
+    fn on_migration_order(&mut self, now: Instant, message: FromCoordinator) {
+        match message {
             FromCoordinator::Measure { migration, range } => {
                 source_side::measure(migration, range, &mut self.context(now));
             }
@@ -415,7 +457,13 @@ impl Engine {
                 let event = TargetEvent::Finished;
                 self.change_machines(now, |it, context| it.drive_target(migration, event, context));
             }
-            FromCoordinator::Answer { request, answer } => self.answered(request, answer),
+            other => unreachable!("not a message about a migration: {other:?}"),
+        }
+    }
+
+    /// Handles a message of the coordinator about logs and their recovery.
+    fn on_log_order(&mut self, now: Instant, message: FromCoordinator) {
+        match message {
             FromCoordinator::ChainNoted { number } => {
                 self.with_log_master(now, |master, context| {
                     master.chain_noted(number, context);
@@ -454,6 +502,7 @@ impl Engine {
             FromCoordinator::FreeLog { log } => {
                 self.out.control.push(ToCoordinator::LogFreed { log });
             }
+            other => unreachable!("not a message about a log: {other:?}"),
         }
     }
 

@@ -1,5 +1,5 @@
-//! One server without sockets and without the Redis protocol: it connects the store and the protocol
-//! machines.
+//! One server without sockets and without the Redis protocol: it connects the store and the
+//! protocol machines.
 //!
 //! An engine owns the reactor's [`Worker`] ([`Engine::worker`]), on which commands run directly.
 //! It applies the effects of the migration machines ([`source_side`], [`target_side`], [`early`])

@@ -98,8 +98,8 @@ struct FolderCopy {
 #[derive(Debug, Default)]
 pub(crate) struct ServerDisks {
     disks: [SimulatedDisk; SERVERS],
-    /// ServerIdentity and newest mark that each place knows. They survive the process if servers persist
-    /// anything.
+    /// ServerIdentity and newest mark that each place knows. They survive the process if servers
+    /// persist anything.
     saved: [Option<SavedIdentity>; SERVERS],
     folder_copy: Option<FolderCopy>,
 }

@@ -1,6 +1,6 @@
-//! Numbers as `INCRBYFLOAT` adds them: binary floating point with a significand of 64 bits, which is
-//! C's `long double` on x86. Redis prints 17 decimals of the exact sum, so the last bits of a sum
-//! are visible in replies; an `f64` would give other replies.
+//! Numbers as `INCRBYFLOAT` adds them: binary floating point with a significand of 64 bits, which
+//! is C's `long double` on x86. Redis prints 17 decimals of the exact sum, so the last bits of a
+//! sum are visible in replies; an `f64` would give other replies.
 
 use num_bigint::BigUint;
 use rustc_apfloat::ieee::X87DoubleExtended;
