@@ -54,7 +54,8 @@ impl LocalManifest {
     pub(super) fn new(
         directory: Directory,
         next: u64,
-        (old, earlier): (Vec<ReplicaId>, BTreeMap<SegmentId, ReplicaId>),
+        old: Vec<ReplicaId>,
+        earlier: BTreeMap<SegmentId, ReplicaId>,
         header: ReplicaHeader,
     ) -> LocalManifest {
         let first = (SegmentId(CHAIN | next), 0);

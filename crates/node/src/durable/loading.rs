@@ -201,7 +201,7 @@ impl RecoveredLog {
         let keeper = Keeper {
             mode,
             replicas: self.replicas,
-            chain: Mutex::new(LocalManifest::new(directory, next, (unnamed, earlier), header)),
+            chain: Mutex::new(LocalManifest::new(directory, next, unnamed, earlier, header)),
             loading,
             acknowledgments: Acknowledgments::default(),
             is_failing: AtomicBool::new(false),
