@@ -100,11 +100,8 @@ pub(crate) fn run(
     operators.configure(&node, configuration.clone());
     keep_memory_ready(store, ready_bytes(&configuration))?;
     start_metrics(&configuration, &node, &operators)?;
-    let shared = Shared {
-        node: node.clone(),
-        operators: operators.clone(),
-        addresses: AddressBook::of_system(),
-    };
+    let addresses = AddressBook::of_system();
+    let shared = Shared { node: node.clone(), operators: operators.clone(), addresses };
     let reactors = start(&config, listeners, shared, link.clone(), credentials)?;
     link.watch(ReactorLiveness::new(node.clone()));
     signals::watch(events.clone())?;

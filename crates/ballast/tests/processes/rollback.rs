@@ -6,6 +6,7 @@ use crate::servers::{MODEST, Process, Starting, binary};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use wire::saved::SavedClusterState;
 
 const KEYS: usize = 100;
 
@@ -45,7 +46,20 @@ impl Cluster {
             text.contains(" connected: slots 0-8191\n") && !text.contains("moving")
         });
         until("everything is written again", || cluster.set_all("after"));
+        until("both servers have saved what they know", || {
+            (0..2).all(|place| cluster.has_saved_the_second_term(place))
+        });
         cluster
+    }
+
+    /// Returns whether a server has saved a mark of the coordinator's second start, which the copy
+    /// of the coordinator's file does not contain. Servers save at most every 100 ms.
+    fn has_saved_the_second_term(&self, place: usize) -> bool {
+        let folder = self.folder.path().join(place.to_string());
+        let files = ["cluster-0", "cluster-1"].map(|name| fs::read(folder.join(name)));
+        let saved = files.iter().flatten().filter_map(|file| SavedClusterState::parse(file).ok());
+        let mut marks = saved.filter_map(|(_, saved)| saved.mark);
+        marks.any(|mark| mark.term > 1)
     }
 
     fn file(&self, name: &str) -> PathBuf {
