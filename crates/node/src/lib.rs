@@ -1,19 +1,16 @@
-//! One server without sockets and without the Redis protocol: it connects the store and the
-//! protocol machines.
+//! One server without sockets and without the Redis protocol: it connects the store and the protocol
+//! machines.
 //!
-//! An engine owns the reactor's [`Worker`] ([`Engine::worker`]), on which commands run directly.
-//! It applies the effects of the migration machines ([`source_side`], [`target_side`], [`early`])
-//! and runs background work in bounded quanta. It leaves output for other servers, the
-//! coordinator and parked operations in [`Engine::out`].
+//! [`Engine`] is one reactor's part: events come in, the contents of [`Engine::out`] go out. It owns
+//! the reactor's worker of the store ([`Engine::worker`]), on which commands run directly, and the
+//! components that do the rest: migrations (`source_side`, `target_side`, `early`), persistence and
+//! replication of the log (`durable`, `replicated`), recovery (`recovering`), flushes, expiry and
+//! cleaning. An event goes to one component, with a `Context` of everything else that it may use.
 //!
-//! All state shared by reactors is in [`Node`]. One lock protects the machines there: messages
-//! and quanta hold it for well under a microsecond, and operations never take it.
+//! All state shared by reactors is in [`Node`]. One lock protects the machines there (`machines`):
+//! messages and quanta hold it for well under a microsecond, and operations never take it.
 //!
 //! The simulator drives an engine as the shell does: with turns, messages, quanta and time.
-//!
-//! [`source_side`]: self
-//! [`target_side`]: self
-//! [`early`]: self
 
 #![forbid(unsafe_code)]
 

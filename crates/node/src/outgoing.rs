@@ -128,7 +128,7 @@ pub struct EngineOutput {
     pub peers: Vec<Sending>,
     /// Messages to the coordinator.
     pub control: Vec<ToCoordinator>,
-    /// Jobs for the disk, in order. [`crate::core::Core::on_disk`] follows each.
+    /// Jobs for the disk, in order. [`crate::Engine::on_disk`] follows each.
     pub disk: Vec<DiskJob>,
     /// Wakes for parked operations.
     pub wakes: Vec<Wake>,

@@ -30,5 +30,5 @@ const _: () = assert!(RECORD_BYTES_MAX <= SEGMENT_BYTES_MIN);
 
 /// Unsent output in bytes above which a client is congested: it sends requests faster than it
 /// reads replies. It is not read, and the service leaves further requests in the input
-/// ([`Io::is_congested`]).
+/// (`runtime::Io::is_congested`).
 pub const CLIENT_BACKLOG_MAX: usize = 1 << 20;

@@ -1,13 +1,13 @@
 //! State that operators see and change while a server runs: settings, clients, counters and slow
 //! commands. All reactors share it, beside the data path.
 //!
-//! - [`clients`]: connected clients by reactor, and those that must be closed;
-//! - [`counts`]: the counters of each reactor;
-//! - [`executions`]: executed commands, for `MONITOR` and the slow log;
-//! - [`slow`]: the slow log, and the samples of `LATENCY`;
-//! - [`pause`]: requests delayed by `CLIENT PAUSE`;
-//! - [`monitor`]: the lines of `MONITOR`;
-//! - [`info`]: the sections of `INFO`;
+//! - `clients`: connected clients by reactor, and those that must be closed;
+//! - `counts`: the counters of each reactor;
+//! - `executions`: executed commands, for `MONITOR` and the slow log;
+//! - `slow`: the slow log, and the samples of `LATENCY`;
+//! - `pause`: requests delayed by `CLIENT PAUSE`;
+//! - `monitor`: the lines of `MONITOR`;
+//! - `info`: the sections of `INFO`;
 //! - [`metrics`]: the metrics page;
 //! - [`host`]: services of the process.
 //!
