@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../crates/server/tests/messages/mod.rs"]
+#[path = "../../crates/front/tests/messages/mod.rs"]
 mod messages;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
