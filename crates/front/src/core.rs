@@ -241,8 +241,15 @@ impl Core {
         }
     }
 
+    /// Advances the turn's time. It never goes back: an answer is never older than its question.
+    fn advance(&mut self, now: Instant) {
+        assert!(self.now <= now, "the time of a turn goes back");
+        self.now = now;
+    }
+
     /// Runs everything that is due at [`Core::next_deadline`].
     pub fn tick(&mut self, now: Instant, io: &mut impl Connections) {
+        self.advance(now);
         self.backend.engine.tick(now);
         for waiter in self.waits.take_expired(now) {
             if !self.clients.contains_key(&waiter.connection) {
@@ -281,6 +288,7 @@ impl Core {
 
     /// Does one bounded piece of background work. Returns false if there was none.
     pub fn quantum(&mut self, now: Instant, io: &mut impl Connections) -> bool {
+        self.advance(now);
         let did = self.backend.quantum(now);
         self.wake(io);
         self.reconcile(io);
