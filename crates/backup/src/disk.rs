@@ -53,3 +53,31 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     /// the disk.
     fn forget_cached(&self) {}
 }
+
+/// The disk of a server that stores nothing.
+#[derive(Debug)]
+pub(crate) struct NoDisk;
+
+impl NoDisk {
+    fn error<T>() -> io::Result<T> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this server stores no replicas"))
+    }
+}
+
+impl Disk for NoDisk {
+    fn list(&self) -> io::Result<Vec<FileNumber>> {
+        Ok(Vec::new())
+    }
+
+    fn create(&self, _: FileNumber, _: u64) -> io::Result<Box<dyn DiskFile>> {
+        NoDisk::error()
+    }
+
+    fn open(&self, _: FileNumber) -> io::Result<Box<dyn DiskFile>> {
+        NoDisk::error()
+    }
+
+    fn remove(&self, _: FileNumber) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,7 +1,7 @@
 //! The set of replicas on a disk.
 
 use crate::cache::ReplicaCache;
-use crate::disk::{Disk, DiskFile, FileNumber};
+use crate::disk::{Disk, DiskFile, FileNumber, NoDisk};
 use crate::files::{FileSet, FreeFile, ReplicaFile, lock};
 use crate::writer::{FileOpener, OpenFiles, ReplicaWriter};
 use std::cmp::Ordering;
@@ -88,6 +88,18 @@ impl Replicas {
         let cache = ReplicaCache::default();
         let replicas = Replicas { disk, boot, files, by_id, open, cache };
         Ok(OpenedReplicas { replicas, unreadable })
+    }
+
+    /// Returns the replicas of a server that stores none: there are none, and none can be created.
+    pub fn none() -> Replicas {
+        Replicas {
+            disk: Arc::new(NoDisk),
+            boot: BootId::default(),
+            files: Arc::default(),
+            by_id: Mutex::default(),
+            open: Arc::default(),
+            cache: ReplicaCache::default(),
+        }
     }
 
     /// Limits the number of open files of replicas that are being written. If `are_synced` is

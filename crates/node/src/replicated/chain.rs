@@ -66,6 +66,7 @@ impl ReplicatedManifest {
             kind: ReplicaKind::Directory,
             replicas: usize::from(plan.replicas),
             promise: plan.promise(),
+            is_alone: false,
         };
         ReplicatedManifest {
             directory: Directory::new(),
@@ -110,6 +111,7 @@ impl ReplicatedManifest {
         assert!(segment.0 < CHAIN, "the manifest registers segments of the log");
         self.directory.open(segment);
         self.notify(reactor, ReplicatorEvent::Listed { segment }, false);
+        self.notify(reactor, ReplicatorEvent::ListingSynced { segment }, true);
     }
 
     /// Seals a segment: all its backups have all its bytes.

@@ -145,6 +145,7 @@ impl Master {
             kind: ReplicaKind::Data,
             replicas: usize::from(plan.replicas),
             promise: plan.promise(),
+            is_alone: false,
         };
         Master {
             replicator: Replicator::new(settings),

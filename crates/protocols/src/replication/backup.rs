@@ -48,6 +48,9 @@ pub struct Backup {
     scrub: Scrub,
     /// The latest expiry clock of each log's master, from its appends or from pieces on the disk.
     clocks: BTreeMap<ServerId, MasterClock>,
+    /// Set if this is the backup of its own server alone, which has no cluster. It asks nobody
+    /// about replicas, since their master is the same process.
+    is_alone: bool,
     /// Times at which each replica is checked for news from its master; one entry per replica.
     checks: BTreeSet<(Instant, ReplicaId)>,
 }
@@ -134,6 +137,12 @@ impl Backup {
         Backup { scrub: Scrub::every(interval), ..Backup::default() }
     }
 
+    /// Creates the backup of a server without a cluster: its only replicas are those of the
+    /// server's own log.
+    pub fn of_own_log() -> Backup {
+        Backup { is_alone: true, ..Backup::default() }
+    }
+
     /// Processes one event and appends the resulting effects to `out`.
     pub fn handle(&mut self, now: Instant, event: BackupEvent, out: &mut Outbox<BackupEffect>) {
         match event {
@@ -141,6 +150,12 @@ impl Backup {
                 self.insert(now, replica, ReplicaState::Found, Instant::default());
                 self.replicas.get_mut(&replica).into_iter().for_each(|held| held.is_found = true);
                 self.unmeasured.insert(replica);
+                return;
+            }
+            BackupEvent::Adopted { replica, length } => {
+                assert!(self.is_alone, "{replica} is adopted by a server that has a cluster");
+                let state = ReplicaState::Written { length, stable: length };
+                self.insert(now, replica, state, Instant::default());
                 return;
             }
             BackupEvent::Measured { replica, length, stable, clock } => {
@@ -177,7 +192,9 @@ impl Backup {
             }
             BackupEvent::Recovered { log } => self.free_all(log, out),
             BackupEvent::Tick => {
-                self.ask(now, out);
+                if !self.is_alone {
+                    self.ask(now, out);
+                }
                 self.scrub(now, out);
             }
         }
@@ -190,7 +207,7 @@ impl Backup {
     /// Returns when [`BackupEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let can_measure = self.measuring == 0 && !self.unmeasured.is_empty();
-        let check = self.checks.first().map(|(at, _)| *at);
+        let check = self.checks.first().filter(|_| !self.is_alone).map(|(at, _)| *at);
         let next = [check, self.scrub.next_deadline()].into_iter().flatten().min();
         if can_measure { Some(Instant::default()) } else { next }
     }

@@ -3,7 +3,7 @@
 use super::placement::{BackupCandidate, Misplaced, Rack};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::Appended;
-use wire::replica::{ReplicaId, ReplicaKind};
+use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 
 /// The condition under which bytes are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub struct ReplicatorSettings {
     pub replicas: usize,
     /// The condition under which bytes are acknowledged.
     pub promise: Promise,
+    /// Set if the server has no cluster: its own disk is its only backup, and no other server
+    /// ever takes over its ranges. The manifest log then has neither lease nor heartbeats.
+    pub is_alone: bool,
 }
 
 /// An event at a replicator.
@@ -47,6 +50,17 @@ pub enum ReplicatorEvent {
         /// The random seed from which the backups are drawn.
         random: u64,
     },
+    /// An earlier process of this server wrote the segment. It is closed, and its only replica,
+    /// on this server's own disk, has all of it, synced. For a data segment,
+    /// [`ReplicatorEvent::CloseListed`] follows when the manifest has its content.
+    Adopted {
+        /// The segment.
+        segment: SegmentId,
+        /// The epoch of its replica.
+        epoch: ReplicaEpoch,
+        /// Its length in bytes.
+        length: u32,
+    },
     /// The segment has grown.
     Appended {
         /// The segment.
@@ -63,6 +77,12 @@ pub enum ReplicatorEvent {
     /// that entry is acknowledged (see [`ReplicatorEffect::Name`]). For a manifest segment, the
     /// coordinator has stored its id, and all earlier manifest segments are obsolete.
     Listed {
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// The manifest entry of a data segment is synced, not only acknowledged: from now on a
+    /// recovery after a loss of power finds the segment, too.
+    ListingSynced {
         /// The segment.
         segment: SegmentId,
     },

@@ -171,6 +171,11 @@ impl<T> ManifestSegments<T> {
         }
     }
 
+    /// Returns whether everything in a living segment is synced.
+    pub fn is_stable(&self, segment: SegmentId) -> bool {
+        self.living.get(&segment).is_some_and(|it| it.stable == it.length)
+    }
+
     /// Removes and returns the notifications that count by now.
     pub fn take_ready(&mut self) -> Vec<T> {
         if self.recorded.is_none() {

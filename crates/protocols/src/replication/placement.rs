@@ -8,7 +8,7 @@
 //! while a server in another rack can take it. No two replicas share a rack while a server in a
 //! third rack can take one. If both rack rules cannot hold, the second is given up first.
 
-use super::timing::{DRAWS, REFUSED_PAUSE, SHORT_MAX};
+use super::timing::{DRAWS, OWN_DISK_PAUSE, REFUSED_PAUSE, SHORT_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, ServerId};
@@ -69,9 +69,37 @@ pub(super) struct Placement {
     /// Backups that do not answer.
     silent: BTreeSet<ServerId>,
     misplaced: Misplaced,
+    /// Set if the master has no cluster, so that its own disk is the only candidate.
+    is_alone: bool,
 }
 
 impl Placement {
+    /// Makes the choice for a master. One that is alone (without a cluster) asks its own disk
+    /// again soon after a refusal, since it has no other.
+    pub(super) fn new(is_alone: bool) -> Placement {
+        Placement { is_alone, ..Placement::default() }
+    }
+
+    /// Returns the first and the longest pause after a refusal.
+    fn pauses(&self) -> (Duration, Duration) {
+        match self.is_alone {
+            true => (OWN_DISK_PAUSE, OWN_DISK_PAUSE),
+            false => (REFUSED_PAUSE, SHORT_MAX),
+        }
+    }
+
+    /// Records that a backup has taken bytes.
+    pub(super) fn record_success(&mut self, server: ServerId) {
+        if self.is_alone && !self.refused.is_empty() {
+            self.refused.remove(&server);
+        }
+    }
+
+    /// Returns whether the backup has refused a replica and has taken nothing since.
+    pub(super) fn has_refused(&self, server: ServerId) -> bool {
+        self.refused.contains_key(&server)
+    }
+
     /// Replaces the set of living servers. Returns whether a backup may be asked now that could
     /// not be asked before.
     pub(super) fn set(&mut self, own: Rack, candidates: Vec<BackupCandidate>) -> bool {
@@ -132,13 +160,14 @@ impl Placement {
     }
 
     pub(super) fn record_refusal(&mut self, now: Instant, server: ServerId) {
+        let (first, longest) = self.pauses();
         let pause = match self.refused.get(&server) {
             // Refusals of appends that were in flight arrive one after the other and count once.
             Some(refusal) if !refusal.is_over => return,
-            Some(refusal) => (refusal.pause * 2).min(SHORT_MAX),
-            None => REFUSED_PAUSE,
+            Some(refusal) => (refusal.pause * 2).min(longest),
+            None => first,
         };
-        assert!((REFUSED_PAUSE..=SHORT_MAX).contains(&pause), "{server} pauses {pause:?}");
+        assert!((first..=longest).contains(&pause), "{server} pauses {pause:?}");
         self.refused.insert(server, RefusalPause { pause, until: now + pause, is_over: false });
     }
 

@@ -81,6 +81,15 @@ impl Quorum {
         id
     }
 
+    /// Returns the place of a manifest segment among those of its log; 0 for an id of an earlier
+    /// version.
+    pub fn place(segment: SegmentId) -> u64 {
+        match segment.0 & TELLS_QUORUM {
+            0 => 0,
+            _ => (segment.0 & !(DIRECTORY | TELLS_QUORUM)) >> (2 * COUNT_BITS),
+        }
+    }
+
     /// Returns the number of replicas that a recovery must fence.
     pub fn fences(self) -> usize {
         assert!((1..=self.replicas).contains(&self.needed), "{self:?} is no quorum");

@@ -95,6 +95,17 @@ impl Replica {
         }
     }
 
+    /// Returns a replica that has all of a closed segment, synced.
+    pub(super) fn adopted(backup: ServerId, epoch: ReplicaEpoch, length: u32) -> Replica {
+        Replica {
+            has: length,
+            stable: length,
+            is_open: true,
+            knows_last: true,
+            ..Replica::new(backup, epoch, Promise::Stable)
+        }
+    }
+
     /// Returns whether this is an original, which existed before any acknowledgment.
     pub(super) fn is_original(&self) -> bool {
         self.epoch == ReplicaEpoch::default()

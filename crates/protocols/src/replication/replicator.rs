@@ -99,7 +99,7 @@ impl Replicator {
             may_copy: false,
             rests_since: None,
             is_replaying: false,
-            placement: Placement::default(),
+            placement: Placement::new(settings.is_alone),
             replica_counts: ReplicaCounts::default(),
             releases: Releases::default(),
             suspicions: Suspicions::default(),
@@ -140,6 +140,9 @@ impl Replicator {
                 let quorum = Quorum::of_segment(segment).filter(|_| self.is_manifest_log());
                 self.open(segment, ReplicatedSegment::new(length, random, quorum));
             }
+            ReplicatorEvent::Adopted { segment, epoch, length } => {
+                self.adopt(segment, epoch, length);
+            }
             ReplicatorEvent::Appended { segment, length } => {
                 self.open_segment(segment).append(length)
             }
@@ -147,6 +150,10 @@ impl Replicator {
                 self.open_segment(segment).enter(SegmentStage::Closed);
             }
             ReplicatorEvent::Listed { segment } => self.registered(segment),
+            ReplicatorEvent::ListingSynced { segment } => {
+                let segment = self.segments.get_mut(&segment);
+                segment.into_iter().for_each(|segment| segment.is_registration_synced = true);
+            }
             ReplicatorEvent::CloseListed { segment } => self.sealed(segment),
             ReplicatorEvent::Leaving { segment } => self.evict(segment),
             ReplicatorEvent::Dropped { segment } => self.remove_segment(segment),
@@ -210,7 +217,8 @@ impl Replicator {
     }
 
     /// Returns how many other servers will receive the next write: the number for the open segment
-    /// with the fewest backups or, if none is open, the number that a new segment would get.
+    /// with the fewest backups or, if none is open, the number that a new segment would get. For
+    /// a server without a cluster its own disk counts instead.
     pub fn reach(&self) -> usize {
         self.reach
     }
@@ -249,8 +257,13 @@ impl Replicator {
         self.settings.kind == ReplicaKind::Directory
     }
 
+    /// Returns whether operations of this server depend on answers to this replicator.
+    fn has_lease(&self) -> bool {
+        self.is_manifest_log() && !self.settings.is_alone
+    }
+
     fn poll_policy(&self) -> PollPolicy {
-        if self.is_manifest_log() {
+        if self.has_lease() {
             PollPolicy { interval: BEAT, is_steady: true }
         } else {
             PollPolicy { interval: AGAIN, is_steady: false }
@@ -301,7 +314,9 @@ impl Replicator {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         segment.is_registered = true;
         segment.announce_at = None;
-        if self.is_manifest_log() {
+        if self.settings.kind == ReplicaKind::Directory {
+            // The coordinator has stored the segment's id durably.
+            segment.is_registration_synced = true;
             let later = self.segments.split_off(&id);
             let earlier: Vec<SegmentId> = self.segments.keys().copied().collect();
             self.segments.extend(later);
@@ -379,6 +394,7 @@ impl Replicator {
                     return self.replica_failed(now, id, backup, out);
                 }
                 self.lease.confirm(id, backup, answer.sent);
+                self.placement.record_success(backup);
             }
             AppendResult::Refused(AppendRefusal::Full)
                 if replica.is_original() && !replica.is_open() =>
@@ -466,16 +482,21 @@ impl Replicator {
         if self.rests_until().is_some_and(|until| until <= now) {
             self.rests_since = None;
         }
-        self.replace_silent_backups(now, out);
+        // A server without a cluster has no backup with which to replace its own disk.
+        if !self.settings.is_alone {
+            self.replace_silent_backups(now, out);
+        }
         self.place_originals(out);
         self.start_copies();
         let active: Vec<SegmentId> = self.active.iter().copied().collect();
         for id in active {
             self.reconcile_segment(now, id, out);
         }
-        self.late_check_at = self.next_late(now);
-        for backup in self.silence.probes(now) {
-            out.push(ReplicatorEffect::Probe { backup });
+        if !self.settings.is_alone {
+            self.late_check_at = self.next_late(now);
+            for backup in self.silence.probes(now) {
+                out.push(ReplicatorEffect::Probe { backup });
+            }
         }
         for (backup, replicas) in self.releases.send(now) {
             out.push(ReplicatorEffect::Release { backup, replicas });
@@ -498,9 +519,9 @@ impl Replicator {
         let active = self.active.iter().map(|id| &self.segments[id]);
         let is_placed =
             |it: &&ReplicatedSegment| it.stage == SegmentStage::Open && !it.replicas.is_empty();
-        let master = self.settings.log;
-        let placed = active.filter(is_placed).map(|it| it.placed(Some(master)).count());
-        placed.min().unwrap_or_else(|| self.placement.answering(master).min(self.settings.replicas))
+        let uncounted = Some(self.settings.log).filter(|_| !self.settings.is_alone);
+        let placed = active.filter(is_placed).map(|it| it.placed(uncounted).count());
+        placed.min().unwrap_or_else(|| self.answering_backups())
     }
 
     fn place_originals(&mut self, out: &mut Outbox<ReplicatorEffect>) {
@@ -729,7 +750,7 @@ impl Replicator {
                 ready.push(*id);
             }
         }
-        let until = self.lease.until().filter(|until| *until > now);
+        let until = self.lease.until().filter(|until| *until > now && self.has_lease());
         if self.reported.lease != until {
             self.reported.lease = until;
             out.push(ReplicatorEffect::Lease { until });
@@ -751,7 +772,8 @@ mod tests {
 
     fn handle(events: impl IntoIterator<Item = ReplicatorEvent>) {
         let (kind, promise) = (ReplicaKind::Data, Promise::Taken);
-        let settings = ReplicatorSettings { log: ServerId(1), kind, replicas: 2, promise };
+        let (log, is_alone) = (ServerId(1), false);
+        let settings = ReplicatorSettings { log, kind, replicas: 2, promise, is_alone };
         let mut replicator = Replicator::new(settings);
         for event in events {
             replicator.handle(Instant(0), event, &mut Outbox::new());

@@ -25,6 +25,8 @@ pub(super) struct ReplicatedSegment {
     pub(super) is_registration_requested: bool,
     /// Set once the manifest (for a manifest segment: the coordinator) has registered it.
     pub(super) is_registered: bool,
+    /// Set once that entry is synced: no synced byte survives a loss of power before.
+    pub(super) is_registration_synced: bool,
     /// Set after the loss of an original: no acknowledgments until the manifest has the close.
     has_loss: bool,
     /// Set while the segment needs its first backups, or a replacement for one that refused.
@@ -77,6 +79,7 @@ impl ReplicatedSegment {
             first: length,
             is_registration_requested: false,
             is_registered: false,
+            is_registration_synced: false,
             has_loss: false,
             wants_originals: true,
             replicas: Vec::new(),
@@ -88,6 +91,27 @@ impl ReplicatedSegment {
             draws: Draws(random),
             epochs: 0,
             quorum,
+        }
+    }
+
+    /// Returns a closed segment of an earlier process, whose only replica is complete.
+    pub(super) fn adopted(
+        own: ServerId,
+        epoch: ReplicaEpoch,
+        length: u32,
+        quorum: Option<Quorum>,
+    ) -> ReplicatedSegment {
+        ReplicatedSegment {
+            stage: SegmentStage::Replicated,
+            is_registration_requested: true,
+            is_registered: true,
+            is_registration_synced: true,
+            wants_originals: false,
+            replicas: vec![Replica::adopted(own, epoch, length)],
+            acknowledged: length,
+            stable: length,
+            epochs: epoch.0,
+            ..ReplicatedSegment::new(length, 0, quorum)
         }
     }
 
@@ -245,7 +269,9 @@ impl ReplicatedSegment {
                 false => self.common(promise),
             };
             self.acknowledged = self.acknowledged.max(common);
-            self.stable = self.stable.max(self.common(Promise::Stable));
+            if self.quorum.is_some() || self.is_registration_synced {
+                self.stable = self.stable.max(self.common(Promise::Stable));
+            }
         }
         assert!(
             self.stable <= self.acknowledged && self.acknowledged <= self.length,

@@ -71,8 +71,8 @@ pub(crate) struct Master {
 
 impl Master {
     pub(crate) fn new(replicas: usize, promise: Promise, sin: Option<Sin>) -> Master {
-        let settings =
-            ReplicatorSettings { log: MASTER, kind: ReplicaKind::Data, replicas, promise };
+        let (log, kind, is_alone) = (MASTER, ReplicaKind::Data, false);
+        let settings = ReplicatorSettings { log, kind, replicas, promise, is_alone };
         Master {
             data: Replicator::new(settings),
             chain_keeper: Replicator::new(ReplicatorSettings {
@@ -222,6 +222,9 @@ impl Master {
         };
         let bytes = self.chain.write(entry, self.manifest.living());
         self.untold.extend(self.manifest.append(bytes));
+        if let ReplicatorEvent::Listed { segment } = event {
+            self.manifest.wait(ReplicatorEvent::ListingSynced { segment }, true);
+        }
         self.manifest.wait(event, false);
         self.chain_entries += 1;
     }
@@ -279,6 +282,7 @@ impl Master {
         self.data(now, ReplicatorEvent::Opened { segment, length, random });
         if self.sin == Some(Sin::CountsUnlisted) {
             self.data(now, ReplicatorEvent::Listed { segment });
+            self.data(now, ReplicatorEvent::ListingSynced { segment });
         }
     }
 

@@ -11,7 +11,7 @@ use super::server::{Envelope, Outside, Server, Work};
 use goldenscript::{Argument, Command, Context};
 use protocols::Outbox;
 use protocols::replication::{
-    BackupCandidate, BackupCounts, BackupEvent, Piece, Promise, Quorum, Rack, Replicator,
+    Backup, BackupCandidate, BackupCounts, BackupEvent, Piece, Promise, Quorum, Rack, Replicator,
     ReplicatorEffect, ReplicatorEvent, ReplicatorSettings, appended,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -19,7 +19,7 @@ use std::error::Error;
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
 use wire::peer::{Append, PeerMessage};
-use wire::replica::{ReplicaId, ReplicaKind};
+use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 
 const MASTER: ServerId = ServerId(1);
 
@@ -64,7 +64,13 @@ struct World {
 }
 
 fn settings(replicas: usize) -> ReplicatorSettings {
-    ReplicatorSettings { log: MASTER, kind: ReplicaKind::Data, replicas, promise: Promise::Taken }
+    ReplicatorSettings {
+        log: MASTER,
+        kind: ReplicaKind::Data,
+        replicas,
+        promise: Promise::Taken,
+        is_alone: false,
+    }
 }
 
 impl World {
@@ -90,10 +96,12 @@ impl World {
         let count: u32 = words[0].parse().expect("a number of backups");
         let is_stable = options.get("promise") == Some(&"stable");
         let is_chain = options.get("kind") == Some(&"chain");
+        let is_alone = options.get("alone") == Some(&"yes");
         self.shows_beats = is_chain;
         self.master = Replicator::new(ReplicatorSettings {
             promise: if is_stable { Promise::Stable } else { Promise::Taken },
             kind: if is_chain { ReplicaKind::Directory } else { ReplicaKind::Data },
+            is_alone,
             ..settings(options.get("replicas").map_or(2, |it| it.parse().expect("replicas")))
         });
         let racks = options.get("racks").copied().unwrap_or("");
@@ -102,6 +110,13 @@ impl World {
         self.own_rack = options.get("own").map(|rack| rack.parse().expect("a rack"));
         for number in 2..count + 2 {
             self.start(ServerId(number), !is_stable);
+        }
+        if is_alone {
+            self.start(MASTER, !is_stable);
+            self.at(MASTER, |server, _| {
+                server.backup = Backup::of_own_log();
+                Outside::default()
+            });
         }
         self.tell_candidates();
     }
@@ -338,9 +353,18 @@ impl goldenscript::Runner for World {
                 let length = number(1)?;
                 self.tell(ReplicatorEvent::Opened { segment, length, random });
             }
+            "adopt" => {
+                let (epoch, length) = (ReplicaEpoch(number(2)?), number(1)?);
+                self.tell(ReplicatorEvent::Adopted { segment, epoch, length });
+            }
             "append" => self.tell(ReplicatorEvent::Appended { segment, length: number(1)? }),
             "close" => self.tell(ReplicatorEvent::Closed { segment }),
-            "listed" => self.tell(ReplicatorEvent::Listed { segment }),
+            "listed" => {
+                self.tell(ReplicatorEvent::Listed { segment });
+                if options.get("synced") != Some(&"no") && !self.shows_beats {
+                    self.tell(ReplicatorEvent::ListingSynced { segment });
+                }
+            }
             "close-listed" => self.tell(ReplicatorEvent::CloseListed { segment }),
             "leaving" => self.tell(ReplicatorEvent::Leaving { segment }),
             "dropped" => self.tell(ReplicatorEvent::Dropped { segment }),

@@ -102,6 +102,11 @@ impl Log {
         Ok(())
     }
 
+    /// Leaves out the segment numbers up to `last`, because replicas of them may be on the disk.
+    pub fn skip_segment_numbers(&self, last: SegmentId) {
+        self.durable_log().registry.skip_to(last);
+    }
+
     /// Returns the location of the entry, as other entries name it.
     #[inline]
     pub(crate) fn location_of(&self, address: Address) -> Location {

@@ -106,6 +106,12 @@ impl SegmentRegistry {
         assert!(known.is_none(), "{id} is adopted twice");
     }
 
+    /// Leaves out the numbers up to `last`: segments that are opened later have higher ones.
+    pub(super) fn skip_to(&self, last: SegmentId) {
+        let mut state = self.lock();
+        state.last = state.last.max(last);
+    }
+
     pub(super) fn close(&self, segment: SegmentId, length: u32) {
         let mut state = self.lock();
         assert!(state.places.contains_key(&segment), "{segment} is closed, but not in the log");

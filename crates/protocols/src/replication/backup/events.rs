@@ -46,6 +46,14 @@ pub enum BackupEvent {
         /// The replica.
         replica: ReplicaId,
     },
+    /// An earlier process of this server, which has no cluster, has left a replica of the server's
+    /// own log. It is complete and synced. No effect follows.
+    Adopted {
+        /// The replica.
+        replica: ReplicaId,
+        /// Its length in bytes.
+        length: u32,
+    },
     /// The driver has completed a [`BackupEffect::Measure`].
     Measured {
         /// The replica.

@@ -5,12 +5,17 @@
 //! No other server can take over its ranges: a recovery needs the manifest segment that the
 //! coordinator has recorded, and its only replica is on this disk. See `docs/design/solo.md`.
 //!
+//! A server without a cluster is such a master from its start to its end, and continues a log
+//! that an earlier process of it has written.
+//!
 //! **Invariant:** a replica on the own disk counts as one of the wanted replicas only while no
 //! other server lives. It is released when its segment is sealed and enough other servers have
 //! all of it.
 
-use super::{Replicator, SegmentStage};
+use super::{ReplicatedSegment, Replicator, SegmentStage};
+use crate::replication::quorum::Quorum;
 use types::{SegmentId, ServerId};
+use wire::replica::ReplicaEpoch;
 
 impl Replicator {
     /// Returns whether the master replicates its log to its own disk.
@@ -21,6 +26,33 @@ impl Replicator {
     /// Returns the server with replicas that do not count as wanted: the master, while others live.
     pub(super) fn uncounted(&self) -> Option<ServerId> {
         Some(self.settings.log).filter(|_| !self.keeps_own_log())
+    }
+
+    /// Adds a segment that an earlier process has written, with its complete replica here.
+    pub(super) fn adopt(&mut self, id: SegmentId, epoch: ReplicaEpoch, length: u32) {
+        assert!(self.settings.is_alone, "{id} is adopted by a server that has a cluster");
+        let own = self.settings.log;
+        let quorum = self.is_manifest_log().then_some(Quorum::OWN_DISK);
+        self.open(id, ReplicatedSegment::adopted(own, epoch, length, quorum));
+        self.replica_counts.add(own);
+        self.update_short(id);
+    }
+
+    /// Returns whether everything appended so far is synced, and in the manifest.
+    pub fn is_synced(&self) -> bool {
+        let unfinished = self.active.union(&self.short).map(|id| &self.segments[id]);
+        let mut counted = unfinished.filter(|it| it.stage != SegmentStage::Evicted);
+        counted.all(|segment| segment.reached().stable == segment.extent().length)
+    }
+
+    /// Returns how many backups receive the next write of a segment without replicas. The own
+    /// disk of a server without a cluster does while it has not refused its last replica.
+    pub(super) fn answering_backups(&self) -> usize {
+        let own = self.settings.log;
+        match self.settings.is_alone {
+            true => usize::from(self.placement.contains(own) && !self.placement.has_refused(own)),
+            false => self.placement.answering(own).min(self.settings.replicas),
+        }
     }
 
     /// Returns whether the id of a manifest segment names the own disk although other servers
