@@ -14,8 +14,7 @@ use clap::Args;
 use front::Operators;
 use handshake::Credentials;
 use node::{
-    Keeping, Mode, Node, NodeSettings, Plan, ReactorLiveness, Replication, ServerIdentity,
-    reactor_for,
+    Mode, Node, NodeSettings, Plan, ReactorLiveness, Replication, ServerIdentity, reactor_for,
 };
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::control::ControlLink;
@@ -94,8 +93,9 @@ pub(crate) fn run(
         cuts: node::Cuts::default(),
     };
     let seed = HashSeed::new(number);
-    let (store, keeping) = store(&configuration, config.reactors, folder, identity, seed)?;
-    let node = Node::keeping(settings, identity, store.clone(), keeping, link.connected());
+    let (store, durability) = store(&configuration, config.reactors, folder, identity, seed)?;
+    let durability = Arc::new(durability);
+    let node = Node::durable(settings, identity, store.clone(), durability, link.connected());
     let operators = Arc::new(Operators::new(config.reactors));
     operators.configure(&node, configuration.clone());
     keep_memory_ready(store, ready_bytes(&configuration))?;
@@ -115,7 +115,7 @@ pub(crate) fn run(
     }));
     announce_ready(&host, ports[0], identity, config.reactors);
     let mailboxes = reactors.mailboxes();
-    let can_rejoin = node.replication().is_some();
+    let can_rejoin = node.durability().is_with_others();
     let result = forward(&received, can_rejoin, |message| {
         saver.iter().for_each(|saver| saver.record(&message));
         mailboxes.of(reactor_for(&message, config.reactors)).send(Mail::Control(message));
@@ -209,14 +209,14 @@ fn coordinator(
     }
 }
 
-/// Creates the store, and the persistence of its log if the log is persistent.
+/// Creates the store, and the durability of its log.
 fn store(
     configuration: &ServerConfiguration,
     reactors: u16,
     folder: ServerStorage,
     identity: ServerIdentity,
     seed: HashSeed,
-) -> anyhow::Result<(Arc<Store>, Keeping)> {
+) -> anyhow::Result<(Arc<Store>, Replication)> {
     let store = Store::new(StoreConfig {
         memory_bytes: configuration.maxmemory.0,
         reactors,
@@ -225,23 +225,21 @@ fn store(
         durable: !matches!(folder, ServerStorage::None),
         segment_bytes: folder.own().and_then(|folder| folder.recovered_log.segment_bytes()),
     })?;
-    let keeping = match folder {
-        ServerStorage::None => Keeping::Nothing,
+    let durability = match folder {
+        ServerStorage::None => Replication::nowhere(identity.server, reactors),
         ServerStorage::Own(DataFolder { recovered_log, mode, mut marks, .. }) => {
-            let owner = (identity.cluster, identity.server);
-            let keeper = recovered_log.keep(owner, store.log().segment_bytes(), mode)?;
+            let durability = Replication::alone(recovered_log, identity, mode, reactors, &store)?;
             marks.complete(FolderUse::Alone)?;
-            Keeping::Alone(Arc::new(keeper))
+            durability
         }
         ServerStorage::Others(folder, mode) => {
             let interval = configuration.scrub_interval;
             let scrub = (!interval.is_zero()).then_some(interval);
             let plan = Plan { mode, replicas: configuration.replicas, scrub };
-            let replication = Replication::new(plan, identity.server, reactors, folder.replicas);
-            Keeping::Replicated(Arc::new(replication))
+            Replication::new(plan, identity.server, reactors, folder.replicas)
         }
     };
-    Ok((store, keeping))
+    Ok((store, durability))
 }
 
 fn ready_bytes(configuration: &ServerConfiguration) -> usize {

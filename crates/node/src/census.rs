@@ -88,7 +88,8 @@ impl LoadProfileScan {
             return;
         }
         let from = count.slot.unwrap_or_else(|| {
-            let makes_profile = context.node.replication().is_some() && now >= count.profile_at;
+            let makes_profile =
+                context.node.durability().is_with_others() && now >= count.profile_at;
             let loads = if makes_profile { vec![0; usize::from(SLOT_COUNT)] } else { Vec::new() };
             let (again, profile_at) = (now + PAUSE, count.profile_at);
             *count = LoadProfileScan { again, profile_at, loads, ..LoadProfileScan::default() };

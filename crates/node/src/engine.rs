@@ -5,7 +5,6 @@ use crate::census::LoadProfileScan;
 use crate::cleaning::CleaningSchedule;
 use crate::clock::ClockReader;
 use crate::context::{BufferPool, Context};
-use crate::durable::LocalPersistence;
 use crate::early::PriorityPullDriver;
 use crate::entitled::SenderCheck;
 use crate::flush::Flushes;
@@ -16,7 +15,7 @@ use crate::requests::{self, CoordinatorRequests};
 use crate::settings::LiveSettings;
 use crate::source_side::{self, PullServer};
 use crate::work::Background;
-use crate::{DiskDone, EngineOutput, Keeper, Node, Payload, Route, Sending, To, Wake};
+use crate::{DiskDone, EngineOutput, Node, Payload, Route, Sending, To, Wake};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::replication::BackupEvent;
 use std::cell::Cell;
@@ -43,12 +42,8 @@ pub struct Engine {
     pub(crate) flushes: Flushes,
     pub(crate) requests: CoordinatorRequests,
     pub(crate) buffers: BufferPool,
-    /// Local persistence of the log, if this server writes its own.
-    pub(crate) persistence: Option<LocalPersistence>,
-    /// Replication of the log to other servers, if enabled.
-    pub(crate) log_master: Option<LogMaster>,
-    /// Replicas of other servers' logs, if replication is enabled.
-    pub(crate) backup: Option<BackupPart>,
+    pub(crate) log_master: LogMaster,
+    pub(crate) backup: BackupPart,
     /// Messages from this server to itself that are not delivered yet.
     pub(crate) to_itself: VecDeque<Sending>,
     pub(crate) reads: LogReads,
@@ -117,9 +112,8 @@ impl Engine {
             flushes: Flushes::default(),
             requests: CoordinatorRequests::new(reactor),
             buffers: BufferPool::default(),
-            persistence: node.keeper().map(|it| LocalPersistence::new(it.clone())),
-            log_master: node.replication().map(|it| LogMaster::new(it.clone(), node.me())),
-            backup: node.replication().map(|it| BackupPart::new(it.clone())),
+            log_master: LogMaster::new(node.durability().clone(), node.me()),
+            backup: BackupPart::new(node.durability().clone()),
             to_itself: VecDeque::new(),
             reads: LogReads::default(),
             senders: SenderCheck::default(),
@@ -196,9 +190,7 @@ impl Engine {
         let live = self.node.live();
         if live != self.turn.live {
             self.turn.live = live;
-            if let Some(master) = &mut self.log_master {
-                master.update_reach_min(live, &self.node);
-            }
+            self.log_master.update_reach_min(live, &self.node);
         }
     }
 
@@ -211,12 +203,6 @@ impl Engine {
         });
     }
 
-    /// Returns the local persistence while its log is being loaded.
-    fn loading(&self) -> Option<&Arc<Keeper>> {
-        let keeper = self.persistence.as_ref().map(|it| &it.keeper);
-        keeper.filter(|keeper| keeper.progress().is_some())
-    }
-
     /// Advances the store's clock to the current time, in a turn that began at `turn`. If the
     /// process was stopped within the turn, a request may have been sent long after `turn`.
     pub fn refresh_clock(&self, turn: Instant) {
@@ -224,40 +210,24 @@ impl Engine {
         self.node.store().raise_clock(self.clock.read(now));
     }
 
-    /// Lets the local persistence handle an event, if this server writes its own log.
-    pub(crate) fn with_persistence(
+    /// Lets the log master handle an event.
+    pub(crate) fn with_log_master<T>(
         &mut self,
         now: Instant,
-        handle: impl FnOnce(&mut LocalPersistence, &mut Context<'_>),
-    ) {
-        let (persistence, mut context) = parts!(self, now, persistence);
-        if let Some(persistence) = persistence {
-            handle(persistence, &mut context);
-        }
-    }
-
-    /// Lets the log master handle an event, if the log is replicated.
-    pub(crate) fn with_log_master(
-        &mut self,
-        now: Instant,
-        handle: impl FnOnce(&mut LogMaster, &mut Context<'_>),
-    ) {
+        handle: impl FnOnce(&mut LogMaster, &mut Context<'_>) -> T,
+    ) -> T {
         let (master, mut context) = parts!(self, now, log_master);
-        if let Some(master) = master {
-            handle(master, &mut context);
-        }
+        handle(master, &mut context)
     }
 
-    /// Lets the backup role handle an event, if the server takes replicas.
-    fn with_backup(
+    /// Lets the backup role handle an event.
+    pub(crate) fn with_backup(
         &mut self,
         now: Instant,
         handle: impl FnOnce(&mut BackupPart, &mut Context<'_>),
     ) {
         let (backup, mut context) = parts!(self, now, backup);
-        if let Some(backup) = backup {
-            handle(backup, &mut context);
-        }
+        handle(backup, &mut context);
     }
 
     /// Changes machines of migrations and recoveries, which all reactors share.
@@ -341,7 +311,9 @@ impl Engine {
                 self.out.peers.push(Sending { to, is_priority: false, message, payload });
             }
             PeerMessage::Pong => {
-                self.with_log_master(now, |master, context| master.heard(from, context));
+                if self.node.durability().exchanges_with(from, self.node.me()) {
+                    self.with_log_master(now, |master, context| master.heard(from, context));
+                }
             }
         }
     }
@@ -355,6 +327,9 @@ impl Engine {
         message: PeerMessage,
         payload: Payload,
     ) {
+        if !self.node.durability().exchanges_with(from, self.node.me()) {
+            return;
+        }
         match message {
             PeerMessage::Append(append) => self.with_backup(now, |backup, context| {
                 backup.append_arrived(from, append, payload, route, context);
@@ -391,9 +366,12 @@ impl Engine {
                     self.node.lead_clock_from_afar(now, reference);
                 }
             }
-            FromCoordinator::Witness { server } => self.with_log_master(now, |master, context| {
-                master.ask_for_coordinator(server, context);
-            }),
+            FromCoordinator::Witness { server } if self.node.durability().is_with_others() => {
+                self.with_log_master(now, |master, context| {
+                    master.ask_for_coordinator(server, context);
+                });
+            }
+            FromCoordinator::Witness { .. } => {}
             FromCoordinator::Map(map) => {
                 for (range, epoch) in self.node.adopt(map) {
                     self.out.control.push(ToCoordinator::Holding { range, epoch });
@@ -463,17 +441,19 @@ impl Engine {
 
     /// Handles a message of the coordinator about logs and their recovery.
     fn on_log_order(&mut self, now: Instant, message: FromCoordinator) {
+        let is_backup = self.node.durability().is_with_others();
         match message {
-            FromCoordinator::ChainNoted { number } => {
+            FromCoordinator::ChainNoted { number } if is_backup => {
                 self.with_log_master(now, |master, context| {
                     master.chain_noted(number, context);
-                })
+                });
             }
-            FromCoordinator::Fence { log } if self.backup.is_some() => {
+            FromCoordinator::ChainNoted { .. } => {}
+            FromCoordinator::Fence { log } if is_backup => {
                 let event = BackupEvent::Fence { log };
                 self.with_backup(now, |backup, context| backup.on_event(event, context));
             }
-            FromCoordinator::FreeLog { log } if self.backup.is_some() => {
+            FromCoordinator::FreeLog { log } if is_backup => {
                 let event = BackupEvent::Recovered { log };
                 self.with_backup(now, |backup, context| backup.on_event(event, context));
             }
@@ -483,16 +463,15 @@ impl Engine {
                 let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
                 self.out.control.push(nothing);
             }
-            FromCoordinator::ReadDirectory { log, replica, first } => match &mut self.backup {
-                Some(backup) => backup.read_directory(log, replica, first, &mut self.out),
-                None => {
-                    let (bodies, next) = (Vec::new(), None);
-                    let nothing =
-                        ToCoordinator::DirectoryRead { log, replica, first, bodies, next };
-                    self.out.control.push(nothing);
-                }
-            },
-            FromCoordinator::Recover(part) if self.backup.is_some() => {
+            FromCoordinator::ReadDirectory { log, replica, first } if is_backup => {
+                self.backup.read_directory(log, replica, first, &mut self.out);
+            }
+            FromCoordinator::ReadDirectory { log, replica, first } => {
+                let (bodies, next) = (Vec::new(), None);
+                let nothing = ToCoordinator::DirectoryRead { log, replica, first, bodies, next };
+                self.out.control.push(nothing);
+            }
+            FromCoordinator::Recover(part) if is_backup => {
                 self.change_machines(now, |it, context| it.recover(part, context));
             }
             FromCoordinator::Recover(part) => self.out.control.extend(recovering::refusal(&part)),
@@ -509,9 +488,6 @@ impl Engine {
     /// Handles the completion of a job from [`EngineOutput::disk`].
     pub fn on_disk(&mut self, now: Instant, done: DiskDone) {
         match done {
-            DiskDone::Synced(synced) => self.with_persistence(now, |persistence, context| {
-                persistence.on_synced(synced, context);
-            }),
             DiskDone::Backup(done) => {
                 self.with_backup(now, |backup, context| backup.on_done(done, context));
             }
@@ -559,8 +535,9 @@ impl Engine {
 
     /// Returns whether [`Engine::quantum`] would find work.
     pub fn has_background(&self) -> bool {
-        if let Some(keeper) = self.loading() {
-            return keeper.can_load(&self.node);
+        let loading = self.node.durability().loading();
+        if loading.is_on() {
+            return loading.may_run(&self.node);
         }
         !self.pull_server.is_idle()
             || self.node.work.len() > 0
@@ -571,9 +548,9 @@ impl Engine {
 
     /// Runs one bounded piece of background work. Returns its purpose, or `None` if there was none.
     pub fn quantum(&mut self, now: Instant) -> Option<Background> {
-        if let Some(keeper) = self.loading().cloned() {
-            let is_done = keeper.can_load(&self.node) && keeper.load_piece(&mut self.context(now));
-            return is_done.then_some(Background::Import);
+        if self.is_loading() {
+            let has_loaded = self.with_log_master(now, LogMaster::load_piece);
+            return has_loaded.then_some(Background::Import);
         }
         let (cleaning, mut context) = parts!(self, now, cleaning);
         if let Some(done) = cleaning.run_first(&mut context) {
@@ -603,9 +580,8 @@ impl Engine {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
             Ok(_) | Err(_) => None,
         };
-        let persistence = self.persistence.as_ref().and_then(LocalPersistence::next_deadline);
-        let master = self.log_master.as_ref().and_then(|it| it.next_deadline(self.reactor));
-        let backup = self.backup.as_ref().and_then(|it| it.next_deadline(self.reactor));
+        let master = self.log_master.next_deadline(self.reactor);
+        let backup = self.backup.next_deadline(self.reactor);
         let own_disk = (!self.to_itself.is_empty()).then_some(Instant(0));
         let cleaner = self.cleaning.next_deadline();
         let census = self.load_profile.next_step();
@@ -615,7 +591,6 @@ impl Engine {
             expiry,
             census,
             cleaner,
-            persistence,
             master,
             backup,
             own_disk,

@@ -3,8 +3,8 @@
 //!
 //! [`Engine`] is one reactor's part: events come in, the contents of [`Engine::out`] go out. It owns
 //! the reactor's worker of the store ([`Engine::worker`]), on which commands run directly, and the
-//! components that do the rest: migrations (`source_side`, `target_side`, `early`), persistence and
-//! replication of the log (`durable`, `replicated`), recovery (`recovering`), flushes, expiry and
+//! components that do the rest: migrations (`source_side`, `target_side`, `early`), durability of the
+//! log (`replicated`, `loading`, `gating`), recovery (`recovering`), flushes, expiry and
 //! cleaning. An event goes to one component, with a `Context` of everything else that it may use.
 //!
 //! All state shared by reactors is in [`Node`]. One lock protects the machines there (`machines`):
@@ -18,12 +18,13 @@ mod census;
 mod cleaning;
 mod clock;
 mod context;
-mod durable;
 mod early;
 mod engine;
 mod entitled;
 mod expiry;
 mod flush;
+mod gating;
+mod loading;
 mod machines;
 mod node;
 mod outgoing;
@@ -38,14 +39,14 @@ mod tablets;
 mod target_side;
 mod work;
 
-pub use durable::{Keeper, KeptError, Mode, Progress, RecoveredLog};
 pub use engine::{Engine, TimeWithinTurn};
-pub use node::{Keeping, Node, ServerIdentity, Supervisor};
+pub use loading::{KeptError, Progress, RecoveredLog};
+pub use node::{Node, ServerIdentity, Supervisor};
 pub use outgoing::{DiskDone, DiskJob, EngineOutput, Payload, Route, Sending, To, Wake};
 pub use protocols::migration::Cuts;
 pub use pulse::ReactorLiveness;
 pub use recovering::{ReadDone, ReadJob};
-pub use replicated::{BackupDone, BackupJob, DiskCounts, Plan, Replication};
+pub use replicated::{BackupDone, BackupJob, DiskCounts, LogPlacement, Mode, Plan, Replication};
 pub use requests::reactor_for;
 pub use safety::Safety;
 pub use settings::{LiveSettings, MinReplicas, NodeSettings};

@@ -2,11 +2,11 @@
 
 use crate::census::Census;
 use crate::clock::ServerClock;
-use crate::durable::{Keeper, Mode};
 use crate::expiry::ExpiryScan;
 use crate::machines::{Machines, SharedMachines};
 use crate::recovering::RecoveryCounts;
 use crate::replicated::Replication;
+use crate::replicated::{LogPlacement, Mode};
 use crate::settings::{LiveSettings, NodeSettings};
 use crate::tablets::{self, MayBegin};
 use crate::work::WorkQueue;
@@ -29,23 +29,12 @@ pub struct ServerIdentity {
     pub server: ServerId,
 }
 
-/// Persistence of a server's log.
-pub enum Keeping {
-    /// No persistence: all data is lost with the process.
-    Nothing,
-    /// Persistence on the disk of this server, which has no cluster.
-    Alone(Arc<Keeper>),
-    /// Replication to other servers.
-    Replicated(Arc<Replication>),
-}
-
 /// One server, shared by its reactors.
 pub struct Node {
     settings: NodeSettings,
     identity: ServerIdentity,
     store: Arc<Store>,
-    keeper: Option<Arc<Keeper>>,
-    replication: Option<Arc<Replication>>,
+    durability: Arc<Replication>,
     ownership: RangeOwnership,
     pub(crate) fleet: SharedMachines,
     pub(crate) clock: ServerClock,
@@ -119,22 +108,18 @@ impl Node {
         store: Arc<Store>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
-        Node::keeping(settings, identity, store, Keeping::Nothing, is_linked)
+        let durability = Replication::nowhere(identity.server, settings.reactors);
+        Node::durable(settings, identity, store, Arc::new(durability), is_linked)
     }
 
-    /// Makes a server that holds no tablet and persists its log as `keeping` specifies.
-    pub fn keeping(
+    /// Makes a server that holds no tablet and persists its log as `durability` specifies.
+    pub fn durable(
         settings: NodeSettings,
         identity: ServerIdentity,
         store: Arc<Store>,
-        keeping: Keeping,
+        durability: Arc<Replication>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
-        let (keeper, replication) = match keeping {
-            Keeping::Nothing => (None, None),
-            Keeping::Alone(keeper) => (Some(keeper), None),
-            Keeping::Replicated(replication) => (None, Some(replication)),
-        };
         let map = ClusterMap {
             version: 0,
             cluster: identity.cluster,
@@ -145,8 +130,7 @@ impl Node {
         Arc::new(Node {
             identity,
             store,
-            keeper,
-            replication,
+            durability,
             ownership: RangeOwnership {
                 map: ArcSwap::from_pointee(map),
                 dead: Mutex::default(),
@@ -192,8 +176,7 @@ impl Node {
 
     /// Returns the durability mode; `None` if nothing is persisted.
     pub fn persistence(&self) -> Option<Mode> {
-        let own = self.keeper().map(|keeper| keeper.mode());
-        own.or_else(|| self.replication().map(|replication| replication.plan().mode))
+        self.durability.mode()
     }
 
     /// Returns the second up to which every acknowledged write is certainly on disk: now in mode
@@ -226,14 +209,9 @@ impl Node {
         &self.store
     }
 
-    /// Returns the local persistence of the log, if this server writes its own.
-    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
-        self.keeper.as_ref()
-    }
-
-    /// Returns the replication of the log, if it is replicated.
-    pub fn replication(&self) -> Option<&Arc<Replication>> {
-        self.replication.as_ref()
+    /// Returns the durability of the log.
+    pub fn durability(&self) -> &Arc<Replication> {
+        &self.durability
     }
 
     /// Makes reactors retry the operations that wait for permission to run.
@@ -337,9 +315,9 @@ impl Node {
         let mut grants = self.ownership.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *grants);
         self.change_tablets(|tablets| {
-            let may_begin = match &self.keeper {
-                Some(_) => MayBegin::Any,
-                None => MayBegin::Born(&before.born),
+            let may_begin = match self.durability.placement() {
+                LogPlacement::OwnDisk => MayBegin::Any,
+                LogPlacement::Nowhere | LogPlacement::OtherServers => MayBegin::Born(&before.born),
             };
             let adopted = tablets::adopt(tablets, &map, me, may_begin);
             *grants = Grants { born: adopted.births, not_held: adopted.not_held };
@@ -418,13 +396,13 @@ impl Node {
             intent: Intent::clone(intent),
             is_accepted,
         };
-        let replication = self.replication.as_ref();
+        let is_backup = self.durability.is_with_others();
         Holdings {
             seed: self.store.seed().number(),
-            chain: replication.and_then(|replication| replication.noted_chain()),
+            chain: self.durability.noted_chain().filter(|_| is_backup),
             tablets: self.store.tablets().iter().map(held).collect(),
             migrations: sources.chain(targets).map(migration).collect(),
-            logs: replication.map(|replication| replication.kept_logs()).unwrap_or_default(),
+            logs: if is_backup { self.durability.kept_logs() } else { Vec::new() },
         }
     }
 
@@ -480,7 +458,7 @@ impl Node {
         // move: the source would redirect clients to it.
         let moves = map.moving.iter().filter(|(range, ..)| range.contains(slot.first_hash()));
         // Without replication a lost server is not declared dead soon, and the source may serve.
-        let moves = moves.filter(|_| self.replication.is_some());
+        let moves = moves.filter(|_| self.durability.is_with_others());
         let mut owners = moves.map(|(.., target)| *target).chain([owner]);
         if owners.any(|owner| self.is_former(&map, owner)) {
             return Some(
@@ -529,7 +507,7 @@ mod tests {
     const CLUSTER: ClusterId = ClusterId(1);
 
     fn small_node() -> Arc<Node> {
-        node_keeping(Keeping::Nothing)
+        node_with(Replication::nowhere(ServerId(3), 1))
     }
 
     fn replicated_node() -> Arc<Node> {
@@ -537,10 +515,10 @@ mod tests {
         let opened = Replicas::open(disk, BootId([1; 16]));
         let disk = opened.expect("an empty disk can be read").replicas;
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
-        node_keeping(Keeping::Replicated(Arc::new(Replication::new(plan, ServerId(3), 1, disk))))
+        node_with(Replication::new(plan, ServerId(3), 1, disk))
     }
 
-    fn node_keeping(keeping: Keeping) -> Arc<Node> {
+    fn node_with(durability: Replication) -> Arc<Node> {
         let settings = NodeSettings {
             host: "here".to_owned(),
             client_port: 1,
@@ -560,7 +538,7 @@ mod tests {
         };
         let identity = ServerIdentity { cluster: CLUSTER, server: ServerId(3) };
         let store = Store::new(store).expect("memory for a small store");
-        Node::keeping(settings, identity, store, keeping, Arc::default())
+        Node::durable(settings, identity, store, Arc::new(durability), Arc::default())
     }
 
     fn server(id: u32, client_port: u16, is_dead: bool) -> ServerInfo {

@@ -1,6 +1,5 @@
 //! Output of an engine as plain data. The shell, or the simulator, sends and executes it.
 
-use crate::durable::{Sync, Synced};
 use crate::recovering::{ReadDone, ReadJob};
 use crate::replicated::{BackupDone, BackupJob};
 use types::ServerId;
@@ -82,9 +81,7 @@ pub enum Wake {
 /// Work for the disk that may take longer than a turn.
 #[derive(Debug)]
 pub enum DiskJob {
-    /// A sync of this server's own log (local persistence).
-    Sync(Sync),
-    /// A job on replicas of other servers' logs.
+    /// A job on the replicas that this server holds.
     Backup(BackupJob),
     /// A read of a dead server's replica. Many may be queued; no other job should wait.
     Read(ReadJob),
@@ -93,8 +90,6 @@ pub enum DiskJob {
 /// Result of a [`DiskJob`].
 #[derive(Debug)]
 pub enum DiskDone {
-    /// Result of [`DiskJob::Sync`].
-    Synced(Synced),
     /// Result of [`DiskJob::Backup`].
     Backup(BackupDone),
     /// Result of [`DiskJob::Read`].
@@ -105,7 +100,6 @@ impl DiskJob {
     /// Returns whether the job only reads. Jobs that write need not wait for it.
     pub fn is_reading(&self) -> bool {
         match self {
-            DiskJob::Sync(_) => false,
             DiskJob::Backup(job) => job.is_reading(),
             DiskJob::Read(_) => true,
         }
@@ -114,7 +108,6 @@ impl DiskJob {
     /// Runs the job. This may take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> DiskDone {
         match self {
-            DiskJob::Sync(sync) => DiskDone::Synced(sync.carry_out()),
             DiskJob::Backup(job) => DiskDone::Backup(job.carry_out()),
             DiskJob::Read(job) => DiskDone::Read(job.carry_out()),
         }

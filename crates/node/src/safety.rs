@@ -4,8 +4,7 @@
 //! for those of the connection. Later copies by the cleaner are ignored: an original is released
 //! only when its copy is equally durable.
 
-use crate::durable::LocalPersistence;
-use crate::replicated::LogMaster;
+use crate::replicated::LogPlacement;
 use crate::{Engine, Mode};
 use protocols::replication::BackupCounts;
 
@@ -25,25 +24,28 @@ pub struct Safety {
 impl Engine {
     /// Returns where everything that this reactor has written so far is stored.
     pub fn safety(&self) -> Safety {
-        let reach = self.log_master.as_ref().map_or(0, LogMaster::reach);
+        let has_others = self.node.durability().is_with_others();
+        let reach = if has_others { self.log_master.reach() } else { 0 };
         if self.worker.has_unsaved() {
             return Safety { reach, ..Safety::default() };
         }
         let mode = self.node.persistence();
-        let BackupCounts { taken, stable } =
-            self.log_master.as_ref().map(LogMaster::holders).unwrap_or_default();
+        let BackupCounts { taken, stable } = match has_others {
+            true => self.log_master.holders(),
+            false => BackupCounts::default(),
+        };
         Safety {
             others: taken,
             // In this mode backups never sync, so they cannot report anything as synced.
             others_on_disk: if mode == Some(Mode::Memory) { 0 } else { stable },
-            is_on_disk: self.can_sync()
-                && self.persistence.as_ref().is_some_and(LocalPersistence::is_all_stable),
+            is_on_disk: self.can_sync() && self.log_master.is_synced_here(),
             reach,
         }
     }
 
     /// Returns whether this server writes its log to its own disk and syncs it.
     pub fn can_sync(&self) -> bool {
-        self.persistence.as_ref().is_some_and(|it| it.keeper.mode() != Mode::Memory)
+        let durability = self.node.durability();
+        durability.placement() == LogPlacement::OwnDisk && durability.mode() != Some(Mode::Memory)
     }
 }

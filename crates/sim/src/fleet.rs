@@ -115,10 +115,10 @@ impl ServerFleet {
     pub(crate) fn is_whole(&self, now: Instant) -> bool {
         let newest = self.servers.iter().map(|server| server.node.map().version).max();
         self.servers.iter().all(|server| {
-            let replication = server.node.replication();
-            let has_replicas = replication.is_some_and(|replication| {
-                replication.is_leased(now) && replication.under_replicated() == 0
-            });
+            let durability = server.node.durability();
+            let has_replicas = durability.is_with_others()
+                && durability.is_leased(now)
+                && durability.under_replicated() == 0;
             let (map, tablets) = (server.node.map(), server.node.store().tablets());
             let is_recovering =
                 tablets.iter().any(|tablet| matches!(tablet.state, TabletState::Recovering(_)));

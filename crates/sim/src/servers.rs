@@ -7,8 +7,8 @@ use coordinator::LinkId;
 use front::Operators;
 use node::Cuts;
 use node::{
-    Engine, Keeping, Mode, Node, Plan, ReactorLiveness, RecoveredLog, Replication, ServerIdentity,
-    Supervisor,
+    Engine, LogPlacement, Mode, Node, Plan, ReactorLiveness, RecoveredLog, Replication,
+    ServerIdentity, Supervisor,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -208,17 +208,16 @@ impl ProcessSetup {
     }
 
     /// Starts the persistence of the log on its disk.
-    fn keeping(self, store: &Store) -> Keeping {
-        let ServerIdentity { cluster, server } = self.identity;
+    fn durability(self, store: &Store) -> Replication {
+        let server = self.identity.server;
         match self.disk {
-            None => Keeping::Nothing,
-            Some(OpenedDisk::LocalLog(kept, mode)) => {
-                let keeper = kept.keep((cluster, server), store.log().segment_bytes(), mode);
-                Keeping::Alone(Arc::new(keeper.expect("a server's persisted log is complete")))
+            None => Replication::nowhere(server, REACTORS),
+            Some(OpenedDisk::LocalLog(log, mode)) => {
+                let durability = Replication::alone(log, self.identity, mode, REACTORS, store);
+                durability.expect("a server's persisted log is complete")
             }
             Some(OpenedDisk::Replicas(replicas, plan, _)) => {
-                let replication = Replication::new(plan, server, REACTORS, replicas);
-                Keeping::Replicated(Arc::new(replication))
+                Replication::new(plan, server, REACTORS, replicas)
             }
         }
     }
@@ -231,9 +230,9 @@ impl SimulatedServer {
         let settings = setup.settings(place);
         let (identity, connection) = (setup.identity, setup.connection);
         let time = Rc::clone(&setup.time);
-        let keeping = setup.keeping(&store);
+        let durability = Arc::new(setup.durability(&store));
         let link_state = Arc::default();
-        let node = Node::keeping(settings, identity, Arc::clone(&store), keeping, link_state);
+        let node = Node::durable(settings, identity, Arc::clone(&store), durability, link_state);
         let wake_all = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&wake_all);
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));
@@ -290,18 +289,20 @@ impl SimulatedServer {
     /// persisted.
     pub(crate) fn is_settled(&self, now: Instant, cannot_end: impl Fn(HashRange) -> bool) -> bool {
         // A server without a lease may have been declared dead without knowing it.
-        let replication = self.node.replication();
-        let is_leased = replication.is_none_or(|replication| replication.is_leased(now));
+        let durability = self.node.durability();
+        let is_leased = !durability.is_with_others() || durability.is_leased(now);
         let tablets = self.node.store().tablets();
         let is_settled = |tablet: &Tablet| match tablet.state {
             TabletState::Serving => true,
             TabletState::Arriving(_) | TabletState::Leaving => cannot_end(tablet.range),
             TabletState::Frozen | TabletState::Recovering(_) | TabletState::Securing(_) => false,
         };
-        match &self.node.keeper() {
+        match durability.placement() {
             // The server comes back, with everything.
-            Some(keeper) if self.is_dead || keeper.progress().is_some() => false,
-            None if self.is_dead => self.node.replication().is_none(),
+            LogPlacement::OwnDisk if self.is_dead => false,
+            LogPlacement::OwnDisk if durability.load_progress().is_some() => false,
+            LogPlacement::Nowhere if self.is_dead => true,
+            LogPlacement::OtherServers if self.is_dead => false,
             _ => self.link.connection.is_some() && is_leased && tablets.iter().all(is_settled),
         }
     }
@@ -313,9 +314,10 @@ impl SimulatedServer {
 
     /// Returns whether the server executes operations at all.
     pub(crate) fn may_serve(&self, now: Instant) -> bool {
-        let is_leased = match self.node.replication() {
-            Some(replication) => replication.is_leased(now),
-            None => !self.node.is_overdue(now),
+        let durability = self.node.durability();
+        let is_leased = match durability.is_with_others() {
+            true => durability.is_leased(now),
+            false => !self.node.is_overdue(now),
         };
         !self.is_dead && is_leased
     }

@@ -139,6 +139,10 @@ fn headers_of_another_version_are_refused_and_nothing_is_lost() {
             let file = fs::File::options().read(true).write(true).open(&path).expect("it is there");
             let mut header = [0; 64];
             file.read_exact_at(&mut header, 0).expect("a replica has a header");
+            // A file that is prepared for a replica has no header yet.
+            if header == [0; 64] {
+                continue;
+            }
             // Change the format version, and the checksum that covers it.
             header[8] ^= 0x40;
             let crc = wire::crc32c(&header[..60]).to_le_bytes();

@@ -259,8 +259,8 @@ fn background_rewrite(call: &mut Call<'_>) -> Done {
 /// reply, so a save has nothing to do. With other settings, a save on demand is not supported.
 fn refuse_unless_saved(call: &Call<'_>) -> Done {
     let node = call.backend.engine.node();
-    let is_replicated = node.replication().is_some();
-    let disk = if is_replicated { "the disks of the backups" } else { "the disk" };
+    let disk =
+        if node.durability().is_with_others() { "the disks of the backups" } else { "the disk" };
     match node.persistence() {
         Some(Mode::Disk) => Ok(()),
         Some(Mode::Interval) => Err(refused(format!(

@@ -243,13 +243,12 @@ fn human(bytes: u64) -> String {
 fn persistence(shown: &InfoSources<'_>) -> Lines {
     let began = (shown.wall.0 / 1000).saturating_sub(shown.uptime.as_secs());
     let last_save = shown.node().last_save(shown.wall, shown.uptime);
-    let keeper = shown.node().keeper();
-    let progress = keeper.and_then(|keeper| keeper.progress());
-    let replication = shown.node().replication();
+    let durability = shown.node().durability();
+    let progress = durability.load_progress();
+    let replication = Some(durability).filter(|durability| durability.is_with_others());
     let misplaced = replication.map(|it| it.misplaced()).unwrap_or_default();
     let mode = shown.node().persistence();
-    let works = keeper.is_none_or(|keeper| keeper.is_working());
-    let status = if works { "ok" } else { "err" };
+    let status = if durability.takes_writes() { "ok" } else { "err" };
     let loading = if progress.is_some() { "1" } else { "0" };
     let mut fields = lines(vec![
         ("loading", loading.into()),
@@ -433,7 +432,8 @@ fn ballast(shown: &InfoSources<'_>) -> Lines {
     let (out, into) = map.moving.iter().fold((0, 0), |(out, into), (_, source, target)| {
         (out + u32::from(*source == node.me()), into + u32::from(*target == node.me()))
     });
-    let replicas = node.replication().map_or(0, |replication| replication.plan().replicas);
+    let replication = Some(node.durability()).filter(|durability| durability.is_with_others());
+    let replicas = replication.map_or(0, |replication| replication.plan().replicas);
     let mut fields = lines(vec![
         ("server_id", node.me().0.to_string()),
         ("map_version", map.version.to_string()),
@@ -443,7 +443,7 @@ fn ballast(shown: &InfoSources<'_>) -> Lines {
         ("background_share_percent", node.background_share().to_string()),
         ("replicas", replicas.to_string()),
     ]);
-    if let Some(replication) = node.replication() {
+    if let Some(replication) = replication {
         let (held, bytes) = replication.held();
         let disk = replication.disk_counts();
         fields.extend(lines(vec![

@@ -20,7 +20,7 @@ pub fn text(node: &Node, operators: &Operators, now: Instant) -> String {
     memory(&mut page, node, expired(node, &lock(&operators.baseline), &counts));
     migrations(&mut page, node);
     // Without replication the values are 0, so that dashboards find each metric on each server.
-    let replication = node.replication().map(|replication| &**replication);
+    let replication = Some(&**node.durability()).filter(|durability| durability.is_with_others());
     replicas(&mut page, replication);
     lease(&mut page, replication, now);
     page.0

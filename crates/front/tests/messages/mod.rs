@@ -16,9 +16,7 @@ use draw::{kinds, quarter};
 use front::Operators;
 use front::core::{Connections, Core};
 use node::NodeSettings;
-use node::{
-    Engine, Keeping, Mode, Node, Payload, Plan, Replication, Route, Sending, ServerIdentity, To,
-};
+use node::{Engine, Mode, Node, Payload, Plan, Replication, Route, Sending, ServerIdentity, To};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -167,9 +165,8 @@ impl World {
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: Some(Duration::from_secs(1)) };
         let replication = Arc::new(Replication::new(plan, ME, REACTORS, disk));
         let identity = ServerIdentity { cluster: CLUSTER, server: ME };
-        let keeping = Keeping::Replicated(replication);
         let operators = Arc::new(Operators::new(settings.reactors));
-        let node = Node::keeping(settings, identity, store, keeping, Arc::default());
+        let node = Node::durable(settings, identity, store, replication, Arc::default());
         node.set_linked(true);
         let core =
             |reactor| Core::new(Engine::new(node.clone(), ReactorId(reactor)), operators.clone());

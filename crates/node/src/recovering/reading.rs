@@ -97,7 +97,10 @@ pub(crate) struct LogReads {
 impl Context<'_> {
     /// Reads a replica for a recovery master. A log that is not fenced is not readable.
     pub(crate) fn read(&mut self, asker: ReadRequester, read: RecoveryRead) {
-        let Some(replication) = self.node.replication() else { return };
+        let replication = self.node.durability();
+        if !replication.is_with_others() {
+            return;
+        }
         let is_same = |busy: &LogRead| (busy.asker, busy.read) == (asker, read);
         // A repeated request is already being served.
         if !replication.is_log_fenced(read.replica.log) || self.reads.busy.iter().any(is_same) {
@@ -140,7 +143,7 @@ impl Context<'_> {
 
     /// Reports an unreadable replica, or one shorter than reported, to the coordinator.
     fn judge_replica(&mut self, replica: ReplicaId, next: RecoveryNext, is_damaged: bool) {
-        let Some(replication) = self.node.replication() else { return };
+        let replication = self.node.durability();
         let is_short = match next {
             RecoveryNext::End { length, .. } => replication.is_short(replica, length),
             RecoveryNext::From(_) | RecoveryNext::Missing => false,

@@ -5,11 +5,13 @@
 //! progress. An answer leaves on the connection of its request.
 
 use super::backup_jobs::{
-    BackupDone, BackupJob, BackupWork, DirectoryRead, Done, StagedPiece, give_up, not_begun,
+    BackupDone, BackupJob, BackupWork, DirectoryRead, Done, FILES_READY, OWN_FILES_READY,
+    StagedPiece, give_up, not_begun,
 };
 use super::routes::Routes;
-use super::{CHAIN, Mode, Replication, lock};
+use super::{CHAIN, LogPlacement, Mode, Replication, lock};
 use crate::context::Context;
+use crate::loading::AdoptedManifest;
 use crate::outgoing::{DiskJob, EngineOutput, Sending, To};
 use crate::{Payload, Route};
 use ::backup::{AppendError, ReplicaWriter, Replicas};
@@ -64,6 +66,27 @@ impl BackupSide {
             machine.handle(Instant(0), BackupEvent::Found { replica }, &mut Outbox::new());
         }
         BackupSide { machine, open: BTreeMap::new() }
+    }
+
+    /// Returns the replicas of this manifest log that have unsynced bytes.
+    fn unsynced_manifest(&self, log: ServerId) -> Vec<(ReplicaId, Arc<ReplicaWriter>)> {
+        let first = ReplicaId { log, segment: SegmentId(CHAIN), epoch: ReplicaEpoch(0) };
+        let of_manifest = self.open.range(first..).take_while(|(id, _)| id.log == log);
+        let unsynced = of_manifest.filter(|(_, open)| open.stable() < open.length());
+        unsynced.map(|(id, open)| (*id, open.clone())).collect()
+    }
+
+    /// Makes the backup of a server without a cluster, which has adopted its own log.
+    pub(super) fn of_own_log(manifest: &AdoptedManifest) -> BackupSide {
+        let mut backup = BackupSide { machine: Backup::of_own_log(), open: BTreeMap::new() };
+        backup.adopt(manifest.replica, manifest.length);
+        backup
+    }
+
+    /// Registers a complete replica of the server's own log.
+    pub(super) fn adopt(&mut self, replica: ReplicaId, length: u32) {
+        let event = BackupEvent::Adopted { replica, length };
+        self.machine.handle(Instant(0), event, &mut Outbox::new());
     }
 
     pub(super) fn machine(&self) -> &Backup {
@@ -230,7 +253,9 @@ impl BackupPart {
                 self.leave_job(context.out, BackupWork::Free(replica));
             }
             BackupEffect::Answer(answer) => {
-                if let Some(route) = self.routes.get(answer.replica) {
+                let is_own = answer.replica.log == context.node.me();
+                let here = is_own.then_some(Route::HERE);
+                if let Some(route) = here.or_else(|| self.routes.get(answer.replica)) {
                     let message = PeerMessage::Appended(answer);
                     let to = To::Back(route);
                     let payload = Vec::new();
@@ -267,12 +292,16 @@ impl BackupPart {
             Mode::Interval | Mode::Disk => Ok(None),
         };
         let segment_bytes = header.segment_bytes;
+        let stock = match self.replication.placement() {
+            LogPlacement::OwnDisk => OWN_FILES_READY,
+            LogPlacement::Nowhere | LogPlacement::OtherServers => FILES_READY,
+        };
         let Ok(Some(replica)) = begun else {
             self.leave_job(context.out, BackupWork::Begin { header, first });
-            self.leave_job(context.out, BackupWork::Prepare { segment_bytes });
+            self.leave_job(context.out, BackupWork::Prepare { segment_bytes, stock });
             return None;
         };
-        self.leave_job(context.out, BackupWork::Prepare { segment_bytes });
+        self.leave_job(context.out, BackupWork::Prepare { segment_bytes, stock });
         if let Some(piece) = first {
             let taken = replica.append(&piece.header, piece.payload.bytes());
             context.buffers.give(piece.payload.buffer);
@@ -356,6 +385,12 @@ impl BackupPart {
         match self.replication.plan.mode {
             // `None` if an event on another reactor has closed the replica before.
             Mode::Disk => open.map(|open| self.stop(&open, open.stable(), why)),
+            // No other server has the acknowledged bytes, and the disk may still return them.
+            Mode::Memory | Mode::Interval
+                if self.replication.placement() == LogPlacement::OwnDisk =>
+            {
+                open.map(|open| self.stop(&open, open.length(), why))
+            }
             Mode::Memory | Mode::Interval => Some(self.spoil(replica, why)),
         }
     }
@@ -368,6 +403,14 @@ impl BackupPart {
         self.sync(context);
     }
 
+    /// Syncs all replicas with unsynced bytes, without waiting for the end of the interval.
+    pub(crate) fn sync_now(&mut self, context: &mut Context<'_>) {
+        if self.sync_at.is_some() {
+            self.sync_at = Some(context.now);
+            self.sync(context);
+        }
+    }
+
     fn sync(&mut self, context: &mut Context<'_>) {
         let is_due = self.sync_at.is_some_and(|at| at <= context.now);
         if is_due && !self.is_syncing {
@@ -375,7 +418,13 @@ impl BackupPart {
             assert!(!self.is_syncing, "one sync runs at a time");
             self.is_syncing = true;
             let unsynced = std::mem::take(&mut self.unsynced);
-            self.leave_job(context.out, BackupWork::Sync(unsynced.into_iter().collect()));
+            // The own manifest comes first: synced data must belong to a segment that it names.
+            let me = context.node.me();
+            let manifest = self.replication.backup().unsynced_manifest(me);
+            let is_of_manifest = |id: &ReplicaId| id.log == me && id.segment.0 >= CHAIN;
+            let others = unsynced.into_iter().filter(|(id, _)| !is_of_manifest(id));
+            let replicas = manifest.into_iter().chain(others).collect();
+            self.leave_job(context.out, BackupWork::Sync(replicas));
         }
     }
 

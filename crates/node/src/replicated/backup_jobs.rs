@@ -14,7 +14,10 @@ use wire::control::DirectoryPlace;
 use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
 
 /// Number of files prepared for new replicas, because several masters may begin segments at once.
-const FILES_READY: usize = 4;
+pub(super) const FILES_READY: usize = 4;
+
+/// That number for a server without a cluster, whose writer and cleaner may begin segments.
+pub(super) const OWN_FILES_READY: usize = 2;
 
 /// A piece of a replica, on its way to the disk.
 pub(super) struct StagedPiece {
@@ -37,6 +40,8 @@ pub(super) enum BackupWork {
     /// Prepare files for segments of this size.
     Prepare {
         segment_bytes: u32,
+        /// Number of files to have ready.
+        stock: usize,
     },
     Sync(Vec<(ReplicaId, Arc<ReplicaWriter>)>),
     Free(ReplicaId),
@@ -142,8 +147,8 @@ impl BackupJob {
             BackupWork::Begin { header, first } => {
                 Done::Begun(header.id, begin(&self.disk, header, first))
             }
-            BackupWork::Prepare { segment_bytes } => {
-                let made = self.disk.prepare(segment_bytes, FILES_READY, Blocks::Promised);
+            BackupWork::Prepare { segment_bytes, stock } => {
+                let made = self.disk.prepare(segment_bytes, stock, Blocks::Promised);
                 if let Err(error) = made {
                     tracing::warn!(%error, "cannot preallocate a replica file");
                 }

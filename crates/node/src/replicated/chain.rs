@@ -12,12 +12,15 @@
 //! go (the segment is sealed, or has left the log) counts when no crash can undo it.
 
 use super::master::{LogMaster, PieceHeaders, Sender, mixed, probe};
-use super::{CHAIN, CHAIN_REACTOR, Letter, Plan, Replication};
+use super::{
+    CHAIN, CHAIN_REACTOR, Letter, LogPlacement, Plan, Replication, own_disk, replicator_settings,
+};
 use crate::context::Context;
+use crate::loading::AdoptedManifest;
 use protocols::Outbox;
 use protocols::directory::Directory;
 use protocols::replication::{
-    ManifestSegments, Misplaced, Piece, Replicator, ReplicatorEffect, ReplicatorEvent,
+    ManifestSegments, Misplaced, Piece, Quorum, Replicator, ReplicatorEffect, ReplicatorEvent,
     ReplicatorSettings,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +29,7 @@ use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ToCoordinator;
 use wire::directory::SegmentContent;
 use wire::peer::PeerMessage;
-use wire::replica::ReplicaKind;
+use wire::replica::{ReplicaId, ReplicaKind};
 
 /// The replicated segment manifest, and the notifications that wait for its entries.
 pub(super) struct ReplicatedManifest {
@@ -47,6 +50,9 @@ pub(super) struct ReplicatedManifest {
     unwritten: Vec<Notice>,
     /// Events from other reactors for the manifest's replicator.
     letters: Vec<ReplicatorEvent>,
+    /// The segment of a server without a cluster that is announced. There is no coordinator to
+    /// record it: it counts as recorded once its snapshot is synced.
+    announced: Option<SegmentId>,
     short: usize,
     misplaced: Misplaced,
 }
@@ -60,17 +66,33 @@ struct Notice {
 }
 
 impl ReplicatedManifest {
+    /// Makes the manifest of a new log.
     pub(super) fn new(plan: Plan, log: ServerId) -> ReplicatedManifest {
-        let settings = ReplicatorSettings {
-            log,
-            kind: ReplicaKind::Directory,
-            replicas: usize::from(plan.replicas),
-            promise: plan.promise(),
-            is_alone: false,
-        };
+        let kind = ReplicaKind::Directory;
+        ReplicatedManifest::of(replicator_settings(LogPlacement::OtherServers, plan, log, kind))
+    }
+
+    /// Continues the manifest of a server without a cluster: `last` is its newest segment, which
+    /// is on the own disk.
+    pub(super) fn adopted(
+        plan: Plan,
+        log: ServerId,
+        directory: Directory,
+        last: &AdoptedManifest,
+    ) -> ReplicatedManifest {
+        let kind = ReplicaKind::Directory;
+        let settings = replicator_settings(LogPlacement::OwnDisk, plan, log, kind);
+        let mut manifest = ReplicatedManifest::of(settings);
+        let ReplicaId { segment, epoch, .. } = last.replica;
+        let event = ReplicatorEvent::Adopted { segment, epoch, length: last.length };
+        manifest.replicator.handle(Instant(0), event, &mut Outbox::new());
+        ReplicatedManifest { directory, next: Quorum::place(segment), ..manifest }
+    }
+
+    fn of(settings: ReplicatorSettings) -> ReplicatedManifest {
         ReplicatedManifest {
             directory: Directory::new(),
-            replicator: Replicator::new(settings),
+            replicator: own_disk::replicator(settings),
             pieces: PieceHeaders::default(),
             manifest: ManifestSegments::default(),
             bytes: BTreeMap::new(),
@@ -79,6 +101,7 @@ impl ReplicatedManifest {
             must_begin: true,
             unwritten: Vec::new(),
             letters: Vec::new(),
+            announced: None,
             short: 0,
             misplaced: Misplaced::default(),
         }
@@ -234,7 +257,13 @@ impl ReplicatedManifest {
             ReplicatorEffect::Acknowledged { segment, length } => {
                 self.manifest.acknowledged(segment, length);
             }
-            ReplicatorEffect::Stable { segment, length } => self.manifest.stable(segment, length),
+            ReplicatorEffect::Stable { segment, length } => {
+                self.manifest.stable(segment, length);
+                if self.announced == Some(segment) {
+                    self.announced = None;
+                    self.letters.push(ReplicatorEvent::Listed { segment });
+                }
+            }
             ReplicatorEffect::Close { segment } => {
                 self.must_begin |= self.manifest.newest() == Some(segment);
             }
@@ -247,7 +276,7 @@ impl ReplicatedManifest {
             ReplicatorEffect::Announce { segment } => {
                 // The coordinator must never learn of a manifest segment that was given up.
                 if self.manifest.announced(segment) {
-                    context.out.control.push(ToCoordinator::Chain { number: segment });
+                    self.announce(segment, replication, context);
                 }
             }
             ReplicatorEffect::Probe { backup } => probe(backup, context.out),
@@ -264,6 +293,23 @@ impl ReplicatedManifest {
         }
     }
 
+    /// Lets the coordinator record a segment; without a cluster, this server itself.
+    fn announce(
+        &mut self,
+        segment: SegmentId,
+        replication: &Replication,
+        context: &mut Context<'_>,
+    ) {
+        if replication.is_with_others() {
+            context.out.control.push(ToCoordinator::Chain { number: segment });
+        } else if self.manifest.is_stable(segment) {
+            self.letters.push(ReplicatorEvent::Listed { segment });
+        } else {
+            self.announced = Some(segment);
+            replication.hurry_sync();
+        }
+    }
+
     fn send_piece(&mut self, backup: ServerId, piece: &Piece, context: &mut Context<'_>) {
         let store = context.node.store();
         let sender = Sender {
@@ -276,7 +322,7 @@ impl ReplicatedManifest {
         let segment = bytes.get(&piece.replica.segment);
         let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));
         if let Some(part) = part {
-            context.out.peers.push(pieces.message(backup, piece, part, &sender));
+            context.out.peers.push(pieces.message(backup, piece, part.to_vec(), &sender));
         }
     }
 }
@@ -313,6 +359,7 @@ impl LogMaster {
         let seed = u64::from(context.node.me().0) << 40 ^ context.now.0;
         chain.segment_bytes = context.node.store().log().segment_bytes();
         loop {
+            events.extend(std::mem::take(&mut chain.letters));
             // Write only after all events, so that the body goes to the segments in use then.
             if events.is_empty() {
                 events.extend(chain.write(seed));
@@ -329,6 +376,7 @@ impl LogMaster {
             }
         }
         let notices = chain.manifest.take_ready();
+        replication.note_manifest_reach(chain.replicator.reach());
         drop(chain);
         self.tell(notices, context);
     }

@@ -4,15 +4,13 @@
 //! from the segment in memory. A writer per replica makes the piece's header, and remembers the
 //! beginning of the last piece so that the piece can be sent again.
 
-use super::{CHAIN_REACTOR, Letter, Plan, Replication, candidates, lock, own_disk};
+use super::{CHAIN_REACTOR, Letter, LogPlacement, Replication, candidates, lock, own_disk};
 use crate::Node;
 use crate::context::Context;
 use crate::outgoing::{EngineOutput, Sending, To};
 use crate::settings::{LiveSettings, MinReplicas};
 use protocols::Outbox;
-use protocols::replication::{
-    BackupCounts, Piece, Replicator, ReplicatorEffect, ReplicatorEvent, ReplicatorSettings,
-};
+use protocols::replication::{BackupCounts, Piece, Replicator, ReplicatorEffect, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,10 +106,10 @@ impl PieceHeaders {
         &mut self,
         backup: ServerId,
         piece: &Piece,
-        bytes: &[u8],
+        payload: Vec<u8>,
         sender: &Sender,
     ) -> Sending {
-        assert_eq!(bytes.len() as u32, piece.to - piece.from, "{piece} has its bytes");
+        assert_eq!(payload.len() as u32, piece.to - piece.from, "{piece} has its bytes");
         let append = Append {
             replica: piece.replica,
             kind: sender.kind,
@@ -120,13 +118,13 @@ impl PieceHeaders {
             is_last: piece.is_last,
             sent: piece.sent,
             clock: sender.stamp.clock,
-            header: self.header(backup, piece, bytes, sender),
+            header: self.header(backup, piece, &payload, sender),
         };
         Sending {
             to: To::Server(backup),
             is_priority: false,
             message: PeerMessage::Append(append),
-            payload: bytes.to_vec(),
+            payload,
         }
     }
 }
@@ -139,16 +137,10 @@ pub(crate) struct LogMaster {
 }
 
 impl Master {
-    fn new(plan: Plan, log: ServerId) -> Master {
-        let settings = ReplicatorSettings {
-            log,
-            kind: ReplicaKind::Data,
-            replicas: usize::from(plan.replicas),
-            promise: plan.promise(),
-            is_alone: false,
-        };
+    fn new(replication: &Replication, log: ServerId) -> Master {
+        let settings = replication.settings(log, ReplicaKind::Data);
         Master {
-            replicator: Replicator::new(settings),
+            replicator: own_disk::replicator(settings),
             pieces: PieceHeaders::default(),
             map: 0,
             dead: BTreeSet::new(),
@@ -171,7 +163,7 @@ impl Master {
 impl LogMaster {
     /// Makes the part of one reactor.
     pub(crate) fn new(replication: Arc<Replication>, log: ServerId) -> LogMaster {
-        let master = Master::new(replication.plan(), log);
+        let master = Master::new(&replication, log);
         LogMaster { replication, master }
     }
 
@@ -212,9 +204,23 @@ impl LogMaster {
         self.master.reach() < self.master.reach_min
     }
 
+    /// Returns whether a write could not be persisted, because the only backup refuses it.
+    #[inline]
+    pub(crate) fn cannot_write(&self) -> bool {
+        !self.replication.takes_writes()
+    }
+
+    /// Returns whether everything that this reactor has written is synced to the own disk.
+    pub(crate) fn is_synced_here(&self) -> bool {
+        self.replication.placement() == LogPlacement::OwnDisk && self.master.replicator.is_synced()
+    }
+
     /// Recomputes the required number of backups, after a change of settings or members.
     pub(crate) fn update_reach_min(&mut self, live: LiveSettings, node: &Node) {
         let replication = &self.replication;
+        if !replication.is_with_others() {
+            return;
+        }
         let (wanted, members) = (replication.plan().replicas, node.map().servers.len());
         let least = match live.min_replicas {
             // There is no other server.
@@ -229,7 +235,7 @@ impl LogMaster {
     fn follow_map(&mut self, context: &mut Context<'_>) {
         let map = context.node.map();
         let LogMaster { replication, master } = self;
-        if map.version == master.map {
+        if map.version == master.map || !replication.is_with_others() {
             return;
         }
         master.map = map.version;
@@ -416,7 +422,13 @@ impl LogMaster {
         // A released segment is not sent any more; its replicator was notified before.
         let bytes = context.worker.read_segment(piece.replica.segment, piece.from, piece.to);
         if let Some(bytes) = bytes {
-            context.out.peers.push(self.master.pieces.message(backup, piece, bytes, &sender));
+            // A message to this server itself returns its buffer within the turn.
+            let mut payload = match backup == context.node.me() {
+                true => context.buffers.take(bytes.len()),
+                false => Vec::with_capacity(bytes.len()),
+            };
+            payload.extend_from_slice(bytes);
+            context.out.peers.push(self.master.pieces.message(backup, piece, payload, &sender));
         }
     }
 
@@ -444,6 +456,10 @@ impl LogMaster {
             self.drive_master(event, context);
         } else if context.reactor == CHAIN_REACTOR {
             self.drive_chain(Some(event), context);
+        } else if backup == context.node.me() {
+            // A sync of the own disk covers the manifest, whichever reactor began it.
+            replication.chain().post(event);
+            replication.call_chain(context.node, context.reactor);
         }
     }
 
@@ -485,7 +501,8 @@ impl LogMaster {
         context: &mut Context<'_>,
     ) {
         let replication = self.replication.clone();
-        if replication.is_fenced.load(Ordering::Relaxed) {
+        // While the log is loaded, the reactors do not know all of its segments.
+        if replication.is_fenced.load(Ordering::Relaxed) || replication.loading().is_on() {
             return;
         }
         let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =

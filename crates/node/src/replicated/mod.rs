@@ -1,14 +1,17 @@
-//! Replication: a server of a cluster writes its log to other servers' disks, and holds replicas
-//! of their logs on its own. See `docs/design/replication.md`.
+//! Durability of a server's log. A server of a cluster writes it to other servers' disks, and
+//! holds replicas of their logs on its own. A server without a cluster is a backup of its own log.
+//! See `docs/design/durability.md` and `docs/design/replication.md`.
 //!
+//! - `plan`: where the replicas are, and when a write is acknowledged;
 //! - [`Replication`]: state shared by all reactors;
-//! - [`master`](self): the replicator of one reactor, which places and sends segment bytes;
-//! - [`chain`](self): the segment manifest, and the read lease that depends on its backups;
-//! - [`own_disk`](self): the log of the last living server, on its own disk;
-//! - [`backup`](self): the replicas that this server holds for other servers;
-//! - [`backup_jobs`](self): the disk work for those replicas;
-//! - [`routes`](self): the connections for answers about those replicas;
-//! - [`counts`](self): counters of the disk, for operators.
+//! - `master`: the replicator of one reactor, which places and sends segment bytes;
+//! - `chain`: the segment manifest, and the read lease that depends on its backups;
+//! - `own_disk`: the log on the server's own disk: of a server without a cluster, and of the last
+//!   living server of a cluster;
+//! - `backup`: the replicas that this server holds;
+//! - `backup_jobs`: the disk work for those replicas;
+//! - `routes`: the connections for answers about those replicas;
+//! - `counts`: counters of the disk, for operators.
 //!
 //! The machines are in `protocols::replication`. Each reactor drives a replicator for the
 //! segments that it writes; the first reactor also drives the one of the manifest. Reactors
@@ -22,28 +25,35 @@ mod chain;
 mod counts;
 mod master;
 mod own_disk;
+mod plan;
 mod routes;
 
 pub use backup_jobs::{BackupDone, BackupJob};
 pub use counts::DiskCounts;
+pub use plan::{LogPlacement, Mode, Plan};
 
 use super::Engine;
-use super::durable::{Acknowledgments, Mode};
-use super::node::Node;
+use super::gating::Acknowledgments;
+use super::loading::{AdoptedLog, KeptError, Loading, Progress, RecoveredLog};
+use super::node::{Node, ServerIdentity};
 use ::backup::Replicas;
 use backup::BackupSide;
 use chain::ReplicatedManifest;
+use own_disk::OwnDiskState;
 use planted::Bug;
 use protocols::recovery::MasterEvent;
 use protocols::replication::timing::LEASE;
-use protocols::replication::{BackupCandidate, Misplaced, Promise, Rack, ReplicatorEvent};
+use protocols::replication::{
+    BackupCandidate, Misplaced, Rack, ReplicatorEvent, ReplicatorSettings,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use store::Store;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::ClusterMap;
-use wire::replica::ReplicaId;
+use wire::replica::{ReplicaId, ReplicaKind};
 
 pub(super) use backup::BackupPart;
 pub(super) use master::LogMaster;
@@ -51,30 +61,13 @@ pub(super) use master::LogMaster;
 /// First number of manifest segments. Numbers of the log's own segments are lower.
 const CHAIN: u64 = 1 << 63;
 
-/// Parameters of the replication of a server's log.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// Durability mode: determines when a write is acknowledged.
-    pub mode: Mode,
-    /// Number of replicas of each segment, at least one.
-    pub replicas: u16,
-    /// Interval of the scrub, which rereads held replicas to detect damage. `None`: never.
-    pub scrub: Option<Duration>,
-}
-
-impl Plan {
-    fn promise(self) -> Promise {
-        match self.mode {
-            Mode::Memory | Mode::Interval => Promise::Taken,
-            Mode::Disk => Promise::Stable,
-        }
-    }
-}
-
-/// State of the replication of this server's log, shared by all reactors.
+/// State of the durability of this server's log, shared by all reactors.
 pub struct Replication {
+    placement: LogPlacement,
     plan: Plan,
     pub(super) acknowledgments: Acknowledgments,
+    /// The log of an earlier process, while it is being loaded.
+    loading: Loading,
     /// Replicas on this server's disk.
     disk: Arc<Replicas>,
     backup: Mutex<BackupSide>,
@@ -100,8 +93,18 @@ pub struct Replication {
     reach_min: AtomicUsize,
     /// Set if no other server lives: the log is on this server's own disk.
     is_on_own_disk: AtomicBool,
+    /// State of the own disk as the only backup of a server without a cluster.
+    own_disk: OwnDiskState,
     /// Number of replicas placed against the rack rules, by reactor.
     misplaced: Box<[MisplacedCounts]>,
+}
+
+/// The parts of a server's durability that depend on its placement.
+struct LogParts {
+    disk: Arc<Replicas>,
+    backup: BackupSide,
+    manifest: ReplicatedManifest,
+    loading: Loading,
 }
 
 /// The [`Misplaced`] of one reactor, readable by others.
@@ -133,17 +136,57 @@ enum Letter {
 }
 
 impl Replication {
-    /// Makes the replication of server `me`, with the replicas on its disk.
+    /// Makes the replication of server `me` to other servers, with the replicas on its disk.
     pub fn new(plan: Plan, me: ServerId, reactors: u16, disk: Replicas) -> Replication {
-        assert!(plan.replicas > 0, "a replicated log needs at least one replica");
         let disk = Arc::new(disk);
+        let backup = BackupSide::new(&disk, plan.scrub);
+        let manifest = ReplicatedManifest::new(plan, me);
+        let log = LogParts { disk, backup, manifest, loading: Loading::none() };
+        Replication::of(LogPlacement::OtherServers, plan, reactors, log)
+    }
+
+    /// Makes the durability of a server without a cluster, which continues the log on its disk.
+    /// `store` is the empty store of the server.
+    pub fn alone(
+        log: RecoveredLog,
+        identity: ServerIdentity,
+        mode: Mode,
+        reactors: u16,
+        store: &Store,
+    ) -> Result<Replication, KeptError> {
+        let AdoptedLog { replicas, directory, manifest, loading } =
+            log.adopt(identity, mode, store)?;
+        let plan = Plan { mode, replicas: 1, scrub: None };
+        let backup = BackupSide::of_own_log(&manifest);
+        let manifest = ReplicatedManifest::adopted(plan, identity.server, directory, &manifest);
+        let log = LogParts { disk: Arc::new(replicas), backup, manifest, loading };
+        Ok(Replication::of(LogPlacement::OwnDisk, plan, reactors, log))
+    }
+
+    /// Makes the durability of a server whose log is in memory only.
+    pub fn nowhere(me: ServerId, reactors: u16) -> Replication {
+        let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
+        let disk = Arc::new(Replicas::none());
+        let backup = BackupSide::new(&disk, None);
+        let manifest = ReplicatedManifest::new(plan, me);
+        let log = LogParts { disk, backup, manifest, loading: Loading::none() };
+        Replication::of(LogPlacement::Nowhere, plan, reactors, log)
+    }
+
+    fn of(placement: LogPlacement, plan: Plan, reactors: u16, log: LogParts) -> Replication {
+        assert!(plan.replicas > 0, "a replicated log needs at least one replica");
+        let LogParts { disk, backup, manifest, loading } = log;
+        // Until the replicators report something else, the own disk takes writes.
+        let reach = usize::from(placement == LogPlacement::OwnDisk);
         Replication {
+            placement,
             plan,
             acknowledgments: Acknowledgments::default(),
-            backup: Mutex::new(BackupSide::new(&disk, plan.scrub)),
+            loading,
+            backup: Mutex::new(backup),
             disk,
             disk_counts: DiskCounts::default(),
-            chain: Mutex::new(ReplicatedManifest::new(plan, me)),
+            chain: Mutex::new(manifest),
             chain_waits: AtomicBool::new(true),
             owners: Mutex::default(),
             inboxes: (0..reactors).map(|_| Inbox::default()).collect(),
@@ -152,11 +195,53 @@ impl Replication {
             is_fenced: AtomicBool::new(false),
             asked_for: Mutex::default(),
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
-            reach: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
+            reach: (0..reactors).map(|_| AtomicUsize::new(reach)).collect(),
             reach_min: AtomicUsize::new(0),
             is_on_own_disk: AtomicBool::new(false),
+            own_disk: OwnDiskState::default(),
             misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
         }
+    }
+
+    /// Returns where the replicas of the log are.
+    #[inline]
+    pub fn placement(&self) -> LogPlacement {
+        self.placement
+    }
+
+    /// Returns whether other servers have the log, and this one holds replicas of theirs.
+    #[inline]
+    pub fn is_with_others(&self) -> bool {
+        self.placement == LogPlacement::OtherServers
+    }
+
+    /// Returns the durability mode; `None` if the log is in memory only.
+    pub fn mode(&self) -> Option<Mode> {
+        (self.placement != LogPlacement::Nowhere).then_some(self.plan.mode)
+    }
+
+    #[inline]
+    pub(super) fn loading(&self) -> &Loading {
+        &self.loading
+    }
+
+    /// Returns the progress of loading; `None` once everything is loaded.
+    pub fn load_progress(&self) -> Option<Progress> {
+        self.loading.progress()
+    }
+
+    /// Returns whether this server takes messages about replicas from `server`.
+    pub(super) fn exchanges_with(&self, server: ServerId, me: ServerId) -> bool {
+        match self.placement {
+            LogPlacement::Nowhere => false,
+            LogPlacement::OwnDisk => server == me,
+            LogPlacement::OtherServers => true,
+        }
+    }
+
+    /// Returns the settings of a replicator of the log `log`.
+    fn settings(&self, log: ServerId, kind: ReplicaKind) -> ReplicatorSettings {
+        replicator_settings(self.placement, self.plan, log, kind)
     }
 
     /// Returns the parameters.
@@ -205,7 +290,7 @@ impl Replication {
         data + self.chain().short()
     }
 
-    /// Returns the lowest number, of all reactors, of other servers that receive the next write.
+    /// Returns the lowest number, of all reactors, of backups that receive the next write.
     pub fn reach(&self) -> usize {
         let reach = self.reach.iter().map(|reach| reach.load(Ordering::Relaxed));
         reach.min().unwrap_or_default()
@@ -216,10 +301,12 @@ impl Replication {
         self.reach_min.load(Ordering::Relaxed)
     }
 
+    /// Records how many backups receive the next write of a reactor.
     fn note_reach(&self, reactor: ReactorId, reach: usize) {
         let noted = &self.reach[usize::from(reactor.0)];
         if noted.load(Ordering::Relaxed) != reach {
             noted.store(reach, Ordering::Relaxed);
+            self.note_own_disk();
         }
     }
 
@@ -309,6 +396,21 @@ impl Replication {
     }
 }
 
+fn replicator_settings(
+    placement: LogPlacement,
+    plan: Plan,
+    log: ServerId,
+    kind: ReplicaKind,
+) -> ReplicatorSettings {
+    ReplicatorSettings {
+        log,
+        kind,
+        replicas: usize::from(plan.replicas),
+        promise: plan.promise(),
+        is_alone: placement == LogPlacement::OwnDisk,
+    }
+}
+
 /// The reactor that drives the manifest.
 const CHAIN_REACTOR: ReactorId = ReactorId(0);
 
@@ -348,16 +450,16 @@ impl Engine {
     /// between must not serve by an outdated lease.
     #[inline]
     pub fn lacks_lease(&self, now: Instant) -> bool {
-        match &self.log_master {
-            None => self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)),
-            Some(master) => !master.replication.is_leased(self.time_within_turn(now)),
+        match self.log_master.replication.is_with_others() {
+            true => !self.log_master.replication.is_leased(self.time_within_turn(now)),
+            false => self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)),
         }
     }
 
     /// Returns whether replies about data wait for a confirmation of the lease.
     #[inline]
     fn is_strict(&self) -> bool {
-        self.turn.live.strict_reads && self.log_master.is_some()
+        self.turn.live.strict_reads && self.log_master.replication.is_with_others()
     }
 
     /// Records that a request that reads or changes data was admitted.
@@ -386,8 +488,7 @@ impl Engine {
     /// Returns the end of the lease, in nanoseconds, which rises with every acknowledged
     /// heartbeat. Returns `None` if replies do not wait for it.
     pub fn lease_until(&self) -> Option<u64> {
-        let master = self.log_master.as_ref().filter(|_| self.turn.live.strict_reads)?;
-        Some(master.replication.lease.load(Ordering::Acquire))
+        self.is_strict().then(|| self.log_master.replication.lease.load(Ordering::Acquire))
     }
 
     /// Handles the end of a connection to a server. Messages sent on it may be lost.
@@ -401,6 +502,6 @@ impl Engine {
     /// Returns whether a write would get fewer backups than required.
     #[inline]
     pub fn lacks_replicas(&self) -> bool {
-        self.log_master.as_ref().is_some_and(LogMaster::lacks_replicas)
+        self.log_master.lacks_replicas()
     }
 }

@@ -1,19 +1,120 @@
-//! The last living server keeps its log on its own disk, as a backup of itself.
+//! The log on the server's own disk: the server is a backup of itself. So is a server without a
+//! cluster, always, and the last living server of a cluster.
 //!
 //! Its replicator and its backup machine work as with other servers, and exchange the same
-//! messages. This module delivers them within the turn. See `docs/design/solo.md`.
+//! messages. This module delivers them within the turn. See `docs/design/solo.md` and
+//! `docs/design/durability.md`.
 
-use super::{LogMaster, Replication};
+use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication};
+use crate::context::Context;
 use crate::outgoing::Sending;
 use crate::{Engine, Payload, Route};
+use protocols::Outbox;
+use protocols::replication::{
+    BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,
+};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use types::{Instant, ServerId};
 use wire::control::ClusterMap;
+use wire::directory::SegmentContent;
+use wire::replica::ReplicaId;
 
 /// Maximum bytes of pieces that a turn delivers to this server itself; the rest waits for the
 /// next turn. A backup takes as much of a copy in one turn (1 ms), while its clients wait.
 const BYTES_PER_TURN: usize = 256 << 10;
+
+/// State of the own disk as the only backup of a server without a cluster.
+#[derive(Default)]
+pub(super) struct OwnDiskState {
+    /// Set while the disk takes no segment of the manifest.
+    refuses_manifest: AtomicBool,
+    /// Set while writes are refused because the disk takes no replica.
+    is_refusing: AtomicBool,
+    /// Set if the replicas are to be synced now, not at the end of the interval.
+    wants_sync: AtomicBool,
+}
+
+/// Makes a replicator. That of a server without a cluster has its own disk as only backup.
+pub(super) fn replicator(settings: ReplicatorSettings) -> Replicator {
+    let mut replicator = Replicator::new(settings);
+    if settings.is_alone {
+        let (server, own) = (settings.log, Rack(0));
+        let servers = vec![BackupCandidate { server, rack: Rack(1), is_usable: true }];
+        let event = ReplicatorEvent::Candidates { own, servers };
+        let mut effects = Outbox::new();
+        replicator.handle(Instant(0), event, &mut effects);
+        assert!(effects.drain().next().is_none(), "a replicator without segments does nothing");
+    }
+    replicator
+}
+
+impl LogMaster {
+    /// Takes over a segment that an earlier process has written. Its replica is synced. If the
+    /// segment is not sealed, the manifest records its content now.
+    pub(crate) fn adopt(
+        &mut self,
+        replica: ReplicaId,
+        content: SegmentContent,
+        is_sealed: bool,
+        context: &mut Context<'_>,
+    ) {
+        let replication = self.replication.clone();
+        let ReplicaId { segment, epoch, .. } = replica;
+        let before = replication.owners().insert(segment, context.reactor);
+        assert!(before.is_none(), "{segment} is adopted twice");
+        assert!(replication.loading().is_on(), "{segment} is adopted after loading");
+        replication.backup().adopt(replica, content.length);
+        let length = content.length;
+        self.drive_master(ReplicatorEvent::Adopted { segment, epoch, length }, context);
+        if is_sealed {
+            self.drive_master(ReplicatorEvent::CloseListed { segment }, context);
+        } else {
+            replication.chain().close(segment, content, context.reactor);
+            replication.call_chain(context.node, context.reactor);
+        }
+    }
+}
+
+impl Replication {
+    /// Returns whether the own disk, as the only backup, takes the next write.
+    pub fn takes_writes(&self) -> bool {
+        self.placement != LogPlacement::OwnDisk
+            || !self.own_disk.is_refusing.load(Ordering::Relaxed)
+    }
+
+    /// Records whether the own disk takes segments of the manifest.
+    pub(super) fn note_manifest_reach(&self, reach: usize) {
+        let state = &self.own_disk.refuses_manifest;
+        if state.load(Ordering::Relaxed) != (reach == 0) {
+            state.store(reach == 0, Ordering::Relaxed);
+            self.note_own_disk();
+        }
+    }
+
+    /// Recomputes whether the own disk takes writes, and logs each change.
+    pub(super) fn note_own_disk(&self) {
+        if self.placement != LogPlacement::OwnDisk {
+            return;
+        }
+        let state = &self.own_disk;
+        let is_refusing = state.refuses_manifest.load(Ordering::Relaxed) || self.reach() == 0;
+        match (state.is_refusing.swap(is_refusing, Ordering::Relaxed), is_refusing) {
+            (false, true) => {
+                tracing::error!("cannot write the log: refusing writes until the disk works again")
+            }
+            (true, false) => tracing::warn!("the log can be written again, accepting writes"),
+            (false, false) | (true, true) => {}
+        }
+    }
+
+    /// Asks for a sync of the replicas on the own disk at the end of this turn.
+    pub(super) fn hurry_sync(&self) {
+        if self.plan.mode != Mode::Memory {
+            self.own_disk.wants_sync.store(true, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Returns whether `me` is the only living server, and has been in a cluster with another one.
 /// The first server of a cluster is not the last one: it waits for others, so that its log is on
@@ -54,19 +155,38 @@ impl Engine {
         while self.deliver_to_itself(now, &mut room) {
             self.with_log_master(now, LogMaster::replicate);
         }
+        if self.node.durability().placement() == LogPlacement::OwnDisk {
+            self.sync_if_wanted(now);
+        }
+    }
+
+    /// Syncs the replicas on the own disk ahead of time, if the manifest waits for that or memory
+    /// is low: memory of dead entries is reusable once the entries that superseded them are
+    /// synced.
+    fn sync_if_wanted(&mut self, now: Instant) {
+        let replication = &self.log_master.replication;
+        let wanted = &replication.own_disk.wants_sync;
+        let is_wanted = wanted.load(Ordering::Relaxed) && wanted.swap(false, Ordering::Relaxed);
+        if is_wanted || self.node.store().log().is_low() {
+            self.with_backup(now, BackupPart::sync_now);
+        }
     }
 
     /// Delivers messages of this server to itself. Returns whether there were any; then the
     /// caller must call again, because the delivery may have produced more.
     fn deliver_to_itself(&mut self, now: Instant, room: &mut usize) -> bool {
         let me = self.node.me();
-        if self.out.peers.iter().any(|sending| sending.to.is_here(me)) {
-            self.to_itself.extend(self.out.peers.extract_if(.., |sending| sending.to.is_here(me)));
-        }
         let mut has_delivered = false;
         // Messages without a payload are few, and do not count against the limit.
         let fits = |sending: &mut Sending, room: usize| room > 0 || sending.payload.is_empty();
-        while let Some(sending) = self.to_itself.pop_front_if(|sending| fits(sending, *room)) {
+        loop {
+            if self.out.peers.iter().any(|sending| sending.to.is_here(me)) {
+                let own = self.out.peers.extract_if(.., |sending| sending.to.is_here(me));
+                self.to_itself.extend(own);
+            }
+            let Some(sending) = self.to_itself.pop_front_if(|sending| fits(sending, *room)) else {
+                return has_delivered;
+            };
             assert!(sending.to.is_here(me), "only its own messages are delivered here");
             let Sending { message, payload, .. } = sending;
             *room = room.saturating_sub(payload.len());
@@ -74,7 +194,6 @@ impl Engine {
             self.on_peer(now, me, Route::HERE, message, payload);
             has_delivered = true;
         }
-        has_delivered
     }
 }
 

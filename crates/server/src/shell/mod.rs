@@ -102,7 +102,7 @@ impl ServerReactor {
                     self.next_reader = (self.next_reader + 1) % READERS;
                     self.readers[self.next_reader].begin(job);
                 }
-                DiskJob::Sync(_) | DiskJob::Backup(_) => self.disk.begin(job),
+                DiskJob::Backup(_) => self.disk.begin(job),
             }
         }
     }

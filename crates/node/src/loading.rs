@@ -1,0 +1,784 @@
+//! Recovery of a persisted log at start. All reactors read the segments that the manifest names
+//! into memory, and insert their entries into the index, in any order.
+//!
+//! 1. [`RecoveredLog::find`] examines the disk, before there is a server.
+//! 2. [`RecoveredLog::adopt`] takes the log over for this server. All segments in the manifest
+//!    must exist.
+//! 3. Once the coordinator has assigned ranges, each quantum reads a segment or inserts a part of
+//!    one. The highest version of a key wins, so the order does not matter.
+//! 4. Finally, tombstones are removed from the index, and the server serves.
+//!
+//! Each segment keeps its number and its replica. The reactor that has read it hands it over to
+//! its replicator, which replicates new segments in the same way.
+//!
+//! **Invariant:** replicas are freed only when a synced manifest does not name their segments.
+
+use crate::Node;
+use crate::context::Context;
+use crate::node::ServerIdentity;
+use crate::replicated::{LogMaster, Mode};
+use backup::{Disk, FileNumber, OpenedReplicas, Replicas, UnreadableFile};
+use protocols::directory::Directory;
+use protocols::replication::{DIRECTORY, Quorum};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::{Store, Worker};
+use types::{ClusterId, KeyHash, SegmentId, ServerId};
+use wire::Corrupt;
+use wire::directory::SegmentContent;
+use wire::replica::{
+    BootId, PieceWriter, ReadEnd, ReplicaEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader,
+    ReplicaId, ReplicaKind, Stamp,
+};
+
+/// Maximum number of entries that one quantum inserts, in half a millisecond. Meanwhile the
+/// server answers only commands that need no data.
+const QUANTUM_ENTRIES: usize = 2048;
+
+/// Maximum number of buckets that one quantum scans for tombstones.
+const QUANTUM_BUCKETS: usize = 1024;
+
+/// Reason why a server cannot start from the content of its disk. The texts are for operators.
+#[derive(Debug, thiserror::Error)]
+pub enum KeptError {
+    /// The disk cannot be read or written.
+    #[error("{what}: {error}")]
+    Disk {
+        /// Attempted operation.
+        what: String,
+        /// Error of the operating system.
+        error: io::Error,
+    },
+    /// The folder has replicas of several servers' logs.
+    #[error(
+        "the data directory contains the logs of several servers ({first} and {second}): give each \
+         server a data directory of its own"
+    )]
+    Mixed {
+        /// One of the servers.
+        first: ServerId,
+        /// Another one.
+        second: ServerId,
+    },
+    /// The folder has replicas of several clusters' logs.
+    #[error(
+        "the data directory contains logs of several clusters ({first} and {second}): move the \
+         files of the other cluster away"
+    )]
+    Clusters {
+        /// One of the clusters.
+        first: ClusterId,
+        /// Another one.
+        second: ClusterId,
+    },
+    /// Some files have an unreadable header, so their content is unknown.
+    #[error(
+        "{number} cannot be read ({why}), nor can {more} more files. If another version of ballast \
+         wrote them, start that version; if the disk is damaged, restore the files from a copy"
+    )]
+    Unreadable {
+        /// First unreadable file.
+        number: FileNumber,
+        /// Reason.
+        why: Corrupt,
+        /// Number of further unreadable files.
+        more: usize,
+    },
+    /// The folder has segments but no manifest that names the current ones.
+    #[error(
+        "the data directory contains {segments} segments of a log but no complete segment \
+         manifest: it is damaged. Restore it from a copy, or start with an empty data directory"
+    )]
+    NoDirectory {
+        /// Number of segments found.
+        segments: usize,
+    },
+    /// Segments that the manifest names are missing.
+    #[error(
+        "the segment manifest names {count} segments that are missing, the first of them {first}: \
+         the data directory is incomplete. Restore it from a copy, or start with an empty one"
+    )]
+    Missing {
+        /// Number of missing segments.
+        count: usize,
+        /// One of the missing segments.
+        first: SegmentId,
+    },
+    /// The content of a segment differs from its record in the manifest.
+    #[error(
+        "segment {segment} of the log is damaged: {how}. Its file was left unchanged; restore the \
+         data directory from a copy, or start with an empty data directory"
+    )]
+    Damaged {
+        /// Damaged segment.
+        segment: SegmentId,
+        /// Kind of damage.
+        how: String,
+    },
+    /// The memory is too small for the log.
+    #[error(
+        "the log has more segments than fit into memory ({segments} of {segment_bytes} bytes \
+         each): increase --memory"
+    )]
+    Memory {
+        /// Number of segments of the log.
+        segments: usize,
+        /// Size of a segment, in bytes.
+        segment_bytes: usize,
+    },
+}
+
+/// Persisted log found on a disk, before a server has taken it over.
+pub struct RecoveredLog {
+    replicas: Replicas,
+    /// All replicas, by segment and epoch.
+    headers: Vec<ReplicaHeader>,
+}
+
+/// A log that this server has taken over from its earlier process.
+pub(crate) struct AdoptedLog {
+    pub(crate) replicas: Replicas,
+    pub(crate) directory: Directory,
+    pub(crate) manifest: AdoptedManifest,
+    pub(crate) loading: Loading,
+}
+
+/// The manifest segment with which a server takes its log over: a synced snapshot.
+pub(crate) struct AdoptedManifest {
+    pub(crate) replica: ReplicaId,
+    /// Length of the snapshot in bytes.
+    pub(crate) length: u32,
+}
+
+impl RecoveredLog {
+    /// Examines the disk. `boot` identifies the current run of the machine.
+    pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<RecoveredLog, KeptError> {
+        let wrong = |error| KeptError::Disk { what: "cannot read the replicas".into(), error };
+        let OpenedReplicas { replicas, unreadable } = Replicas::open(disk, boot).map_err(wrong)?;
+        // The newest manifest segment may be unreadable, so the other ones cannot be trusted.
+        if let [UnreadableFile { number, why }, rest @ ..] = &unreadable[..] {
+            let (number, why, more) = (*number, *why, rest.len());
+            return Err(KeptError::Unreadable { number, why, more });
+        }
+        let logs = replicas.logs();
+        if let [first, second, ..] = logs[..] {
+            return Err(KeptError::Mixed { first, second });
+        }
+        let headers: Vec<_> = logs.into_iter().flat_map(|log| replicas.list(log)).collect();
+        let clusters: BTreeSet<ClusterId> = headers.iter().map(|header| header.cluster).collect();
+        let mut clusters = clusters.into_iter();
+        if let (Some(first), Some(second)) = (clusters.next(), clusters.next()) {
+            return Err(KeptError::Clusters { first, second });
+        }
+        Ok(RecoveredLog { replicas, headers })
+    }
+
+    /// Returns the cluster and server that wrote the log; `None` if there is no log.
+    pub fn owner(&self) -> Option<(ClusterId, ServerId)> {
+        self.headers.first().map(|header| (header.cluster, header.id.log))
+    }
+
+    /// Returns the size of this log's segments, in bytes, if there is a segment.
+    pub fn segment_bytes(&self) -> Option<usize> {
+        let mut data = self.headers.iter().filter(|header| header.kind == ReplicaKind::Data);
+        data.next().map(|header| header.segment_bytes as usize)
+    }
+
+    /// Takes the log over for this server, into its empty store: begins a new manifest segment,
+    /// and frees the replicas that it does not name.
+    pub(crate) fn adopt(
+        self,
+        identity: ServerIdentity,
+        mode: Mode,
+        store: &Store,
+    ) -> Result<AdoptedLog, KeptError> {
+        let (directory, manifest, stamp) = self.directory()?;
+        let last = self.headers.iter().map(|header| header.id.segment);
+        let last = last.filter(|segment| segment.0 < DIRECTORY).max();
+        store.log().skip_segment_numbers(last.unwrap_or(SegmentId(0)));
+        let (mut named, unnamed): (Vec<ReplicaHeader>, Vec<ReplicaHeader>) =
+            self.headers.iter().partition(|header| directory.contains(header.id.segment));
+        if manifest.is_none_or(|it| Quorum::of_segment(it) != Some(Quorum::OWN_DISK)) {
+            self.free_outdated(&mut named);
+        }
+        let manifest = self.begin_manifest(identity, &directory, stamp, store);
+        let what = "cannot write the segment manifest".into();
+        let manifest = manifest.map_err(|error| KeptError::Disk { what, error })?;
+        self.free(unnamed.iter().map(|header| header.id));
+        let mut headers: BTreeMap<SegmentId, Vec<ReplicaHeader>> = BTreeMap::new();
+        for header in named {
+            headers.entry(header.id.segment).or_default().push(header);
+        }
+        let to_read: Vec<_> = directory.segments().collect();
+        let loading = Loading::new(to_read, stamp, headers, mode);
+        Ok(AdoptedLog { replicas: self.replicas, directory, manifest, loading })
+    }
+
+    /// Frees the replicas that earlier versions of this program have left. These used the number
+    /// of a segment again, with a higher epoch, so only the last replica of a segment counts.
+    fn free_outdated(&self, named: &mut Vec<ReplicaHeader>) {
+        let all = std::mem::take(named);
+        let segments = all.chunk_by(|one, other| one.id.segment == other.id.segment);
+        for replicas in segments {
+            let Some((last, outdated)) = replicas.split_last() else { continue };
+            assert!(
+                outdated.iter().all(|it| it.id.epoch < last.id.epoch),
+                "replicas are listed in order of their epochs"
+            );
+            named.push(*last);
+            self.free(outdated.iter().map(|header| header.id));
+        }
+    }
+
+    fn free(&self, replicas: impl Iterator<Item = ReplicaId>) {
+        for replica in replicas {
+            if let Err(error) = self.replicas.free(replica) {
+                tracing::warn!(%replica, %error, "cannot free an unused replica");
+            }
+        }
+    }
+
+    /// Begins a manifest segment, which is synced when this returns. From then on there is always
+    /// a manifest: a folder with segments and none has lost it.
+    fn begin_manifest(
+        &self,
+        identity: ServerIdentity,
+        directory: &Directory,
+        stamp: Stamp,
+        store: &Store,
+    ) -> io::Result<AdoptedManifest> {
+        let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Directory);
+        let places = of_manifest.map(|header| Quorum::place(header.id.segment));
+        let segment = Quorum::OWN_DISK.segment(places.max().unwrap_or(0) + 1);
+        let id = ReplicaId { log: identity.server, segment, epoch: ReplicaEpoch(0) };
+        assert!(
+            self.headers.iter().all(|header| header.id.segment < segment),
+            "{segment} is not the newest segment of the manifest"
+        );
+        let replica = self.replicas.create(ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
+            cluster: identity.cluster,
+            id,
+            kind: ReplicaKind::Directory,
+            segment_bytes: store.log().segment_bytes() as u32,
+            boot: self.replicas.boot(),
+        })?;
+        let snapshot = directory.snapshot();
+        let header = PieceWriter::new(replica.identity()).next(&snapshot, 0, stamp);
+        replica.append(&header, &snapshot).map_err(io::Error::other)?;
+        replica.sync()?;
+        Ok(AdoptedManifest { replica: id, length: snapshot.len() as u32 })
+    }
+
+    /// Reads the manifest from the newest manifest segment that begins with a complete snapshot.
+    /// Returns it with that segment, and with the version counter and expiry clock of its last
+    /// piece.
+    fn directory(&self) -> Result<(Directory, Option<SegmentId>, Stamp), KeptError> {
+        let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Directory);
+        for header in of_manifest.rev() {
+            let damaged = |how| KeptError::Damaged { segment: header.id.segment, how };
+            let mut bodies: Vec<Vec<u8>> = Vec::new();
+            let read = self.replicas.read(header.id, |body| bodies.push(body.to_vec()));
+            let end = read.map_err(|error| damaged(error.to_string()))?;
+            if bodies.is_empty() {
+                // This manifest segment was begun and never relied on.
+                continue;
+            }
+            self.check(header, &end)?;
+            let directory = Directory::read(bodies.iter().map(|body| &body[..]))
+                .map_err(|error| damaged(error.to_string()))?;
+            let power_was_lost = header.boot != self.replicas.boot();
+            let directory = self.with_all(directory, power_was_lost)?;
+            return Ok((directory, Some(header.id.segment), end.stamp));
+        }
+        let data = self.headers.iter().filter(|it| it.kind == ReplicaKind::Data);
+        match data.count() {
+            0 => Ok((Directory::new(), None, Stamp::default())),
+            segments => Err(KeptError::NoDirectory { segments }),
+        }
+    }
+
+    /// Checks that every segment has a replica. A loss of power can remove a new replica; then
+    /// none of its bytes had been synced, and the segment is dropped.
+    fn with_all(
+        &self,
+        mut directory: Directory,
+        power_was_lost: bool,
+    ) -> Result<Directory, KeptError> {
+        let found: BTreeSet<SegmentId> = self.headers.iter().map(|it| it.id.segment).collect();
+        let missing = directory.segments().filter(|(it, _)| !found.contains(it));
+        let (unsynced, lost): (Vec<_>, Vec<_>) =
+            missing.partition(|(_, content)| content.is_none() && power_was_lost);
+        if let Some((first, _)) = lost.first() {
+            return Err(KeptError::Missing { count: lost.len(), first: *first });
+        }
+        unsynced.into_iter().for_each(|(segment, _)| directory.drop(segment));
+        Ok(directory)
+    }
+
+    fn check(&self, header: &ReplicaHeader, end: &ReadEnd) -> Result<(), KeptError> {
+        check_end(header, end, self.replicas.boot())
+    }
+}
+
+/// Checks that bytes missing at the end of a replica can only be bytes that were not synced.
+fn check_end(header: &ReplicaHeader, end: &ReadEnd, boot: BootId) -> Result<(), KeptError> {
+    let power_was_lost = header.boot != boot;
+    if end.is_damaged(power_was_lost) {
+        return Err(KeptError::Damaged {
+            segment: header.id.segment,
+            how: format!("its file has invalid data at byte {}", end.place),
+        });
+    }
+    if power_was_lost && end.end != ReplicaEnd::Clean {
+        tracing::warn!(
+            segment = header.id.segment.0,
+            length = end.length,
+            "the machine went down before all writes were synced: the last writes to this segment \
+             are lost"
+        );
+    }
+    Ok(())
+}
+
+/// Progress of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Number of segments of the log.
+    pub segments: usize,
+    /// Number of segments with all entries in the index.
+    pub entered: usize,
+    /// Number of bytes of the entries in the index.
+    pub bytes: u64,
+}
+
+/// Loading of a log, shared by all reactors.
+pub(crate) struct Loading {
+    mode: Mode,
+    is_on: AtomicBool,
+    segments: usize,
+    /// Total bytes of the segments with a length in the manifest.
+    expected_bytes: u64,
+    entered: AtomicUsize,
+    bytes: AtomicU64,
+    /// Queues of the remaining work.
+    state: Mutex<LoadingState>,
+    /// The replicas of each segment, by epoch.
+    headers: BTreeMap<SegmentId, Vec<ReplicaHeader>>,
+}
+
+struct LoadingState {
+    to_read: VecDeque<(SegmentId, Option<SegmentContent>)>,
+    /// Segments in memory, with the offset of the next entry to insert.
+    to_enter: VecDeque<(SegmentId, u32)>,
+    /// Number of pieces of work in progress on any reactor.
+    busy: usize,
+    /// Position of the scan that removes tombstones from the index; `None` once it is complete.
+    sweep: Option<KeyHash>,
+    stamp: Stamp,
+}
+
+/// A piece of loading work.
+enum LoadingWork {
+    Read(SegmentId, Option<SegmentContent>),
+    Enter(SegmentId, u32),
+    Sweep(KeyHash),
+}
+
+impl Loading {
+    /// Returns the loading of a server that has no log of an earlier process.
+    pub(crate) fn none() -> Loading {
+        Loading::new(Vec::new(), Stamp::default(), BTreeMap::new(), Mode::Memory)
+    }
+
+    fn new(
+        to_read: Vec<(SegmentId, Option<SegmentContent>)>,
+        stamp: Stamp,
+        headers: BTreeMap<SegmentId, Vec<ReplicaHeader>>,
+        mode: Mode,
+    ) -> Loading {
+        let contents = to_read.iter().filter_map(|(_, content)| *content);
+        Loading {
+            mode,
+            is_on: AtomicBool::new(!to_read.is_empty()),
+            expected_bytes: contents.map(|content| u64::from(content.length)).sum(),
+            segments: to_read.len(),
+            entered: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
+            state: Mutex::new(LoadingState {
+                to_read: to_read.into(),
+                to_enter: VecDeque::new(),
+                busy: 0,
+                sweep: Some(KeyHash(0)),
+                stamp,
+            }),
+            headers,
+        }
+    }
+
+    /// Returns whether loading is incomplete.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.is_on().then(|| Progress {
+            segments: self.segments,
+            entered: self.entered.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Returns whether a quantum may load. Loading begins with the first map.
+    pub(crate) fn may_run(&self, node: &Node) -> bool {
+        self.is_on() && node.map().version > 0
+    }
+
+    fn state(&self) -> MutexGuard<'_, LoadingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the next piece of work, which ends with [`Loading::end_piece`].
+    fn take(&self) -> Option<LoadingWork> {
+        let mut state = self.state();
+        // Segments in memory come first, so at most one per reactor waits there.
+        let piece = if let Some((segment, from)) = state.to_enter.pop_front() {
+            LoadingWork::Enter(segment, from)
+        } else if let Some((segment, content)) = state.to_read.pop_front() {
+            LoadingWork::Read(segment, content)
+        } else if state.busy == 0 {
+            LoadingWork::Sweep(state.sweep?)
+        } else {
+            return None;
+        };
+        state.busy += 1;
+        Some(piece)
+    }
+
+    fn end_piece(&self) {
+        let mut state = self.state();
+        assert!(state.busy > 0, "a piece of loading ends once");
+        state.busy -= 1;
+    }
+}
+
+impl LogMaster {
+    /// Loads one piece. Any error ends the process: a server must not serve with records missing.
+    pub(crate) fn load_piece(&mut self, context: &mut Context<'_>) -> bool {
+        let replication = self.replication.clone();
+        let loading = replication.loading();
+        if !loading.may_run(context.node) {
+            return false;
+        }
+        let Some(piece) = loading.take() else { return false };
+        let done = match piece {
+            LoadingWork::Read(segment, content) => self.read_segment(segment, content, context),
+            LoadingWork::Enter(segment, from) => {
+                loading.enter_segment(segment, from, context.worker)
+            }
+            LoadingWork::Sweep(cursor) => loading.sweep(cursor, context),
+        };
+        loading.end_piece();
+        if let Err(error) = done {
+            context.node.fail(error.to_string());
+        }
+        true
+    }
+
+    /// Reads a segment into memory, and hands it over to this reactor's replicator.
+    fn read_segment(
+        &mut self,
+        segment: SegmentId,
+        content: Option<SegmentContent>,
+        context: &mut Context<'_>,
+    ) -> Result<(), KeptError> {
+        let replication = self.replication.clone();
+        let (loading, disk) = (replication.loading(), replication.disk());
+        let (header, end) = loading.read_replica(disk, segment, content, context.node.store())?;
+        let found = SegmentContent { length: end.length, crc: end.crc };
+        // The segment receives no more bytes: sync it, and seal it with this content.
+        if content.is_none() && loading.mode != Mode::Memory {
+            let synced = disk.sync(header.id);
+            synced.map_err(|error| KeptError::Disk {
+                what: format!("cannot sync segment {segment} of the log"),
+                error,
+            })?;
+        }
+        self.adopt(header.id, found, content.is_some(), context);
+        let mut state = loading.state();
+        state.stamp.version = state.stamp.version.max(end.stamp.version);
+        state.stamp.clock = state.stamp.clock.max(end.stamp.clock);
+        state.to_enter.push_back((segment, 0));
+        Ok(())
+    }
+}
+
+impl Loading {
+    /// Reads a segment into memory, and frees its other replicas.
+    ///
+    /// A segment whose content is in the manifest is read from the newest replica with this
+    /// content. For an open one the oldest replica counts: it has all acknowledged bytes, and a
+    /// later copy may be incomplete.
+    fn read_replica(
+        &self,
+        disk: &Replicas,
+        segment: SegmentId,
+        content: Option<SegmentContent>,
+        store: &Store,
+    ) -> Result<(ReplicaHeader, ReadEnd), KeptError> {
+        store.foresee(self.expected_bytes);
+        let mut replicas = self.headers.get(&segment).cloned().unwrap_or_default();
+        if content.is_some() {
+            replicas.reverse();
+        }
+        let mut read = Err(KeptError::damaged(segment, "it has no replica".into()));
+        let adopted = store.log().adopt(segment, |memory| {
+            for header in &replicas {
+                read = read_content(disk, header, content, memory).map(|end| (*header, end));
+                if let Ok((_, end)) = &read {
+                    return end.length as usize;
+                }
+            }
+            0
+        });
+        adopted.map_err(|_| self.too_small(store))?;
+        let (header, end) = read?;
+        assert_eq!(header.id.segment, segment, "a replica of the segment was read");
+        for other in replicas.iter().filter(|other| other.id != header.id) {
+            if let Err(error) = disk.free(other.id) {
+                tracing::warn!(%error, "cannot free an unused replica");
+            }
+        }
+        Ok((header, end))
+    }
+
+    fn enter_segment(
+        &self,
+        segment: SegmentId,
+        from: u32,
+        worker: &mut Worker,
+    ) -> Result<(), KeptError> {
+        let entered = worker.recover(segment, from, QUANTUM_ENTRIES);
+        match entered.map_err(|error| KeptError::damaged(segment, error.to_string()))? {
+            Some(next) => {
+                self.bytes.fetch_add(u64::from(next - from), Ordering::Relaxed);
+                self.state().to_enter.push_front((segment, next));
+            }
+            None => {
+                self.entered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes tombstones from the index, and begins to serve when none is left.
+    fn sweep(&self, cursor: KeyHash, context: &mut Context<'_>) -> Result<(), KeptError> {
+        let next = context.worker.finish_recovery(cursor, QUANTUM_BUCKETS);
+        let next = next.map_err(|_| self.too_small(context.node.store()))?;
+        let mut state = self.state();
+        state.sweep = next;
+        if next.is_none() {
+            context.node.store().raise_version(state.stamp.version);
+            context.node.resume_clock(context.now, state.stamp.clock);
+            drop(state);
+            self.is_on.store(false, Ordering::Release);
+            context.node.loaded();
+        }
+        Ok(())
+    }
+
+    fn too_small(&self, store: &Store) -> KeptError {
+        KeptError::Memory { segments: self.segments, segment_bytes: store.log().segment_bytes() }
+    }
+}
+
+impl KeptError {
+    fn damaged(segment: SegmentId, how: String) -> KeptError {
+        KeptError::Damaged { segment, how }
+    }
+}
+
+/// Reads a replica of a segment into memory, and checks its content.
+fn read_content(
+    disk: &Replicas,
+    header: &ReplicaHeader,
+    content: Option<SegmentContent>,
+    memory: &mut [u8],
+) -> Result<ReadEnd, KeptError> {
+    let damaged = |how| KeptError::damaged(header.id.segment, how);
+    let (mut length, mut is_too_long) = (0, false);
+    let end = disk.read(header.id, |body| {
+        match memory.get_mut(length..length + body.len()) {
+            Some(place) => place.copy_from_slice(body),
+            None => is_too_long = true,
+        }
+        length += body.len();
+    });
+    let end = end.map_err(|error| damaged(error.to_string()))?;
+    if is_too_long {
+        return Err(damaged("it is longer than a segment".into()));
+    }
+    match content {
+        Some(content) if (content.length, content.crc) != (end.length, end.crc) => {
+            Err(damaged(format!(
+                "the segment manifest records {} bytes with the checksum {:08x}, but its file has \
+                 {} with {:08x}",
+                content.length, content.crc, end.length, end.crc
+            )))
+        }
+        Some(_) => Ok(end),
+        None => check_end(header, &end, disk.boot()).map(|()| end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::backup::MemoryDisk;
+    use store::{Key, RangeClock, StoreConfig, TableSet, Tablet, TabletMap, TabletState};
+    use types::key_hash;
+    use types::limits::TABLES_MAX;
+    use types::{HashRange, HashSeed, OwnershipEpoch, ReactorId, TableId, Tenure, UnixMillis};
+
+    const IDENTITY: ServerIdentity = ServerIdentity { cluster: ClusterId(7), server: ServerId(3) };
+    const SEGMENT: SegmentId = SegmentId(5);
+
+    fn store() -> Arc<Store> {
+        let config = StoreConfig {
+            memory_bytes: 64 << 20,
+            reactors: 1,
+            seed: HashSeed::new(1),
+            huge_pages: false,
+            durable: true,
+            segment_bytes: None,
+        };
+        Store::new(config).expect("memory for a small store")
+    }
+
+    /// Writes a replica with one piece. Returns its content.
+    fn write(replicas: &Replicas, segment: SegmentId, epoch: u32, body: &[u8]) -> SegmentContent {
+        let is_manifest = segment.0 >= DIRECTORY;
+        let kind = if is_manifest { ReplicaKind::Directory } else { ReplicaKind::Data };
+        let id = ReplicaId { log: IDENTITY.server, segment, epoch: ReplicaEpoch(epoch) };
+        let replica = replicas.create(ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
+            cluster: IDENTITY.cluster,
+            id,
+            kind,
+            segment_bytes: store().log().segment_bytes() as u32,
+            boot: replicas.boot(),
+        });
+        let replica = replica.expect("a disk with room");
+        let mut pieces = PieceWriter::new(replica.identity());
+        let header = pieces.next(body, 0, Stamp::default());
+        replica.append(&header, body).expect("the first piece fits");
+        SegmentContent { length: pieces.length(), crc: pieces.crc() }
+    }
+
+    /// Loads a log with these replicas of one segment, whose manifest segment is `manifest`.
+    /// Returns the epoch of the replica that is used, and the epochs that are left.
+    fn load(
+        manifest: SegmentId,
+        is_sealed: bool,
+        replicas: &[(u32, &[u8])],
+    ) -> (Result<u32, KeptError>, Vec<u32>) {
+        let disk = MemoryDisk::new();
+        let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
+        let log = open().expect("an empty disk");
+        let contents: Vec<SegmentContent> = replicas
+            .iter()
+            .map(|(epoch, body)| write(&log.replicas, SEGMENT, *epoch, body))
+            .collect();
+        let mut directory = Directory::new();
+        directory.open(SEGMENT);
+        if is_sealed {
+            directory.close(SEGMENT, contents[0]);
+        }
+        write(&log.replicas, manifest, 0, &directory.snapshot());
+        disk.kill_process();
+        let store = store();
+        let log = open().expect("a log that can be read");
+        let log = log.adopt(IDENTITY, Mode::Memory, &store).expect("a whole log");
+        let content = is_sealed.then_some(contents[0]);
+        let read = log.loading.read_replica(&log.replicas, SEGMENT, content, &store);
+        let left = log.replicas.list(IDENTITY.server).into_iter();
+        let left = left.filter(|header| header.id.segment == SEGMENT);
+        (read.map(|(header, _)| header.id.epoch.0), left.map(|header| header.id.epoch.0).collect())
+    }
+
+    fn own(place: u64) -> SegmentId {
+        Quorum::OWN_DISK.segment(place)
+    }
+
+    #[test]
+    fn an_open_segment_is_read_from_its_original() {
+        let (read, left) = load(own(1), false, &[(0, b"acknowledged"), (1, b"ackn")]);
+        assert_eq!((read.ok(), left), (Some(0), vec![0]), "the copy may be incomplete");
+    }
+
+    #[test]
+    fn a_sealed_segment_is_read_from_any_replica_with_its_content() {
+        for replicas in [
+            [(0, &b"the content"[..]), (1, b"the content")],
+            [(0, b"the content"), (1, b"the cont")],
+        ] {
+            let (read, left) = load(own(1), true, &replicas);
+            let expected = if replicas[1] == (1, replicas[0].1) { 1 } else { 0 };
+            assert_eq!((read.ok(), left), (Some(expected), vec![expected]));
+        }
+    }
+
+    #[test]
+    fn a_sealed_segment_with_other_content_is_refused() {
+        let disk = MemoryDisk::new();
+        let log = RecoveredLog::find(Arc::new(disk), BootId::default()).expect("an empty disk");
+        write(&log.replicas, SEGMENT, 0, b"something");
+        let content = SegmentContent { length: 9, crc: 0 };
+        let header = log.replicas.list(IDENTITY.server)[0];
+        let headers = BTreeMap::from([(SEGMENT, vec![header])]);
+        let to_read = vec![(SEGMENT, Some(content))];
+        let loading = Loading::new(to_read, Stamp::default(), headers, Mode::Memory);
+        let read = loading.read_replica(&log.replicas, SEGMENT, Some(content), &store());
+        assert!(matches!(read, Err(KeptError::Damaged { .. })), "{read:?}");
+        assert_eq!(log.replicas.list(IDENTITY.server), [header], "it is left unchanged");
+    }
+
+    #[test]
+    fn earlier_versions_used_the_number_of_a_segment_again() {
+        let of_earlier_version = SegmentId(DIRECTORY | 4);
+        let replicas = [(1, &b"a segment that was dropped"[..]), (2, b"the segment")];
+        let (read, left) = load(of_earlier_version, false, &replicas);
+        assert_eq!((read.ok(), left), (Some(2), vec![2]), "the later one counts");
+    }
+
+    #[test]
+    fn replicas_that_the_manifest_does_not_name_are_freed_and_their_numbers_left_out() {
+        let disk = MemoryDisk::new();
+        let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
+        let log = open().expect("an empty disk");
+        write(&log.replicas, SegmentId(9), 0, b"never acknowledged");
+        write(&log.replicas, own(3), 0, &Directory::new().snapshot());
+        let store = store();
+        let log = open().expect("a log").adopt(IDENTITY, Mode::Disk, &store).expect("a whole log");
+        let left: Vec<SegmentId> =
+            log.replicas.list(IDENTITY.server).iter().map(|header| header.id.segment).collect();
+        assert_eq!(left, [own(4)], "the new manifest segment");
+        store.publish(TabletMap::new(vec![Tablet {
+            range: HashRange::ALL,
+            epoch: OwnershipEpoch(1),
+            tenures: [Tenure(1); TABLES_MAX],
+            state: TabletState::Serving,
+            clock: RangeClock::OWN,
+            flushing: TableSet::NONE,
+        }]));
+        let mut worker = store.worker(ReactorId(0));
+        worker.begin_turn(UnixMillis(0));
+        let key = Key { hash: key_hash(store.seed(), b"key"), bytes: b"key" };
+        worker.put(TableId(0), key, b"value", None).expect("the store serves all keys");
+        let segments = store.log().segments_in_log();
+        assert!(segments.iter().all(|segment| segment.0 > 9) && !segments.is_empty());
+    }
+}
