@@ -1,7 +1,7 @@
 //! Types, functions and assertions of the product, tests aside.
 
 use crate::sources::SourceFile;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, FnArg, Item, Pat, Signature, Type, Visibility};
@@ -24,8 +24,10 @@ pub(crate) struct ProductItems {
     pub(crate) tuples: Vec<String>,
     /// By crate and type: methods, and free functions whose first parameter is the type.
     pub(crate) methods: BTreeMap<(String, String), usize>,
-    /// Calls that ask a server for its optional keeper, replication or master.
-    pub(crate) look_ups: usize,
+    /// Fields of the parts of a server that are options.
+    optional_parts: BTreeSet<String>,
+    /// By name: uses of fields, and calls without arguments, in the crate `node`.
+    uses: BTreeMap<String, usize>,
     /// By path: lines of test modules inside the file.
     test_lines: BTreeMap<String, usize>,
     /// By path.
@@ -50,6 +52,11 @@ impl ProductItems {
         source.text.lines().count().saturating_sub(tests)
     }
 
+    /// Uses of the parts of a server that are options, so that each use asks for its presence.
+    pub(crate) fn look_ups(&self) -> usize {
+        self.optional_parts.iter().filter_map(|name| self.uses.get(name)).sum()
+    }
+
     pub(crate) fn assertions_of(&self, source: &SourceFile) -> usize {
         self.assertions.get(&source.path).copied().unwrap_or(0)
     }
@@ -71,6 +78,20 @@ impl Visitor<'_> {
     fn note_type(&mut self, name: &syn::Ident, visibility: &Visibility, fields: usize) {
         let is_public = matches!(visibility, Visibility::Public(_));
         self.items.types.push(NamedType { name: name.to_string(), is_public, fields });
+    }
+
+    fn note_use(&mut self, name: &syn::Ident) {
+        if self.source.krate == "node" {
+            *self.items.uses.entry(name.to_string()).or_default() += 1;
+        }
+    }
+
+    fn note_optional_parts(&mut self, server: &syn::ItemStruct) {
+        if self.source.krate == "node" && SERVERS.iter().any(|name| server.ident == name) {
+            let optional = server.fields.iter().filter(|field| is_option(&field.ty));
+            let names = optional.filter_map(|field| field.ident.as_ref()).map(ToString::to_string);
+            self.items.optional_parts.extend(names);
+        }
     }
 
     fn note_function(&mut self, signature: &Signature) {
@@ -118,7 +139,12 @@ fn type_name(of: &Type) -> Option<String> {
 const ASSERTIONS: [&str; 6] =
     ["assert", "assert_eq", "assert_ne", "debug_assert", "debug_assert_eq", "debug_assert_ne"];
 
-const OPTIONAL_PARTS: [&str; 3] = ["keeper", "replication", "master"];
+/// Types of the crate `node` whose fields are the parts of a server.
+const SERVERS: [&str; 2] = ["Engine", "Node"];
+
+fn is_option(of: &Type) -> bool {
+    type_name(of).is_some_and(|name| name == "Option")
+}
 
 impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
@@ -129,7 +155,10 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
             return;
         }
         match item {
-            Item::Struct(it) => self.note_type(&it.ident, &it.vis, it.fields.len()),
+            Item::Struct(it) => {
+                self.note_type(&it.ident, &it.vis, it.fields.len());
+                self.note_optional_parts(it);
+            }
             Item::Enum(it) => self.note_type(&it.ident, &it.vis, 0),
             Item::Union(it) => self.note_type(&it.ident, &it.vis, 0),
             Item::Trait(it) => self.note_type(&it.ident, &it.vis, 0),
@@ -177,20 +206,15 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        let is_look_up = call.args.is_empty() && OPTIONAL_PARTS.iter().any(|it| call.method == it);
-        if is_look_up && self.source.path.contains("crates/node/") {
-            self.items.look_ups += 1;
+        if call.args.is_empty() {
+            self.note_use(&call.method);
         }
         visit::visit_expr_method_call(self, call);
     }
 
     fn visit_expr_field(&mut self, field: &'ast syn::ExprField) {
-        let is_look_up = match &field.member {
-            syn::Member::Named(name) => OPTIONAL_PARTS.iter().any(|it| name == it),
-            syn::Member::Unnamed(_) => false,
-        };
-        if is_look_up && self.source.path.contains("crates/node/") {
-            self.items.look_ups += 1;
+        if let syn::Member::Named(name) = &field.member {
+            self.note_use(name);
         }
         visit::visit_expr_field(self, field);
     }
