@@ -135,6 +135,32 @@ fn what_cannot_be_read_counts_as_not_there_and_what_nobody_needs_is_not_read() {
     assert!(!backup.knows(ids[2]));
 }
 
+#[test]
+fn refusals_do_not_fill_the_memory_and_a_refused_replica_is_not_created_by_a_repetition() {
+    let (log, mut backup) = (ServerId(1), Backup::new());
+    let mut append = |segment, from| {
+        let replica =
+            ReplicaId { log, segment: SegmentId(segment), epoch: ReplicaEpoch::default() };
+        let (to, sent, clock) = (from + 8, Instant(5), UnixMillis(0));
+        let header = AppendHeader { replica, from, to, is_last: false, sent, clock };
+        let event = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
+        (effects(&mut backup, Instant(0), event), backup.replicas.len())
+    };
+    let refusal = |effects: &[BackupEffect]| match effects {
+        [BackupEffect::Answer(Appended { result: AppendResult::Refused(why), .. })] => Some(*why),
+        _ => None,
+    };
+    let all = BACKUP_REPLICAS_MAX as u64;
+    for segment in 0..2 * all {
+        let (effects, known) = append(segment, 8);
+        assert_eq!(refusal(&effects), Some(AppendRefusal::Failed), "{segment}");
+        assert!(known <= BACKUP_REPLICAS_MAX, "{known} replicas are known");
+    }
+    // The master must not count on another server in place of this one: a repetition of the
+    // append could create the replica after others were released.
+    assert_eq!(refusal(&append(2 * all, 0).0), Some(AppendRefusal::Failed));
+}
+
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
 const LENGTH: u32 = 1 << 20;
 
