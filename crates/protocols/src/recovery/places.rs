@@ -90,20 +90,22 @@ impl ListedSegment {
         }
     }
 
-    /// Takes over the data of a newer list. Knowledge about known places is kept.
+    /// Takes over the data of a newer list. Knowledge about known places is kept. A place counts
+    /// once, however often the list names it.
     pub(super) fn update(&mut self, list: u64, named: &RecoverySegment) {
         assert!(self.list <= list, "list {list} is older than list {}", self.list);
         self.list = list;
         self.content = named.content;
         self.settled = named.settled;
-        let renewed = named.places.iter().map(|place| {
-            let ReplicaPlace { backup, epoch, length } = *place;
+        let known = std::mem::take(&mut self.places);
+        for &ReplicaPlace { backup, epoch, length } in &named.places {
             let at = ReplicaLocation { backup, epoch };
-            let known = self.places.iter().find(|known| known.at == at).copied();
-            let new = KnownPlace { at, length, flaw: None, silences: 0 };
-            KnownPlace { length, ..known.unwrap_or(new) }
-        });
-        self.places = renewed.collect();
+            if self.place_mut(at).is_none() {
+                let known = known.iter().find(|known| known.at == at).copied();
+                let new = KnownPlace { at, length, flaw: None, silences: 0 };
+                self.places.push(KnownPlace { length, ..known.unwrap_or(new) });
+            }
+        }
     }
 
     /// Chooses the place to read: the first answering one, else the one with fewest silences.
@@ -197,6 +199,22 @@ impl ListedSegment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_that_a_list_names_twice_is_given_up_once() {
+        let (log, segment, backup) = (ServerId(1), SegmentId(1), ServerId(2));
+        let at = ReplicaLocation { backup, epoch: ReplicaEpoch(0) };
+        let place = ReplicaPlace { backup, epoch: at.epoch, length: 8 };
+        let places = vec![place, place];
+        let named = RecoverySegment { log, segment, content: None, places, settled: 0 };
+        let mut listed = ListedSegment::new();
+        listed.update(1, &named);
+        let none = BTreeSet::new();
+        assert_eq!(listed.choose(&Absences { dead: &none, silent: &none }), Some(at));
+        listed.record_flaw(at, Flaw::Missing);
+        assert_eq!(listed.choose(&Absences { dead: &none, silent: &none }), None);
+        assert!(listed.is_used_up(&none));
+    }
 
     #[test]
     #[should_panic(expected = "list 1 is older than list 2")]
