@@ -15,6 +15,7 @@
 //! **Invariant:** every prefix of the manifest log decodes to a state that the manifest once had.
 //! **Invariant:** a segment that was dropped never appears again.
 
+use crate::replication::DIRECTORY;
 use std::collections::BTreeMap;
 use types::SegmentId;
 use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, decode, encode};
@@ -27,6 +28,10 @@ const SNAPSHOTS_PER_SEGMENT: usize = 4;
 
 /// Maximum bytes of one record in a snapshot: two varints of ten and five bytes, and two tags.
 const RECORD_BYTES: usize = 24;
+
+/// Highest number of a segment that a manifest can name. Manifest segments have higher numbers,
+/// and a log that continues after it still has numbers left.
+const SEGMENT_MAX: u64 = DIRECTORY / 2;
 
 /// The segment manifest of one server (the log directory in the on-disk format).
 #[derive(Debug, Default)]
@@ -70,10 +75,7 @@ impl Directory {
             for entry in decode(body)? {
                 match (&mut directory, entry) {
                     (None, DirectoryEntry::Snapshot { segments }) => {
-                        let records =
-                            segments.iter().map(|record| (record.segment, record.content));
-                        let segments = records.collect();
-                        directory = Some(Directory { segments, ..Directory::default() });
+                        directory = Some(Directory::of_snapshot(&segments)?);
                     }
                     (Some(directory), entry) => directory.apply(&entry)?,
                     (None, _) => return Err(DirectoryError::NoSnapshot),
@@ -86,10 +88,23 @@ impl Directory {
         directory.ok_or(DirectoryError::NoSnapshot)
     }
 
+    fn of_snapshot(records: &[SegmentRecord]) -> Result<Directory, DirectoryError> {
+        let mut directory = Directory::default();
+        for SegmentRecord { segment, content } in records.iter().copied() {
+            directory.apply(&DirectoryEntry::Open { segment })?;
+            if let Some(content) = content {
+                directory.apply(&DirectoryEntry::Close { segment, content })?;
+            }
+        }
+        Ok(directory)
+    }
+
     fn apply(&mut self, entry: &DirectoryEntry) -> Result<(), DirectoryError> {
         let is_sensible = match entry {
             DirectoryEntry::Snapshot { .. } => false,
-            DirectoryEntry::Open { segment } => self.segments.insert(*segment, None).is_none(),
+            DirectoryEntry::Open { segment } => {
+                segment.0 <= SEGMENT_MAX && self.segments.insert(*segment, None).is_none()
+            }
             DirectoryEntry::Close { segment, content } => {
                 self.segments.insert(*segment, Some(*content)) == Some(None)
             }
@@ -318,7 +333,19 @@ mod tests {
         let (first, open) = (&life[0].0[..], &life[1].0[..]);
         assert_eq!(Directory::read([]).unwrap_err(), DirectoryError::NoSnapshot);
         assert_eq!(Directory::read([open]).unwrap_err(), DirectoryError::NoSnapshot);
-        for bodies in [&[first, open, open][..], &[first, first], &[first, &life[3].0]] {
+        let record = |segment| SegmentRecord { segment: SegmentId(segment), content: None };
+        let snapshot = |segments| encode(&[DirectoryEntry::Snapshot { segments }]);
+        // A server that adopts its log relies on distinct numbers, and on others above them.
+        let twice = snapshot(vec![record(7), record(7)]);
+        let too_high = snapshot(vec![record(u64::MAX)]);
+        let manifests = [
+            &[first, open, open][..],
+            &[first, first],
+            &[first, &life[3].0],
+            &[&twice],
+            &[&too_high],
+        ];
+        for bodies in manifests {
             let error = Directory::read(bodies.iter().copied()).unwrap_err();
             assert!(matches!(error, DirectoryError::OutOfOrder { .. }), "{error}");
         }
