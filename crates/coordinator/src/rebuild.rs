@@ -37,9 +37,9 @@ use wire::control::{
 
 /// Server numbers that may have been assigned without being known to any server: only those
 /// assigned after the newest known map.
-const UNSEEN_SERVERS: u32 = 1 << 12;
+const UNSEEN_SERVERS: u64 = 1 << 12;
 /// Migration numbers, epochs and incarnations that may have been drawn without a trace on any
-/// living server. Some thousands are drawn between two maps; there is room for 2^16 rebuilds.
+/// living server. Some thousands are drawn between two maps; there is room for 2^15 rebuilds.
 const UNSEEN: u64 = 1 << 32;
 /// Terms whose maps may have reached no server.
 const UNSEEN_TERMS: u64 = 1 << 8;
@@ -284,7 +284,7 @@ impl<S: MetaStore> Rebuilding<S> {
             .into_iter()
             .filter(|server| server.keeps_log() && (is_needed(server) || is_side(server)));
         Ok(InitialRecords {
-            term: (map.version >> 32) + UNSEEN_TERMS,
+            term: above(map.version >> 32, UNSEEN_TERMS, u32::MAX.into(), "term")?,
             counters: self.counters(map, &tablets)?,
             recoveries: recovered.map(|server| RecoveryRecord::new(server.id, at.wall)).collect(),
             migrations: self.rebuilt_migrations(at, map)?,
@@ -385,15 +385,17 @@ impl<S: MetaStore> Rebuilding<S> {
         let tenures = tablets.iter().flat_map(|tablet| &tablet.tenures);
         let tenures = tenures.chain(held().flat_map(|it| &it.tenures));
         let tenure = tenures.chain(intents().flat_map(|it| &it.target_tenures)).max();
+        let tenure = tenure.map_or(0, |tenure| tenure.0);
         let migration = intents().map(|it| it.migration).max().unwrap_or_default();
-        let server = server.0.checked_add(UNSEEN_SERVERS).ok_or("no more server numbers")?;
+        let server =
+            above(server.0.into(), UNSEEN_SERVERS, u32::MAX.into(), "server number")? as u32;
         let mut known = self.told.keys();
         assert!(known.all(|it| it.0 < server), "a server number would be assigned twice");
         Ok(Sequences {
             server: ServerId(server),
-            migration: MigrationId(above(migration.0)?),
-            epoch: OwnershipEpoch(above(epoch.0)?),
-            tenure: Tenure(above(tenure.map_or(0, |tenure| tenure.0))?),
+            migration: MigrationId(above(migration.0, UNSEEN, u64::MAX, "migration number")?),
+            epoch: OwnershipEpoch(above(epoch.0, UNSEEN, u64::MAX, "epoch")?),
+            tenure: Tenure(above(tenure, UNSEEN, Tenure::MAX.0, "incarnation")?),
         })
     }
 
@@ -464,9 +466,16 @@ impl<S: MetaStore> Rebuilding<S> {
     }
 }
 
-/// Returns a number above every one that may have been drawn.
-fn above(known: u64) -> Result<u64, String> {
-    known.checked_add(UNSEEN).ok_or_else(|| "no more numbers".to_owned())
+/// Returns a number above every one that may have been drawn: `unseen` above the highest known
+/// one.
+///
+/// # Errors
+/// Less than half of the numbers up to `max` would be left. Only a faulty server reports so high
+/// a number, and the coordinator must not run out of numbers.
+fn above(known: u64, unseen: u64, max: u64, what: &str) -> Result<u64, String> {
+    let above = known.saturating_add(unseen);
+    let too_high = || format!("a server reports the {what} {known}, which is impossibly high");
+    (above <= max / 2).then_some(above).ok_or_else(too_high)
 }
 
 /// Returns the number of the server whose state a process can report: its own, or the one whose
@@ -583,6 +592,26 @@ mod tests {
             (recoveries[0].dead, &recoveries[0].ranges[..]),
             (ServerId(1), &[HashRange::ALL][..])
         );
+    }
+
+    #[test]
+    fn numbers_that_leave_too_few_are_refused() {
+        let highest = [
+            |held: &mut HeldTablet| held.tenures.fill(Tenure::MAX),
+            |held: &mut HeldTablet| held.epoch = OwnershipEpoch(u64::MAX - UNSEEN),
+        ];
+        for raise in highest {
+            let (_, mut held) = flipped(HashRange::ALL);
+            raise(&mut held);
+            let mut world = World::new();
+            world.tell(1, map(1, &[1]), Holdings { tablets: vec![held], ..holdings(4) });
+            let answer = world.ask(&[], true);
+            assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+        }
+        let mut world = World::new();
+        world.tell(1, ClusterMap { version: u64::MAX, ..map(1, &[1]) }, holdings(4));
+        let answer = world.ask(&[], true);
+        assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
     }
 
     struct World {
