@@ -81,8 +81,10 @@ mod tests {
         let bodies = [object(&b"value"[..]), Body::CopiesOf(SegmentId(3)), object(b"")];
         let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
         for body in bodies {
-            let key: &[u8] = if matches!(body, Body::CopiesOf(_)) { b"" } else { b"some key" };
-            let entry = Entry { tenure: Tenure(1), version: Version(2), key, body };
+            let entry = match body {
+                Body::CopiesOf(segment) => Entry::note(segment),
+                body => Entry { tenure: Tenure(1), version: Version(2), key: b"some key", body },
+            };
             offsets.push(bytes.len());
             bytes.resize(bytes.len() + entry.encoded_bytes(), 0);
             entry.encode(&mut bytes[offsets[offsets.len() - 1]..]);

@@ -255,9 +255,13 @@ impl<'a> Entry<'a> {
         if value.len() > types::limits::VALUE_BYTES_MAX {
             return Err(Corrupt::Invalid { what: "value length of log entry" });
         }
-        // No server draws a version outside of this range, which leaves room below and above.
-        let is_drawn = (1..=Version::MAX.0).contains(&entry.version.0);
-        if !is_drawn && !matches!(entry.body, Body::CopiesOf(_)) {
+        // No server draws a version outside of this range, which leaves room below and above. A
+        // note has none.
+        let versions = match entry.body {
+            Body::Object { .. } | Body::Tombstone { .. } => 1..=Version::MAX.0,
+            Body::CopiesOf(_) => 0..=0,
+        };
+        if !versions.contains(&entry.version.0) {
             return Err(Corrupt::Invalid { what: "version of log entry" });
         }
         let extra_bytes = extras.into_iter().flatten().count() * EXTRA_BYTES;
@@ -403,6 +407,16 @@ mod tests {
         set_tenure(&mut bytes, Tenure(5));
         let (entry, _) = Entry::parse_checked(&bytes).unwrap();
         assert_eq!(entry, Entry { tenure: Tenure(5), ..samples()[0] });
+    }
+
+    /// A server raises its version counter above every version that it reads.
+    #[test]
+    fn versions_that_no_server_draws_are_refused() {
+        let wrong = Err(Corrupt::Invalid { what: "version of log entry" });
+        for entry in samples() {
+            let bytes = encoded(&Entry { version: Version(u64::MAX), ..entry });
+            assert_eq!(Entry::parse_checked(&bytes), wrong, "{entry:?}");
+        }
     }
 
     #[test]
