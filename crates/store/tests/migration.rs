@@ -4,8 +4,15 @@ mod common;
 
 use common::{Move, NOW, Server, TABLE, value};
 use std::sync::Arc;
-use store::{Missing, Need, RangeClock, Stall, TableKey, TabletState};
-use types::{HashRange, KeyHash, MigrationId, TableId, UnixMillis, Version};
+use store::{
+    Arrival, ArrivalPlan, Missing, Need, RangeClock, ReplayError, Stall, TableKey, TabletState,
+};
+use types::{
+    HashRange, KeyHash, MigrationId, ServerId, Slot, TableId, Tenure, UnixMillis, Version, slot_of,
+};
+use wire::batch::BatchWriter;
+use wire::entry::{Body, Entry};
+use wire::peer::RecordCounts;
 
 fn with(pairs: &[(&str, &str)]) -> Move {
     Move::flip(|source| {
@@ -462,4 +469,41 @@ fn a_range_that_comes_from_a_clock_behind_goes_on_from_there() {
     server.turn();
     assert_eq!(server.worker.clock_at(hash), server.now);
     assert_eq!((server.store.clock(), server.store.latest_clock()), (server.now, server.now));
+}
+
+#[test]
+fn records_in_another_slot_or_range_than_they_belong_to_are_refused() {
+    let body = Body::Object { expiry: None, replaces: None, value: b"1" };
+    let entry = Entry { tenure: Tenure(1), version: Version(1), key: b"foo", body };
+    let mut encoded = vec![0; entry.encoded_bytes()];
+    entry.encode(&mut encoded);
+    let batch = |slot| {
+        let mut batch = Vec::new();
+        BatchWriter::new(&mut batch).push(TABLE, slot, &encoded);
+        batch
+    };
+    let mut target = Server::new(64 << 20);
+    let (right, wrong) = (slot_of(b"foo"), Slot(7));
+    for (range, slot) in [(right, wrong), (wrong, right), (wrong, wrong)] {
+        let arrival = arrival(HashRange::of_slots(range, range));
+        target.publish(TabletState::Arriving(Arc::clone(&arrival)));
+        let replayed = target.worker.replay(&arrival, &batch(slot), 0, 9);
+        assert!(matches!(replayed, Err(ReplayError::Corrupt(_))), "{slot:?}: {replayed:?}");
+        assert!(target.worker.is_empty(HashRange::ALL));
+    }
+    let arrival = arrival(HashRange::of_slots(right, right));
+    target.publish(TabletState::Arriving(Arc::clone(&arrival)));
+    assert_eq!(target.worker.replay(&arrival, &batch(right), 0, 9).unwrap().records, 1);
+}
+
+/// Returns an arrival of a range that the source has reported as empty.
+fn arrival(range: HashRange) -> Arc<Arrival> {
+    Arc::new(Arrival::new(ArrivalPlan {
+        migration: MigrationId(1),
+        source: ServerId(1),
+        range,
+        partitions: vec![range],
+        expected: RecordCounts::default(),
+        reservation: None,
+    }))
 }
