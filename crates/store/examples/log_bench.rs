@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::{hint::black_box, sync::Arc};
 use store::{
     Address,
-    log::{Head, Log, LogConfig, Participant, Reclaim, Retired, Spliced, Survivors},
+    log::{Backlog, Head, Log, LogConfig, Participant, Reclaim, Retired, SideLogKind, Survivors},
 };
 use types::{ReactorId, Tenure, Version};
 use wire::entry::{Body, Entry};
@@ -174,7 +174,7 @@ fn copying() {
     let entry = record(1);
     let mut encoded = vec![0; entry.encoded_bytes()];
     entry.encode(&mut encoded);
-    let mut side = log.side_log();
+    let mut side = log.side_log(SideLogKind::Arriving(None));
     let mut survivors = log.survivors();
     log.prepare_segments(20, usize::MAX);
     show(
@@ -205,7 +205,7 @@ fn copying() {
             black_box(log.usage());
         }),
     );
-    side.splice(&mut Spliced::default());
+    side.splice(&mut Backlog::default());
     show("emptiest, 256 segments, none worth it", nanos(1000, |_| drop(black_box(log.emptiest()))));
     let large = log_of(8 << 30, false);
     show("emptiest, 1,024 segments", nanos(1000, |_| drop(black_box(large.emptiest()))));

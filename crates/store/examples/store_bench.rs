@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use store::index::{Index, Slab, WalkBudget, Word, WordKind};
-use store::log::{Log, LogConfig, Participant, SideLog};
+use store::log::{Log, LogConfig, Participant, SideLog, SideLogKind};
 use store::{
     Address, Arrival, ArrivalPlan, Key, Need, RangeClock, Recovery, RecoveryPlan, Store,
     StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker,
@@ -216,7 +216,12 @@ impl Scratch {
         let log = Log::new(&config).expect("there is memory for the benchmark");
         log.prepare_segments(usize::MAX, usize::MAX);
         let reactor = log.reclamation().participant(ReactorId(0));
-        Scratch { side_log: log.side_log(), log, reactor, copies: Vec::with_capacity(1024) }
+        Scratch {
+            side_log: log.side_log(SideLogKind::Arriving(None)),
+            log,
+            reactor,
+            copies: Vec::with_capacity(1024),
+        }
     }
 
     fn copy_all(&mut self, batch: &[u8]) {
@@ -230,7 +235,7 @@ impl Scratch {
     fn forget(&mut self) {
         self.copies.drain(..).for_each(|(address, bytes)| self.log.mark_dead(address, bytes));
         if self.side_log.bytes() > 4 * self.log.segment_bytes() as u64 {
-            self.side_log = self.log.side_log();
+            self.side_log = self.log.side_log(SideLogKind::Arriving(None));
         }
         self.reactor.begin_turn();
         self.log.reclamation().collect(TURN);

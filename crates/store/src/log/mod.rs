@@ -22,6 +22,7 @@
 //! cleaner's copying (objects); when to clean and when to collect (reactors); replication and the
 //! segment manifest (`server`, `protocols`). See `docs/design/log.md`.
 
+mod appender;
 mod arena;
 mod chunks;
 mod cleaner;
@@ -47,9 +48,9 @@ pub(crate) use persistence::EntryEnd;
 pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Retired, Turn};
 pub use registry::LogChange;
 pub use safety::{Among, Dependency};
-pub use side::{Reservation, SideLog, Spliced};
+pub use side::{Reservation, SideLog, SideLogKind};
 pub use state::SegmentState;
-pub use unsaved::Unsaved;
+pub use unsaved::{Backlog, Unsaved};
 pub use usage::{SegmentCounts, Usage};
 
 use crate::{
@@ -68,7 +69,6 @@ use types::{
     SegmentId,
     limits::{REACTORS_MAX, SEGMENT_BYTES, SEGMENT_BYTES_MIN},
 };
-use unsaved::Backlog;
 use wire::entry::{Entry, NOTE_BYTES};
 
 /// Minimum number of segments per reactor: the open one, the one kept for deletes, those kept for
@@ -203,20 +203,9 @@ impl Log {
         Head::new(Arc::clone(self))
     }
 
-    /// Returns a side log without a reservation; see [`Reservation::side_log`].
-    pub fn side_log(self: &Arc<Self>) -> SideLog {
-        SideLog::new(Arc::clone(self), None, Some(Vec::new()))
-    }
-
-    /// Returns a side log for recovered records. Each of its full segments joins the log
-    /// immediately.
-    pub fn side_log_of_recoveries(self: &Arc<Self>) -> SideLog {
-        SideLog::new(Arc::clone(self), None, None)
-    }
-
-    /// Returns a side log for recovered records that are not durable anywhere else.
-    pub fn side_log_of_unsettled(self: &Arc<Self>) -> SideLog {
-        SideLog::of_writes(Arc::clone(self))
+    /// Returns a side log.
+    pub fn side_log(self: &Arc<Self>, kind: SideLogKind) -> SideLog {
+        SideLog::new(Arc::clone(self), kind)
     }
 
     /// Returns the cleaner's copy destination: one per reactor. Each may work on at most one
@@ -439,21 +428,6 @@ impl Log {
             }
         }
         open
-    }
-
-    /// Closes a full segment of a head.
-    fn end(&self, full: OpenSegment, backlog: &mut Backlog) {
-        let place = full.place();
-        self.seal(full, backlog);
-        self.close(place, SegmentState::Open);
-    }
-
-    /// Marks a segment as complete, but not yet available for cleaning.
-    fn seal(&self, full: OpenSegment, backlog: &mut Backlog) {
-        if let Some(durable) = &self.durable {
-            durable.registry.close(full.id(), full.written());
-            backlog.push(full);
-        }
     }
 
     fn close(&self, place: Place, from: SegmentState) {

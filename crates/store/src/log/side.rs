@@ -13,10 +13,10 @@
 
 use super::{
     Log, OutOfMemory,
-    head::{append_replacing, has_room},
+    appender::{Appender, Pace, append_replacing},
     pool::SegmentPurpose,
     segment::OpenSegment,
-    state::{ContentKind, Place, SegmentState},
+    state::{ContentKind, SegmentState},
     unsaved::{Backlog, Unsaved},
 };
 use crate::{
@@ -36,11 +36,6 @@ pub struct Reservation {
 impl Reservation {
     pub(super) fn new(log: Arc<Log>, segments: usize) -> Reservation {
         Reservation { log, left: AtomicUsize::new(segments) }
-    }
-
-    /// Returns a side log that takes its segments from this reservation first.
-    pub fn side_log(self: &Arc<Self>) -> SideLog {
-        SideLog::new(Arc::clone(&self.log), Some(Arc::clone(self)), Some(Vec::new()))
     }
 
     /// Returns the bytes that are still reserved, in whole segments.
@@ -69,40 +64,41 @@ impl fmt::Debug for Reservation {
 
 /// One reactor's side log. Dropping it also splices it, because the index may already point into
 /// it.
+#[derive(Debug)]
 pub struct SideLog {
-    log: Arc<Log>,
+    appender: Appender,
     reservation: Option<Arc<Reservation>>,
-    open: Option<OpenSegment>,
-    /// Full segments that wait for the splice; `None` if segments join the log as soon as they
-    /// are full.
-    full: Option<Vec<Place>>,
-    backlog: Backlog,
-    content: ContentKind,
+    pace: Pace,
     bytes: u64,
 }
 
-/// Unsent bytes of side logs that have been spliced.
-#[derive(Default)]
-pub struct Spliced {
-    backlog: Backlog,
+/// Kind of records in a side log.
+#[derive(Clone, Debug)]
+pub enum SideLogKind {
+    /// Records of a migration. Segments come from the reservation first, if there is one, and
+    /// join the log when the side log is spliced.
+    Arriving(Option<Arc<Reservation>>),
+    /// Recovered records that are durable elsewhere. Each full segment joins the log immediately.
+    Recovered,
+    /// Recovered records that are not durable anywhere else. As `Recovered`, and the bytes are
+    /// sent immediately.
+    Unsettled,
 }
 
 impl SideLog {
-    pub(super) fn new(
-        log: Arc<Log>,
-        reservation: Option<Arc<Reservation>>,
-        full: Option<Vec<Place>>,
-    ) -> SideLog {
-        let (open, backlog, content) = (None, Backlog::default(), ContentKind::Copies);
-        SideLog { log, reservation, open, full, backlog, content, bytes: 0 }
-    }
-
-    /// Creates a side log for entries that are not durable elsewhere: its segments join the log
-    /// as soon as they are full, and its bytes are sent immediately.
-    pub(super) fn of_writes(log: Arc<Log>) -> SideLog {
-        let mut side_log = SideLog::new(log, None, None);
-        side_log.content = ContentKind::Writes;
-        side_log
+    pub(super) fn new(log: Arc<Log>, kind: SideLogKind) -> SideLog {
+        let (content, pace) = match kind {
+            SideLogKind::Arriving(_) | SideLogKind::Recovered => {
+                (ContentKind::Copies, Pace::Piecewise)
+            }
+            SideLogKind::Unsettled => (ContentKind::Writes, Pace::Immediate),
+        };
+        let (joins_late, reservation) = match kind {
+            SideLogKind::Arriving(reservation) => (true, reservation),
+            SideLogKind::Recovered | SideLogKind::Unsettled => (false, None),
+        };
+        let appender = Appender::of_side_log(log, content, joins_late);
+        SideLog { appender, reservation, pace, bytes: 0 }
     }
 
     /// Appends a copy of an encoded entry, with padding, under another incarnation.
@@ -127,47 +123,43 @@ impl SideLog {
 
     #[inline]
     fn segment_for(&mut self, bytes: usize) -> Result<&mut OpenSegment, OutOfMemory> {
-        if self.open.as_ref().is_none_or(|open| bytes > open.space()) {
+        if !self.appender.has_room(bytes) {
             self.roll()?;
         }
-        debug_assert!(has_room(self.open.as_ref(), bytes), "no room for {bytes} bytes");
         self.bytes += bytes as u64;
-        self.open.as_mut().ok_or(OutOfMemory)
+        self.appender.segment(bytes)
+    }
+
+    fn roll(&mut self) -> Result<(), OutOfMemory> {
+        let purpose = match &self.reservation {
+            Some(reservation) if reservation.draw() => SegmentPurpose::Reserved,
+            Some(_) | None => SegmentPurpose::Ordinary,
+        };
+        let next = self.appender.log.open(purpose, SegmentState::Side).ok_or(OutOfMemory)?;
+        self.appender.close();
+        self.appender.continue_in(next);
+        Ok(())
     }
 
     /// Revokes the last appended entry, which was not put into the index; see
     /// [`super::Head::revoke`].
     pub fn revoke(&mut self, last: Address, bytes: u32) {
-        let open = self.open.as_mut().expect("it has just been appended to");
-        open.revise(last, |entry| set_tenure(entry, Tenure(0)));
-        self.log.mark_dead(last, bytes);
+        self.appender.revoke(last, bytes);
     }
 
     /// Offers the next unsent piece to `save`; see [`super::Head::hand_out`].
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        if !self.log.is_durable() {
-            return;
-        }
-        if self.open.as_ref().is_some_and(OpenSegment::is_ending) {
-            self.seal_open();
-        }
-        let has_ended = match self.content {
-            ContentKind::Writes => self.backlog.hand_out(self.open.as_mut(), save),
-            ContentKind::Copies => self.backlog.hand_out_piece(self.open.as_mut(), save),
-        };
-        if has_ended {
-            self.log.durable_log().advance();
-        }
+        self.appender.hand_out(self.pace, save);
     }
 
     /// Closes the open segment, because no records are expected for now.
     pub fn end(&mut self) {
-        self.seal_open();
+        self.appender.close();
     }
 
     /// Returns whether all bytes were sent and no segment is open.
     pub fn is_idle(&self) -> bool {
-        self.open.is_none() && self.backlog.is_empty()
+        self.appender.is_idle()
     }
 
     /// Returns the number of appended bytes.
@@ -177,60 +169,7 @@ impl SideLog {
 
     /// Joins the segments to the log as ordinary closed ones and moves their unsent bytes to
     /// `to`.
-    pub fn splice(mut self, to: &mut Spliced) {
-        self.seal_open();
-        to.backlog.append(&mut self.backlog);
-        assert!(self.is_idle(), "a spliced side log has bytes left");
-    }
-
-    fn seal_open(&mut self) {
-        if let Some(open) = self.open.take() {
-            let place = open.place();
-            self.log.seal(open, &mut self.backlog);
-            match &mut self.full {
-                Some(full) => full.push(place),
-                None => self.log.close(place, SegmentState::Side),
-            }
-        }
-    }
-
-    fn roll(&mut self) -> Result<(), OutOfMemory> {
-        let purpose = match &self.reservation {
-            Some(reservation) if reservation.draw() => SegmentPurpose::Reserved,
-            Some(_) | None => SegmentPurpose::Ordinary,
-        };
-        let next = self.log.open(purpose, SegmentState::Side).ok_or(OutOfMemory)?;
-        self.seal_open();
-        self.open = Some(self.log.begin(next, self.content));
-        Ok(())
-    }
-}
-
-impl Spliced {
-    /// Offers the next unsent piece to `save`; see [`super::Head::hand_out`].
-    #[inline]
-    pub fn hand_out(&mut self, log: &Log, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        if !self.backlog.is_empty() && self.backlog.hand_out_piece(None, save) {
-            log.durable_log().advance();
-        }
-    }
-}
-
-impl Drop for SideLog {
-    fn drop(&mut self) {
-        self.seal_open();
-        for place in self.full.take().into_iter().flatten() {
-            self.log.close(place, SegmentState::Side);
-        }
-    }
-}
-
-impl fmt::Debug for SideLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SideLog")
-            .field("bytes", &self.bytes)
-            .field("full", &self.full)
-            .field("open", &self.open.is_some())
-            .finish_non_exhaustive()
+    pub fn splice(mut self, to: &mut Backlog) {
+        self.appender.end_into(to);
     }
 }

@@ -214,7 +214,7 @@ fn a_side_log_keeps_its_segments_until_it_is_spliced() {
     let reservation = Arc::new(log.reserve(3 * SEGMENT_BYTES_MIN as u64 - 5).unwrap());
     assert_eq!(reservation.bytes(), 3 * SEGMENT_BYTES_MIN as u64);
     let free = log.usage().free_bytes;
-    let mut side = reservation.side_log();
+    let mut side = log.side_log(SideLogKind::Arriving(Some(Arc::clone(&reservation))));
     let value = vec![1; 1 << 20];
     let entry = object(b"key", 9, &value);
     let mut encoded = vec![0; entry.encoded_bytes()];
@@ -228,7 +228,7 @@ fn a_side_log_keeps_its_segments_until_it_is_spliced() {
     assert_eq!(read, Entry { tenure: Tenure(5), ..entry });
     addresses[..3].iter().for_each(|&at| log.mark_dead(at, encoded.len() as u32));
     assert_eq!((log.usage().segments.side, log.usage().segments.retired), (2, 0));
-    side.splice(&mut Spliced::default());
+    side.splice(&mut Backlog::default());
     let segments = log.usage().segments;
     assert_eq!((segments.side, segments.retired, segments.closed), (0, 1, 1));
     drop(reservation);
@@ -469,7 +469,7 @@ impl Twin {
         let entry = object(&key_bytes, self.version, &value);
         let mut encoded = vec![0; entry.encoded_bytes()];
         entry.encode(&mut encoded);
-        let side = self.side.get_or_insert_with(|| self.log.side_log());
+        let side = self.side.get_or_insert_with(|| self.log.side_log(SideLogKind::Arriving(None)));
         if let Ok(address) = side.append_encoded(&encoded, Tenure(1)) {
             self.publish(key, address, value);
         }

@@ -20,9 +20,9 @@ pub struct Unsaved<'a> {
     pub is_closed: bool,
 }
 
-/// Closed segments of one writer with unsent bytes.
+/// Closed segments with unsent bytes, of one writer or of spliced side logs.
 #[derive(Default)]
-pub(super) struct Backlog {
+pub struct Backlog {
     closed: Vec<OpenSegment>,
 }
 
@@ -40,23 +40,10 @@ impl Backlog {
         self.closed.is_empty()
     }
 
-    /// Offers all unsent bytes of a writer to `save`; see [`super::Head::hand_out`]. Closes its
-    /// open segment first if that must end.
+    /// Offers the next piece of a spliced side log to `save`; see [`super::Head::hand_out`].
     #[inline]
-    pub(super) fn hand_out_all(
-        &mut self,
-        log: &Log,
-        open: &mut Option<OpenSegment>,
-        save: &mut impl FnMut(Unsaved<'_>) -> bool,
-    ) {
-        if !log.is_durable() {
-            return;
-        }
-        if let Some(ended) = open.take_if(|open| open.is_ending()) {
-            log.end(ended, self);
-        }
-        let has_some = !self.is_empty() || open.as_ref().is_some_and(OpenSegment::has_unsaved);
-        if has_some && self.hand_out(open.as_mut(), save) {
+    pub fn hand_out_spliced(&mut self, log: &Log, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
+        if !self.is_empty() && self.hand_out_piece(None, save) {
             log.durable_log().advance();
         }
     }

@@ -2,7 +2,7 @@
 //! bytes are sent.
 
 use super::tablets::{Tablet, TabletMap, TabletState};
-use crate::log::{Log, Reservation, SideLog, Spliced, Unsaved};
+use crate::log::{Backlog, Log, Reservation, SideLog, SideLogKind, Unsaved};
 use std::sync::Arc;
 use types::MigrationId;
 
@@ -24,7 +24,7 @@ pub(super) struct SideLogs {
     /// One per migration with replayed but unspliced records, and up to two for recoveries.
     open: Vec<(SideLogPurpose, SideLog)>,
     /// Segments of spliced side logs that are not completely replicated.
-    spliced: Spliced,
+    spliced: Backlog,
     /// Set if recovered records that are durable elsewhere wait while there is enough memory.
     keeps_recovered_back: bool,
 }
@@ -39,14 +39,13 @@ impl SideLogs {
         log: &Arc<Log>,
     ) -> &mut SideLog {
         let at = self.position(purpose).unwrap_or_else(|| {
-            let side_log = match (purpose, reservation) {
-                (SideLogPurpose::Recoveries, _) => log.side_log_of_recoveries(),
-                (SideLogPurpose::Unsettled, _) => log.side_log_of_unsettled(),
-                (SideLogPurpose::Migration(_), Some(reservation)) => reservation.side_log(),
-                (SideLogPurpose::Migration(_), None) => log.side_log(),
+            let kind = match purpose {
+                SideLogPurpose::Migration(_) => SideLogKind::Arriving(reservation.cloned()),
+                SideLogPurpose::Recoveries => SideLogKind::Recovered,
+                SideLogPurpose::Unsettled => SideLogKind::Unsettled,
             };
             debug_assert!(self.position(purpose).is_none(), "two side logs of {purpose:?}");
-            self.open.push((purpose, side_log));
+            self.open.push((purpose, log.side_log(kind)));
             self.open.len() - 1
         });
         &mut self.open[at].1
@@ -84,7 +83,7 @@ impl SideLogs {
         log: &Log,
         save: &mut impl FnMut(Unsaved<'_>) -> bool,
     ) {
-        self.spliced.hand_out(log, save);
+        self.spliced.hand_out_spliced(log, save);
     }
 
     /// Offers the unsent bytes of the open side logs to `save`.
