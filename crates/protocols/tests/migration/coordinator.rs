@@ -76,29 +76,7 @@ impl Coordinator {
                 self.over.push(migration);
                 vec![(target, FromCoordinator::Finished { migration })]
             }
-            ToCoordinator::Prepared { .. }
-            | ToCoordinator::Flipped { .. }
-            | ToCoordinator::Progress { .. }
-            | ToCoordinator::Join(_)
-            | ToCoordinator::Measured { .. }
-            | ToCoordinator::Ask { .. }
-            | ToCoordinator::Chain { .. }
-            | ToCoordinator::Fenced { .. }
-            | ToCoordinator::DirectoryRead { .. }
-            | ToCoordinator::Replayed { .. }
-            | ToCoordinator::Recovered { .. }
-            | ToCoordinator::NotRecovered { .. }
-            | ToCoordinator::Damaged { .. }
-            | ToCoordinator::LogFreed { .. }
-            | ToCoordinator::IsNeeded { .. }
-            | ToCoordinator::Pong { .. }
-            | ToCoordinator::Clock(_)
-            | ToCoordinator::Suspect { .. }
-            | ToCoordinator::Witnessed { .. }
-            | ToCoordinator::KnownMap(_)
-            | ToCoordinator::Holds(_)
-            | ToCoordinator::Holding { .. }
-            | ToCoordinator::LoadProfile(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 }

@@ -86,36 +86,9 @@ fn kind(message: &Message) -> &'static str {
             PeerMessage::PullReply(_) => "pull-reply",
             PeerMessage::PriorityPull(_) => "priority-pull",
             PeerMessage::PriorityReply(_) => "priority-reply",
-            PeerMessage::Append(_)
-            | PeerMessage::Appended(_)
-            | PeerMessage::Release { .. }
-            | PeerMessage::Released { .. }
-            | PeerMessage::Needed { .. }
-            | PeerMessage::RecoveryRead(_)
-            | PeerMessage::RecoveryReply(_)
-            | PeerMessage::Ping
-            | PeerMessage::Pong => "other",
+            _ => "other",
         },
         Message::Up { message, .. } => match message {
-            ToCoordinator::Join(_)
-            | ToCoordinator::Ask { .. }
-            | ToCoordinator::Chain { .. }
-            | ToCoordinator::Fenced { .. }
-            | ToCoordinator::DirectoryRead { .. }
-            | ToCoordinator::Replayed { .. }
-            | ToCoordinator::Recovered { .. }
-            | ToCoordinator::NotRecovered { .. }
-            | ToCoordinator::Damaged { .. }
-            | ToCoordinator::LogFreed { .. }
-            | ToCoordinator::IsNeeded { .. }
-            | ToCoordinator::Pong { .. }
-            | ToCoordinator::Clock(_)
-            | ToCoordinator::Suspect { .. }
-            | ToCoordinator::Witnessed { .. }
-            | ToCoordinator::KnownMap(_)
-            | ToCoordinator::Holds(_)
-            | ToCoordinator::Holding { .. }
-            | ToCoordinator::LoadProfile(_) => "other",
             ToCoordinator::Measured { .. } => "measured",
             ToCoordinator::Prepared { .. } => "prepared",
             ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",
@@ -124,31 +97,16 @@ fn kind(message: &Message) -> &'static str {
             ToCoordinator::Shrink { .. } => "shrink",
             ToCoordinator::Progress { .. } => "progress",
             ToCoordinator::Released { .. } => "released",
+            _ => "other",
         },
         Message::Down { message, .. } => match message {
-            FromCoordinator::Welcome { .. }
-            | FromCoordinator::Rejected { .. }
-            | FromCoordinator::Map(_)
-            | FromCoordinator::Measure { .. }
-            | FromCoordinator::Answer { .. }
-            | FromCoordinator::ChainNoted { .. }
-            | FromCoordinator::Fence { .. }
-            | FromCoordinator::ReadDirectory { .. }
-            | FromCoordinator::Recover(_)
-            | FromCoordinator::RecoveryConfirmed { .. }
-            | FromCoordinator::FreeLog { .. }
-            | FromCoordinator::Ping
-            | FromCoordinator::Clock(_)
-            | FromCoordinator::Witness { .. }
-            | FromCoordinator::Describe
-            | FromCoordinator::Mark(_)
-            | FromCoordinator::Waiting { .. } => "other",
             FromCoordinator::Prepare(_) => "prepare",
             FromCoordinator::Start(_) => "start",
             FromCoordinator::Decide { .. } => "decide",
             FromCoordinator::Outcome { .. } => "outcome",
             FromCoordinator::Forget { .. } => "forget",
             FromCoordinator::Finished { .. } => "finished",
+            _ => "other",
         },
     }
 }

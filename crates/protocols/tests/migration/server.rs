@@ -146,23 +146,7 @@ impl Server {
             FromCoordinator::Finished { migration } => {
                 self.target(now, migration, TargetEvent::Finished, out);
             }
-            FromCoordinator::Welcome { .. }
-            | FromCoordinator::Rejected { .. }
-            | FromCoordinator::Map(_)
-            | FromCoordinator::Measure { .. }
-            | FromCoordinator::Answer { .. }
-            | FromCoordinator::ChainNoted { .. }
-            | FromCoordinator::Fence { .. }
-            | FromCoordinator::ReadDirectory { .. }
-            | FromCoordinator::Recover(_)
-            | FromCoordinator::RecoveryConfirmed { .. }
-            | FromCoordinator::FreeLog { .. }
-            | FromCoordinator::Ping
-            | FromCoordinator::Clock(_)
-            | FromCoordinator::Witness { .. }
-            | FromCoordinator::Describe
-            | FromCoordinator::Mark(_)
-            | FromCoordinator::Waiting { .. } => {}
+            _ => {}
         }
     }
 
@@ -175,15 +159,6 @@ impl Server {
         out: &mut Outside,
     ) {
         match message {
-            PeerMessage::Append(_)
-            | PeerMessage::Appended(_)
-            | PeerMessage::Release { .. }
-            | PeerMessage::Released { .. }
-            | PeerMessage::Needed { .. }
-            | PeerMessage::RecoveryRead(_)
-            | PeerMessage::RecoveryReply(_)
-            | PeerMessage::Ping
-            | PeerMessage::Pong => {}
             PeerMessage::Flip(flip) => {
                 let migration = flip.migration;
                 let event = TargetEvent::Flip { from, flip: Box::new(flip) };
@@ -219,6 +194,7 @@ impl Server {
                 let event = PriorityEvent::Reply { from, reply, payload };
                 self.priority(now, migration, event, out);
             }
+            _ => {}
         }
     }
 
