@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::{hint::black_box, sync::Arc};
 use store::{
     Address,
-    log::{Backlog, Head, Log, LogConfig, Participant, Reclaim, Retired, SideLogKind, Survivors},
+    log::{Backlog, Head, Log, LogConfig, Participant, Reclaim, SideLogKind, Survivors},
 };
 use types::{ReactorId, Tenure, Version};
 use wire::entry::{Body, Entry};
@@ -311,7 +311,7 @@ fn reclaiming() {
     other.begin_turn();
     let retire = || {
         let owner = Arc::clone(&nothing);
-        log.reclamation().retire(Retired::Numbered { owner, number: 1 });
+        log.reclamation().retire(owner, 1);
     };
     retire();
     show(

@@ -14,7 +14,7 @@ use super::{
     runs::Runs,
 };
 use crate::{
-    log::{Chunk, Log, Reclaim, Retired, Turn},
+    log::{Chunk, Log, Reclaim, Turn},
     sync::{Mutex, MutexGuard},
 };
 use std::{
@@ -88,7 +88,7 @@ impl Slab {
     /// Frees an unlinked block once no reader can see it.
     pub(super) fn retire(self: &Arc<Self>, node: Node) {
         let owner = Arc::clone(self) as Arc<dyn Reclaim>;
-        self.log.reclamation().retire(Retired::Numbered { owner, number: node.raw() });
+        self.log.reclamation().retire(owner, node.raw());
     }
 
     fn lock(&self) -> MutexGuard<'_, SlabChunks> {

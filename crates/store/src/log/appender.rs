@@ -68,6 +68,7 @@ impl Appender {
     }
 
     /// Continues in another segment, which then belongs to the log.
+    #[inline(never)]
     pub(super) fn continue_in(&mut self, next: OpenSegment) {
         let next = self.log.begin(next, self.content);
         if let Some(full) = self.open.replace(next) {
@@ -76,6 +77,7 @@ impl Appender {
     }
 
     /// Closes the open segment.
+    #[inline(never)]
     pub(super) fn close(&mut self) {
         if let Some(open) = self.open.take() {
             self.end(open);

@@ -108,16 +108,12 @@ impl VictimSegment {
     pub fn live_bytes(&self) -> u64 {
         u64::from(self.log.segments.glance(self.place).live())
     }
-
-    /// Ends the claim. The segment is freed if it has no live entries; otherwise it is cleaned
-    /// again later. A segment of a durable log becomes visited if the iteration has reached its
-    /// end.
-    pub fn release(self) {
-        drop(self);
-    }
 }
 
 impl Drop for VictimSegment {
+    /// Ends the claim. The segment is freed if it has no live entries; otherwise it is cleaned
+    /// again later. A segment of a durable log becomes visited if the iteration has reached its
+    /// end.
     fn drop(&mut self) {
         if self.offset == self.length && self.log.is_durable() {
             self.log.end_visit(self.place);
@@ -271,11 +267,7 @@ impl VictimCriteria {
                 | SegmentState::Visited
                 | SegmentState::Leaving
                 | SegmentState::Retired => is_under_way = true,
-                SegmentState::Closed
-                | SegmentState::Free
-                | SegmentState::Open
-                | SegmentState::Side
-                | SegmentState::Chunks => {}
+                _ => {}
             }
         }
         match emptiest {

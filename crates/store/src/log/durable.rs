@@ -21,7 +21,7 @@ use wire::entry::{Dead, Location};
 /// State that exists only for a durable log.
 pub(crate) struct DurableLog {
     segments: Arc<Segments>,
-    pub(super) registry: SegmentRegistry,
+    pub(crate) registry: SegmentRegistry,
     pub(super) pins: Pins,
     /// Set while segments from before a crash are adopted: the set of segments is incomplete
     /// until the end.
@@ -123,21 +123,6 @@ impl DurableLog {
     ) -> Option<(Address, &'p [u8])> {
         let place = self.registry.place(segment)?;
         Some((self.segments.address(place, 0), self.segments.handed_out(place, turn)))
-    }
-
-    /// Records that entries of one segment were copied into another.
-    pub(crate) fn note_origin(&self, into: SegmentId, from: SegmentId) {
-        self.registry.note_origin(into, from);
-    }
-
-    /// Returns whether entries of `from` were copied into `into`.
-    pub(crate) fn is_origin(&self, into: SegmentId, from: SegmentId) -> bool {
-        self.registry.is_origin(into, from)
-    }
-
-    /// Returns the highest segment number.
-    pub(crate) fn last_segment(&self) -> SegmentId {
-        self.registry.last()
     }
 
     /// Merges the farthest offsets, per segment, that the entries of an adopted segment name.

@@ -247,7 +247,7 @@ impl Survivors {
         let log = &self.appender.log;
         let into = log.segment_of(note);
         assert!(into != from, "entries of {from} are copied into itself");
-        log.durable_log().note_origin(into, from);
+        log.durable_log().registry.note_origin(into, from);
         log.mark_dead(note, NOTE_BYTES as u32);
         self.noted = Some(from);
         Ok(())

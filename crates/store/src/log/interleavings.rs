@@ -51,7 +51,7 @@ fn replace_and_collect(reactor: &mut Participant, of: &Reclamation, published: &
         reactor.begin_turn();
         let old = published.current.swap(next, Ordering::SeqCst);
         let owner = Arc::clone(published) as Arc<dyn Reclaim>;
-        of.retire(Retired::Numbered { owner, number: old as u64 });
+        of.retire(owner, old as u64);
         of.collect(1);
     }
     (0..2).for_each(|_| {
@@ -204,7 +204,7 @@ fn visit(log: &Arc<Log>, reactor: &mut Participant) {
         while let Some(candidate) = victim.peek(&turn) {
             victim.advance(&candidate);
         }
-        victim.release();
+        drop(victim);
     }
     reactor.sleep();
 }

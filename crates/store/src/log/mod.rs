@@ -45,7 +45,7 @@ pub use chunks::Chunk;
 pub use cleaner::{Candidate, VictimSegment};
 pub use head::{Head, Survivors};
 pub(crate) use persistence::EntryEnd;
-pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Retired, Turn};
+pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Turn};
 pub use registry::LogChange;
 pub use safety::{Among, Dependency};
 pub use side::{Reservation, SideLog, SideLogKind};
@@ -468,7 +468,7 @@ impl Log {
         assert!(state == SegmentState::Retired, "{place:?} is retired, but is {state:?}");
         self.demand.reset_searches();
         let owner = Arc::clone(&self.segments) as Arc<dyn Reclaim>;
-        self.reclamation.retire(Retired::Numbered { owner, number: u64::from(place.0) });
+        self.reclamation.retire(owner, u64::from(place.0));
     }
 }
 

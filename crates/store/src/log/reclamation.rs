@@ -66,20 +66,12 @@ struct ParticipantEpoch {
 }
 
 /// An unlinked item, to be freed after a grace period.
-pub enum Retired {
-    /// An item that its owner identifies by a number: a segment, a slab block. Needs no
-    /// allocation.
-    Numbered {
-        /// Owner that frees the item.
-        owner: Arc<dyn Reclaim>,
-        /// Number of the item.
-        number: u64,
-    },
-    /// Any value; freeing drops it.
-    Boxed(Box<dyn Send>),
+struct Retired {
+    owner: Arc<dyn Reclaim>,
+    number: u64,
 }
 
-/// Owner of items that are retired by number.
+/// Owner of items that it identifies by numbers: segments, slab blocks.
 pub trait Reclaim: Send + Sync {
     /// Frees the item. No reader can see it any more.
     fn reclaim(&self, number: u64);
@@ -134,9 +126,9 @@ impl Reclamation {
         self.shared.participants.iter().all(|p| p.epoch.load(Ordering::Acquire) >= period.stamp)
     }
 
-    /// Frees an item after a grace period that begins now. The caller has unlinked it, so that no
-    /// later search finds it.
-    pub fn retire(&self, what: Retired) {
+    /// Has the owner free an item after a grace period that begins now. The caller has unlinked
+    /// it, so that no later search finds it.
+    pub fn retire(&self, owner: Arc<dyn Reclaim>, number: u64) {
         let mut retired = self.shared.lock();
         let stamp = self.shared.epoch.load(Ordering::Relaxed) + 1;
         if retired.is_empty() {
@@ -144,7 +136,7 @@ impl Reclamation {
         }
         let is_in_order = retired.back().is_none_or(|(last, _)| *last <= stamp);
         assert!(is_in_order, "the epoch has fallen below {stamp}");
-        retired.push_back((stamp, what));
+        retired.push_back((stamp, Retired { owner, number }));
     }
 
     /// Frees at most `max` items with ended grace periods and returns their number. Every reactor
@@ -190,7 +182,7 @@ impl Reclamation {
         let next = retired.front().map_or(NOTHING, |(stamp, _)| *stamp);
         shared.oldest.store(next, Ordering::Relaxed);
         drop(retired);
-        freed.into_iter().for_each(Retired::free);
+        freed.into_iter().for_each(|Retired { owner, number }| owner.reclaim(number));
         due
     }
 }
@@ -217,15 +209,6 @@ impl ReclamationState {
             .expect("there is a reactor");
         self.blocker.store(blocker, Ordering::Relaxed);
         lowest
-    }
-}
-
-impl Retired {
-    fn free(self) {
-        match self {
-            Retired::Numbered { owner, number } => owner.reclaim(number),
-            Retired::Boxed(what) => drop(what),
-        }
     }
 }
 
@@ -266,11 +249,6 @@ impl Participant {
     pub fn sleep(&mut self) {
         self.shared.participants[self.place].epoch.store(ASLEEP, Ordering::Release);
         self.shows = ASLEEP;
-    }
-
-    /// Begins a turn after sleeping.
-    pub fn wake(&mut self) {
-        self.begin_turn();
     }
 
     /// Returns the proof that a turn has begun.

@@ -43,7 +43,7 @@ pub enum LogChange {
 }
 
 /// The segments of a durable log: the store's side of the segment manifest.
-pub(super) struct SegmentRegistry {
+pub(crate) struct SegmentRegistry {
     state: Mutex<RegistryState>,
     has_changes: AtomicBool,
     /// Number of segments that are visited and not released.
@@ -127,7 +127,7 @@ impl SegmentRegistry {
     }
 
     /// Records that entries of one segment were copied into another.
-    pub(super) fn note_origin(&self, into: SegmentId, from: SegmentId) {
+    pub(crate) fn note_origin(&self, into: SegmentId, from: SegmentId) {
         let mut state = self.lock();
         if state.places.contains_key(&from) {
             state.origins.entry(into).or_default().insert(from);
@@ -135,7 +135,7 @@ impl SegmentRegistry {
     }
 
     /// Returns whether entries of `from` were copied into `into`.
-    pub(super) fn is_origin(&self, into: SegmentId, from: SegmentId) -> bool {
+    pub(crate) fn is_origin(&self, into: SegmentId, from: SegmentId) -> bool {
         self.lock().origins.get(&into).is_some_and(|origins| origins.contains(&from))
     }
 
@@ -159,7 +159,7 @@ impl SegmentRegistry {
     }
 
     /// Returns the highest number that was assigned or adopted.
-    pub(super) fn last(&self) -> SegmentId {
+    pub(crate) fn last(&self) -> SegmentId {
         self.lock().last
     }
 

@@ -82,17 +82,12 @@ impl Segments {
         let places = (0..self.count() as u32).map(Place);
         places.filter_map(|place| {
             let glance = self.glance(place);
-            let holds_entries = match glance.state {
-                SegmentState::Open
-                | SegmentState::Side
-                | SegmentState::Closed
-                | SegmentState::Cleaning
-                | SegmentState::Visited
-                | SegmentState::Leaving => true,
-                SegmentState::Free | SegmentState::Retired | SegmentState::Chunks => false,
-            };
+            let is_gone = matches!(
+                glance.state,
+                SegmentState::Free | SegmentState::Retired | SegmentState::Chunks
+            );
             let position = LogPosition { place, segment: self.id(place), end: glance.written };
-            holds_entries.then_some(position)
+            (!is_gone).then_some(position)
         })
     }
 

@@ -342,24 +342,17 @@ impl Segments {
 
     /// Reserves free segments for a migration. Returns whether there are enough.
     pub(super) fn reserve(&self, count: usize, margin: usize) -> bool {
-        let mut pool = self.lock_pool();
-        let is_there = pool.reserve(count, margin);
-        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
-        is_there
+        self.change_pool(|pool| pool.reserve(count, margin))
     }
 
     /// Begins or ends the adoption of segments from before a crash.
     pub(super) fn set_adopting(&self, is_adopting: bool) {
-        let mut pool = self.lock_pool();
-        pool.set_adopting(is_adopting);
-        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+        self.change_pool(|pool| pool.set_adopting(is_adopting));
     }
 
     /// Returns reserved segments that were not taken.
     pub(super) fn unreserve(&self, count: usize) {
-        let mut pool = self.lock_pool();
-        pool.unreserve(count);
-        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+        self.change_pool(|pool| pool.unreserve(count));
     }
 
     /// Touches the first `most` of the next `within` free segments that are not resident. Returns
@@ -417,18 +410,21 @@ impl Segments {
             // A full server checks this repeatedly, so it must not take the lock.
             return None;
         }
-        let mut pool = self.lock_pool();
-        let place = pool.take(purpose)?;
-        self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
-        drop(pool);
+        let place = self.change_pool(|pool| pool.take(purpose))?;
         self.change(place, SegmentState::Free, state);
         Some(place)
     }
 
     fn give(&self, place: Place) {
+        self.change_pool(|pool| pool.give(place));
+    }
+
+    /// Changes the pool, and then the number for readers without a lock.
+    fn change_pool<T>(&self, change: impl FnOnce(&mut Pool) -> T) -> T {
         let mut pool = self.lock_pool();
-        pool.give(place);
+        let result = change(&mut pool);
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+        result
     }
 
     /// Changes the state and keeps the dead bytes, which are reset for a free segment.

@@ -130,6 +130,7 @@ impl SideLog {
         self.appender.segment(bytes)
     }
 
+    #[inline(never)]
     fn roll(&mut self) -> Result<(), OutOfMemory> {
         let purpose = match &self.reservation {
             Some(reservation) if reservation.draw() => SegmentPurpose::Reserved,

@@ -170,7 +170,7 @@ fn a_refused_reservation_makes_the_cleaner_work_until_it_can_be_granted() {
         let (there, elsewhere) = live.iter().partition(|&&at| log.segment_of(at) == victim.id());
         live = elsewhere;
         Vec::into_iter(there).for_each(|at| log.mark_dead(at, bytes_of(&entry)));
-        victim.release();
+        drop(victim);
         settle(&log, &mut reactors);
         true
     };
@@ -506,7 +506,7 @@ impl Twin {
             victim.advance(&candidate);
         }
         assert_eq!(victim.live_bytes(), 0, "everything that lived was copied");
-        victim.release();
+        drop(victim);
         true
     }
 
@@ -678,7 +678,7 @@ impl Stress<'_> {
             if step % 1000 == 0 {
                 self.reactor.sleep();
                 std::thread::yield_now();
-                self.reactor.wake();
+                self.reactor.begin_turn();
             }
             let key = self.rng.usize(..self.words.places.len());
             match self.rng.u8(..10) {

@@ -51,7 +51,7 @@ impl Worker {
             if window.is_empty() {
                 // Freed if no live entry is left; a later pass retries entries that could not be
                 // moved.
-                victim.release();
+                drop(victim);
                 return true;
             }
             entries += window.len();

@@ -71,12 +71,6 @@ impl Worker {
         None
     }
 
-    /// Returns the number of records of a table in one slot.
-    pub fn slot_records(&self, table: TableId, slot: Slot) -> u64 {
-        let turn = self.participant.turn();
-        self.store.index(table).map_or(0, |index| index.records(slot, &turn))
-    }
-
     /// Returns whether the slots of the range contain no record of any table.
     pub fn is_empty(&self, range: HashRange) -> bool {
         let turn = self.participant.turn();

@@ -152,7 +152,7 @@ impl Worker {
         }
         let turn = self.participant.turn();
         let tablets = self.store.tablets();
-        let dead = Dead::UpTo(self.store.log.durable_log().last_segment());
+        let dead = Dead::UpTo(self.store.log.durable_log().registry.last());
         for segment in self.store.log.segments_in_log() {
             let (_, mut entries) = entries_of(&self.store, segment, 0, &turn);
             while let Some(Ok(ReadEntry { entry, .. })) = entries.next_unchecked() {
@@ -220,7 +220,7 @@ impl<'t> Entering<'t> {
             let ReadEntry { offset, entry, encoded } = read;
             let (address, bytes) = (first.plus(offset as u32), encoded.len() as u32);
             if let Body::CopiesOf(origin) = entry.body {
-                log.durable_log().note_origin(self.segment, origin);
+                log.durable_log().registry.note_origin(self.segment, origin);
             }
             let hash = key_hash(self.store.seed(), entry.key);
             let table = table_of(self.tablets, hash, entry.tenure);
@@ -287,7 +287,7 @@ impl<'t> Entering<'t> {
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal => {
                 let of_old = self.store.log.segment_of(old.1.address());
-                self.store.log.durable_log().is_origin(self.segment, of_old)
+                self.store.log.durable_log().registry.is_origin(self.segment, of_old)
             }
         }
     }

@@ -51,12 +51,6 @@ impl SideLogs {
         &mut self.open[at].1
     }
 
-    /// Returns the bytes that were replayed for a migration and not spliced.
-    pub(super) fn bytes(&self, migration: MigrationId) -> u64 {
-        let at = self.position(SideLogPurpose::Migration(migration));
-        at.map_or(0, |at| self.open[at].1.bytes())
-    }
-
     /// Splices the side log of a migration into the log.
     pub(super) fn splice(&mut self, migration: MigrationId) {
         if let Some(at) = self.position(SideLogPurpose::Migration(migration)) {
@@ -123,16 +117,10 @@ impl SideLogs {
 
     /// Splices the side logs of migrations that have ended, however they ended.
     fn end_arrivals(&mut self, tablets: &TabletMap) {
+        let arrives = |migration: MigrationId, tablet: &Tablet| matches!(&tablet.state, TabletState::Arriving(it) if it.migration() == migration);
         let is_over = |(purpose, _): &mut (SideLogPurpose, SideLog)| match *purpose {
             SideLogPurpose::Migration(migration) => {
-                !tablets.iter().any(|tablet| match &tablet.state {
-                    TabletState::Arriving(arrival) => arrival.migration() == migration,
-                    TabletState::Serving
-                    | TabletState::Frozen
-                    | TabletState::Leaving
-                    | TabletState::Recovering(_)
-                    | TabletState::Securing(_) => false,
-                })
+                !tablets.iter().any(|tablet| arrives(migration, tablet))
             }
             SideLogPurpose::Recoveries | SideLogPurpose::Unsettled => false,
         };

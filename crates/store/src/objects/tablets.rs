@@ -103,12 +103,6 @@ impl TabletMap {
         }
     }
 
-    /// Returns the lowest tablet that does not end below the hash.
-    pub fn at_or_after(&self, hash: KeyHash) -> Option<&Tablet> {
-        let first = usize::from(self.first_of_slot[usize::from(hash.slot().0)]);
-        self.tablets[first..].iter().find(|tablet| hash <= tablet.range.last())
-    }
-
     /// Returns the tablets that overlap the slot, in ascending order.
     pub fn of_slot(&self, slot: types::Slot) -> impl Iterator<Item = &Tablet> {
         let first = usize::from(self.first_of_slot[usize::from(slot.0)]);
