@@ -4,9 +4,9 @@ use crate::{cluster_key, coordinator_metrics, metrics};
 use anyhow::{Context, bail};
 use clap::Args;
 use coordinator::{
-    ClusterIdentity, CoordinatorSettings, Drawn, FileStore, MemoryStore, holds_cluster,
-    only_server, serve, serve_rebuild,
+    ClusterIdentity, CoordinatorSettings, Drawn, MemoryStore, holds_cluster, only_server,
 };
+use coordinator_server::{FileStore, serve, serve_rebuild};
 use handshake::Credentials;
 use runtime::files::{make_directory, sync_directory};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -83,7 +83,7 @@ struct AskedServer {
 
 /// A coordinator that collects the servers' knowledge of the cluster, to write the lost file anew.
 #[derive(Debug)]
-pub(crate) struct Rebuilding<S> {
+pub struct Rebuilding<S> {
     store: S,
     is_written: bool,
     guests: BTreeMap<LinkId, Guest>,
@@ -94,7 +94,7 @@ pub(crate) struct Rebuilding<S> {
 
 impl<S: MetaStore> Rebuilding<S> {
     /// Begins a rebuild without any knowledge. The store must be empty.
-    pub(crate) fn new(store: S) -> Result<Rebuilding<S>, Stopped> {
+    pub fn new(store: S) -> Result<Rebuilding<S>, Stopped> {
         if holds_cluster(&store)? {
             return Err(Stopped::NotEmpty);
         }
@@ -103,17 +103,17 @@ impl<S: MetaStore> Rebuilding<S> {
     }
 
     /// Returns whether the file has been written.
-    pub(crate) fn is_written(&self) -> bool {
+    pub fn is_written(&self) -> bool {
         self.is_written
     }
 
     /// Returns the store, once the file has been written.
-    pub(crate) fn into_store(self) -> S {
+    pub fn into_store(self) -> S {
         self.store
     }
 
     /// Applies one event; the only way to change the machine.
-    pub(crate) fn handle(
+    pub fn handle(
         &mut self,
         at: Moment,
         event: CoordinatorEvent,

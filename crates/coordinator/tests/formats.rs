@@ -5,8 +5,9 @@
 
 use coordinator::{
     Caller, ClusterIdentity, Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect,
-    Effects, FileStore, Moment,
+    Effects, Moment,
 };
+use coordinator_server::FileStore;
 use std::path::{Path, PathBuf};
 use types::{ClusterId, Generation, Instant, ServerId, Slot, UnixMillis};
 use wire::control::{FromCoordinator, HistoryMark, Join, ToCoordinator};

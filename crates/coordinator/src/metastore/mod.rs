@@ -4,17 +4,16 @@
 //! counter. A transaction names the revisions that it has read, so a write based on stale data is
 //! refused. This is the part of etcd's interface that a leader needs.
 //!
-//! Invariants, which `tests/meta_store.rs` checks on every implementation:
+//! `coordinator-server` has an implementation in a file. Invariants, which its tests check on every
+//! implementation:
 //! - A transaction is applied completely or not at all. Once reported as committed, it is as
 //!   durable as the implementation promises.
 //! - An absent key has [`Revision::ABSENT`]. A key written again after a removal gets a higher
 //!   revision than it ever had.
 //! - [`MetaStore::list`] returns keys in ascending order.
 
-mod file;
 mod memory;
 
-pub use file::FileStore;
 pub use memory::MemoryStore;
 
 use std::error::Error;

@@ -7,8 +7,9 @@ pub mod text;
 
 use coordinator::{
     Caller, ClusterIdentity, Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect,
-    Effects, FileStore, LinkId, MemoryStore, MetaStore, Moment, Stopped, Transaction,
+    Effects, LinkId, MemoryStore, MetaStore, Moment, Stopped, Transaction,
 };
+use coordinator_server::FileStore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! It ends when the peer closes it, violates the protocol or is silent for too long. It also ends
 //! when the machine has closed it and all earlier messages have been sent.
 
-use crate::outbox::{Caller, CoordinatorEvent, LinkId};
+use coordinator::{Caller, CoordinatorEvent, LinkId};
 use handshake::{
     Accepting, Credentials, Handshake, HandshakeStep, ProvenPeer, SERVED_BY_COORDINATORS,
 };
@@ -29,13 +29,13 @@ const WAITING_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
 const SEND_MAX: Duration = Duration::from_secs(5);
 
 /// The coordinator's side of a handshake.
-pub(super) struct Host {
-    pub(super) credentials: Credentials,
-    pub(super) cluster: Option<ClusterId>,
+pub(crate) struct Host {
+    pub(crate) credentials: Credentials,
+    pub(crate) cluster: Option<ClusterId>,
 }
 
 /// Queue of outgoing frames. Dropping it closes the connection once they are sent.
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     frames: UnboundedSender<Vec<u8>>,
     waiting_bytes: Rc<Cell<usize>>,
 }
@@ -46,7 +46,7 @@ impl Outgoing {
     /// A connection that is too slow for its messages will be closed, because it must not skip
     /// one and continue. A message too large for a frame is dropped: messages are bounded at
     /// their origin, so this is a bug here, and no reason to disconnect the server.
-    pub(super) fn push(&self, message: &FromCoordinator) {
+    pub(crate) fn push(&self, message: &FromCoordinator) {
         let mut bytes = Vec::new();
         if let Err(error) = frame::encode(message, 0, &mut bytes) {
             tracing::error!(%error, "message to a server dropped, please report this bug");
@@ -63,7 +63,7 @@ impl Outgoing {
 
 /// Starts a connection's task. Its events begin with [`CoordinatorEvent::Opened`] after the
 /// handshake, and end with [`CoordinatorEvent::Closed`].
-pub(super) fn start(
+pub(crate) fn start(
     connection: LinkId,
     stream: TcpStream,
     host: Host,

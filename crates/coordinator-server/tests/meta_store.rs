@@ -1,6 +1,7 @@
 //! Conformance tests for every metadata store: the properties on which the coordinator relies.
 
-use coordinator::{FileStore, MemoryStore, MetaEntry, MetaStore, Revision, Transaction, Verdict};
+use coordinator::{MemoryStore, MetaEntry, MetaStore, Revision, Transaction, Verdict};
+use coordinator_server::FileStore;
 use std::collections::BTreeMap;
 
 /// Runs a check on every implementation.

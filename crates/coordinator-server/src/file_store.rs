@@ -4,7 +4,7 @@
 //! Two tables: `entries` maps a key to its revision and value; `revision` contains the counter.
 //! `redb` locks the file, so a second coordinator on the same file fails to open it.
 
-use super::{MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict};
+use coordinator::{MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::Path;
 

@@ -1,21 +1,41 @@
 //! Tests of the coordinator over real sockets, with scripted servers.
 
-mod support;
-
-use coordinator::{CoordinatorSettings, Drawn, FileStore, MemoryStore, MetaStore, Running};
+use coordinator::{ClusterIdentity, CoordinatorSettings, Drawn, MemoryStore, MetaStore};
+use coordinator_server::{FileStore, Running};
 use handshake::{ClusterKeys, Credentials, Handshake, Opening};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use support::{IDENTITY, join_of, migrate, slots};
-use types::{Generation, MigrationId, ServerId};
+use types::{ClusterId, Generation, HashRange, MigrationId, ServerId, Slot};
 use wire::control::{
-    Answer, Ask, ClusterMap, FromCoordinator, MigrationReport, MigrationState, SILENCE_MAX,
-    ToCoordinator,
+    Answer, Ask, ClusterMap, FromCoordinator, Join, MigrationPolicy, MigrationReport,
+    MigrationState, SILENCE_MAX, ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::ConnectionPurpose;
+
+const IDENTITY: ClusterIdentity = ClusterIdentity { cluster: ClusterId(77), seed: 42 };
+
+fn join_of(rejoin: Option<ServerId>) -> Join {
+    Join {
+        host: "host".into(),
+        client_port: 6379,
+        bus_port: 16379,
+        rejoin: rejoin.map(|server| (IDENTITY.cluster, server)),
+        replicas: 0,
+        rack: String::new(),
+        disk: None,
+        former: None,
+        mark: None,
+    }
+}
+
+/// Returns the request to move slots to a server.
+fn migrate(first: u16, last: u16, target: ServerId) -> Ask {
+    let ranges = vec![HashRange::of_slots(Slot(first), Slot(last))];
+    Ask::Migrate { ranges, source: None, target, policy: MigrationPolicy::default() }
+}
 
 fn start(store: impl MetaStore + Send + 'static) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,7 +188,7 @@ fn a_range_moves_between_two_servers_over_sockets() {
     let (mut source, first) = Peer::join(coordinator.address(), None);
     let (mut target, second) = Peer::join(coordinator.address(), None);
     let migration = MigrationId(1);
-    assert_eq!(source.ask(migrate(slots(0, 99), second)), Answer::Started(vec![migration]));
+    assert_eq!(source.ask(migrate(0, 99, second)), Answer::Started(vec![migration]));
     source.expect(|m| matches!(m, FromCoordinator::Measure { .. }).then_some(()));
     source.say(&ToCoordinator::Measured { migration, records: 9, bytes: 900 });
     target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
@@ -256,7 +276,7 @@ fn a_coordinator_that_stops_and_starts_again_goes_on() {
     let (mut source, first) = Peer::join(coordinator.address(), None);
     let (mut target, second) = Peer::join(coordinator.address(), None);
     let migration = MigrationId(1);
-    assert_eq!(source.ask(migrate(slots(0, 9), second)), Answer::Started(vec![migration]));
+    assert_eq!(source.ask(migrate(0, 9, second)), Answer::Started(vec![migration]));
     source.say(&ToCoordinator::Measured { migration, records: 1, bytes: 1 });
     target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
     coordinator.stop().unwrap();

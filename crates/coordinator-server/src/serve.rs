@@ -1,6 +1,6 @@
-//! The coordinator's shell: sockets, clocks and a thread around the machine.
+//! The thread on which a machine runs, with its listening socket and its clocks.
 //!
-//! Everything runs on one thread. Each connection is a task ([`connection`]) that reads frames
+//! Everything runs on one thread. Each connection is a task (`connection.rs`) that reads frames
 //! and sends the machine's messages. The machine is called from one place, one event at a time.
 //! The store is called from there as well; a slow disk delays control messages of servers, never
 //! their clients.
@@ -12,14 +12,11 @@
 //!   it.
 //! - The number and the duration of unproven connections are limited.
 
-mod connection;
-
-use crate::admission::SERVERS_MAX;
-use crate::configuration_store::Stopped;
-use crate::outbox::{CoordinatorEvent, Effect, Effects, LinkId, Moment};
-use crate::rebuild::Rebuilding;
-use crate::{Coordinator, CoordinatorSettings, Drawn, MetaStore};
-use connection::{Host, Outgoing};
+use crate::connection::{self, Host, Outgoing};
+use coordinator::{
+    Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect, Effects, LinkId, MetaStore,
+    Moment, Rebuilding, SERVERS_MAX, Stopped,
+};
 use handshake::Credentials;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
