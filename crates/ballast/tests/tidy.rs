@@ -77,6 +77,17 @@ const MEETS_THE_SYSTEM: [(&str, &[&str]); 7] = [
     ("tokio", &["server", "coordinator-server", "bench", "ballast"]),
 ];
 
+/// Crates that the simulator must not link, and the exceptions: crates through which it may.
+const NOT_IN_THE_SIMULATOR: [(&str, &[&str]); 6] = [
+    ("io-uring", &[]),
+    ("mio", &[]),
+    ("redb", &[]),
+    ("runtime", &[]),
+    // The memory of the log is mapped.
+    ("rustix", &["store"]),
+    ("tokio", &[]),
+];
+
 /// The only files that may contain `unsafe`. Each justifies every block, and has a naive twin.
 const UNSAFE_FILES: [&str; 6] = [
     "crates/runtime/src/descriptors.rs",
@@ -128,6 +139,19 @@ fn crates_use_only_what_the_architecture_allows() {
         }
     }
     none(&wrong);
+}
+
+/// Code that cannot name a socket, a file or a timer can wait for none, so it behaves the same in
+/// every run with the same seed.
+#[test]
+fn the_simulator_links_no_runtime() {
+    let links = links_of("sim");
+    let is_wrong = |user: &str, used: &str| {
+        let rule = NOT_IN_THE_SIMULATOR.iter().find(|(forbidden, _)| *forbidden == used);
+        rule.is_some_and(|(_, exceptions)| !exceptions.contains(&user))
+    };
+    let wrong = links.iter().filter(|(user, used)| is_wrong(user, used));
+    none(&wrong.map(|(user, used)| format!("{user} uses {used}")).collect::<Vec<_>>());
 }
 
 /// Otherwise a production server could contain planted bugs.
@@ -299,6 +323,11 @@ fn the_checks_see_what_they_look_for() {
     ] {
         assert_eq!(says_why(argument), speaks, "{argument}");
     }
+    let found = links_of("coordinator-server");
+    for (user, used) in [("coordinator-server", "tokio"), ("tokio", "mio"), ("coordinator", "wire")]
+    {
+        assert!(found.contains(&(user.into(), used.into())), "{user} uses {used}");
+    }
     assert_eq!(test_module(&["#[cfg(test)]", "mod tests {"]), Some("tests"));
     assert_eq!(test_module(&["#[cfg(all(test, unix))]", "mod shapes;"]), Some("shapes"));
     assert_eq!(test_module(&["#[cfg(test)]", "fn helper() {"]), None);
@@ -415,6 +444,38 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
             (name, used.flatten().collect())
         })
         .collect()
+}
+
+/// Returns all links from a crate to another that building this crate includes, as user and used,
+/// optional ones and those of other operating systems included. Versions of a crate count as one.
+fn links_of(name: &str) -> BTreeSet<(String, String)> {
+    // The lock file does not tell development dependencies from others; manifests do.
+    let mut used_by = locked_dependencies();
+    used_by.extend(dependencies());
+    let mut links = BTreeSet::new();
+    let mut unseen = vec![name.to_owned()];
+    while let Some(user) = unseen.pop() {
+        for used in used_by.get(&user).into_iter().flatten() {
+            if links.insert((user.clone(), used.clone())) {
+                unseen.push(used.clone());
+            }
+        }
+    }
+    links
+}
+
+/// Returns the dependencies of each package in the lock file.
+fn locked_dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let lock: toml::Table = read("Cargo.lock").parse().expect("the lock file is valid");
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for package in lock["package"].as_array().expect("a lock file has a list of packages") {
+        let name = package["name"].as_str().expect("the name is a text");
+        let used = package.get("dependencies").and_then(|used| used.as_array());
+        // A name is followed by a version where there are several.
+        let used = used.into_iter().flatten().filter_map(|it| it.as_str()?.split(' ').next());
+        found.entry(name.to_owned()).or_default().extend(used.map(str::to_owned));
+    }
+    found
 }
 
 /// Returns every document, in order.
