@@ -10,39 +10,32 @@
 //! answer. The answer includes the liveness of the reactors, taken from [`ReactorLiveness`].
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
+//!
+//! [`Link`] decides about the connection, [`Backoff`] about the next one. This module moves bytes
+//! and joins.
 
-use handshake::{Credentials, Handshake, HandshakeError, HandshakeStep, Opening};
+use handshake::{Credentials, Opening};
+use links::{AttemptOutcome, Backoff, Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent, encoded};
 use node::ReactorLiveness;
-use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
-use wire::Corrupt;
+use types::Instant;
 use wire::control::{
-    ALIVE_AGAIN, ClockQuestion, ClockReading, ClusterMap, FromCoordinator, HistoryMark, Holdings,
-    Join, SILENCE_MAX, ToCoordinator,
+    ClockQuestion, ClockReading, ClusterMap, FromCoordinator, HistoryMark, Holdings, Join,
+    ToCoordinator,
 };
-use wire::frame::{self, HEADER_BYTES, Header};
-use wire::handshake::{ConnectionPurpose, HandshakeMessage};
+use wire::handshake::ConnectionPurpose;
 
-/// Pause before the first reconnection attempt. Each further attempt doubles the pause.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Longest pause: well below the time after which the coordinator declares a server dead.
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Pause after the coordinator has refused a known server. An operator has to act.
-const PAUSE_REFUSED: Duration = Duration::from_secs(5);
-/// Time limit for establishing the connection ...
-const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// ... and for connection, handshake and welcome together.
-const JOIN_MAX: Duration = Duration::from_secs(2);
 /// Most messages that wait to be sent: far more than a server sends in one second.
 const WAITING_MAX: usize = 65_536;
+/// Bytes read from the connection at a time.
+const INPUT_BYTES: usize = 8 << 10;
 
 /// The link of a server to its coordinator. Dropping this value ends the link.
 pub struct ControlLink {
@@ -90,6 +83,7 @@ impl ControlLink {
             receiver,
             is_connected: is_connected.clone(),
             pulse: pulse.clone(),
+            clock: runtime::Clock::new(),
         };
         std::thread::Builder::new()
             .name("control".into())
@@ -138,30 +132,53 @@ struct ControlConnection<F> {
     receiver: Receiver<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
     pulse: SharedPulse,
+    clock: runtime::Clock,
 }
 
-/// Outcome of one connection.
-enum JoinOutcome {
-    /// The coordinator had accepted this server.
-    Joined,
-    /// The coordinator was unreachable or did not follow the protocol.
-    Failed,
-    /// The coordinator refused this server.
-    Refused,
+/// One connection to the coordinator.
+struct JoinAttempt {
+    link: Link<FromCoordinator>,
+    effects: LinkEffects<FromCoordinator>,
+    /// The coordinator has asked for the map and holdings.
+    is_described: bool,
+    is_joined: bool,
+}
+
+impl JoinAttempt {
+    fn send(&mut self, now: Instant, message: &ToCoordinator) -> io::Result<()> {
+        let frame = encoded(message).map_err(io::Error::other)?;
+        self.link.handle(now, LinkEvent::Send(frame), &mut self.effects);
+        Ok(())
+    }
+}
+
+/// The reason why an attempt has ended.
+enum AttemptEnd {
+    /// The coordinator has refused this server.
+    Rejected,
+    /// The connection has ended, or the coordinator did not follow the protocol.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for AttemptEnd {
+    fn from(error: io::Error) -> AttemptEnd {
+        AttemptEnd::Broken(error)
+    }
+}
+
+impl From<LinkEnd> for AttemptEnd {
+    fn from(end: LinkEnd) -> AttemptEnd {
+        AttemptEnd::Broken(end.into())
+    }
 }
 
 impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
     async fn run(mut self) {
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::new();
         while !self.receiver.is_closed() {
-            let attempt = self.attempt().await;
+            let outcome = self.attempt().await;
             self.is_connected.store(false, Ordering::Relaxed);
-            pause = match attempt {
-                JoinOutcome::Joined => PAUSE_MIN,
-                JoinOutcome::Failed => (pause * 2).min(PAUSE_MAX),
-                JoinOutcome::Refused if !self.has_joined => return,
-                JoinOutcome::Refused => PAUSE_REFUSED,
-            };
+            let Some(pause) = backoff.handle(outcome) else { return };
             // Drop messages during the pause. The end of the link also ends the pause.
             let dropping = async { while self.receiver.recv().await.is_some() {} };
             let _ = timeout(pause, dropping).await;
@@ -169,29 +186,30 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
     }
 
     /// Runs one connection from beginning to end.
-    async fn attempt(&mut self) -> JoinOutcome {
-        let joined = timeout(JOIN_MAX, self.connect_and_join()).await;
-        match joined.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok((reader, writer, true)) => {
-                if let Err(error) = self.exchange_messages(reader, writer).await {
-                    tracing::info!(%error, "connection to the coordinator closed");
-                }
-                JoinOutcome::Joined
-            }
-            Ok((_, _, false)) => JoinOutcome::Refused,
-            Err(error) => {
-                self.record_trouble(&error);
-                match error.kind() {
-                    // Report a wrong cluster key at once to the operator who starts the server.
-                    io::ErrorKind::PermissionDenied if !self.has_joined => {
-                        let reason = error.to_string();
-                        (self.on_message)(FromCoordinator::Rejected { reason, is_fenced: false });
-                        JoinOutcome::Refused
-                    }
-                    _ => JoinOutcome::Failed,
-                }
-            }
+    async fn attempt(&mut self) -> AttemptOutcome {
+        let (cluster, server) = self.join.rejoin.unzip();
+        let opening =
+            Opening { purpose: ConnectionPurpose::Control, cluster, server, expected: None };
+        let link = Link::open(self.clock.now(), self.credentials.clone(), opening);
+        let effects = LinkEffects::new();
+        let mut attempt = JoinAttempt { link, effects, is_described: false, is_joined: false };
+        let error = match self.exchange(&mut attempt).await {
+            Ok(()) => return AttemptOutcome::Joined,
+            Err(AttemptEnd::Rejected) => return AttemptOutcome::Refused,
+            Err(AttemptEnd::Broken(error)) => error,
+        };
+        if attempt.is_joined {
+            tracing::info!(%error, "connection to the coordinator closed");
+            return AttemptOutcome::Joined;
         }
+        self.record_trouble(&error);
+        // Report a wrong cluster key at once to the operator who starts the server.
+        if error.kind() == io::ErrorKind::PermissionDenied && !self.has_joined {
+            let reason = error.to_string();
+            (self.on_message)(FromCoordinator::Rejected { reason, is_fenced: false });
+            return AttemptOutcome::Refused;
+        }
+        AttemptOutcome::Failed
     }
 
     /// Records why an attempt failed. A refusal needs an operator, so it is logged once.
@@ -206,188 +224,159 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         *trouble = text;
     }
 
-    /// Connects and joins. The returned flag is false if the coordinator has refused the join.
-    async fn connect_and_join(&mut self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf, bool)> {
-        let stream = timeout(CONNECT_MAX, TcpStream::connect(&self.coordinator)).await??;
+    /// Connects, joins and exchanges messages until the owner drops the link.
+    async fn exchange(&mut self, attempt: &mut JoinAttempt) -> Result<(), AttemptEnd> {
+        let connecting = timeout(self.time_left(attempt), TcpStream::connect(&self.coordinator));
+        let stream = connecting.await.map_err(|_| LinkEnd::NotConnected)??;
         stream.set_nodelay(true)?;
         runtime::limit_unacknowledged(&stream)?;
         let (mut reader, mut writer) = stream.into_split();
-        self.authenticate(&mut reader, &mut writer).await?;
-        writer.write_all(&encoded(&ToCoordinator::Join(self.join.clone()))?).await?;
-        let mut is_described = false;
-        let answer = loop {
-            match read_before_welcome(&mut reader).await? {
-                Some(FromCoordinator::Mark(mark)) => raise(&mut self.join.mark, mark),
-                // This may take long: report the reason to the caller that waits for the welcome.
-                Some(waiting @ FromCoordinator::Waiting { .. }) if !self.has_joined => {
-                    (self.on_message)(waiting);
+        let nonce = handshake::new_nonce()?;
+        self.handle(attempt, LinkEvent::Connected(nonce));
+        let mut input = Vec::with_capacity(INPUT_BYTES);
+        let mut frame = io::Cursor::new(Vec::new());
+        loop {
+            while let Some(effect) = attempt.effects.pop_front() {
+                match effect {
+                    LinkEffect::Write(bytes) => frame = io::Cursor::new(bytes),
+                    LinkEffect::Proven(_) => {
+                        let join = ToCoordinator::Join(self.join.clone());
+                        attempt.send(self.clock.now(), &join)?;
+                        self.handle(attempt, LinkEvent::Delivered);
+                    }
+                    LinkEffect::Deliver(message) => {
+                        self.receive(attempt, message)?;
+                        self.handle(attempt, LinkEvent::Delivered);
+                    }
+                    LinkEffect::Close(end) => return Err(end.into()),
                 }
-                Some(FromCoordinator::Waiting { .. }) => {}
-                Some(FromCoordinator::Describe) => {
-                    is_described = true;
-                    self.describe(&mut writer).await?;
-                }
-                // The coordinator checks this server's clock before it accepts the join.
-                Some(FromCoordinator::Clock(question)) => {
-                    writer.write_all(&encoded(&reading(&self.pulse, question))?).await?;
-                }
-                Some(message) => break message,
-                None => {}
             }
-        };
-        match &answer {
+            let is_writing = frame.position() < frame.get_ref().len() as u64;
+            let time_left = self.time_left(attempt);
+            // The timer comes last: it counts only if nothing has arrived.
+            tokio::select! {
+                biased;
+                written = writer.write_all_buf(&mut frame), if is_writing => {
+                    written?;
+                    self.handle(attempt, LinkEvent::Written);
+                }
+                read = reader.read_buf(&mut input), if attempt.link.wants_input() => {
+                    if read? == 0 {
+                        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                    }
+                    self.handle(attempt, LinkEvent::Received(&input));
+                    input.clear();
+                }
+                message = self.receiver.recv(), if attempt.link.is_idle() => {
+                    let Some(message) = message else { return Ok(()) };
+                    // Message sizes are bounded where messages are built, so this is a bug here
+                    // and no reason to close the connection.
+                    if let Err(error) = attempt.send(self.clock.now(), &message) {
+                        tracing::error!(%error, "message to the coordinator dropped, please report this");
+                    }
+                }
+                () = tokio::time::sleep(time_left) => self.handle(attempt, LinkEvent::Tick),
+            }
+        }
+    }
+
+    fn handle(&self, attempt: &mut JoinAttempt, event: LinkEvent<'_>) {
+        attempt.link.handle(self.clock.now(), event, &mut attempt.effects);
+    }
+
+    /// Returns the time until the next deadline of the link.
+    fn time_left(&self, attempt: &JoinAttempt) -> Duration {
+        let deadline = attempt.link.next_deadline();
+        deadline.map_or(Duration::MAX, |deadline| deadline.since(self.clock.now()))
+    }
+
+    /// Handles a message of the coordinator.
+    fn receive(
+        &mut self,
+        attempt: &mut JoinAttempt,
+        message: FromCoordinator,
+    ) -> Result<(), AttemptEnd> {
+        if !attempt.is_joined {
+            return self.join(attempt, message);
+        }
+        let now = self.clock.now();
+        match &message {
+            FromCoordinator::Mark(mark) => raise(&mut self.join.mark, *mark),
+            FromCoordinator::Ping => return Ok(attempt.send(now, &pong(&self.pulse))?),
+            // The reactors need the reference clock too.
+            FromCoordinator::Clock(question) => {
+                attempt.send(now, &reading(&self.pulse, *question))?;
+            }
+            _ => {}
+        }
+        (self.on_message)(message);
+        Ok(())
+    }
+
+    /// Handles a message of a coordinator that has not admitted this server yet.
+    fn join(
+        &mut self,
+        attempt: &mut JoinAttempt,
+        message: FromCoordinator,
+    ) -> Result<(), AttemptEnd> {
+        let now = self.clock.now();
+        match message {
+            FromCoordinator::Mark(mark) => raise(&mut self.join.mark, mark),
+            // This may take long: report the reason to the caller that waits for the welcome.
+            FromCoordinator::Waiting { .. } if !self.has_joined => (self.on_message)(message),
+            FromCoordinator::Waiting { .. } => {}
+            FromCoordinator::Describe => {
+                attempt.is_described = true;
+                self.describe(attempt)?;
+            }
+            // The coordinator checks this server's clock before it accepts the join.
+            FromCoordinator::Clock(question) => {
+                attempt.send(now, &reading(&self.pulse, question))?;
+            }
             FromCoordinator::Welcome { server, cluster, .. } => {
-                let number = (*cluster, *server);
+                let number = (cluster, server);
                 if self.join.rejoin.is_some_and(|known| known != number) {
-                    return Err(io::Error::other("coordinator returned another server id"));
+                    return Err(io::Error::other("coordinator returned another server id").into());
                 }
                 self.is_connected.store(true, Ordering::Relaxed);
                 self.join.rejoin = Some(number);
+                attempt.is_joined = true;
+                self.handle(attempt, LinkEvent::Accepted);
+                if !std::mem::replace(&mut self.has_joined, true) {
+                    (self.on_message)(message);
+                }
+                if let Some(mark) = self.join.mark {
+                    (self.on_message)(FromCoordinator::Mark(mark));
+                }
             }
             // An operator will act soon: reconnect, and send the description again until then.
-            FromCoordinator::Rejected { reason, .. } if is_described => {
+            FromCoordinator::Rejected { reason, .. } if attempt.is_described => {
                 if !self.has_joined {
                     (self.on_message)(FromCoordinator::Waiting { reason: reason.clone() });
                 }
-                return Err(io::Error::other(reason.clone()));
+                return Err(io::Error::other(reason).into());
             }
-            FromCoordinator::Rejected { reason, .. } => {
+            FromCoordinator::Rejected { ref reason, .. } => {
                 tracing::error!(reason, "coordinator rejected this server");
-                (self.on_message)(answer);
-                return Ok((reader, writer, false));
+                (self.on_message)(message);
+                return Err(AttemptEnd::Rejected);
             }
             other => {
-                return Err(io::Error::other(format!(
-                    "unexpected first message of the coordinator: {other:?}"
-                )));
+                let text = format!("unexpected first message of the coordinator: {other:?}");
+                return Err(io::Error::other(text).into());
             }
-        };
-        if !std::mem::replace(&mut self.has_joined, true) {
-            (self.on_message)(answer);
-        }
-        if let Some(mark) = self.join.mark {
-            (self.on_message)(FromCoordinator::Mark(mark));
-        }
-        Ok((reader, writer, true))
-    }
-
-    /// Sends the known map and holdings to a coordinator that has lost its file.
-    async fn describe(&self, writer: &mut OwnedWriteHalf) -> io::Result<()> {
-        let known = described(&self.pulse).or_else(|| self.remembered.clone());
-        let (map, holdings) = known.ok_or_else(|| {
-            io::Error::other("coordinator asks for a map and holdings, and this server has neither")
-        })?;
-        let messages =
-            [ToCoordinator::KnownMap(Box::new(map)), ToCoordinator::Holds(Box::new(holdings))];
-        for message in messages {
-            writer.write_all(&encoded(&message)?).await?;
         }
         Ok(())
     }
 
-    /// Runs the handshake to its end.
-    async fn authenticate(
-        &mut self,
-        reader: &mut OwnedReadHalf,
-        writer: &mut OwnedWriteHalf,
-    ) -> io::Result<()> {
-        let (cluster, server) = self.join.rejoin.unzip();
-        let opening =
-            Opening { purpose: ConnectionPurpose::Control, cluster, server, expected: None };
-        let (mut handshake, first) =
-            Handshake::open(&self.credentials, opening, handshake::new_nonce()?);
-        writer.write_all(&encoded(&first)?).await?;
-        loop {
-            let message: Option<HandshakeMessage> = read(reader).await?;
-            // An empty frame (keep-alive) is not allowed within a handshake.
-            let message = message.ok_or(io::ErrorKind::InvalidData)?;
-            match handshake.handle(message) {
-                HandshakeStep::Reply(reply) => writer.write_all(&encoded(&reply)?).await?,
-                HandshakeStep::Proven { last, .. } => {
-                    if let Some(last) = last {
-                        writer.write_all(&encoded(&last)?).await?;
-                    }
-                    return Ok(());
-                }
-                HandshakeStep::Refused { error, refusal } => {
-                    if let Some(refusal) = refusal {
-                        writer.write_all(&encoded(&refusal)?).await?;
-                    }
-                    return Err(error.into());
-                }
-            }
-        }
-    }
-
-    async fn exchange_messages(
-        &mut self,
-        reader: OwnedReadHalf,
-        mut writer: OwnedWriteHalf,
-    ) -> io::Result<()> {
-        let mut alive = Vec::new();
-        frame::encode(&(), 0, &mut alive).map_err(io::Error::other)?;
-        // Capacity 1 is enough: an answer describes the present, whichever ping caused it.
-        let (pings, mut pinged) = channel(1);
-        let (questions, mut asked) = channel(1);
-        // A read cannot be cancelled within a frame, so this future lives until the end.
-        let delivery = Delivery {
-            on_message: &mut self.on_message,
-            highest: &mut self.join.mark,
-            pings,
-            questions,
-        };
-        let mut receiving = std::pin::pin!(delivery.receive(reader));
-        loop {
-            tokio::select! {
-                result = &mut receiving => return result,
-                Some(()) = pinged.recv() => {
-                    let pong = encoded(&pong(&self.pulse))?;
-                    send(&mut writer, &pong).await?;
-                }
-                Some(question) = asked.recv() => {
-                    let reading = encoded(&reading(&self.pulse, question))?;
-                    send(&mut writer, &reading).await?;
-                }
-                message = timeout(ALIVE_AGAIN, self.receiver.recv()) => match message {
-                    Ok(Some(message)) => send_message(&mut writer, &message).await?,
-                    Ok(None) => return Ok(()),
-                    Err(_) => send(&mut writer, &alive).await?,
-                },
-            }
-        }
-    }
-}
-
-/// The receivers of the coordinator's messages.
-struct Delivery<'c, F> {
-    on_message: &'c mut F,
-    /// Highest mark received so far.
-    highest: &'c mut Option<HistoryMark>,
-    pings: Sender<()>,
-    questions: Sender<ClockQuestion>,
-}
-
-impl<F: FnMut(FromCoordinator)> Delivery<'_, F> {
-    /// Delivers each received message, until the connection ends or stays silent for too long.
-    async fn receive(self, mut reader: OwnedReadHalf) -> io::Result<()> {
-        loop {
-            match timeout(SILENCE_MAX, read(&mut reader)).await?? {
-                Some(FromCoordinator::Mark(mark)) => {
-                    raise(self.highest, mark);
-                    (self.on_message)(FromCoordinator::Mark(mark));
-                }
-                // If a ping is already waiting, its answer also answers this one.
-                Some(FromCoordinator::Ping) => drop(self.pings.try_send(())),
-                // The reactors need the reference clock too. A dropped question is harmless:
-                // another one comes within a second.
-                Some(message @ FromCoordinator::Clock(question)) => {
-                    let _ = self.questions.try_send(question);
-                    (self.on_message)(message);
-                }
-                Some(message) => (self.on_message)(message),
-                None => {}
-            }
-        }
+    /// Sends the known map and holdings to a coordinator that has lost its file.
+    fn describe(&self, attempt: &mut JoinAttempt) -> io::Result<()> {
+        let known = described(&self.pulse).or_else(|| self.remembered.clone());
+        let (map, holdings) = known.ok_or_else(|| {
+            io::Error::other("coordinator asks for a map and holdings, and this server has neither")
+        })?;
+        attempt.send(self.clock.now(), &ToCoordinator::KnownMap(Box::new(map)))?;
+        attempt.send(self.clock.now(), &ToCoordinator::Holds(Box::new(holdings)))
     }
 }
 
@@ -421,77 +410,19 @@ fn reading(pulse: &Mutex<Option<ReactorLiveness>>, question: ClockQuestion) -> T
     ToCoordinator::Clock(ClockReading { asked, wall: clock.wall(now), expiry })
 }
 
-/// Reads one frame before the join is accepted. The coordinator checks this server's proof after it
-/// has sent its own, so a refusal may arrive after the handshake has ended on this side.
-async fn read_before_welcome(reader: &mut OwnedReadHalf) -> io::Result<Option<FromCoordinator>> {
-    let (header, message) = read_frame(reader).await?;
-    if let Ok(HandshakeMessage::Refuse(refusal)) = header.message(&message) {
-        return Err(HandshakeError::Theirs(refusal).into());
-    }
-    decoded(&header, &message)
-}
-
-/// Reads one frame. `None` is an empty frame (keep-alive).
-async fn read<M: DeserializeOwned>(reader: &mut OwnedReadHalf) -> io::Result<Option<M>> {
-    let (header, message) = read_frame(reader).await?;
-    decoded(&header, &message)
-}
-
-async fn read_frame(reader: &mut OwnedReadHalf) -> io::Result<(Header, Vec<u8>)> {
-    let mut header = [0; HEADER_BYTES];
-    reader.read_exact(&mut header).await?;
-    let header = Header::parse(&header).map_err(broken)?;
-    if header.payload_bytes != 0 {
-        return Err(broken(Corrupt::Invalid { what: "payload on a control connection" }));
-    }
-    let mut message = vec![0; header.message_bytes];
-    reader.read_exact(&mut message).await?;
-    Ok((header, message))
-}
-
-fn decoded<M: DeserializeOwned>(header: &Header, message: &[u8]) -> io::Result<Option<M>> {
-    if message.is_empty() {
-        return header.message(message).map(|()| None).map_err(broken);
-    }
-    header.message(message).map(Some).map_err(broken)
-}
-
-/// Sends a frame. A coordinator that accepts no bytes for `SILENCE_MAX` counts as disconnected.
-async fn send(writer: &mut OwnedWriteHalf, frame: &[u8]) -> io::Result<()> {
-    timeout(SILENCE_MAX, writer.write_all(frame)).await?
-}
-
-/// Sends a message, or drops it if it does not fit a frame. Message sizes are bounded where
-/// messages are built, so this is a bug here and no reason to close the connection.
-async fn send_message(writer: &mut OwnedWriteHalf, message: &ToCoordinator) -> io::Result<()> {
-    match encoded(message) {
-        Ok(frame) => send(writer, &frame).await,
-        Err(error) => {
-            tracing::error!(%error, "message to the coordinator dropped, please report this");
-            Ok(())
-        }
-    }
-}
-
-fn encoded(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
-    Ok(bytes)
-}
-
-fn broken(error: Corrupt) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handshake::{Accepting, ClusterKeys, SERVED_BY_COORDINATORS};
+    use handshake::{
+        Accepting, ClusterKeys, Handshake, HandshakeError, HandshakeStep, SERVED_BY_COORDINATORS,
+    };
+    use serde::de::DeserializeOwned;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
     use types::{ClusterId, Generation, ServerId};
-    use wire::handshake::HandshakeRefusal;
+    use wire::frame::{self, HEADER_BYTES, Header};
+    use wire::handshake::{HandshakeMessage, HandshakeRefusal};
 
     const CLUSTER: ClusterId = ClusterId(7);
     const NUMBER: ServerId = ServerId(3);

@@ -11,7 +11,7 @@ mod syncing;
 pub use addresses::AddressBook;
 pub use disk::FileDisk;
 
-use bus::Bus;
+use bus::{Arrived, Bus};
 use front::Operators;
 use front::core::{Connections, Core};
 use handshake::Credentials;
@@ -163,7 +163,7 @@ impl Service for ServerReactor {
         _io: &mut Io,
     ) {
         tracing::debug!(%error, "cannot reach a server");
-        self.bus.closed(connection, self.core.engine().node());
+        self.bus.closed(self.core.now(), connection, self.core.engine().node());
     }
 
     fn prefetch(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
@@ -179,16 +179,9 @@ impl Service for ServerReactor {
             return;
         }
         loop {
-            match self.bus.receive(connection, input, io) {
-                Ok(Some(arrived)) => {
-                    self.core.on_peer(arrived.from, arrived.route, arrived.message, arrived.payload)
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "bus connection failed, closing connection");
-                    return io.close(connection);
-                }
-            }
+            let arrived = self.bus.receive(self.core.now(), connection, input, io);
+            let Some(Arrived { from, route, message, payload }) = arrived else { return };
+            self.core.on_peer(from, route, message, payload);
         }
     }
 
@@ -198,7 +191,8 @@ impl Service for ServerReactor {
 
     fn closed(&mut self, connection: ConnectionId, _why: Closed, _io: &mut Io) {
         self.core.closed(connection);
-        if let Some(server) = self.bus.closed(connection, self.core.engine().node()) {
+        let now = self.core.now();
+        if let Some(server) = self.bus.closed(now, connection, self.core.engine().node()) {
             self.core.peer_lost(server);
         }
     }
