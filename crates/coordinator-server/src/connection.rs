@@ -1,32 +1,27 @@
-//! One connection: handshake, incoming and outgoing frames, keep-alives and limits.
+//! The task of one connection: moves bytes and timers of a [`Link`].
 //!
-//! It ends when the peer closes it, violates the protocol or is silent for too long. It also ends
-//! when the machine has closed it and all earlier messages have been sent.
+//! It ends when the peer closes the connection, or when the link does: the peer violates the
+//! protocol or is silent for too long, or the machine has closed the connection and all earlier
+//! messages have been sent.
 
+use crate::clock::ShellClock;
 use coordinator::{Caller, CoordinatorEvent, LinkId};
-use handshake::{
-    Accepting, Credentials, Handshake, HandshakeStep, ProvenPeer, SERVED_BY_COORDINATORS,
-};
-use serde::de::DeserializeOwned;
-use std::cell::Cell;
+use handshake::{Accepting, Credentials, ProvenPeer, SERVED_BY_COORDINATORS};
+use links::{Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent, encoded};
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::Sender;
 use types::ClusterId;
-use wire::Corrupt;
-use wire::control::{ALIVE_AGAIN, FromCoordinator, SILENCE_MAX, ToCoordinator};
-use wire::frame::{self, HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
-use wire::handshake::{ConnectionPurpose, HANDSHAKE_BYTES_MAX, HANDSHAKE_MAX, HandshakeMessage};
+use wire::control::{FromCoordinator, ToCoordinator};
+use wire::handshake::ConnectionPurpose;
 
-/// Most bytes queued for sending: several of the largest maps.
-const WAITING_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
-/// Longest time for one write before the peer is disconnected.
-const SEND_MAX: Duration = Duration::from_secs(5);
+/// Bytes read from a connection at a time.
+const INPUT_BYTES: usize = 8 << 10;
 
 /// The coordinator's side of a handshake.
 pub(crate) struct Host {
@@ -34,229 +29,187 @@ pub(crate) struct Host {
     pub(crate) cluster: Option<ClusterId>,
 }
 
-/// Queue of outgoing frames. Dropping it closes the connection once they are sent.
+/// The sending side of a connection. Dropping it closes the connection once everything is sent.
 pub(crate) struct Outgoing {
-    frames: UnboundedSender<Vec<u8>>,
-    waiting_bytes: Rc<Cell<usize>>,
+    shared: Rc<SharedLink>,
 }
 
 impl Outgoing {
     /// Queues a message.
     ///
-    /// A connection that is too slow for its messages will be closed, because it must not skip
-    /// one and continue. A message too large for a frame is dropped: messages are bounded at
-    /// their origin, so this is a bug here, and no reason to disconnect the server.
+    /// A message too large for a frame is dropped: messages are bounded at their origin, so this is
+    /// a bug here, and no reason to disconnect the server.
     pub(crate) fn push(&self, message: &FromCoordinator) {
-        let mut bytes = Vec::new();
-        if let Err(error) = frame::encode(message, 0, &mut bytes) {
-            tracing::error!(%error, "message to a server dropped, please report this bug");
-            return;
+        match encoded(message) {
+            Ok(frame) => self.shared.handle(LinkEvent::Send(frame)),
+            Err(error) => {
+                tracing::error!(%error, "message to a server dropped, please report this bug");
+            }
         }
-        let waiting = self.waiting_bytes.get() + bytes.len();
-        self.waiting_bytes.set(waiting);
-        if waiting <= WAITING_BYTES_MAX {
-            // An ended connection accepts nothing; the machine will receive its end as an event.
-            let _ = self.frames.send(bytes);
-        }
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.shared.handle(LinkEvent::Finish);
+        self.shared.changed.notify_one();
+    }
+}
+
+/// A link that its task and the sender of its messages share.
+struct SharedLink {
+    link: RefCell<(Link<ToCoordinator>, LinkEffects<ToCoordinator>)>,
+    /// Wakes the task after an event of the sender.
+    changed: Notify,
+    clock: ShellClock,
+}
+
+impl SharedLink {
+    fn handle(&self, event: LinkEvent<'_>) {
+        let (link, effects) = &mut *self.link.borrow_mut();
+        link.handle(self.clock.now(), event, effects);
+    }
+
+    fn next_effect(&self) -> Option<LinkEffect<ToCoordinator>> {
+        self.link.borrow_mut().1.pop_front()
+    }
+
+    fn wants_input(&self) -> bool {
+        self.link.borrow().0.wants_input()
+    }
+
+    /// Returns the time until the next deadline.
+    fn time_left(&self) -> Duration {
+        let deadline = self.link.borrow().0.next_deadline();
+        deadline.map_or(Duration::MAX, |deadline| deadline.since(self.clock.now()))
     }
 }
 
 /// Starts a connection's task. Its events begin with [`CoordinatorEvent::Opened`] after the
 /// handshake, and end with [`CoordinatorEvent::Closed`].
+///
+/// # Errors
+/// The system has no random bytes.
 pub(crate) fn start(
     connection: LinkId,
     stream: TcpStream,
-    host: Host,
+    host: &Host,
+    clock: ShellClock,
     events: Sender<CoordinatorEvent>,
-) -> Outgoing {
-    let (frames, queue) = unbounded_channel();
-    let waiting_bytes = Rc::new(Cell::new(0));
-    let outgoing = Outgoing { frames, waiting_bytes: waiting_bytes.clone() };
+) -> io::Result<Outgoing> {
+    let nonce = handshake::new_nonce()?;
+    let here = Accepting { purposes: SERVED_BY_COORDINATORS, cluster: host.cluster, server: None };
+    let link = Link::accept(clock.now(), &host.credentials, here, nonce);
+    let link = RefCell::new((link, LinkEffects::new()));
+    let shared = Rc::new(SharedLink { link, changed: Notify::new(), clock });
+    let outgoing = Outgoing { shared: shared.clone() };
+    let frame = io::Cursor::new(Vec::new());
+    let mut task =
+        ConnectionTask { connection, shared, frame, event: None, events, is_proven: false };
     tokio::task::spawn_local(async move {
         let peer = stream.peer_addr().map(|peer| peer.to_string()).unwrap_or_default();
-        let queue = OutgoingFrames { queue, waiting_bytes };
-        match prove(stream, &host, queue).await {
-            Ok(proven) => {
-                if let Err(error) = converse(connection, proven, &events).await {
-                    tracing::info!(%connection, %error, "server connection closed");
-                }
+        match task.run(stream).await {
+            Ok(()) => {}
+            Err(error) if task.is_proven => {
+                tracing::info!(%connection, %error, "server connection closed");
             }
             // A port probe: the peer closed the connection without sending anything.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => tracing::warn!(%peer, %error, "connection rejected"),
         }
         // The receiver may be gone.
-        let _ = events.send(CoordinatorEvent::Closed { connection }).await;
+        let _ = task.events.send(CoordinatorEvent::Closed { connection }).await;
     });
-    outgoing
+    Ok(outgoing)
 }
 
-/// The connection's end of the queue of outgoing frames.
-struct OutgoingFrames {
-    queue: UnboundedReceiver<Vec<u8>>,
-    waiting_bytes: Rc<Cell<usize>>,
+struct ConnectionTask {
+    connection: LinkId,
+    shared: Rc<SharedLink>,
+    /// The frame that is being written; nothing is left of it otherwise.
+    frame: io::Cursor<Vec<u8>>,
+    /// The event that waits for room in the queue of events.
+    event: Option<CoordinatorEvent>,
+    events: Sender<CoordinatorEvent>,
+    is_proven: bool,
 }
 
-/// A connection whose peer is proven.
-struct ProvenConnection {
-    caller: Caller,
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
-    frames: OutgoingFrames,
-}
-
-/// Performs the handshake within its time limit.
-async fn prove(
-    stream: TcpStream,
-    host: &Host,
-    mut frames: OutgoingFrames,
-) -> io::Result<ProvenConnection> {
-    stream.set_nodelay(true)?;
-    let (mut reader, mut writer) = stream.into_split();
-    let proven = tokio::select! {
-        proven = timeout(HANDSHAKE_MAX, shake_hands(&mut reader, &mut writer, host)) => {
-            proven.map_err(|_| late())??
+impl ConnectionTask {
+    /// Moves bytes until one side closes the connection.
+    async fn run(&mut self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let (mut reader, mut writer) = stream.into_split();
+        let mut input = Vec::with_capacity(INPUT_BYTES);
+        loop {
+            while let Some(effect) = self.shared.next_effect() {
+                if let Some(end) = self.execute(effect) {
+                    // The peer may have closed the connection already.
+                    let _ = writer.shutdown().await;
+                    let is_orderly = end == LinkEnd::Finished && self.is_proven;
+                    return if is_orderly { Ok(()) } else { Err(end.into()) };
+                }
+            }
+            let is_writing = self.frame.position() < self.frame.get_ref().len() as u64;
+            let time_left = self.shared.time_left();
+            // The timer comes last: it counts only if nothing has arrived.
+            tokio::select! {
+                biased;
+                written = writer.write_all_buf(&mut self.frame), if is_writing => {
+                    written?;
+                    self.shared.handle(LinkEvent::Written);
+                }
+                permit = self.events.reserve(), if self.event.is_some() => {
+                    // The coordinator has stopped.
+                    let Ok(permit) = permit else { return Ok(()) };
+                    if let Some(event) = self.event.take() {
+                        permit.send(event);
+                    }
+                    self.shared.handle(LinkEvent::Delivered);
+                }
+                read = reader.read_buf(&mut input), if self.shared.wants_input() => {
+                    if read? == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.shared.handle(LinkEvent::Received(&input));
+                    input.clear();
+                }
+                () = self.shared.changed.notified() => {}
+                () = tokio::time::sleep(time_left) => self.shared.handle(LinkEvent::Tick),
+            }
         }
-        // Nothing is queued before the handshake is over: the connection was closed.
-        _ = frames.queue.recv() => {
-            return Err(io::Error::other("closed before the handshake ended"));
+    }
+
+    /// Executes an effect. Returns the reason if the connection shall be closed.
+    fn execute(&mut self, effect: LinkEffect<ToCoordinator>) -> Option<LinkEnd> {
+        let connection = self.connection;
+        match effect {
+            LinkEffect::Write(frame) => self.frame = io::Cursor::new(frame),
+            LinkEffect::Proven(peer) => {
+                self.is_proven = true;
+                self.shared.handle(LinkEvent::Accepted);
+                let caller = caller(&peer);
+                self.event = Some(CoordinatorEvent::Opened { connection, caller });
+            }
+            LinkEffect::Deliver(message) => {
+                self.event = Some(CoordinatorEvent::Received { connection, message });
+            }
+            LinkEffect::Close(end) => return Some(end),
         }
-    };
-    let caller = match proven.purpose {
+        None
+    }
+}
+
+/// Returns the process at the other end of a proven connection.
+fn caller(peer: &ProvenPeer) -> Caller {
+    match peer.purpose {
         ConnectionPurpose::Control => Caller::Server {
-            number: proven.party.cluster.zip(proven.party.server),
-            generation: proven.party.generation,
+            number: peer.party.cluster.zip(peer.party.server),
+            generation: peer.party.generation,
         },
         ConnectionPurpose::Operator => Caller::Operator,
         ConnectionPurpose::Bus | ConnectionPurpose::Priority => {
             unreachable!("coordinators do not serve these")
         }
-    };
-    Ok(ProvenConnection { caller, reader, writer, frames })
-}
-
-async fn shake_hands(
-    reader: &mut OwnedReadHalf,
-    writer: &mut OwnedWriteHalf,
-    host: &Host,
-) -> io::Result<ProvenPeer> {
-    let purposes = SERVED_BY_COORDINATORS;
-    let here = Accepting { purposes, cluster: host.cluster, server: None };
-    let nonce = handshake::new_nonce()?;
-    let mut handshake = Handshake::accept(&host.credentials, here, nonce);
-    loop {
-        let message: Option<HandshakeMessage> = read(reader, HANDSHAKE_BYTES_MAX).await?;
-        // Keep-alives are not part of a handshake.
-        let message = message.ok_or_else(late)?;
-        match handshake.handle(message) {
-            HandshakeStep::Reply(reply) => say(writer, &reply).await?,
-            HandshakeStep::Proven { peer, last } => {
-                if let Some(last) = last {
-                    say(writer, &last).await?;
-                }
-                return Ok(peer);
-            }
-            HandshakeStep::Refused { error, refusal } => {
-                if let Some(refusal) = refusal {
-                    say(writer, &refusal).await?;
-                    writer.shutdown().await?;
-                }
-                return Err(error.into());
-            }
-        }
     }
-}
-
-async fn say(writer: &mut OwnedWriteHalf, message: &HandshakeMessage) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
-    writer.write_all(&bytes).await
-}
-
-/// Receives and sends until one direction ends.
-async fn converse(
-    connection: LinkId,
-    proven: ProvenConnection,
-    events: &Sender<CoordinatorEvent>,
-) -> io::Result<()> {
-    let ProvenConnection { caller, reader, writer, frames } = proven;
-    if events.send(CoordinatorEvent::Opened { connection, caller }).await.is_err() {
-        return Ok(());
-    }
-    tokio::select! {
-        result = receive(connection, reader, events) => result,
-        result = send(writer, frames) => result,
-    }
-}
-
-async fn receive(
-    connection: LinkId,
-    mut reader: OwnedReadHalf,
-    events: &Sender<CoordinatorEvent>,
-) -> io::Result<()> {
-    loop {
-        let read = read(&mut reader, MESSAGE_BYTES_MAX);
-        let message: Option<ToCoordinator> =
-            timeout(SILENCE_MAX, read).await.map_err(|_| silent())??;
-        if let Some(message) = message
-            && events.send(CoordinatorEvent::Received { connection, message }).await.is_err()
-        {
-            return Ok(());
-        }
-    }
-}
-
-/// Reads one frame; `None` is a keep-alive.
-async fn read<M: DeserializeOwned>(
-    reader: &mut OwnedReadHalf,
-    bytes_max: usize,
-) -> io::Result<Option<M>> {
-    let mut header = [0; HEADER_BYTES];
-    reader.read_exact(&mut header).await?;
-    let header = Header::parse(&header).map_err(broken)?;
-    if header.payload_bytes != 0 || header.message_bytes > bytes_max {
-        return Err(broken(Corrupt::Invalid { what: "length of a frame for the coordinator" }));
-    }
-    let mut message = vec![0; header.message_bytes];
-    reader.read_exact(&mut message).await?;
-    if message.is_empty() {
-        return header.message(&message).map(|()| None).map_err(broken);
-    }
-    header.message(&message).map(Some).map_err(broken)
-}
-
-/// Sends queued frames and keep-alives until the machine closes the connection.
-async fn send(mut writer: OwnedWriteHalf, frames: OutgoingFrames) -> io::Result<()> {
-    let OutgoingFrames { mut queue, waiting_bytes } = frames;
-    let mut alive = Vec::new();
-    frame::encode(&(), 0, &mut alive).map_err(io::Error::other)?;
-    loop {
-        let bytes = match timeout(ALIVE_AGAIN, queue.recv()).await {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return writer.shutdown().await,
-            Err(_) => {
-                waiting_bytes.set(waiting_bytes.get() + alive.len());
-                alive.clone()
-            }
-        };
-        if waiting_bytes.get() > WAITING_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server reads too slowly"));
-        }
-        timeout(SEND_MAX, writer.write_all(&bytes)).await.map_err(|_| silent())??;
-        let waiting = waiting_bytes.get();
-        assert!(bytes.len() <= waiting, "more bytes were sent than were queued");
-        waiting_bytes.set(waiting - bytes.len());
-    }
-}
-
-fn late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the handshake timed out")
-}
-
-fn silent() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the connection timed out")
-}
-
-fn broken(error: Corrupt) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
 mod connection;
 mod file_store;
 mod serve;

@@ -12,27 +12,26 @@
 //!   it.
 //! - The number and the duration of unproven connections are limited.
 
+use crate::clock::ShellClock;
 use crate::connection::{self, Host, Outgoing};
 use coordinator::{
     Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect, Effects, LinkId, MetaStore,
     Moment, Rebuilding, SERVERS_MAX, Stopped,
 };
 use handshake::Credentials;
-use std::collections::{BTreeMap, BTreeSet};
+use links::{UNPROVEN_MAX, UnprovenConnections};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
-use types::{ClusterId, Instant, UnixMillis};
+use types::{ClusterId, Instant};
 
 /// Most proven connections: every server, and some operators.
 const CONNECTIONS_MAX: usize = SERVERS_MAX + 256;
-/// Most connections that have not proven the key. A new one displaces the oldest: an honest
-/// process needs only milliseconds for the handshake.
-const UNPROVEN_MAX: usize = 256;
 /// Most events queued for the machine. The value is arbitrary; readers wait above it.
 const EVENTS_MAX: usize = 256;
 /// Longest time between two calls of the machine.
@@ -181,9 +180,9 @@ async fn converse(
     let ListeningSocket { listener, credentials } = socket;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (events, inbox) = channel(EVENTS_MAX);
-    let (connections, unproven) = (BTreeMap::new(), BTreeSet::new());
+    let (connections, unproven) = (BTreeMap::new(), UnprovenConnections::new());
     let last = LinkId(0);
-    let shell = Shell { machine, clock, credentials, events, connections, unproven, last };
+    let shell = Shell { machine, clock: *clock, credentials, events, connections, unproven, last };
     tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
 }
 
@@ -248,36 +247,16 @@ impl<S: MetaStore> Machine for Rebuilding<S> {
     }
 }
 
-/// The clocks. Only the shell reads them.
-struct ShellClock {
-    start: std::time::Instant,
-}
-
-impl ShellClock {
-    #[expect(clippy::disallowed_methods, reason = "the shell brings time in")]
-    fn start() -> ShellClock {
-        ShellClock { start: std::time::Instant::now() }
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "the shell brings time in")]
-    fn moment(&self) -> Moment {
-        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-        Moment { now: Instant(now), wall: UnixMillis(wall) }
-    }
-}
-
 struct Shell<'m, M> {
     machine: &'m mut M,
-    clock: &'m ShellClock,
+    clock: ShellClock,
     credentials: Credentials,
     events: Sender<CoordinatorEvent>,
     /// Queue of outgoing frames of each connection. Dropping it closes the connection once they
     /// are sent.
     connections: BTreeMap<LinkId, Outgoing>,
-    /// Unproven connections, unknown to the machine, oldest first.
-    unproven: BTreeSet<LinkId>,
+    /// Unproven connections, unknown to the machine.
+    unproven: UnprovenConnections<LinkId>,
     last: LinkId,
 }
 
@@ -309,38 +288,39 @@ impl<M: Machine> Shell<'_, M> {
     }
 
     fn open(&mut self, stream: TcpStream) {
-        assert!(self.unproven.len() <= self.connections.len(), "an unproven connection is unknown");
-        if self.connections.len() - self.unproven.len() >= CONNECTIONS_MAX {
+        let unproven = self.unproven.count();
+        assert!(unproven <= self.connections.len(), "an unproven connection is unknown");
+        if self.connections.len() - unproven >= CONNECTIONS_MAX {
             tracing::warn!("more than {CONNECTIONS_MAX} connections, closing the newest");
             return;
-        }
-        if self.unproven.len() >= UNPROVEN_MAX
-            && let Some(oldest) = self.unproven.pop_first()
-        {
-            tracing::warn!("{UNPROVEN_MAX} unauthenticated connections, closing the oldest");
-            self.connections.remove(&oldest);
         }
         let connection = LinkId(self.last.0 + 1);
         self.last = connection;
         let host = Host { credentials: self.credentials.clone(), cluster: self.machine.cluster() };
-        let outgoing = connection::start(connection, stream, host, self.events.clone());
+        let events = self.events.clone();
+        let outgoing = match connection::start(connection, stream, &host, self.clock, events) {
+            Ok(outgoing) => outgoing,
+            Err(error) => return tracing::error!(%error, "closing the newest connection"),
+        };
         let before = self.connections.insert(connection, outgoing);
         assert!(before.is_none(), "{connection} is assigned twice");
-        self.unproven.insert(connection);
-        assert!(self.unproven.len() <= UNPROVEN_MAX, "more unproven connections than the limit");
+        if let Some(oldest) = self.unproven.add(connection) {
+            tracing::warn!("{UNPROVEN_MAX} unauthenticated connections, closing the oldest");
+            self.connections.remove(&oldest);
+        }
     }
 
     fn handle(&mut self, event: CoordinatorEvent) -> Result<(), ServeError> {
         match &event {
             // Either the machine has closed it and expects no event, or the machine never knew it.
             CoordinatorEvent::Closed { connection } => {
-                let is_known = !self.unproven.remove(connection);
+                let is_known = !self.unproven.remove(*connection);
                 if self.connections.remove(connection).is_none() || !is_known {
                     return Ok(());
                 }
             }
             // The connection was displaced by a newer one.
-            CoordinatorEvent::Opened { connection, .. } if !self.unproven.remove(connection) => {
+            CoordinatorEvent::Opened { connection, .. } if !self.unproven.remove(*connection) => {
                 return Ok(());
             }
             CoordinatorEvent::Received { connection, .. }
