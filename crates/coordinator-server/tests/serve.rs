@@ -2,7 +2,8 @@
 
 use coordinator::{ClusterIdentity, CoordinatorSettings, Drawn, MemoryStore, MetaStore};
 use coordinator_server::{FileStore, Running};
-use handshake::{ClusterKeys, Credentials, Handshake, Opening};
+use handshake::{ClusterKeys, Credentials, Opening};
+use links::BlockingLink;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -73,12 +74,12 @@ impl Peer {
         server: Option<ServerId>,
         credentials: &Credentials,
     ) -> std::io::Result<Peer> {
-        let mut peer = Peer::connect(address);
+        let peer = Peer::connect(address);
         let cluster = server.map(|_| IDENTITY.cluster);
         let opening =
             Opening { purpose: ConnectionPurpose::Control, cluster, server, expected: None };
-        let (handshake, first) = Handshake::open(credentials, opening, handshake::new_nonce()?);
-        let host = handshake::complete(handshake, first, &mut peer.stream)?;
+        let (stream, nonce) = (peer.stream.try_clone()?, handshake::new_nonce()?);
+        let (_, host) = BlockingLink::<_, ()>::open(stream, credentials, opening, nonce)?;
         assert_eq!(host.party.cluster, Some(IDENTITY.cluster));
         Ok(peer)
     }

@@ -16,7 +16,6 @@
 mod key;
 mod machine;
 mod random;
-mod stream;
 
 pub use key::{ClusterKeys, Credentials, KeyError, new_key};
 pub use machine::{
@@ -24,4 +23,3 @@ pub use machine::{
     SERVED_BY_COORDINATORS, SERVED_BY_SERVERS,
 };
 pub use random::{new_generation, new_nonce};
-pub use stream::complete;

@@ -2,7 +2,8 @@
 //! decide when to connect, when a peer is proven, which frames are valid, when a queue is full and
 //! when a connection is dead.
 //!
-//! - [`Link`] is one end of a connection to or from a coordinator.
+//! - [`Link`] is one end of a connection to or from a coordinator; [`BlockingLink`] runs it on a
+//!   blocking stream.
 //! - [`BusLinks`] are the connections of one reactor to other servers.
 //! - [`Backoff`], [`Addresses`] and [`UnprovenConnections`] decide when to connect again, to which
 //!   address, and which connection gives way.
@@ -18,6 +19,7 @@
 
 mod addresses;
 mod backoff;
+mod blocking;
 mod bus;
 mod frames;
 mod link;
@@ -25,6 +27,7 @@ mod unproven;
 
 pub use addresses::{AddressLookup, Addresses};
 pub use backoff::{AttemptOutcome, Backoff};
+pub use blocking::BlockingLink;
 pub use bus::{BusDestination, BusEffect, BusEnd, BusEvent, BusLinks};
 pub use frames::encoded;
 pub use link::{Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent};

@@ -5,7 +5,8 @@ use crate::client::until;
 use crate::moves::until_all_end;
 use crate::operators::{free_port, scrape};
 use crate::servers::{MODEST, Process, binary};
-use handshake::{ClusterKeys, Credentials, Handshake, Opening, ProvenPeer};
+use handshake::{ClusterKeys, Credentials, Opening, ProvenPeer};
+use links::BlockingLink;
 use rustix::process::Signal;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -91,11 +92,10 @@ fn open(
     key: Option<&str>,
     opening: Opening,
 ) -> io::Result<(ProvenPeer, TcpStream)> {
-    let mut stream = TcpStream::connect(address)?;
+    let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let nonce = handshake::new_nonce()?;
-    let (handshake, first) = Handshake::open(&somebody(key), opening, nonce);
-    let peer = handshake::complete(handshake, first, &mut stream)?;
+    let (proving, nonce) = (stream.try_clone()?, handshake::new_nonce()?);
+    let (_, peer) = BlockingLink::<_, ()>::open(proving, &somebody(key), opening, nonce)?;
     Ok((peer, stream))
 }
 

@@ -1,5 +1,4 @@
 use super::*;
-use std::io::{self, Read, Write};
 use types::Generation;
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::HANDSHAKE_BYTES_MAX;
@@ -229,57 +228,6 @@ fn random_bytes_prove_nothing() {
         }
         assert!(!reply(target.handle(message)).1, "{message:?}");
     }
-}
-
-/// One end of an in-memory connection: reads prepared bytes, and records written ones.
-struct Stream {
-    readable: io::Cursor<Vec<u8>>,
-    written: Vec<u8>,
-}
-
-impl Read for Stream {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.readable.read(into)
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.written.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_handshake_over_a_stream_ends_proven_or_with_an_error() {
-    let over = |readable: Vec<u8>| {
-        let (source, _, open) = begin(&[1], &[1]);
-        let mut stream = Stream { readable: io::Cursor::new(readable), written: Vec::new() };
-        (crate::complete(source, open, &mut stream), stream.written)
-    };
-    let (_, mut target, open) = begin(&[1], &[1]);
-    let mut answer = Vec::new();
-    frame::encode(&reply(target.handle(open)).0.unwrap(), 0, &mut answer).unwrap();
-    let (proven, written) = over(answer.clone());
-    assert_eq!(proven.unwrap().party.server, Some(TARGET));
-    let first = HEADER_BYTES + encoded(&open).len();
-    let header = Header::parse(written[first..].first_chunk().unwrap()).unwrap();
-    let prove = header.message(&written[first + HEADER_BYTES..]).unwrap();
-    assert!(reply(target.handle(prove)).1, "the last message proves the source");
-    for length in 0..answer.len() {
-        assert!(over(answer[..length].to_vec()).0.is_err());
-    }
-    let mut refusal = Vec::new();
-    let refuse = HandshakeMessage::Refuse(HandshakeRefusal::WrongKey);
-    frame::encode(&refuse, 0, &mut refusal).unwrap();
-    let error = over(refusal).0.unwrap_err();
-    assert!(error.to_string().contains("does not accept this cluster key"), "{error}");
-    let mut long = Vec::new();
-    frame::encode(&vec![0u8; HANDSHAKE_BYTES_MAX], 0, &mut long).unwrap();
-    assert!(over(long).0.is_err());
 }
 
 #[test]
