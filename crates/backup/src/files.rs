@@ -95,7 +95,7 @@ impl FreeFile {
 #[derive(Debug, Default)]
 pub(crate) struct FileSet {
     free: Mutex<Vec<FreeFile>>,
-    /// ReplicaFile during the removal of files, so that a concurrent caller returns only after it.
+    /// Locked during the removal of files, so that a concurrent caller returns only after it.
     trimming: Mutex<()>,
     /// Highest number assigned to a file.
     number: Mutex<Option<FileNumber>>,

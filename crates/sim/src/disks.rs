@@ -98,7 +98,7 @@ struct FolderCopy {
 #[derive(Debug, Default)]
 pub(crate) struct ServerDisks {
     disks: [SimulatedDisk; SERVERS],
-    /// ServerIdentity and newest mark that each place knows. They survive the process if servers
+    /// Identity and newest mark that each place knows. They survive the process if servers
     /// persist anything.
     saved: [Option<SavedIdentity>; SERVERS],
     folder_copy: Option<FolderCopy>,

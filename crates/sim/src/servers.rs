@@ -68,7 +68,7 @@ pub(crate) fn server_at(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
 }
 
-/// ServerIdentity and newest mark of a place, as its current or last process has saved them.
+/// Identity and newest mark of a place, as its current or last process has saved them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SavedIdentity {
     pub(crate) number: (ClusterId, ServerId),

@@ -6,8 +6,8 @@
 //!
 //! 1. *The coordinator was paused.* Pings have fixed send times. If a ping is late, the coordinator
 //!    was not listening either, and every server's deadline moves by that delay. After a pause,
-//!    messages that arrived meanwhile are therefore read before any server is facts.
-//! 2. *The coordinator is cut off.* While no heartbeat arrives, no server is facts. When
+//!    messages that arrived meanwhile are therefore read before any server is judged.
+//! 2. *The coordinator is cut off.* While no heartbeat arrives, no server is judged. When
 //!    heartbeats return, that time does not count against the silent servers.
 //! 3. *The coordinator is cut off from most servers*, for instance because it shares a machine with
 //!    one. If fewer than half of the connected servers are heard, the others get `absence_max`.

@@ -38,7 +38,7 @@ const CLOCK_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 /// A replica's segment and epoch.
 pub(in crate::machine) type ReplicaName = (SegmentId, ReplicaEpoch);
 
-/// The replica inventory of one log .
+/// The replica inventory of one log.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaInventory {
     holders: BTreeMap<ServerId, Holder>,
@@ -237,7 +237,7 @@ impl ReplicaInventory {
         is_new
     }
 
-    /// Returns an upper bound of the clocks by which the dead server has facts expiry.
+    /// Returns an upper bound of the clocks by which the dead server has judged expiry.
     pub(super) fn clock_floor(&self) -> UnixMillis {
         UnixMillis(self.clock.0.saturating_add(CLOCK_WAIT.as_millis() as u64))
     }
