@@ -4,10 +4,11 @@
 //! entries are live. So `objects` does the copying. This module chooses a victim, iterates over
 //! its entries, and releases it.
 //!
-//! **Choice of a victim.** The closed segment with the fewest live bytes, among those that are
-//! worth cleaning. The less memory is free, the less a victim must yield. Cleaning at 95 % live
-//! costs 20 bytes copied per byte won: not worthwhile while a tenth of the memory is free, but
-//! right when none is.
+//! **Choice of a victim.** The closed segment with the fewest live bytes, among those of the next
+//! window of `SEARCH_SEGMENTS` that are worth cleaning. Windows follow each other through the
+//! table, so a search has a bounded cost. The less memory is free, the less a victim must yield.
+//! Cleaning at 95 % live costs 20 bytes copied per byte won: not worthwhile while a tenth of the
+//! memory is free, but right when none is.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -239,7 +240,7 @@ pub(super) struct VictimCriteria {
 /// Result of a search in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VictimChoice {
-    /// The emptiest segment that is worth cleaning.
+    /// The emptiest segment of the window that is worth cleaning.
     Victim(Place),
     /// No victim, but other segments are being cleaned or wait for their grace period.
     UnderWay,

@@ -328,7 +328,8 @@ impl Log {
         self.demand.is_exhausted() && !self.has_free()
     }
 
-    /// Claims the closed segment with the fewest live bytes, if cleaning it is worthwhile.
+    /// Claims the closed segment with the fewest live bytes in the next search window, if cleaning
+    /// it is worthwhile. A window has all segments of an arena of up to 2,048 segments.
     pub fn emptiest(self: &Arc<Self>) -> Option<VictimSegment> {
         let count = self.segments.count() as u32;
         let free = self.free_soon();
