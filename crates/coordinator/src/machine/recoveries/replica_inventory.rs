@@ -24,8 +24,8 @@ use wire::directory::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
 /// Wait after the required number of manifest backups are fenced, until their master serves
-/// nothing more: the read lease of 100 ms, plus a twentieth for clocks that run unevenly.
-pub(super) const LEASE_WAIT: Duration = Duration::from_millis(105);
+/// nothing more: the read lease, plus a twentieth for clocks that run unevenly.
+const LEASE_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 
 /// Most replicas of one log that a backup is believed to hold: 8 TiB, far more than a disk has
 /// files.
