@@ -1,11 +1,11 @@
 //! Recovery of dead servers' ranges on this server: drives one recovery master for each recovery
 //! partition (part) that the coordinator has assigned to it.
 //!
-//! - [`effects`](self): tablets that begin and end, reads, replays;
-//! - [`lineage`](self): partitions of a migration that has lost one side;
-//! - [`reading`](self): reads from this server's replicas of dead servers' logs;
-//! - [`extent`](self): the estimated size of a partition;
-//! - [`counts`](self): counters of both sides for operators.
+//! - `effects`: tablets that begin and end, reads, replays;
+//! - `lineage`: partitions of a migration that has lost one side;
+//! - `reading`: reads from this server's replicas of dead servers' logs;
+//! - `extent`: the estimated size of a partition;
+//! - `counts`: counters of both sides for operators.
 //!
 //! The tablet of a partition is *recovering* until the coordinator's map assigns it to this
 //! server under the partition's epoch (`tablets.rs`). From then on it is *securing*: served
