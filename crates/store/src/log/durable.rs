@@ -60,7 +60,7 @@ impl DurableLog {
         released.into_iter().for_each(|(holder, bytes)| self.mark_dead(holder, bytes));
     }
 
-    /// Removes a segment that the manifest has dropped, and the pins on it. Returns its place.
+    /// Removes a segment that was reported as dead, and the pins on it. Returns its place.
     pub(super) fn release(&self, segment: SegmentId) -> Place {
         let place = self.registry.release(&self.segments, segment);
         // Later calls of `pin` find that the segment is not in the log.

@@ -32,8 +32,8 @@ impl Log {
         self.durable.as_ref().map_or_else(Vec::new, |durable| durable.registry.take_changes())
     }
 
-    /// Releases a segment that the manifest has dropped, once that is synced: its memory is free
-    /// after a grace period.
+    /// Releases a segment that the log has reported as dead: its memory is free after a grace
+    /// period. No later change may precede the segment's drop in the manifest.
     ///
     /// # Panics
     /// If the log has not reported the segment as dead: a bug of the caller.

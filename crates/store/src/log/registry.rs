@@ -11,8 +11,10 @@
 //!    tombstone that names the copy goes with it, while the original would still be read.
 //! 5. Its writer has sent all of it.
 //!
-//! Then the log reports [`LogChange::Dead`]. When the manifest has dropped the segment and that
-//! is synced, [`Log::release`](super::Log::release) frees it after a grace period.
+//! Then the log reports [`LogChange::Dead`]. The caller queues the drop for the manifest and calls
+//! [`Log::release`](super::Log::release), which frees the memory after a grace period. The memory
+//! need not wait until the drop is synced, because the manifest writes every later change behind
+//! the drop. Only the replicas must.
 #![forbid(unsafe_code)]
 
 use super::segment::Segments;
@@ -195,7 +197,7 @@ impl SegmentRegistry {
         }
     }
 
-    /// Removes a segment that the manifest has dropped.
+    /// Removes a segment that was reported as dead.
     ///
     /// # Panics
     /// If the log has not reported the segment as dead: a bug of the caller.

@@ -9,7 +9,7 @@
 //!
 //! A segment of a durable log has two more states: Cleaning ──▶ Visited ──▶ Leaving ──▶ Retired.
 //! It is visited when a cleaner has processed all of it, is leaving when it has no live bytes,
-//! and is retired when the segment manifest has dropped it (`registry.rs`).
+//! and is retired when it may leave the log (`registry.rs`).
 //!
 //! **Access to bytes.** The bytes below `written` do not change until the segment is free again.
 //! The bytes above belong exclusively to its [`OpenSegment`]. So a writer needs no lock and a
@@ -315,7 +315,7 @@ impl Segments {
         self.retires_if_dead(place)
     }
 
-    /// Moves a segment that the manifest has dropped to the retired state. The caller retires it.
+    /// Moves a segment that leaves the log to the retired state. The caller retires it.
     pub(super) fn end_leaving(&self, place: Place) {
         assert!(self.is_handed_out(place), "{place:?} leaves before all of it was sent");
         self.change(place, SegmentState::Leaving, SegmentState::Retired);

@@ -51,7 +51,7 @@ pub struct SegmentCounts {
     pub chunks: u32,
     /// Durable log only: cleaned, possibly with live entries left.
     pub visited: u32,
-    /// Durable log only: without live entries, waiting for the segment manifest to drop them.
+    /// Durable log only: without live entries, waiting until they may leave the log.
     /// That happens when everything written until then is synced.
     pub leaving: u32,
 }
