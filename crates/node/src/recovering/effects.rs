@@ -8,7 +8,9 @@ use crate::source_side::unacknowledged;
 use crate::tablets::{carve, tenures};
 use crate::work::Work;
 use planted::Bug;
-use protocols::recovery::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
+use protocols::recovery::{
+    NO_ROOM, PartName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+};
 use protocols::{Outbox, Ticket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +24,14 @@ impl RecoverySide {
     /// Applies an effect of the partition's machine.
     pub(super) fn apply(
         &mut self,
-        effect: MasterEffect,
-        more: &mut Outbox<MasterEffect>,
+        effect: RecoveryMasterEffect,
+        more: &mut Outbox<RecoveryMasterEffect>,
         context: &mut Context<'_>,
     ) {
         match effect {
-            MasterEffect::Begin => self.is_queued = true,
-            MasterEffect::Read { backup, read } => read_at(backup, read, context),
-            MasterEffect::Replay { ticket, is_settled } => match &mut self.waits {
+            RecoveryMasterEffect::Begin => self.is_queued = true,
+            RecoveryMasterEffect::Read { backup, read } => read_at(backup, read, context),
+            RecoveryMasterEffect::Replay { ticket, is_settled } => match &mut self.waits {
                 Some(Wait::Room { replays, .. }) => replays.push((ticket, is_settled)),
                 _ if self.keeps || has_room(context.node) => {
                     self.leave_replay(ticket, is_settled, context.node)
@@ -39,18 +41,18 @@ impl RecoverySide {
                     *waits = Some(Wait::Room { until: context.now + ROOM_WAIT, replays })
                 }
             },
-            MasterEffect::Discard { ticket } => {
+            RecoveryMasterEffect::Discard { ticket } => {
                 if let Some(payload) = self.payloads.remove(&ticket) {
                     context.buffers.give(payload.buffer);
                 }
             }
-            MasterEffect::Secure { version } => {
+            RecoveryMasterEffect::Secure { version } => {
                 self.secure(version, context);
                 if self.waits.is_none() {
-                    self.machine.handle(context.now, MasterEvent::Secured, more);
+                    self.machine.handle(context.now, RecoveryMasterEvent::Secured, more);
                 }
             }
-            MasterEffect::Tell(message) => {
+            RecoveryMasterEffect::Tell(message) => {
                 if let ToCoordinator::NotRecovered { reason, .. } = &message
                     && !std::mem::replace(&mut self.is_refused, true)
                 {
@@ -59,8 +61,8 @@ impl RecoverySide {
                 }
                 context.out.control.push(message);
             }
-            MasterEffect::Finish => self.finish(context),
-            MasterEffect::Abandon => self.abandon(context.node),
+            RecoveryMasterEffect::Finish => self.finish(context),
+            RecoveryMasterEffect::Abandon => self.abandon(context.node),
         }
     }
 
@@ -114,7 +116,7 @@ impl RecoverySide {
         until: Instant,
         replays: Vec<(Ticket, bool)>,
         context: &mut Context<'_>,
-    ) -> Vec<MasterEvent> {
+    ) -> Vec<RecoveryMasterEvent> {
         let begins = self.recovery.is_none();
         match (has_room(context.node), begins) {
             (true, true) => self.publish(context.node),
@@ -124,10 +126,10 @@ impl RecoverySide {
                 }
             }
             (false, _) if context.now < until => self.waits = Some(Wait::Room { until, replays }),
-            (false, true) => return vec![MasterEvent::Begun(Err(NO_ROOM.to_owned()))],
+            (false, true) => return vec![RecoveryMasterEvent::Begun(Err(NO_ROOM.to_owned()))],
             (false, false) => {
                 let why = ReplayFailure::OutOfMemory;
-                let failed = |(ticket, _)| MasterEvent::ReplayFailed { ticket, why };
+                let failed = |(ticket, _)| RecoveryMasterEvent::ReplayFailed { ticket, why };
                 return replays.into_iter().map(failed).collect();
             }
         }
@@ -240,7 +242,7 @@ impl ReplayLog {
                     self.from = next;
                     return context.node.work.put_back(Work::ReplayLog(self));
                 }
-                MasterEvent::Replayed { ticket }
+                RecoveryMasterEvent::Replayed { ticket }
             }
             Err(error) => {
                 tracing::warn!(recovery = ?self.recovery, %error, "cannot replay log entries");
@@ -248,7 +250,7 @@ impl ReplayLog {
                     ReplayError::OutOfMemory => ReplayFailure::OutOfMemory,
                     ReplayError::Corrupt(_) => ReplayFailure::Corrupt,
                 };
-                MasterEvent::ReplayFailed { ticket, why }
+                RecoveryMasterEvent::ReplayFailed { ticket, why }
             }
         };
         context.buffers.give(self.payload.buffer);

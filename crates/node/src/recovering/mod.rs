@@ -40,7 +40,9 @@ use super::outgoing::Payload;
 use super::work::Work;
 use extent::Extent;
 use planted::Bug;
-use protocols::recovery::{MasterEvent, NO_ROOM, PartName, RecoveryMaster, RecoveryProgress};
+use protocols::recovery::{
+    NO_ROOM, PartName, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,
+};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -272,7 +274,11 @@ impl Machines {
         // A partition of this range with an older epoch was handed back, or reassigned.
         if others.iter().all(|other| *other < epoch) {
             for other in others {
-                self.drive_recovery(other, MasterEvent::Decided { is_ours: false }, context);
+                self.drive_recovery(
+                    other,
+                    RecoveryMasterEvent::Decided { is_ours: false },
+                    context,
+                );
             }
             let now = context.now;
             let new = || {
@@ -284,7 +290,7 @@ impl Machines {
             }
             self.recoveries.entry(epoch).or_insert_with(new);
             self.note_deaths(epoch, context);
-            self.drive_recovery(epoch, MasterEvent::Part(part), context);
+            self.drive_recovery(epoch, RecoveryMasterEvent::Part(part), context);
             if let Some(side) = self.recoveries.get_mut(&epoch) {
                 side.extent.set_log(side.machine.log_bytes());
             }
@@ -303,7 +309,7 @@ impl Machines {
                 if let Some(side) = self.recoveries.get_mut(&epoch).filter(|_| is_ours) {
                     side.note_served(context.now);
                 }
-                let event = MasterEvent::Decided { is_ours };
+                let event = RecoveryMasterEvent::Decided { is_ours };
                 self.drive_recovery(epoch, event, context);
             }
         }
@@ -314,7 +320,7 @@ impl Machines {
         let dead = context.node.dead().into_iter();
         let died: Vec<ServerId> = dead.filter(|id| side.dead.insert(*id)).collect();
         for backup in died {
-            self.drive_recovery(epoch, MasterEvent::Died { backup }, context);
+            self.drive_recovery(epoch, RecoveryMasterEvent::Died { backup }, context);
         }
     }
 
@@ -327,12 +333,16 @@ impl Machines {
     ) {
         let side = self.recoveries.get(&epoch);
         if side.is_some_and(|side| side.machine.name().range == range) {
-            self.drive_recovery(epoch, MasterEvent::Kept, context);
+            self.drive_recovery(epoch, RecoveryMasterEvent::Kept, context);
         }
     }
 
     /// Passes an event to all recovery masters.
-    pub(super) fn tell_recoveries(&mut self, event: &MasterEvent, context: &mut Context<'_>) {
+    pub(super) fn tell_recoveries(
+        &mut self,
+        event: &RecoveryMasterEvent,
+        context: &mut Context<'_>,
+    ) {
         let epochs: Vec<OwnershipEpoch> = self.recoveries.keys().copied().collect();
         for epoch in epochs {
             self.drive_recovery(epoch, event.clone(), context);
@@ -343,14 +353,19 @@ impl Machines {
     pub(super) fn drive_recovery(
         &mut self,
         epoch: OwnershipEpoch,
-        event: MasterEvent,
+        event: RecoveryMasterEvent,
         context: &mut Context<'_>,
     ) {
         self.drive_part(epoch, event, context);
         self.begin_in_turn(context);
     }
 
-    fn drive_part(&mut self, epoch: OwnershipEpoch, event: MasterEvent, context: &mut Context<'_>) {
+    fn drive_part(
+        &mut self,
+        epoch: OwnershipEpoch,
+        event: RecoveryMasterEvent,
+        context: &mut Context<'_>,
+    ) {
         let Some(side) = self.recoveries.get_mut(&epoch) else { return };
         let mut effects = Outbox::new();
         side.machine.handle(context.now, event, &mut effects);
@@ -374,7 +389,7 @@ impl Machines {
             let Some(side) = self.recoveries.get_mut(&epoch) else { continue };
             side.is_queued = false;
             if let Err(reason) = side.begin(context) {
-                self.drive_part(epoch, MasterEvent::Begun(Err(reason)), context);
+                self.drive_part(epoch, RecoveryMasterEvent::Begun(Err(reason)), context);
             } else {
                 replayed += 1;
             }
@@ -408,7 +423,7 @@ impl Machines {
             }
             false => Some(side.keep(payload)),
         };
-        self.drive_recovery(epoch, MasterEvent::Replied { from, reply, payload }, context);
+        self.drive_recovery(epoch, RecoveryMasterEvent::Replied { from, reply, payload }, context);
     }
 
     /// Does this reactor's share of awaited work, and resumes masters that need not wait any
@@ -434,27 +449,27 @@ impl Machines {
         let is_due = |side: &RecoverySide| side.machine.next_deadline().is_some_and(|at| at <= now);
         let due = self.recoveries.iter().filter(|(_, side)| is_due(side));
         for epoch in due.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
-            self.drive_recovery(epoch, MasterEvent::Tick, context);
+            self.drive_recovery(epoch, RecoveryMasterEvent::Tick, context);
         }
     }
 }
 
 impl RecoverySide {
     /// Does this reactor's share of the work that the partition waits for. Returns its results.
-    fn poll(&mut self, context: &mut Context<'_>) -> Vec<MasterEvent> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Vec<RecoveryMasterEvent> {
         let store = context.node.store();
         let range = self.machine.name().range;
         match self.waits.take() {
             Some(Wait::Begin(grace, mut voided)) => {
                 if store.is_over(&grace) && voided.drop_some(context.worker, range) {
-                    return vec![MasterEvent::Begun(Ok(()))];
+                    return vec![RecoveryMasterEvent::Begun(Ok(()))];
                 }
                 self.waits = Some(Wait::Begin(grace, voided));
             }
             Some(Wait::Secure(dependency)) => {
                 let is_hasty = planted::is(Bug::FreedBeforeCommit);
                 if is_hasty || store.log().is_acknowledged(&dependency) {
-                    return vec![MasterEvent::Secured];
+                    return vec![RecoveryMasterEvent::Secured];
                 }
                 self.waits = Some(Wait::Secure(dependency));
             }

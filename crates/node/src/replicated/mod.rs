@@ -41,7 +41,7 @@ use backup::BackupSide;
 use chain::ReplicatedManifest;
 use own_disk::OwnDiskState;
 use planted::Bug;
-use protocols::recovery::MasterEvent;
+use protocols::recovery::RecoveryMasterEvent;
 use protocols::replication::timing::LEASE;
 use protocols::replication::{
     BackupCandidate, Misplaced, Rack, ReplicatorEvent, ReplicatorSettings,
@@ -493,7 +493,7 @@ impl Engine {
 
     /// Handles the end of a connection to a server. Messages sent on it may be lost.
     pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
-        let event = MasterEvent::ConnectionLost { backup: to };
+        let event = RecoveryMasterEvent::ConnectionLost { backup: to };
         self.change_machines(now, |it, context| it.tell_recoveries(&event, context));
         let event = ReplicatorEvent::ConnectionLost { backup: to };
         self.with_log_master(now, |master, context| master.drive_all(&event, context));

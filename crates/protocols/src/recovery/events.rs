@@ -46,10 +46,11 @@ pub enum ReplayFailure {
 
 /// An event at a recovery master.
 #[derive(Clone, Debug, PartialEq)]
-pub enum MasterEvent {
+pub enum RecoveryMasterEvent {
     /// The coordinator sent the part and some segments of a list.
     Part(Box<RecoveryPart>),
-    /// The result of [`MasterEffect::Begin`]: a reason if the part cannot be recovered here.
+    /// The result of [`RecoveryMasterEffect::Begin`]: a reason if the part cannot be recovered
+    /// here.
     Begun(Result<(), String>),
     /// A backup answered a read.
     Replied {
@@ -60,19 +61,20 @@ pub enum MasterEvent {
         /// The entries; `None` if there are none.
         payload: Option<Ticket>,
     },
-    /// A [`MasterEffect::Replay`] is complete.
+    /// A [`RecoveryMasterEffect::Replay`] is complete.
     Replayed {
         /// The ticket from the effect.
         ticket: Ticket,
     },
-    /// A [`MasterEffect::Replay`] failed. Some entries of the payload may have been replayed.
+    /// A [`RecoveryMasterEffect::Replay`] failed. Some entries of the payload may have been
+    /// replayed.
     ReplayFailed {
         /// The ticket from the effect.
         ticket: Ticket,
         /// The reason.
         why: ReplayFailure,
     },
-    /// A [`MasterEffect::Secure`] is complete.
+    /// A [`RecoveryMasterEffect::Secure`] is complete.
     Secured,
     /// The connection to a backup broke: reads that it has not answered may be lost.
     ConnectionLost {
@@ -97,8 +99,8 @@ pub enum MasterEvent {
 
 /// An action that a recovery master asks its driver to take; the driver applies actions in order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum MasterEffect {
-    /// Publishes the tablet as *recovering* and reports [`MasterEvent::Begun`]. The driver
+pub enum RecoveryMasterEffect {
+    /// Publishes the tablet as *recovering* and reports [`RecoveryMasterEvent::Begun`]. The driver
     /// refuses if memory is short, or if it holds entries of the range that the part does not
     /// include ([`RecoveryPart::keeps`]).
     Begin,
@@ -109,8 +111,8 @@ pub enum MasterEffect {
         /// The read.
         read: RecoveryRead,
     },
-    /// Replays a payload, then reports [`MasterEvent::Replayed`] or
-    /// [`MasterEvent::ReplayFailed`]. Independent work for any reactor, in any order.
+    /// Replays a payload, then reports [`RecoveryMasterEvent::Replayed`] or
+    /// [`RecoveryMasterEvent::ReplayFailed`]. Independent work for any reactor, in any order.
     Replay {
         /// The payload.
         ticket: Ticket,
@@ -124,9 +126,9 @@ pub enum MasterEffect {
         /// The payload.
         ticket: Ticket,
     },
-    /// Raises the version counter to `version`, and reports [`MasterEvent::Secured`] when backups
-    /// have acknowledged everything written. Nothing more will be replayed. The part is served as
-    /// soon as the map shows this server as its owner, which may be earlier.
+    /// Raises the version counter to `version`, and reports [`RecoveryMasterEvent::Secured`] when
+    /// backups have acknowledged everything written. Nothing more will be replayed. The part is
+    /// served as soon as the map shows this server as its owner, which may be earlier.
     Secure {
         /// Upper bound of the versions in the dead server's log.
         version: Version,
@@ -148,10 +150,10 @@ impl fmt::Display for ReplayFailure {
     }
 }
 
-impl fmt::Display for MasterEvent {
+impl fmt::Display for RecoveryMasterEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MasterEvent::Part(part) => {
+            RecoveryMasterEvent::Part(part) => {
                 let (here, total) = (part.segments.len(), part.segments_total);
                 match PartName::of(part) {
                     Some(name) => write!(f, "{name}: ")?,
@@ -159,9 +161,9 @@ impl fmt::Display for MasterEvent {
                 }
                 write!(f, "list {}, {here} of {total} segments", part.list)
             }
-            MasterEvent::Begun(Ok(())) => f.write_str("begun"),
-            MasterEvent::Begun(Err(reason)) => write!(f, "cannot begin: {reason}"),
-            MasterEvent::Replied { from, reply, payload } => {
+            RecoveryMasterEvent::Begun(Ok(())) => f.write_str("begun"),
+            RecoveryMasterEvent::Begun(Err(reason)) => write!(f, "cannot begin: {reason}"),
+            RecoveryMasterEvent::Replied { from, reply, payload } => {
                 write!(f, "{from}: {} from {}", reply.replica.segment, reply.from)?;
                 match reply.next {
                     RecoveryNext::From(next) => write!(f, " to {next}")?,
@@ -170,37 +172,41 @@ impl fmt::Display for MasterEvent {
                 }
                 payload.map_or(Ok(()), |ticket| write!(f, " {ticket}"))
             }
-            MasterEvent::Replayed { ticket } => write!(f, "replayed {ticket}"),
-            MasterEvent::ReplayFailed { ticket, why } => {
+            RecoveryMasterEvent::Replayed { ticket } => write!(f, "replayed {ticket}"),
+            RecoveryMasterEvent::ReplayFailed { ticket, why } => {
                 write!(f, "{ticket} is not replayed: {why}")
             }
-            MasterEvent::Secured => f.write_str("secured"),
-            MasterEvent::Kept => f.write_str("the part is safe for the coordinator"),
-            MasterEvent::ConnectionLost { backup } => write!(f, "connection to {backup} lost"),
-            MasterEvent::Died { backup } => write!(f, "{backup} is dead"),
-            MasterEvent::Decided { is_ours: true } => f.write_str("the part is ours"),
-            MasterEvent::Decided { is_ours: false } => f.write_str("the part is not ours"),
-            MasterEvent::Tick => f.write_str("tick"),
+            RecoveryMasterEvent::Secured => f.write_str("secured"),
+            RecoveryMasterEvent::Kept => f.write_str("the part is safe for the coordinator"),
+            RecoveryMasterEvent::ConnectionLost { backup } => {
+                write!(f, "connection to {backup} lost")
+            }
+            RecoveryMasterEvent::Died { backup } => write!(f, "{backup} is dead"),
+            RecoveryMasterEvent::Decided { is_ours: true } => f.write_str("the part is ours"),
+            RecoveryMasterEvent::Decided { is_ours: false } => f.write_str("the part is not ours"),
+            RecoveryMasterEvent::Tick => f.write_str("tick"),
         }
     }
 }
 
-impl fmt::Display for MasterEffect {
+impl fmt::Display for RecoveryMasterEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MasterEffect::Begin => f.write_str("begin"),
-            MasterEffect::Read { backup, read } => {
+            RecoveryMasterEffect::Begin => f.write_str("begin"),
+            RecoveryMasterEffect::Read { backup, read } => {
                 write!(f, "read {} from {} at {backup}", read.replica.segment, read.from)
             }
-            MasterEffect::Replay { ticket, is_settled: true } => write!(f, "replay {ticket}"),
-            MasterEffect::Replay { ticket, is_settled: false } => {
+            RecoveryMasterEffect::Replay { ticket, is_settled: true } => {
+                write!(f, "replay {ticket}")
+            }
+            RecoveryMasterEffect::Replay { ticket, is_settled: false } => {
                 write!(f, "replay and keep {ticket}")
             }
-            MasterEffect::Discard { ticket } => write!(f, "discard {ticket}"),
-            MasterEffect::Secure { version } => write!(f, "secure, {version}"),
-            MasterEffect::Tell(message) => write!(f, "tell {}", to_coordinator(message)),
-            MasterEffect::Finish => f.write_str("finish"),
-            MasterEffect::Abandon => f.write_str("abandon"),
+            RecoveryMasterEffect::Discard { ticket } => write!(f, "discard {ticket}"),
+            RecoveryMasterEffect::Secure { version } => write!(f, "secure, {version}"),
+            RecoveryMasterEffect::Tell(message) => write!(f, "tell {}", to_coordinator(message)),
+            RecoveryMasterEffect::Finish => f.write_str("finish"),
+            RecoveryMasterEffect::Abandon => f.write_str("abandon"),
         }
     }
 }

@@ -8,10 +8,10 @@
 //! continue it reports the reason and discards the part once no replay is running.
 //!
 //! **Invariant:** a part is reported as replayed only when every segment of it is.
-//! **Invariant:** after [`MasterEffect::Secure`] nothing is read or replayed. A later list contains
-//! segments that were missing when the part was handed out and that an operator gave up.
+//! **Invariant:** after [`RecoveryMasterEffect::Secure`] nothing is read or replayed. A later list
+//! contains segments that were missing when the part was handed out and that an operator gave up.
 
-use super::events::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
+use super::events::{NO_ROOM, PartName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure};
 use super::segments::SegmentReader;
 use super::timing::TELL_AGAIN;
 use crate::{Outbox, Ticket};
@@ -28,11 +28,11 @@ pub struct RecoveryMaster {
     segments: SegmentReader,
     /// Set if the part may be served before it is replicated.
     is_simple: bool,
-    state: MasterState,
+    state: RecoveryMasterState,
 }
 
 #[derive(Debug)]
-enum MasterState {
+enum RecoveryMasterState {
     /// The master has received nothing about the part.
     Unknown,
     /// The tablet is being created.
@@ -82,7 +82,7 @@ impl RecoveryMaster {
     /// Creates the master of a part of which only the name is known.
     pub fn new(name: PartName) -> RecoveryMaster {
         let segments = SegmentReader::new(name.range);
-        RecoveryMaster { name, segments, is_simple: false, state: MasterState::Unknown }
+        RecoveryMaster { name, segments, is_simple: false, state: RecoveryMasterState::Unknown }
     }
 
     /// Returns the name of the part.
@@ -103,70 +103,85 @@ impl RecoveryMaster {
 
     /// Returns whether no work and no report is left.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, MasterState::Finished | MasterState::Ended { refusal: None })
+        matches!(
+            self.state,
+            RecoveryMasterState::Finished | RecoveryMasterState::Ended { refusal: None }
+        )
     }
 
     /// Processes one event and appends the resulting effects to `out`.
-    pub fn handle(&mut self, now: Instant, event: MasterEvent, out: &mut Outbox<MasterEffect>) {
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        event: RecoveryMasterEvent,
+        out: &mut Outbox<RecoveryMasterEffect>,
+    ) {
         let (was_over, had_replayed) = (self.is_over(), self.has_replayed());
         match event {
-            MasterEvent::Part(part) => self.part(&part, out),
-            MasterEvent::Begun(result) => self.begun(now, result),
-            MasterEvent::Replied { from, reply, payload } => {
+            RecoveryMasterEvent::Part(part) => self.part(&part, out),
+            RecoveryMasterEvent::Begun(result) => self.begun(now, result),
+            RecoveryMasterEvent::Replied { from, reply, payload } => {
                 self.replied(from, &reply, payload, out);
             }
-            MasterEvent::Replayed { ticket } => self.replayed(ticket, out),
-            MasterEvent::ReplayFailed { ticket, why } => self.not_replayed(now, ticket, why, out),
-            MasterEvent::Secured => {
-                if let MasterState::Replayed(replayed) = &mut self.state {
+            RecoveryMasterEvent::Replayed { ticket } => self.replayed(ticket, out),
+            RecoveryMasterEvent::ReplayFailed { ticket, why } => {
+                self.not_replayed(now, ticket, why, out)
+            }
+            RecoveryMasterEvent::Secured => {
+                if let RecoveryMasterState::Replayed(replayed) = &mut self.state {
                     replayed.is_safe = true;
                     replayed.report_at = now;
                 }
             }
-            MasterEvent::Kept => {
-                if let MasterState::Replayed(replayed) = &mut self.state {
+            RecoveryMasterEvent::Kept => {
+                if let RecoveryMasterState::Replayed(replayed) = &mut self.state {
                     replayed.is_kept = replayed.is_safe;
                 }
             }
-            MasterEvent::ConnectionLost { backup } => self.segments.connection_lost(now, backup),
-            MasterEvent::Died { backup } => self.segments.died(backup),
-            MasterEvent::Decided { is_ours } => self.decided(is_ours, out),
-            MasterEvent::Tick => {}
+            RecoveryMasterEvent::ConnectionLost { backup } => {
+                self.segments.connection_lost(now, backup)
+            }
+            RecoveryMasterEvent::Died { backup } => self.segments.died(backup),
+            RecoveryMasterEvent::Decided { is_ours } => self.decided(is_ours, out),
+            RecoveryMasterEvent::Tick => {}
         }
         self.reconcile(now, out);
         assert!(!was_over || self.is_over(), "a part that is over begins again: {self}");
         assert!(
-            !had_replayed || !matches!(self.state, MasterState::Reading),
+            !had_replayed || !matches!(self.state, RecoveryMasterState::Reading),
             "a part is read after its replay: {self}"
         );
         self.check();
     }
 
-    /// Returns when [`MasterEvent::Tick`] is due, if no other event comes first.
+    /// Returns when [`RecoveryMasterEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            MasterState::Reading => self.segments.next_deadline(),
-            MasterState::Replayed(replayed) => {
+            RecoveryMasterState::Reading => self.segments.next_deadline(),
+            RecoveryMasterState::Replayed(replayed) => {
                 self.pending_report(replayed).map(|_| replayed.report_at)
             }
-            MasterState::Ending { refusal, .. } | MasterState::Ended { refusal } => {
+            RecoveryMasterState::Ending { refusal, .. }
+            | RecoveryMasterState::Ended { refusal } => {
                 refusal.as_ref().map(|refusal| refusal.report_at)
             }
-            MasterState::Unknown | MasterState::Beginning | MasterState::Finished => None,
+            RecoveryMasterState::Unknown
+            | RecoveryMasterState::Beginning
+            | RecoveryMasterState::Finished => None,
         }
     }
 }
 
 impl RecoveryMaster {
     fn has_replayed(&self) -> bool {
-        matches!(self.state, MasterState::Replayed(_) | MasterState::Finished)
+        matches!(self.state, RecoveryMasterState::Replayed(_) | RecoveryMasterState::Finished)
     }
 
     /// Checks the invariants of the state.
     fn check(&self) {
         self.segments.check();
         match &self.state {
-            MasterState::Replayed(part) => {
+            RecoveryMasterState::Replayed(part) => {
                 assert!(self.segments.is_read(), "a segment of the part is not replayed: {self}");
                 assert!(
                     !part.is_ours || part.is_safe || self.is_simple,
@@ -174,48 +189,50 @@ impl RecoveryMaster {
                 );
                 assert!(!part.is_ours || !part.is_kept, "a finished part is not over: {self}");
             }
-            MasterState::Finished => {
+            RecoveryMasterState::Finished => {
                 assert!(self.segments.is_read(), "a segment of the part is not replayed: {self}");
             }
-            MasterState::Ending { replays, .. } => {
+            RecoveryMasterState::Ending { replays, .. } => {
                 assert!(!replays.is_empty(), "a part without replays is not discarded: {self}");
             }
-            MasterState::Unknown
-            | MasterState::Beginning
-            | MasterState::Reading
-            | MasterState::Ended { .. } => {}
+            RecoveryMasterState::Unknown
+            | RecoveryMasterState::Beginning
+            | RecoveryMasterState::Reading
+            | RecoveryMasterState::Ended { .. } => {}
         }
     }
 
-    fn part(&mut self, part: &RecoveryPart, out: &mut Outbox<MasterEffect>) {
+    fn part(&mut self, part: &RecoveryPart, out: &mut Outbox<RecoveryMasterEffect>) {
         if PartName::of(part) != Some(self.name) {
             return;
         }
         match self.state {
-            MasterState::Unknown => {
+            RecoveryMasterState::Unknown => {
                 self.is_simple = part.logs.len() == 1 && !part.keeps;
                 self.segments.add_list(part);
-                self.state = MasterState::Beginning;
-                out.push(MasterEffect::Begin);
+                self.state = RecoveryMasterState::Beginning;
+                out.push(RecoveryMasterEffect::Begin);
             }
-            MasterState::Beginning | MasterState::Reading => self.segments.add_list(part),
-            MasterState::Replayed(_)
-            | MasterState::Finished
-            | MasterState::Ending { .. }
-            | MasterState::Ended { .. } => {}
+            RecoveryMasterState::Beginning | RecoveryMasterState::Reading => {
+                self.segments.add_list(part)
+            }
+            RecoveryMasterState::Replayed(_)
+            | RecoveryMasterState::Finished
+            | RecoveryMasterState::Ending { .. }
+            | RecoveryMasterState::Ended { .. } => {}
         }
     }
 
     fn begun(&mut self, now: Instant, result: Result<(), String>) {
-        if !matches!(self.state, MasterState::Beginning) {
+        if !matches!(self.state, RecoveryMasterState::Beginning) {
             return;
         }
         self.state = match result {
-            Ok(()) => MasterState::Reading,
+            Ok(()) => RecoveryMasterState::Reading,
             // There is no tablet to discard.
-            Err(reason) => {
-                MasterState::Ended { refusal: Some(RefusalReport { reason, report_at: now }) }
-            }
+            Err(reason) => RecoveryMasterState::Ended {
+                refusal: Some(RefusalReport { reason, report_at: now }),
+            },
         };
     }
 
@@ -224,16 +241,16 @@ impl RecoveryMaster {
         from: ServerId,
         reply: &RecoveryReply,
         payload: Option<Ticket>,
-        out: &mut Outbox<MasterEffect>,
+        out: &mut Outbox<RecoveryMasterEffect>,
     ) {
-        let is_reading = matches!(self.state, MasterState::Reading);
+        let is_reading = matches!(self.state, RecoveryMasterState::Reading);
         let is_taken = is_reading && self.segments.replied(from, reply, payload, out);
         if let (false, Some(ticket)) = (is_taken, payload) {
-            out.push(MasterEffect::Discard { ticket });
+            out.push(RecoveryMasterEffect::Discard { ticket });
         }
     }
 
-    fn replayed(&mut self, ticket: Ticket, out: &mut Outbox<MasterEffect>) {
+    fn replayed(&mut self, ticket: Ticket, out: &mut Outbox<RecoveryMasterEffect>) {
         self.segments.replayed(ticket);
         self.replay_over(ticket, out);
     }
@@ -243,9 +260,9 @@ impl RecoveryMaster {
         now: Instant,
         ticket: Ticket,
         why: ReplayFailure,
-        out: &mut Outbox<MasterEffect>,
+        out: &mut Outbox<RecoveryMasterEffect>,
     ) {
-        out.push(MasterEffect::Discard { ticket });
+        out.push(RecoveryMasterEffect::Discard { ticket });
         self.segments.damaged(ticket);
         self.replay_over(ticket, out);
         match why {
@@ -256,8 +273,8 @@ impl RecoveryMaster {
     }
 
     /// Records the end of a replay: a part is discarded only when no replay is running.
-    fn replay_over(&mut self, ticket: Ticket, out: &mut Outbox<MasterEffect>) {
-        if let MasterState::Ending { replays, .. } = &mut self.state {
+    fn replay_over(&mut self, ticket: Ticket, out: &mut Outbox<RecoveryMasterEffect>) {
+        if let RecoveryMasterState::Ending { replays, .. } = &mut self.state {
             replays.remove(&ticket);
             self.abandon(out);
         }
@@ -265,53 +282,61 @@ impl RecoveryMaster {
 
     /// Ends the attempt with a reason for the coordinator.
     fn refuse(&mut self, now: Instant, reason: String) {
-        if let MasterState::Reading = self.state {
+        if let RecoveryMasterState::Reading = self.state {
             let refusal = Some(RefusalReport { reason, report_at: now });
-            self.state = MasterState::Ending { replays: self.segments.replays(), refusal };
+            self.state = RecoveryMasterState::Ending { replays: self.segments.replays(), refusal };
         }
     }
 
-    fn decided(&mut self, is_ours: bool, out: &mut Outbox<MasterEffect>) {
+    fn decided(&mut self, is_ours: bool, out: &mut Outbox<RecoveryMasterEffect>) {
         match &mut self.state {
-            MasterState::Replayed(replayed) if is_ours => {
+            RecoveryMasterState::Replayed(replayed) if is_ours => {
                 replayed.is_ours = replayed.is_safe || self.is_simple;
             }
             // The part has moved on to another server, which the coordinator allows only after it
             // knows that the part is replicated.
-            MasterState::Replayed(replayed) if replayed.is_ours => replayed.is_kept = true,
+            RecoveryMasterState::Replayed(replayed) if replayed.is_ours => replayed.is_kept = true,
             // The coordinator cannot assign the part before this master has reported it as
             // replayed.
-            MasterState::Unknown | MasterState::Beginning | MasterState::Reading if is_ours => {}
-            MasterState::Unknown => self.state = MasterState::Ended { refusal: None },
-            MasterState::Beginning | MasterState::Reading | MasterState::Replayed(_) => {
+            RecoveryMasterState::Unknown
+            | RecoveryMasterState::Beginning
+            | RecoveryMasterState::Reading
+                if is_ours => {}
+            RecoveryMasterState::Unknown => {
+                self.state = RecoveryMasterState::Ended { refusal: None }
+            }
+            RecoveryMasterState::Beginning
+            | RecoveryMasterState::Reading
+            | RecoveryMasterState::Replayed(_) => {
                 self.state =
-                    MasterState::Ending { replays: self.segments.replays(), refusal: None };
+                    RecoveryMasterState::Ending { replays: self.segments.replays(), refusal: None };
                 self.abandon(out);
             }
-            MasterState::Ending { refusal, .. } | MasterState::Ended { refusal } => *refusal = None,
-            MasterState::Finished => {}
+            RecoveryMasterState::Ending { refusal, .. }
+            | RecoveryMasterState::Ended { refusal } => *refusal = None,
+            RecoveryMasterState::Finished => {}
         }
     }
 
-    fn abandon(&mut self, out: &mut Outbox<MasterEffect>) {
-        if let MasterState::Ending { replays, refusal } = &mut self.state
+    fn abandon(&mut self, out: &mut Outbox<RecoveryMasterEffect>) {
+        if let RecoveryMasterState::Ending { replays, refusal } = &mut self.state
             && replays.is_empty()
         {
-            out.push(MasterEffect::Abandon);
-            self.state = MasterState::Ended { refusal: refusal.take() };
+            out.push(RecoveryMasterEffect::Abandon);
+            self.state = RecoveryMasterState::Ended { refusal: refusal.take() };
         }
     }
 
     /// Takes the steps that are due.
-    fn reconcile(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
-        if let MasterState::Reading = self.state {
+    fn reconcile(&mut self, now: Instant, out: &mut Outbox<RecoveryMasterEffect>) {
+        if let RecoveryMasterState::Reading = self.state {
             self.segments.reconcile(now, out);
             if let Some(complaint) = self.segments.complaint() {
                 self.refuse(now, complaint);
             } else if self.segments.is_read() {
-                out.push(MasterEffect::Secure { version: self.segments.version() });
+                out.push(RecoveryMasterEffect::Secure { version: self.segments.version() });
                 let (is_ours, is_safe, is_kept) = (false, false, false);
-                self.state = MasterState::Replayed(ReplayedPart {
+                self.state = RecoveryMasterState::Replayed(ReplayedPart {
                     is_ours,
                     is_safe,
                     is_kept,
@@ -319,10 +344,12 @@ impl RecoveryMaster {
                 });
             }
         }
-        if let MasterState::Replayed(ReplayedPart { is_ours: true, is_kept: true, .. }) = self.state
+        if let RecoveryMasterState::Replayed(ReplayedPart {
+            is_ours: true, is_kept: true, ..
+        }) = self.state
         {
-            out.push(MasterEffect::Finish);
-            self.state = MasterState::Finished;
+            out.push(RecoveryMasterEffect::Finish);
+            self.state = RecoveryMasterState::Finished;
         }
         self.abandon(out);
         self.report(now, out);
@@ -343,33 +370,35 @@ impl RecoveryMaster {
         }
     }
 
-    fn report(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
+    fn report(&mut self, now: Instant, out: &mut Outbox<RecoveryMasterEffect>) {
         let PartName { dead, range, epoch } = self.name;
-        if let MasterState::Replayed(replayed) = self.state
+        if let RecoveryMasterState::Replayed(replayed) = self.state
             && replayed.report_at <= now
             && let Some(message) = self.pending_report(&replayed)
         {
-            out.push(MasterEffect::Tell(message));
-            self.state =
-                MasterState::Replayed(ReplayedPart { report_at: now + TELL_AGAIN, ..replayed });
+            out.push(RecoveryMasterEffect::Tell(message));
+            self.state = RecoveryMasterState::Replayed(ReplayedPart {
+                report_at: now + TELL_AGAIN,
+                ..replayed
+            });
         }
         match &mut self.state {
-            MasterState::Ending { refusal: Some(refusal), .. }
-            | MasterState::Ended { refusal: Some(refusal) }
+            RecoveryMasterState::Ending { refusal: Some(refusal), .. }
+            | RecoveryMasterState::Ended { refusal: Some(refusal) }
                 if refusal.report_at <= now =>
             {
                 refusal.report_at = now + TELL_AGAIN;
                 let reason = refusal.reason.clone();
                 let message = ToCoordinator::NotRecovered { dead, range, epoch, reason };
-                out.push(MasterEffect::Tell(message));
+                out.push(RecoveryMasterEffect::Tell(message));
             }
-            MasterState::Unknown
-            | MasterState::Beginning
-            | MasterState::Reading
-            | MasterState::Replayed(_)
-            | MasterState::Finished
-            | MasterState::Ending { .. }
-            | MasterState::Ended { .. } => {}
+            RecoveryMasterState::Unknown
+            | RecoveryMasterState::Beginning
+            | RecoveryMasterState::Reading
+            | RecoveryMasterState::Replayed(_)
+            | RecoveryMasterState::Finished
+            | RecoveryMasterState::Ending { .. }
+            | RecoveryMasterState::Ended { .. } => {}
         }
     }
 }
@@ -378,25 +407,26 @@ impl fmt::Display for RecoveryMaster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.name)?;
         match &self.state {
-            MasterState::Unknown => f.write_str("unknown"),
-            MasterState::Beginning => f.write_str("beginning"),
-            MasterState::Reading => {
+            RecoveryMasterState::Unknown => f.write_str("unknown"),
+            RecoveryMasterState::Beginning => f.write_str("beginning"),
+            RecoveryMasterState::Reading => {
                 let RecoveryProgress { segments_read, segments_total } = self.progress();
                 write!(f, "{segments_read} of {segments_total} segments read")
             }
-            MasterState::Replayed(ReplayedPart { is_safe: true, .. }) => f.write_str("recovered"),
-            MasterState::Replayed(ReplayedPart { is_ours: true, .. }) => {
+            RecoveryMasterState::Replayed(ReplayedPart { is_safe: true, .. }) => {
+                f.write_str("recovered")
+            }
+            RecoveryMasterState::Replayed(ReplayedPart { is_ours: true, .. }) => {
                 f.write_str("ours, securing")
             }
-            MasterState::Replayed(_) => f.write_str("replayed, securing"),
-            MasterState::Finished => f.write_str("ours"),
-            MasterState::Ending { refusal: Some(refusal), .. }
-            | MasterState::Ended { refusal: Some(refusal) } => {
+            RecoveryMasterState::Replayed(_) => f.write_str("replayed, securing"),
+            RecoveryMasterState::Finished => f.write_str("ours"),
+            RecoveryMasterState::Ending { refusal: Some(refusal), .. }
+            | RecoveryMasterState::Ended { refusal: Some(refusal) } => {
                 write!(f, "handed back, {}", refusal.reason)
             }
-            MasterState::Ending { refusal: None, .. } | MasterState::Ended { refusal: None } => {
-                f.write_str("not ours")
-            }
+            RecoveryMasterState::Ending { refusal: None, .. }
+            | RecoveryMasterState::Ended { refusal: None } => f.write_str("not ours"),
         }
     }
 }
@@ -411,7 +441,7 @@ mod tests {
     fn a_part_is_replayed_when_each_of_its_segments_is() {
         let (dead, range, epoch) = (ServerId(1), HashRange::ALL, OwnershipEpoch(1));
         let mut master = RecoveryMaster::new(PartName { dead, range, epoch });
-        master.state = MasterState::Finished;
-        master.handle(Instant(0), MasterEvent::Tick, &mut Outbox::new());
+        master.state = RecoveryMasterState::Finished;
+        master.handle(Instant(0), RecoveryMasterEvent::Tick, &mut Outbox::new());
     }
 }

@@ -26,5 +26,5 @@ mod places;
 mod segments;
 pub mod timing;
 
-pub use events::{MasterEffect, MasterEvent, NO_ROOM, PartName, ReplayFailure};
+pub use events::{NO_ROOM, PartName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure};
 pub use master::{RecoveryMaster, RecoveryProgress};

@@ -8,7 +8,7 @@
 //! A backup that does not answer is *silent* until it does. Its segments are read elsewhere. For
 //! segments that no other backup has, the silent backup is asked for one segment at a time.
 
-use super::events::MasterEffect;
+use super::events::RecoveryMasterEffect;
 use super::places::{Absences, Flaw, ListedSegment, LogSegment, ReadStage, ReplicaLocation};
 use super::timing::{
     AHEAD_MAX, BROKEN_AGAIN, FETCHES_FROM_ONE_MAX, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX,
@@ -228,7 +228,7 @@ impl SegmentReader {
         from: ServerId,
         reply: &RecoveryReply,
         payload: Option<Ticket>,
-        out: &mut Outbox<MasterEffect>,
+        out: &mut Outbox<RecoveryMasterEffect>,
     ) -> bool {
         self.silent.remove(&from);
         let ReplicaId { log, segment, epoch } = reply.replica;
@@ -266,7 +266,7 @@ impl SegmentReader {
             let before = self.replays.insert(ticket, replay);
             assert!(before.is_none(), "payload {ticket} is replayed twice");
             let is_settled = fetch.unsettled.is_none() || planted::is(Bug::UnsettledShown);
-            out.push(MasterEffect::Replay { ticket, is_settled });
+            out.push(RecoveryMasterEffect::Replay { ticket, is_settled });
         }
         self.finish(id);
         true
@@ -324,7 +324,7 @@ impl SegmentReader {
     }
 
     /// Handles overdue reads, starts fetches and sends the reads that are due.
-    pub(super) fn reconcile(&mut self, now: Instant, out: &mut Outbox<MasterEffect>) {
+    pub(super) fn reconcile(&mut self, now: Instant, out: &mut Outbox<RecoveryMasterEffect>) {
         let is_due =
             |fetch: &Fetch| matches!(fetch.bulk, ReadCursor::Asked { again, .. } if again <= now);
         let due = self.fetches.iter().filter(|(_, fetch)| is_due(fetch));
@@ -352,7 +352,7 @@ impl SegmentReader {
                 let ReplicaLocation { backup, epoch } = fetch.at;
                 let replica = ReplicaId { log: id.log, segment: id.segment, epoch };
                 let read = RecoveryRead { replica, range: self.range, from };
-                out.push(MasterEffect::Read { backup, read });
+                out.push(RecoveryMasterEffect::Read { backup, read });
             }
         }
     }

@@ -5,7 +5,9 @@
 use super::backups::{Backups, Entries, Replica, part};
 use fastrand::Rng;
 use protocols::recovery::timing::{FETCHES_MAX, REPLAYS_MAX};
-use protocols::recovery::{MasterEffect, MasterEvent, PartName, RecoveryMaster, ReplayFailure};
+use protocols::recovery::{
+    PartName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -225,7 +227,7 @@ impl World {
                 let (_, happening) = self.events.pop_first().expect("just seen");
                 self.happen(happening);
             } else {
-                self.tell(MasterEvent::Tick);
+                self.tell(RecoveryMasterEvent::Tick);
             }
         }
         self.now = end;
@@ -257,13 +259,13 @@ impl World {
             }
             Happening::Reply(from, reply, entries) => {
                 let payload = entries.map(|entries| self.keep(entries));
-                self.tell(MasterEvent::Replied { from, reply, payload });
+                self.tell(RecoveryMasterEvent::Replied { from, reply, payload });
             }
-            Happening::Part(part) => self.tell(MasterEvent::Part(part)),
+            Happening::Part(part) => self.tell(RecoveryMasterEvent::Part(part)),
             Happening::Replay(ticket) => self.replay(ticket),
             Happening::Secured => {
                 self.is_safe = true;
-                self.tell(MasterEvent::Secured);
+                self.tell(RecoveryMasterEvent::Secured);
             }
             Happening::Demand => self.demand(),
             Happening::Told(message) => self.told(&message),
@@ -290,7 +292,7 @@ impl World {
                 true => ReplayFailure::OutOfMemory,
                 false => ReplayFailure::Corrupt,
             };
-            return self.tell(MasterEvent::ReplayFailed { ticket, why });
+            return self.tell(RecoveryMasterEvent::ReplayFailed { ticket, why });
         }
         let kept = self.kept.entry(segment).or_default();
         if is_settled {
@@ -303,10 +305,10 @@ impl World {
         }
         self.payloads.remove(&ticket);
         self.replayed.entry(segment).or_default().extend(whole);
-        self.tell(MasterEvent::Replayed { ticket });
+        self.tell(RecoveryMasterEvent::Replayed { ticket });
     }
 
-    fn tell(&mut self, event: MasterEvent) {
+    fn tell(&mut self, event: RecoveryMasterEvent) {
         let mut out = Outbox::new();
         self.master.handle(self.now, event, &mut out);
         while let Some(effect) = out.take_first() {
@@ -314,30 +316,30 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, effect: MasterEffect, more: &mut Outbox<MasterEffect>) {
+    fn carry_out(&mut self, effect: RecoveryMasterEffect, more: &mut Outbox<RecoveryMasterEffect>) {
         let is_at_work = !self.is_secured && !self.is_abandoned;
         match effect {
-            MasterEffect::Begin => {
+            RecoveryMasterEffect::Begin => {
                 self.has_begun = true;
-                self.master.handle(self.now, MasterEvent::Begun(Ok(())), more);
+                self.master.handle(self.now, RecoveryMasterEvent::Begun(Ok(())), more);
             }
-            MasterEffect::Read { backup, read } => {
+            RecoveryMasterEffect::Read { backup, read } => {
                 assert!(is_at_work, "reads too late");
                 assert!(!self.dead.contains(&backup), "reads from the dead");
                 self.send(Happening::Read(backup, read));
             }
-            MasterEffect::Replay { ticket, is_settled } => {
+            RecoveryMasterEffect::Replay { ticket, is_settled } => {
                 assert!(is_at_work, "replays too late");
                 self.replaying.insert(ticket, is_settled);
                 assert!(self.replaying.len() < REPLAYS_MAX + FETCHES_MAX, "too many replays");
                 let delay = Duration::from_micros(self.rng.u64(1..self.replay_max));
                 self.at(delay, Happening::Replay(ticket));
             }
-            MasterEffect::Discard { ticket } => {
+            RecoveryMasterEffect::Discard { ticket } => {
                 assert!(!self.replaying.contains_key(&ticket), "{ticket} is being replayed");
                 self.payloads.remove(&ticket);
             }
-            MasterEffect::Secure { version } => {
+            RecoveryMasterEffect::Secure { version } => {
                 assert!(is_at_work && self.replaying.is_empty(), "secures too early");
                 self.judge_replayed();
                 let highest = self.log.keys().map(|id| id.0 * 1000).max().unwrap_or(0);
@@ -345,7 +347,7 @@ impl World {
                 self.is_secured = true;
                 self.at(Duration::from_millis(2), Happening::Secured);
             }
-            MasterEffect::Tell(message) => {
+            RecoveryMasterEffect::Tell(message) => {
                 let is_refused = matches!(message, ToCoordinator::NotRecovered { .. });
                 if is_refused && !self.is_refused {
                     assert!(self.may_be_handed_back(), "is handed back for nothing: {message:?}");
@@ -353,8 +355,8 @@ impl World {
                 self.is_refused |= is_refused;
                 self.send(Happening::Told(message));
             }
-            MasterEffect::Finish => assert!(self.is_safe && self.end == Some(End::Ours)),
-            MasterEffect::Abandon => {
+            RecoveryMasterEffect::Finish => assert!(self.is_safe && self.end == Some(End::Ours)),
+            RecoveryMasterEffect::Abandon => {
                 assert!(self.replaying.is_empty(), "deletes records that are being replayed");
                 assert!(!self.is_abandoned, "abandons twice");
                 self.is_abandoned = true;
@@ -430,9 +432,9 @@ impl World {
             self.end = Some(if is_ours { End::Ours } else { End::HandedBack });
         }
         let is_ours = self.end == Some(End::Ours);
-        self.tell(MasterEvent::Decided { is_ours });
+        self.tell(RecoveryMasterEvent::Decided { is_ours });
         if is_ours && matches!(message, ToCoordinator::Recovered { .. }) {
-            self.tell(MasterEvent::Kept);
+            self.tell(RecoveryMasterEvent::Kept);
         }
     }
 
@@ -460,10 +462,10 @@ impl World {
         self.at(delay, Happening::Accident);
         let backup = ServerId(self.rng.u32(2..7));
         match self.rng.u8(..40) {
-            0..10 => self.tell(MasterEvent::ConnectionLost { backup }),
+            0..10 => self.tell(RecoveryMasterEvent::ConnectionLost { backup }),
             10..13 => {
                 self.dead.insert(backup);
-                self.tell(MasterEvent::Died { backup });
+                self.tell(RecoveryMasterEvent::Died { backup });
                 self.at(Duration::ZERO, Happening::Demand);
             }
             13..20 => {
@@ -474,7 +476,7 @@ impl World {
             30 => self.is_full = true,
             31 if self.end.is_none() => {
                 self.end = Some(End::Elsewhere);
-                self.tell(MasterEvent::Decided { is_ours: false });
+                self.tell(RecoveryMasterEvent::Decided { is_ours: false });
             }
             _ => {}
         }

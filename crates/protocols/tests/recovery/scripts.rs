@@ -9,7 +9,9 @@
 
 use super::backups::{Backups, Entries, Replica, part};
 use goldenscript::{Argument, Command, Context};
-use protocols::recovery::{MasterEffect, MasterEvent, PartName, RecoveryMaster, ReplayFailure};
+use protocols::recovery::{
+    PartName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
@@ -79,7 +81,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, event: MasterEvent) {
+    fn tell(&mut self, event: RecoveryMasterEvent) {
         let mut out = Outbox::new();
         self.master.handle(self.now, event, &mut out);
         while let Some(effect) = out.take_first() {
@@ -87,27 +89,27 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, effect: MasterEffect, more: &mut Outbox<MasterEffect>) {
+    fn carry_out(&mut self, effect: RecoveryMasterEffect, more: &mut Outbox<RecoveryMasterEffect>) {
         let mut line = effect.to_string();
         match effect {
-            MasterEffect::Begin => {
+            RecoveryMasterEffect::Begin => {
                 let result = self.refusal.take().map_or(Ok(()), Err);
-                self.master.handle(self.now, MasterEvent::Begun(result), more);
+                self.master.handle(self.now, RecoveryMasterEvent::Begun(result), more);
             }
-            MasterEffect::Read { backup, .. } if self.lost.contains(&backup) => {
+            RecoveryMasterEffect::Read { backup, .. } if self.lost.contains(&backup) => {
                 line.push_str(" (lost)");
             }
-            MasterEffect::Read { backup, read } => {
+            RecoveryMasterEffect::Read { backup, read } => {
                 self.in_transit.push_back((backup, Message::Read(read)));
             }
-            MasterEffect::Replay { ticket, .. } => self.replays.push_back(ticket),
-            MasterEffect::Discard { ticket } => {
+            RecoveryMasterEffect::Replay { ticket, .. } => self.replays.push_back(ticket),
+            RecoveryMasterEffect::Discard { ticket } => {
                 self.payloads.remove(&ticket);
             }
-            MasterEffect::Secure { .. }
-            | MasterEffect::Tell(_)
-            | MasterEffect::Finish
-            | MasterEffect::Abandon => {}
+            RecoveryMasterEffect::Secure { .. }
+            | RecoveryMasterEffect::Tell(_)
+            | RecoveryMasterEffect::Finish
+            | RecoveryMasterEffect::Abandon => {}
         }
         self.lines.push(line);
     }
@@ -137,7 +139,7 @@ impl World {
             }
             Message::Reply(reply, entries) => {
                 let payload = entries.map(|entries| self.keep(entries));
-                let event = MasterEvent::Replied { from: server, reply, payload };
+                let event = RecoveryMasterEvent::Replied { from: server, reply, payload };
                 self.lines.push(event.to_string());
                 self.tell(event);
             }
@@ -156,12 +158,12 @@ impl World {
         let Some(ticket) = place.and_then(|place| self.replays.remove(place)) else { return };
         let is_right = self.payloads[&ticket].is_right;
         let event = if std::mem::take(&mut self.is_full) {
-            MasterEvent::ReplayFailed { ticket, why: ReplayFailure::OutOfMemory }
+            RecoveryMasterEvent::ReplayFailed { ticket, why: ReplayFailure::OutOfMemory }
         } else if !is_right {
-            MasterEvent::ReplayFailed { ticket, why: ReplayFailure::Corrupt }
+            RecoveryMasterEvent::ReplayFailed { ticket, why: ReplayFailure::Corrupt }
         } else {
             self.payloads.remove(&ticket);
-            MasterEvent::Replayed { ticket }
+            RecoveryMasterEvent::Replayed { ticket }
         };
         self.lines.push(event.to_string());
         self.tell(event);
@@ -173,7 +175,7 @@ impl World {
         while let Some(next) = self.master.next_deadline().filter(|&next| next <= end) {
             self.now = next.max(self.now);
             self.lines.push(format!("at {} ms", self.now.0 / 1_000_000));
-            self.tell(MasterEvent::Tick);
+            self.tell(RecoveryMasterEvent::Tick);
             self.deliver();
         }
         self.now = end;
@@ -193,7 +195,11 @@ impl World {
     fn list(&mut self, words: &[&str], options: &BTreeMap<&str, &str>) {
         let segments: Vec<_> = words[1..].iter().map(|text| named(text)).collect();
         let total = options.get("total").map_or(segments.len(), |it| number(it) as usize);
-        self.tell(MasterEvent::Part(Box::new(part(number(words[0]).into(), total, segments))));
+        self.tell(RecoveryMasterEvent::Part(Box::new(part(
+            number(words[0]).into(),
+            total,
+            segments,
+        ))));
     }
 }
 
@@ -258,12 +264,12 @@ impl goldenscript::Runner for World {
             "replay" => self.replay(words.first().map(|word| Ticket(number(word).into()))),
             "full" => self.is_full = true,
             "refuse" => self.refusal = Some(words[0].to_owned()),
-            "secured" => self.tell(MasterEvent::Secured),
-            "kept" => self.tell(MasterEvent::Kept),
-            "ours" => self.tell(MasterEvent::Decided { is_ours: true }),
-            "not-ours" => self.tell(MasterEvent::Decided { is_ours: false }),
-            "died" => self.tell(MasterEvent::Died { backup: server(words[0]) }),
-            "break" => self.tell(MasterEvent::ConnectionLost { backup: server(words[0]) }),
+            "secured" => self.tell(RecoveryMasterEvent::Secured),
+            "kept" => self.tell(RecoveryMasterEvent::Kept),
+            "ours" => self.tell(RecoveryMasterEvent::Decided { is_ours: true }),
+            "not-ours" => self.tell(RecoveryMasterEvent::Decided { is_ours: false }),
+            "died" => self.tell(RecoveryMasterEvent::Died { backup: server(words[0]) }),
+            "break" => self.tell(RecoveryMasterEvent::ConnectionLost { backup: server(words[0]) }),
             "state" => self.lines.push(self.master.to_string()),
             name => return Err(format!("{name} makes no sense").into()),
         }
