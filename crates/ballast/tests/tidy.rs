@@ -4,6 +4,9 @@
 //!
 //! The lists below are the rules. `docs/architecture.md` gives the reasons.
 
+#[path = "tidy/names.rs"]
+mod names;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -363,8 +366,12 @@ struct Source {
 }
 
 impl Source {
-    fn new(path: String) -> Source {
+    fn read(path: String) -> Source {
         let text = read(&path);
+        Source::new(path, text)
+    }
+
+    fn new(path: String, text: String) -> Source {
         let lines: Vec<&str> = text.lines().collect();
         let tests = (0..lines.len()).find(|&at| test_module(&lines[at..]).is_some());
         let code_lines = tests.unwrap_or(lines.len());
@@ -424,7 +431,7 @@ fn sources() -> Vec<Source> {
     let mut paths = Vec::new();
     collect(Path::new("crates"), "rs", &mut paths);
     collect(Path::new("fuzz/fuzz_targets"), "rs", &mut paths);
-    let mut sources: Vec<Source> = paths.into_iter().map(Source::new).collect();
+    let mut sources: Vec<Source> = paths.into_iter().map(Source::read).collect();
     let test_modules: Vec<String> = sources.iter().flat_map(test_module_files).collect();
     for source in &mut sources {
         source.is_test |= test_modules.contains(&source.path);
