@@ -54,6 +54,16 @@ fn documents_quote_names_that_the_code_defines() {
     none(&wrong);
 }
 
+#[test]
+fn the_glossary_defines_every_word_once() {
+    let text = read("docs/glossary.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let words: Vec<String> = rows.skip(1).map(|(word, _)| word.to_lowercase()).collect();
+    assert!(words.len() > 50, "the glossary has a table of words");
+    let wrong: Vec<_> = words.windows(2).filter(|pair| pair[0] >= pair[1]).collect();
+    none(&wrong);
+}
+
 /// Tests the check itself.
 #[test]
 fn the_check_of_quoted_names_sees_what_it_looks_for() {
