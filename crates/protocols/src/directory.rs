@@ -289,7 +289,7 @@ mod tests {
         for number in first.. {
             let steps: [&dyn Fn(&mut Directory); 3] = [
                 &|directory| directory.open(SegmentId(number)),
-                &|directory| directory.close(SegmentId(number), content(u32::MAX)),
+                &|directory| directory.close(SegmentId(number), content(segment_bytes as u32)),
                 &|directory| directory.drop(SegmentId(number - living)),
             ];
             for step in steps {

@@ -125,6 +125,19 @@ mod tests {
         assert_eq!(hex(&samples()[..1]), "0100020100ac02018020f8acd1910100");
     }
 
+    /// `docs/design/durability.md` and `replication.md` compute with this number.
+    #[test]
+    fn a_segment_takes_thirty_two_bytes_of_the_manifest() {
+        let segment = SegmentId((1 << 35) - 1);
+        let content = SegmentContent { length: 8 << 20, crc: u32::MAX };
+        let life = [
+            DirectoryEntry::Open { segment },
+            DirectoryEntry::Close { segment, content },
+            DirectoryEntry::Drop { segment },
+        ];
+        assert_eq!(life.map(|entry| encode(&[entry]).len()), [8, 16, 8]);
+    }
+
     #[test]
     fn several_bodies_in_one_piece_are_read_as_one() {
         let all = samples();
