@@ -20,6 +20,7 @@
 //!   entries that a recovery requests.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod cache;
 mod disk;

@@ -1,6 +1,6 @@
 //! The only place of this crate that reads the clock or sleeps.
 
-#![allow(clippy::disallowed_methods)] // A load generator measures time and waits for it.
+#![allow(clippy::disallowed_methods, reason = "a load generator measures time and waits for it")]
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Load generator and benchmarks.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 pub mod clock;
 pub mod compare;

@@ -7,6 +7,7 @@
 //! **Invariant:** the shell makes no decisions about the cluster.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod clock;
 mod connection;

@@ -15,6 +15,7 @@
 //! **Invariant:** no socket, no file, no clock and no random number; the shell has them.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 mod admission;
 mod configuration;

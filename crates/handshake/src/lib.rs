@@ -12,6 +12,7 @@
 //!   side.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod key;
 mod machine;

@@ -16,6 +16,7 @@
 //! - A machine knows no message but the handshake's; it passes all others on.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod addresses;
 mod backoff;

@@ -5,6 +5,7 @@
 //! A limit is a value that has been reached: a change may lower it, and must not exceed it.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 mod circles;
 mod items;

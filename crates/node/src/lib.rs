@@ -13,6 +13,7 @@
 //! The simulator drives an engine as the shell does: with turns, messages, quanta and time.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod census;
 mod cleaning;

@@ -8,6 +8,7 @@
 //! or wrong arguments to the store.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 #[cfg(feature = "on")]
 use std::cell::Cell;

@@ -14,6 +14,7 @@
 //! the store. Bulk data passes through a machine as a [`Ticket`], never as bytes.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 pub mod clock;
 pub mod directory;

@@ -6,6 +6,7 @@
 //! each into its own buffer. Columns: round trips per second; median and p99 in microseconds; CPU
 //! time of the serving thread per message in nanoseconds. The client runs on the same machine, so
 //! compare rows, not absolute values.
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use runtime::{
     Class, Clock, Closed, Config, ConnectTag, Input, Io, Listener, Opened, Port, Reactors, Service,

@@ -1,4 +1,5 @@
 //! The two clocks: monotonic time for deadlines and measurements, wall-clock time for expiry.
+#![expect(clippy::disallowed_methods, reason = "the one place that reads the clock for reactors")]
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;

@@ -11,7 +11,7 @@
 //! **Invariant:** the crate knows no protocol, neither Redis's nor the bus's.
 //! **Invariant:** only `driver/ring.rs` and `descriptors.rs` contain `unsafe`.
 
-#![deny(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod batching;
 mod buffers;

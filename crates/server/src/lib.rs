@@ -7,6 +7,7 @@
 //! **Invariant:** no bytes from a socket can cause a panic.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used)]
 
 pub mod control;
 pub mod shell;

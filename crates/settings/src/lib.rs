@@ -8,6 +8,7 @@
 //! A change at runtime replaces the whole configuration, so that no reader sees half of a change.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod file;
 mod table;

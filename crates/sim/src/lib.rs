@@ -24,6 +24,7 @@
 //! shuttle models of `store` cover that).
 
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 pub mod history;
 pub mod planted;

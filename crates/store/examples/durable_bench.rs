@@ -2,7 +2,7 @@
 //! record of 30 + 100 bytes. The disk is memory.
 //!
 //! `cargo run --release -p store --example durable_bench [records] [huge] [recover]`
-
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};

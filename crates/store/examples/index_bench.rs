@@ -7,6 +7,7 @@
 //! All structures map the same 64-bit hashes to the same numbers, without keys. Times are the
 //! thread's processor time, so that other work on the machine has little influence. Every run
 //! checks its results.
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use rustix::time::{ClockId, clock_gettime};
 use std::{

@@ -2,6 +2,7 @@
 //! work may run on the machine), compared with naive alternatives:
 //! `cargo run --release -p store --example log_bench [huge]`. The results are in
 //! `docs/design/log.md`.
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};

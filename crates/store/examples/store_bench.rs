@@ -6,7 +6,7 @@
 //! influence.
 //!
 //! `cargo run --release -p store --example store_bench [records] [huge]`
-
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};

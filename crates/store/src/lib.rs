@@ -13,6 +13,9 @@
 //! - No call waits. An operation that cannot complete in this turn returns a [`Stall`] and
 //!   changes nothing.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 pub mod index;
 pub mod log;
 pub mod objects;

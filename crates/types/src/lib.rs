@@ -8,6 +8,7 @@
 //! index, and the server that owns it.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod connection;
 mod hash;

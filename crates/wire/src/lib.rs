@@ -16,6 +16,7 @@
 //! panic, and never cause an allocation larger than a constant times the number of bytes present.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 pub mod batch;
 pub mod control;

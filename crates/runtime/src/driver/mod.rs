@@ -8,7 +8,6 @@
 //! connection only by its id.
 
 pub(crate) mod epoll;
-#[expect(unsafe_code, reason = "memory is lent to the kernel here, and nowhere else")]
 mod ring;
 pub(crate) mod uring;
 

@@ -15,6 +15,7 @@
 //!
 //! `uring.rs` decides which operations to start, and interprets completions. Descriptors are
 //! borrowed for one call only: the caller keeps them open until the operation's last completion.
+#![expect(unsafe_code, reason = "memory is lent to the kernel here, and nowhere else")]
 
 use crate::buffers::BUFFER_BYTES;
 use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};

@@ -1,6 +1,6 @@
 //! A small test service over loopback, with frames of {length u32, operation u8, body}.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use runtime::{
     Class, Closed, Config, ConnectTag, DriverKind, Input, Io, Listener, Mailboxes, Opened, Port,

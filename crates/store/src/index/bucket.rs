@@ -8,6 +8,7 @@
 //! x86-64 and selects another instruction variant on ARM. So a thread that reads a cell sees the
 //! log entry and the block that were written before it. A thread that reads a word written under
 //! a lock finds, in a later load of the leaf's sequence, that the leaf was locked.
+#![expect(unsafe_code, reason = "buckets are cells in the memory of a chunk")]
 
 use crate::log::Turn;
 use std::sync::atomic::{AtomicU64, Ordering};

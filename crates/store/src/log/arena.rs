@@ -5,6 +5,7 @@
 //! never spans two segments.
 //!
 //! The arena provides raw memory. `segment.rs` defines the rules for writing and reading it.
+#![expect(unsafe_code, reason = "the memory of the server is one mapping")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::{ffi::c_void, ptr::NonNull};

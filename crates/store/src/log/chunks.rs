@@ -6,6 +6,7 @@
 //!
 //! `unsafe` is needed here for two reasons: a chunk is exclusive memory of its holder, so it may
 //! move between threads; and a chunk is zeroed when it is taken.
+#![expect(unsafe_code, reason = "a chunk is zeroed memory of a segment")]
 
 use super::{segment::Segments, state::Place};
 use crate::sync::Mutex;

@@ -20,6 +20,7 @@
 //! **Live bytes.** The writer counts written bytes, and all threads count dead bytes: live =
 //! written - dead. State and dead bytes share one word. So the later of "the last entry died" and
 //! "the segment was closed" sees the earlier one, and exactly one of them retires the segment.
+#![expect(unsafe_code, reason = "a segment has one writer and readers without a lock")]
 
 use super::{
     arena::{Arena, HugePages},

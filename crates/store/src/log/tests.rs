@@ -262,6 +262,7 @@ fn chunks_are_zeroed_apart_and_their_segments_come_back() {
         assert!(bases.iter().all(|base| base % Chunk::BYTES == 0));
         for chunk in &chunks {
             // SAFETY: the chunk is exclusive to this test, mapped, and initialized.
+            #[expect(unsafe_code, reason = "the content of a chunk is only visible so")]
             let bytes =
                 unsafe { std::slice::from_raw_parts_mut(chunk.base().as_ptr(), Chunk::BYTES) };
             assert!(bytes.iter().all(|&byte| byte == 0));
