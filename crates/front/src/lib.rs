@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
+#![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
 mod backend;
 mod commands;

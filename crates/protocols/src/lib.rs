@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
+#![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
 pub mod clock;
 pub mod directory;

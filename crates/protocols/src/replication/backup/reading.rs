@@ -64,7 +64,15 @@ impl Backup {
                     self.scrub.begin(now, replica, length);
                     return out.push(BackupEffect::Scrub { replica });
                 }
-                _ => held.scrub_at = self.scrub.plan(now, replica),
+                ReplicaState::Found
+                | ReplicaState::Measuring { .. }
+                | ReplicaState::Creating { .. }
+                | ReplicaState::Written { .. }
+                | ReplicaState::Writing { .. }
+                | ReplicaState::Stopped { .. }
+                | ReplicaState::Full
+                | ReplicaState::Failed
+                | ReplicaState::Freeing => held.scrub_at = self.scrub.plan(now, replica),
             }
         }
     }
@@ -97,7 +105,15 @@ impl Backup {
             ReplicaState::Writing { .. } if is_bad => {
                 held.scrub_at = self.scrub.plan_again(now, replica);
             }
-            _ => held.scrub_at = self.scrub.plan(now, replica),
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Creating { .. }
+            | ReplicaState::Written { .. }
+            | ReplicaState::Writing { .. }
+            | ReplicaState::Stopped { .. }
+            | ReplicaState::Full
+            | ReplicaState::Failed
+            | ReplicaState::Freeing => held.scrub_at = self.scrub.plan(now, replica),
         }
     }
 }
