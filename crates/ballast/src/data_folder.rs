@@ -41,9 +41,9 @@ impl ServerStorage {
         configuration: &ServerConfiguration,
         mode: Option<Mode>,
     ) -> anyhow::Result<ServerStorage> {
-        let path = Path::new(&configuration.data_dir);
+        let path = Path::new(&configuration.durability.data_dir);
         Ok(match mode {
-            Some(mode) if configuration.join.is_empty() => {
+            Some(mode) if configuration.membership.is_alone() => {
                 ServerStorage::Own(DataFolder::open(path, mode)?)
             }
             Some(mode) => ServerStorage::Others(BackupFolder::open(path)?, mode),

@@ -62,9 +62,9 @@ pub(crate) fn reserve(
             others(reactors) + REPLICAS_MIN + 1
         );
     };
-    let wanted = configuration.maxclients;
+    let wanted = configuration.clients.count_max;
     if wanted > descriptors.clients {
-        configuration.maxclients = descriptors.clients;
+        configuration.clients.count_max = descriptors.clients;
         tracing::warn!(
             limit,
             "maxclients reduced from {wanted} to {}: the other file descriptors are reserved for \

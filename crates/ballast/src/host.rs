@@ -166,7 +166,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ballast.toml");
         fs::write(&file, "# mine\nmaxclients = 1\n").unwrap();
-        let configuration = ServerConfiguration { maxclients: 2, ..ServerConfiguration::default() };
+        let mut configuration = ServerConfiguration::default();
+        configuration.clients.count_max = 2;
         rewrite(&file, &configuration).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\nmaxclients = 2\n");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

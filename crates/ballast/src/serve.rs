@@ -19,7 +19,9 @@ use node::{
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::control::ControlLink;
 use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
-use settings::{Durability, IoDriver, ServerConfiguration};
+use settings::{
+    Durability, DurabilitySettings, IoDriver, NetworkSettings, ReactorSettings, ServerConfiguration,
+};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -50,8 +52,6 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 const JOIN_QUIET: Duration = Duration::from_secs(1);
 /// Least number of segments kept ready: 16 MiB are 16 ms at 1 GB/s.
 const SEGMENTS_READY_MIN: usize = 2;
-/// Divisor of the memory that gives the default amount kept ready.
-const READY_PART: usize = 8;
 /// Divisor of the ready memory that gives the level below which more is prepared.
 const READY_LOW_PART: usize = 4;
 const MEMORY_PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -62,19 +62,16 @@ pub(crate) fn run(
     mut configuration: ServerConfiguration,
 ) -> anyhow::Result<()> {
     let mode = mode_of(&configuration)?;
-    refuse_more_memory_than_there_is(configuration.maxmemory.0)?;
-    configuration.huge_pages &= !arguments.no_huge_pages;
-    let config = reactors(&configuration);
+    refuse_more_memory_than_there_is(configuration.memory.limit.0)?;
+    configuration.memory.huge_pages &= !arguments.no_huge_pages;
+    let config = reactors(&configuration.reactors);
     let credentials = credentials(&configuration)?;
     let descriptors = descriptors::reserve(&mut configuration, config.reactors)?;
-    let listeners = listen(&configuration)?;
+    let listeners = listen(&configuration.network)?;
     let of = |port| listeners.iter().find(|listener| listener.port() == port);
     let ports = [CLIENT_PORT, BUS_PORT].map(|port| of(port).map_or(0, |l| l.address().port()));
-    (configuration.port, configuration.cluster_port) = (ports[0], ports[1]);
-    let host = match &configuration.announce[..] {
-        "" => configuration.bind.addresses[0].0.to_string(),
-        announced => announced.to_string(),
-    };
+    (configuration.network.port, configuration.network.cluster_port) = (ports[0], ports[1]);
+    let host = configuration.network.host();
     let folder = ServerStorage::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
     let (coordinator, known) = coordinator(&configuration, folder.own(), &credentials)?;
     let (events, received) = channel();
@@ -87,9 +84,9 @@ pub(crate) fn run(
         host: host.clone(),
         client_port: ports[0],
         bus_port: ports[1],
-        memory_bytes: configuration.maxmemory.0,
+        memory_bytes: configuration.memory.limit.0,
         reactors: config.reactors,
-        is_cluster: !configuration.join.is_empty(),
+        is_cluster: !configuration.membership.is_alone(),
         cuts: node::Cuts::default(),
     };
     let seed = HashSeed::new(number);
@@ -98,7 +95,7 @@ pub(crate) fn run(
     let node = Node::durable(settings, identity, store.clone(), durability, link.connected());
     let operators = Arc::new(Operators::new(config.reactors));
     operators.configure(&node, configuration.clone());
-    keep_memory_ready(store, ready_bytes(&configuration))?;
+    keep_memory_ready(store, configuration.memory.ready_bytes())?;
     start_metrics(&configuration, &node, &operators)?;
     let addresses = AddressBook::of_system();
     let shared = Shared { node: node.clone(), operators: operators.clone(), addresses };
@@ -156,8 +153,8 @@ fn join_request(
         client_port: ports[0],
         bus_port: ports[1],
         rejoin: folder.own().and_then(|folder| folder.recovered_log.owner()).or(known),
-        replicas: if folder.is_of_others() { configuration.replicas } else { 0 },
-        rack: configuration.rack.clone(),
+        replicas: if folder.is_of_others() { configuration.durability.replicas } else { 0 },
+        rack: configuration.membership.rack.clone(),
         disk: folder.cluster(),
         former: folder.saved().map(|saved| (saved.cluster, saved.server)),
         mark: folder.saved().and_then(|saved| saved.mark),
@@ -168,20 +165,21 @@ fn join_request(
 /// Returns the keys that this server proves and accepts. A stand-alone server draws a key of its
 /// own, because its cluster has no other process.
 fn credentials(configuration: &ServerConfiguration) -> anyhow::Result<Credentials> {
-    let file = match &configuration.cluster_key_file[..] {
+    let ServerConfiguration { network, membership, .. } = configuration;
+    let file = match &membership.cluster_key_file[..] {
         "" => None,
         file => Some(Path::new(file)),
     };
-    if configuration.join.is_empty() && file.is_none() {
+    if membership.is_alone() && file.is_none() {
         return cluster_key::private_credentials();
     }
     let mut hosts: Vec<String> =
-        configuration.bind.addresses.iter().map(|(address, _)| address.to_string()).collect();
-    if !configuration.join.is_empty() {
-        hosts.push(cluster_key::host_of(&configuration.join).to_owned());
+        network.bind.addresses.iter().map(|(address, _)| address.to_string()).collect();
+    if !membership.is_alone() {
+        hosts.push(cluster_key::host_of(&membership.join).to_owned());
     }
-    if !configuration.announce.is_empty() {
-        hosts.push(configuration.announce.clone());
+    if !network.announce.is_empty() {
+        hosts.push(network.announce.clone());
     }
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     cluster_key::watched_credentials(&hosts, file)
@@ -197,7 +195,7 @@ fn coordinator(
     folder: Option<&DataFolder>,
     credentials: &Credentials,
 ) -> anyhow::Result<(String, Option<MemberNumber>)> {
-    match &configuration.join[..] {
+    match &configuration.membership.join[..] {
         "" => {
             let file = folder.map(|folder| &*folder.coordinator);
             let has_data = folder.is_some_and(|folder| folder.recovered_log.owner().is_some());
@@ -218,10 +216,10 @@ fn store(
     seed: HashSeed,
 ) -> anyhow::Result<(Arc<Store>, Replication)> {
     let store = Store::new(StoreConfig {
-        memory_bytes: configuration.maxmemory.0,
+        memory_bytes: configuration.memory.limit.0,
         reactors,
         seed,
-        huge_pages: configuration.huge_pages,
+        huge_pages: configuration.memory.huge_pages,
         durable: !matches!(folder, ServerStorage::None),
         segment_bytes: folder.own().and_then(|folder| folder.recovered_log.segment_bytes()),
     })?;
@@ -233,20 +231,13 @@ fn store(
             durability
         }
         ServerStorage::Others(folder, mode) => {
-            let interval = configuration.scrub_interval;
-            let scrub = (!interval.is_zero()).then_some(interval);
-            let plan = Plan { mode, replicas: configuration.replicas, scrub };
+            let DurabilitySettings { replicas, scrub_interval, .. } = configuration.durability;
+            let scrub = (!scrub_interval.is_zero()).then_some(scrub_interval);
+            let plan = Plan { mode, replicas, scrub };
             Replication::new(plan, identity.server, reactors, folder.replicas)
         }
     };
     Ok((store, durability))
-}
-
-fn ready_bytes(configuration: &ServerConfiguration) -> usize {
-    match configuration.ready_memory.0 {
-        0 => configuration.maxmemory.0 / READY_PART,
-        bytes => bytes,
-    }
 }
 
 fn start_metrics(
@@ -254,8 +245,8 @@ fn start_metrics(
     node: &Arc<Node>,
     operators: &Arc<Operators>,
 ) -> anyhow::Result<()> {
-    let address = configuration.bind.addresses[0].0;
-    let address = SocketAddr::new(address, configuration.metrics_port);
+    let address = configuration.network.bind.addresses[0].0;
+    let address = SocketAddr::new(address, configuration.reports.metrics_port);
     let (node, operators, clock) = (node.clone(), operators.clone(), Clock::new());
     metrics::start(address, move || front::operators::metrics::text(&node, &operators, clock.now()))
 }
@@ -268,10 +259,9 @@ fn mode_of(configuration: &ServerConfiguration) -> anyhow::Result<Option<Mode>> 
              machine"
         );
     }
-    let is_alone = configuration.join.is_empty();
-    Ok(match configuration.durability {
+    Ok(match configuration.durability.mode {
         Durability::None => None,
-        Durability::Auto => is_alone.then_some(Mode::Interval),
+        Durability::Auto => configuration.membership.is_alone().then_some(Mode::Interval),
         Durability::Memory => Some(Mode::Memory),
         Durability::Interval => Some(Mode::Interval),
         Durability::Disk => Some(Mode::Disk),
@@ -292,29 +282,13 @@ fn refuse_more_memory_than_there_is(memory: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the port for other servers; 0 means any free port.
-fn bus_port(configuration: &ServerConfiguration) -> anyhow::Result<u16> {
-    match (configuration.cluster_port, configuration.port) {
-        (0, 0) => Ok(0),
-        (0, port) => port.checked_add(10_000).with_context(|| {
-            format!(
-                "the default bus port {port} + 10000 does not exist: choose one with \
-                 --cluster-port"
-            )
-        }),
-        (port, _) => Ok(port),
-    }
-}
-
 /// Listens on all addresses. A port chosen by the operating system is used for all of them.
-fn listen(configuration: &ServerConfiguration) -> anyhow::Result<Vec<Listener>> {
+fn listen(network: &NetworkSettings) -> anyhow::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
-    let numbers = [
-        (CLIENT_PORT, Class::Client, configuration.port),
-        (BUS_PORT, Class::Bus, bus_port(configuration)?),
-    ];
+    let bus_port = network.bus_port().map_err(anyhow::Error::msg)?;
+    let numbers = [(CLIENT_PORT, Class::Client, network.port), (BUS_PORT, Class::Bus, bus_port)];
     for (port, class, mut number) in numbers {
-        for (address, may_fail) in &configuration.bind.addresses {
+        for (address, may_fail) in &network.bind.addresses {
             let address = SocketAddr::new(*address, number);
             let listener = match Listener::bind(address, port, class) {
                 Ok(listener) => listener,
@@ -325,7 +299,7 @@ fn listen(configuration: &ServerConfiguration) -> anyhow::Result<Vec<Listener>> 
                 Err(error) => return Err(error.into()),
             };
             if class == Class::Client {
-                listener.set_keepalive(configuration.tcp_keepalive)?;
+                listener.set_keepalive(network.tcp_keepalive)?;
             }
             number = listener.address().port();
             listeners.push(listener);
@@ -337,17 +311,17 @@ fn listen(configuration: &ServerConfiguration) -> anyhow::Result<Vec<Listener>> 
     }
 }
 
-fn reactors(configuration: &ServerConfiguration) -> Config {
-    let count = (configuration.reactors > 0).then_some(configuration.reactors);
+fn reactors(settings: &ReactorSettings) -> Config {
+    let count = (settings.count > 0).then_some(settings.count);
     let mut config = Config::for_this_machine(count);
-    config.poll = configuration.poll;
-    config.driver = match configuration.driver {
+    config.poll = settings.poll;
+    config.driver = match settings.driver {
         IoDriver::Auto => None,
         IoDriver::Uring => Some(DriverKind::Uring),
         IoDriver::Epoll => Some(DriverKind::Epoll),
     };
-    config.cores_shared |= configuration.shared_cores;
-    config.pin &= !configuration.shared_cores;
+    config.cores_shared |= settings.shared_cores;
+    config.pin &= !settings.shared_cores;
     config
 }
 

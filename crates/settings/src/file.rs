@@ -136,10 +136,10 @@ mod tests {
         let text =
             "maxclients = 7\nrequirepass = \"x y\"\nprotected-mode = false\nmaxmemory='64mb'";
         let configuration = read(text).unwrap();
-        assert_eq!(configuration.maxclients, 7);
-        assert_eq!(configuration.requirepass, "x y");
-        assert!(!configuration.protected_mode);
-        assert_eq!(configuration.maxmemory, Bytes(64 << 20));
+        assert_eq!(configuration.clients.count_max, 7);
+        assert_eq!(configuration.access.requirepass, "x y");
+        assert!(!configuration.access.protected_mode);
+        assert_eq!(configuration.memory.limit, Bytes(64 << 20));
     }
 
     #[test]
@@ -162,8 +162,8 @@ mod tests {
     fn rewriting_keeps_comments_and_order_and_adds_what_is_missing() {
         let text = "# mine\nmaxclients = 7 # few\ntimeout = 1\n";
         let mut configuration = read(text).unwrap();
-        configuration.maxclients = 8;
-        configuration.requirepass = "p\"q".into();
+        configuration.clients.count_max = 8;
+        configuration.access.requirepass = "p\"q".into();
         let rewritten = rewrite(text, &configuration).unwrap();
         assert!(
             rewritten.starts_with("# mine\nmaxclients = 8 # few\ntimeout = 1\n"),

@@ -91,7 +91,7 @@ impl Text for Duration {
 }
 
 /// A number of bytes. Its text form may have a unit, as in `64mb`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub usize);
 
 impl Text for Bytes {

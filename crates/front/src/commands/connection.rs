@@ -78,8 +78,8 @@ fn select(call: &mut Call<'_>) -> Done {
 
 /// Authenticates the only user. Without a set password, any password is right, as in Redis.
 fn identify(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Result<(), Undone> {
-    let configuration = &call.backend.configuration;
-    let is_right = !configuration.needs_password() || configuration.is_password(password);
+    let access = &call.backend.configuration.access;
+    let is_right = !access.needs_password() || access.is_password(password);
     if user != b"default" || !is_right {
         call.backend.counts.auth_failures.add(1);
         return Err(refused("WRONGPASS invalid username-password pair or user is disabled."));
@@ -91,7 +91,7 @@ fn identify(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Result<(), Und
 /// `AUTH [user] password`.
 fn auth(call: &mut Call<'_>) -> Done {
     let (user, password) = match *call.args {
-        [_, _] if !call.backend.configuration.needs_password() => {
+        [_, _] if !call.backend.configuration.access.needs_password() => {
             return Err(refused(
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
@@ -115,7 +115,7 @@ fn reset(call: &mut Call<'_>) -> Done {
     (session.no_evict, session.no_touch) = (false, false);
     session.collecting = None;
     session.watched = Watched::new();
-    session.is_authenticated = !call.backend.configuration.needs_password();
+    session.is_authenticated = !call.backend.configuration.access.needs_password();
     // Library name and version are kept.
     lock(&session.facts.names).name.clear();
     call.reply.set_protocol(Protocol::Resp2);
@@ -156,7 +156,7 @@ fn hello(call: &mut Call<'_>) -> Done {
             }
         };
     }
-    if !call.session.is_authenticated && call.backend.configuration.needs_password() {
+    if !call.session.is_authenticated && call.backend.configuration.access.needs_password() {
         return Err(refused(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
              HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \

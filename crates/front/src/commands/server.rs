@@ -136,7 +136,7 @@ fn latency_graph(call: &mut Call<'_>) -> Done {
 
 /// `LATENCY DOCTOR`.
 fn latency_doctor(call: &mut Call<'_>) -> Done {
-    let threshold = call.backend.configuration.latency_threshold;
+    let threshold = call.backend.configuration.reports.latency_threshold;
     let latency = lock(&call.backend.operators.latency).clone();
     let text = match (threshold, latency.is_empty()) {
         (0, true) => "Latency monitoring is off. To record events of 100 ms or more: \
@@ -328,7 +328,7 @@ fn acl_users(call: &mut Call<'_>) -> Done {
 
 /// `ACL LIST`.
 fn acl_list(call: &mut Call<'_>) -> Done {
-    let needs_password = call.backend.configuration.needs_password();
+    let needs_password = call.backend.configuration.access.needs_password();
     let password = if needs_password { "#(hidden)" } else { "nopass" };
     call.reply.array(1);
     call.reply.bulk(format!("user default on {password} ~* &* +@all").as_bytes());
@@ -368,7 +368,7 @@ fn permit_debug(call: &Call<'_>) -> Done {
         let peer = call.session.facts.peer.parse();
         peer.is_ok_and(|peer: SocketAddr| peer.ip().to_canonical().is_loopback())
     };
-    match call.backend.configuration.debug_command {
+    match call.backend.configuration.access.debug_command {
         DebugCommand::Yes => Ok(()),
         DebugCommand::Local if is_local() => Ok(()),
         DebugCommand::Local | DebugCommand::No => Err(refused(

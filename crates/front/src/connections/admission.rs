@@ -22,7 +22,7 @@ pub(super) fn admit(
 ) -> Result<(), Undone> {
     if !session.is_authenticated
         && !command.has(flag::NO_AUTH)
-        && turn.backend.configuration.needs_password()
+        && turn.backend.configuration.access.needs_password()
     {
         return Err(refused("NOAUTH Authentication required."));
     }
@@ -123,14 +123,14 @@ impl AnsweredCommand<'_> {
         }
         let meter = &mut turn.meter;
         meter.add(self.number);
-        let is_any_slow = is_slow_possible(Duration::ZERO, &backend.configuration);
+        let is_any_slow = is_slow_possible(Duration::ZERO, &backend.configuration.reports);
         let is_open = is_short(self.command) && !turn.is_last && !meter.is_full();
         if is_open && !is_any_slow {
             return;
         }
         let is_one = meter.is_one();
         let spent = meter.end_group(backend, turn.now);
-        if is_one && is_slow_possible(spent, &backend.configuration) {
+        if is_one && is_slow_possible(spent, &backend.configuration.reports) {
             self.execution(session, turn).record_slow(spent, backend);
         }
     }

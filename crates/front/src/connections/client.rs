@@ -31,11 +31,11 @@ const SKIPPED_BYTES_MAX: usize = 512 << 20;
 /// without buffering, and their request is refused. Unauthenticated clients have much lower limits.
 fn limits(configuration: &ServerConfiguration, is_authenticated: bool) -> RequestLimits {
     let all = RequestLimits {
-        bulk_bytes_max: configuration.bulk_bytes_max.0,
+        bulk_bytes_max: configuration.clients.bulk_bytes_max.0,
         skipped_bytes_max: SKIPPED_BYTES_MAX,
         arguments_max: 1 << 20,
         line_bytes_max: 64 << 10,
-        request_bytes_max: configuration.query_limit.0,
+        request_bytes_max: configuration.clients.query_limit.0,
     };
     match is_authenticated {
         true => all,
@@ -104,7 +104,7 @@ impl RedisClient {
         facts: Arc<Facts>,
         configuration: &ServerConfiguration,
     ) -> RedisClient {
-        let is_authenticated = !configuration.needs_password();
+        let is_authenticated = !configuration.access.needs_password();
         let session = Session::new(facts, is_authenticated);
         RedisClient {
             parser: RequestParser::new(limits(configuration, is_authenticated)),

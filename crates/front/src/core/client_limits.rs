@@ -6,7 +6,7 @@
 use super::{Connections, Core};
 use crate::operators::clients::ClientRegistry;
 use crate::operators::monitor::Monitors;
-use settings::ServerConfiguration;
+use settings::{ClientSettings, ServerConfiguration};
 use std::net::SocketAddr;
 use std::time::Duration;
 use types::ConnectionId;
@@ -58,13 +58,13 @@ pub(super) fn refusal(
     clients: &ClientRegistry,
     peer: &str,
 ) -> Option<&'static str> {
-    if configuration.protected_mode && !configuration.needs_password() {
+    if configuration.access.protected_mode && !configuration.access.needs_password() {
         let is_elsewhere = peer.parse().is_ok_and(|peer: SocketAddr| !is_loopback(peer));
         if is_elsewhere {
             return Some(DENIED);
         }
     }
-    let is_full = clients.count() >= u64::from(configuration.maxclients);
+    let is_full = clients.count() >= u64::from(configuration.clients.count_max);
     is_full.then_some("-ERR max number of clients reached\r\n")
 }
 
@@ -135,7 +135,7 @@ impl Core {
     /// Closes a client whose unsent output exceeds `client-output-buffer-limit`.
     #[inline]
     pub(super) fn limit_output(&mut self, connection: ConnectionId, io: &mut impl Connections) {
-        let limit = self.backend.configuration.output_limit;
+        let limit = self.backend.configuration.clients.output_limit;
         if limit.hard == 0 && limit.soft == 0 {
             return;
         }
@@ -159,7 +159,8 @@ impl Core {
     /// Returns when [`Core::scan_clients`] or the end of a pause is due.
     pub(super) fn client_limits_deadline(&self) -> Option<Instant> {
         let configuration = &self.backend.configuration;
-        let is_needed = !configuration.timeout.is_zero() || configuration.output_limit.soft > 0;
+        let ClientSettings { timeout, output_limit, .. } = &configuration.clients;
+        let is_needed = !timeout.is_zero() || output_limit.soft > 0;
         let scan = match self.client_limits.scan {
             Some((at, _)) => at,
             None => self.now + SCAN_ROUND_PAUSE,
@@ -173,8 +174,8 @@ impl Core {
     /// Examines a bounded number of clients, and closes those that are idle or read too slowly.
     pub(super) fn scan_clients(&mut self, io: &mut impl Connections) {
         self.end_pause(io);
-        let timeout = self.backend.configuration.timeout;
-        if timeout.is_zero() && self.backend.configuration.output_limit.soft == 0 {
+        let ClientSettings { timeout, output_limit, .. } = self.backend.configuration.clients;
+        if timeout.is_zero() && output_limit.soft == 0 {
             self.client_limits.scan = None;
             return;
         }

@@ -227,8 +227,9 @@ const HERE: &str = "127.0.0.1:1000";
 
 #[test]
 fn who_does_nothing_for_too_long_is_sent_away() {
-    let timeout = Duration::from_secs(10);
-    let mut world = World::new(ServerConfiguration { timeout, ..ServerConfiguration::default() });
+    let mut configuration = ServerConfiguration::default();
+    configuration.clients.timeout = Duration::from_secs(10);
+    let mut world = World::new(configuration);
     let mut busy = world.connect(1, 0, HERE);
     let idle = world.connect(2, 0, HERE);
     for _ in 0..4 {
@@ -333,11 +334,10 @@ fn strangers_are_refused_and_must_say_the_password() {
     let stranger = world.connect(1, 0, "10.0.0.1:5");
     assert!(world.is_closed(&stranger));
     assert!(world.answer(&stranger).starts_with("-DENIED "));
-    let requirepass = "secret".to_string();
-    world.operators.configure(
-        &world.node,
-        ServerConfiguration { requirepass, maxclients: 1, ..ServerConfiguration::default() },
-    );
+    let mut configuration = ServerConfiguration::default();
+    configuration.access.requirepass = "secret".to_string();
+    configuration.clients.count_max = 1;
+    world.operators.configure(&world.node, configuration);
     let mut stranger = world.connect(2, 0, "10.0.0.1:5");
     let refused = world.connect(3, 1, HERE);
     assert_eq!(world.answer(&refused), "-ERR max number of clients reached\r\n");

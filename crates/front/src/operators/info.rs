@@ -163,7 +163,7 @@ fn clients(shown: &InfoSources<'_>) -> Lines {
     let mut fields = lines(vec![
         ("connected_clients", operators.clients.count().to_string()),
         ("cluster_connections", "0".into()),
-        ("maxclients", operators.configuration().maxclients.to_string()),
+        ("maxclients", operators.configuration().clients.count_max.to_string()),
         ("client_recent_max_input_buffer", sums.unread_max.to_string()),
         ("client_recent_max_output_buffer", sums.unsent_max.to_string()),
         ("blocked_clients", sums.blocked.to_string()),

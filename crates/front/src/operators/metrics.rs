@@ -104,7 +104,7 @@ fn clients(page: &mut Page, operators: &Operators, counts: &[Arc<FrontEndCounter
     page.gauge("ballast_clients", "Connected clients.", operators.clients.count());
     let blocked = operators.clients.sums().blocked;
     page.gauge("ballast_clients_blocked", "Clients with a blocked request.", blocked);
-    let max = u64::from(operators.configuration().maxclients);
+    let max = u64::from(operators.configuration().clients.count_max);
     page.gauge("ballast_clients_max", "Maximum number of connected clients.", max);
     let connections = sum(|counts| &counts.connections);
     page.counter("ballast_connections_total", "Connections accepted.", connections);

@@ -31,7 +31,7 @@ use host::HostProcess;
 use monitor::Monitors;
 use node::{LiveSettings, MinReplicas, Node};
 use pause::Pause;
-use settings::{ReplicaMinimum, ServerConfiguration};
+use settings::{DurabilitySettings, ReplicaMinimum, ServerConfiguration};
 use slow::{Latency, SlowLog};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +89,7 @@ impl Operators {
 
     /// Replaces the settings, with those that concern the node.
     pub fn configure(&self, node: &Node, configuration: ServerConfiguration) {
-        let ServerConfiguration { strict_reads, min_replicas, .. } = configuration;
+        let DurabilitySettings { strict_reads, min_replicas, .. } = configuration.durability;
         let min_replicas = match min_replicas {
             ReplicaMinimum::Auto => MinReplicas::Auto,
             ReplicaMinimum::Count(count) => MinReplicas::Count(count),

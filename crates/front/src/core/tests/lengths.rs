@@ -60,9 +60,9 @@ fn what_comes_of_too_long_a_value_is_taken_at_once_and_above_a_limit_ends_the_co
 
 #[test]
 fn strangers_may_not_even_send_what_is_refused() {
-    let requirepass = "secret".to_owned();
-    let mut world =
-        World::new(ServerConfiguration { requirepass, ..ServerConfiguration::default() });
+    let mut configuration = ServerConfiguration::default();
+    configuration.access.requirepass = "secret".to_owned();
+    let mut world = World::new(configuration);
     let mut stranger = world.connect(1, 0, HERE);
     let told = "-ERR Protocol error: invalid bulk length\r\n";
     assert_eq!(world.ask(&mut stranger, "*2\r\n$4\r\nAUTH\r\n$16385"), told);
