@@ -12,9 +12,9 @@ use crate::session::Replies;
 use types::Instant;
 
 /// Flags of subcommands about the client's own connection.
-const OWN: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
+const OWN: u32 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
 /// Flags of subcommands about other connections.
-const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME | ALLOW_BUSY;
+const OPERATOR: u32 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME | ALLOW_BUSY;
 
 pub(super) static CLIENT: &[Command] = &[
     command("client|caching", 3, OWN, Keys::None, caching),

@@ -15,7 +15,7 @@ use wire::control::{Answer, Ask, ClusterMap, MigrationReport, MigrationState, Se
 pub(super) static FAMILY: Family =
     Family { group: "cluster", category: None, commands: &[container("cluster", CLUSTER)] };
 
-const OPERATOR: u16 = ADMIN | DANGEROUS | STALE;
+const OPERATOR: u32 = ADMIN | DANGEROUS | STALE;
 
 static CLUSTER: &[Command] = &[
     command("cluster|addslots", -3, OPERATOR, Keys::None, moving::coordinators),

@@ -39,27 +39,27 @@ pub(super) const PAIRS: Keys = Keys::At { first: 1, last: -1, step: 2 };
 /// Flags of a command, named as in `COMMAND`.
 pub(crate) mod flag {
     /// Changes data.
-    pub(crate) const WRITE: u16 = 1;
+    pub(crate) const WRITE: u32 = 1;
     /// Only reads data.
-    pub(crate) const READONLY: u16 = 1 << 1;
+    pub(crate) const READONLY: u32 = 1 << 1;
     /// May need memory: refused when memory is full.
-    pub(crate) const DENYOOM: u16 = 1 << 2;
+    pub(crate) const DENYOOM: u32 = 1 << 2;
     /// For operators.
-    pub(crate) const ADMIN: u16 = 1 << 3;
+    pub(crate) const ADMIN: u32 = 1 << 3;
     /// Not allowed in scripts.
-    pub(crate) const NOSCRIPT: u16 = 1 << 4;
+    pub(crate) const NOSCRIPT: u32 = 1 << 4;
     /// Allowed while data is being loaded.
-    pub(crate) const LOADING: u16 = 1 << 5;
+    pub(crate) const LOADING: u32 = 1 << 5;
     /// Allowed on a stale replica.
-    pub(crate) const STALE: u16 = 1 << 6;
+    pub(crate) const STALE: u32 = 1 << 6;
     /// Takes a short, constant time.
-    pub(crate) const FAST: u16 = 1 << 7;
+    pub(crate) const FAST: u32 = 1 << 7;
     /// Allowed before authentication.
-    pub(crate) const NO_AUTH: u16 = 1 << 8;
+    pub(crate) const NO_AUTH: u32 = 1 << 8;
     /// Not allowed within a transaction.
-    pub(crate) const NO_MULTI: u16 = 1 << 9;
+    pub(crate) const NO_MULTI: u32 = 1 << 9;
     /// Allowed while a long command is running.
-    pub(crate) const ALLOW_BUSY: u16 = 1 << 10;
+    pub(crate) const ALLOW_BUSY: u32 = 1 << 10;
     /// Names of the flags, in the order of their bits.
     pub(crate) const NAMES: [&str; 11] = [
         "write",
@@ -75,42 +75,67 @@ pub(crate) mod flag {
         "allow_busy",
     ];
     /// Requests that follow on the connection are parsed only after this command was executed.
-    pub(crate) const ALONE: u16 = 1 << 12;
+    pub(crate) const ALONE: u32 = 1 << 12;
     /// Ends the collection of a transaction.
-    pub(crate) const ENDS_MULTI: u16 = 1 << 13;
+    pub(crate) const ENDS_MULTI: u32 = 1 << 13;
     /// Also accesses keys in other tables than the connection's.
-    pub(crate) const OTHER_TABLES: u16 = 1 << 14;
+    pub(crate) const OTHER_TABLES: u32 = 1 << 14;
     /// May harm other clients. An ACL category, not a flag of `COMMAND`.
-    pub(crate) const DANGEROUS: u16 = 1 << 15;
+    pub(crate) const DANGEROUS: u32 = 1 << 15;
+    /// Accesses data, although [`LOADING`] is set.
+    pub(crate) const DATA: u32 = 1 << 16;
+    /// Changes the connection's table. Not allowed within a transaction, which has one table.
+    pub(crate) const CHANGES_TABLE: u32 = 1 << 17;
+    /// Executes the commands of a transaction.
+    pub(crate) const RUNS_TRANSACTION: u32 = 1 << 18;
     /// Flags of commands that are always allowed.
-    pub(crate) const ANYTIME: u16 = LOADING | STALE;
+    pub(crate) const ANYTIME: u32 = LOADING | STALE;
+}
+
+/// The arguments of a command that are passwords.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Secrets {
+    None,
+    /// All arguments after the name.
+    All,
+    /// The `count` arguments after each occurrence of `word`.
+    After {
+        word: &'static [u8],
+        count: usize,
+    },
 }
 
 /// A command or a subcommand.
+#[derive(Clone, Copy)]
 pub(crate) struct Command {
     /// Name in lower case. A subcommand's name includes its command's: `client|list`.
     pub(crate) name: &'static str,
     /// Number of arguments including the name. A negative number is a minimum.
     pub(crate) arity: i8,
     /// Bits of [`flag`].
-    pub(crate) flags: u16,
+    pub(crate) flags: u32,
     /// Positions of the keys.
     pub(crate) keys: Keys,
+    /// Arguments that operators do not see.
+    pub(crate) secrets: Secrets,
     /// The function that executes the command.
     pub(crate) handler: Handler,
     /// The subcommands, selected by argument 1.
     pub(crate) subcommands: &'static [Command],
+    /// Position among all commands and subcommands, set by `table`.
+    pub(super) number: u16,
 }
 
 /// Returns a command without subcommands.
 pub(super) const fn command(
     name: &'static str,
     arity: i8,
-    flags: u16,
+    flags: u32,
     keys: Keys,
     handler: Handler,
 ) -> Command {
-    Command { name, arity, flags, keys, handler, subcommands: &[] }
+    let secrets = Secrets::None;
+    Command { name, arity, flags, keys, secrets, handler, subcommands: &[], number: 0 }
 }
 
 /// Returns a command that only has subcommands.
@@ -133,6 +158,13 @@ pub(crate) struct Family {
 }
 
 impl Command {
+    /// Returns the command's number. It is constant while the program runs, and below
+    /// [`crate::operators::counts::COMMANDS_MAX`].
+    #[inline]
+    pub(crate) fn number(&self) -> usize {
+        usize::from(self.number)
+    }
+
     /// Returns whether the command names exactly one key.
     #[inline]
     pub(crate) fn names_one_key(&self) -> bool {
@@ -152,7 +184,7 @@ impl Command {
 
     /// Returns whether all of these bits of [`flag`] are set.
     #[inline]
-    pub(crate) fn has(&self, flags: u16) -> bool {
+    pub(crate) fn has(&self, flags: u32) -> bool {
         self.flags & flags == flags
     }
 

@@ -1,7 +1,7 @@
 //! `CONFIG`: reads and changes settings.
 
 use super::command::flag::{ADMIN, ANYTIME, DANGEROUS, NOSCRIPT};
-use super::command::{Command, Keys, command};
+use super::command::{Command, Keys, Secrets, command};
 use super::glob::glob_matches;
 use super::help::help;
 use super::slots::reply_done;
@@ -12,14 +12,17 @@ use settings::{SETTINGS, Setting, When};
 use std::borrow::Cow;
 use types::limits::TABLES_MAX;
 
-const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
+const OPERATOR: u32 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
 
 pub(super) static CONFIG: &[Command] = &[
     command("config|get", -3, OPERATOR, Keys::None, get),
     help("config|help"),
     command("config|resetstat", 2, OPERATOR, Keys::None, reset_statistics),
     command("config|rewrite", 2, OPERATOR, Keys::None, rewrite),
-    command("config|set", -4, OPERATOR, Keys::None, set),
+    Command {
+        secrets: Secrets::After { word: b"requirepass", count: 1 },
+        ..command("config|set", -4, OPERATOR, Keys::None, set)
+    },
 ];
 
 /// A Redis setting that clients and tools ask for, but that is constant here.

@@ -1,8 +1,10 @@
 //! Commands about the connection itself: `HELLO`, `AUTH`, `SELECT`, `QUIT` and others.
 
 use super::clients::valid_name;
-use super::command::flag::{ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT};
-use super::command::{Family, Keys, command, container};
+use super::command::flag::{
+    ALLOW_BUSY, ALONE, ANYTIME, CHANGES_TABLE, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT,
+};
+use super::command::{Command, Family, Keys, Secrets, command, container};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
 use crate::commands::Watched;
 use crate::operators::lock;
@@ -14,22 +16,25 @@ pub(super) static FAMILY: Family = Family {
     group: "connection",
     category: Some("@connection"),
     commands: &[
-        command("auth", -2, HELLO, Keys::None, auth),
+        Command { secrets: Secrets::All, ..command("auth", -2, HELLO, Keys::None, auth) },
         command("asking", 1, FAST, Keys::None, asking),
         container("client", super::clients::CLIENT),
         command("echo", 2, FAST | ANYTIME, Keys::None, echo),
-        command("hello", -1, HELLO, Keys::None, hello),
+        Command {
+            secrets: Secrets::After { word: b"auth", count: 2 },
+            ..command("hello", -1, HELLO, Keys::None, hello)
+        },
         command("ping", -1, FAST | ANYTIME, Keys::None, ping),
         command("quit", -1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, quit),
         command("readonly", 1, FAST | ANYTIME, Keys::None, readonly),
         command("readwrite", 1, FAST | ANYTIME, Keys::None, readonly),
         command("reset", 1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, reset),
-        command("select", 2, FAST | ANYTIME, Keys::None, select),
+        command("select", 2, FAST | ANYTIME | CHANGES_TABLE, Keys::None, select),
     ],
 };
 
 /// Flags of commands that open, authenticate, reset or close a connection.
-const HELLO: u16 = NOSCRIPT | ANYTIME | FAST | NO_AUTH | ALLOW_BUSY;
+const HELLO: u32 = NOSCRIPT | ANYTIME | FAST | NO_AUTH | ALLOW_BUSY;
 /// The Redis version whose replies are followed. Clients read it from `HELLO` and `INFO`.
 pub(crate) const REDIS_VERSION: &str = "7.2.4";
 

@@ -35,15 +35,13 @@ pub(super) fn documentation(command: &str) -> Documentation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::table::commands;
+    use crate::commands::table::commands_and_subcommands;
 
     #[test]
     fn every_command_is_described_and_no_other() {
         let mut described: Vec<&str> = DOCUMENTATION.keys().copied().collect();
-        let mut all: Vec<&str> = commands()
-            .flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands))
-            .map(|command| command.name)
-            .collect();
+        let mut all: Vec<&str> =
+            commands_and_subcommands().map(|(_, command)| command.name).collect();
         described.sort_unstable();
         all.sort_unstable();
         assert_eq!(described, all);

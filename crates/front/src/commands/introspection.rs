@@ -5,7 +5,7 @@ use super::command::{Command, Family, Keys, command as entry, container};
 use super::documentation::documentation;
 use super::glob::glob_matches;
 use super::help::help;
-use super::table::commands;
+use super::table::{commands, commands_and_subcommands};
 use super::{Call, Done, Refusal, hints, refused};
 use crate::operators::info;
 
@@ -99,11 +99,7 @@ fn docs(call: &mut Call<'_>) -> Done {
 
 /// `COMMAND LIST [FILTERBY PATTERN pattern | ACLCAT category | MODULE name]`.
 fn list(call: &mut Call<'_>) -> Done {
-    let all = || {
-        commands().flat_map(|(family, command)| {
-            std::iter::once(command).chain(command.subcommands).map(move |one| (family, one))
-        })
-    };
+    let all = commands_and_subcommands;
     let names: Vec<&str> = match call.args[2..] {
         [] => all().map(|(_, command)| command.name).collect(),
         [word, by, what] if super::uppercase_is(word, b"FILTERBY") => {

@@ -52,12 +52,13 @@ mod transactions;
 mod waiting;
 
 pub(crate) use call::Call;
-pub(crate) use command::{Command, Keys, flag};
+pub(crate) use command::{Command, Keys, Secrets, flag};
 pub(crate) use connection::REDIS_VERSION;
 pub(crate) use numbers::{parse_integer, parse_unsigned};
 pub(crate) use queued::{QueuedTransaction, Watched};
 pub(crate) use refusal::{CROSS_SLOT, Done, Refusal, Undone, refused};
 pub(crate) use resumption::{KeyspaceScan, Past};
+pub(crate) use table::commands_and_subcommands;
 pub(crate) use transactions::queue_command;
 
 /// Most bytes of client input that an error repeats.

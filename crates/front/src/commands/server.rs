@@ -4,7 +4,7 @@ use super::command::flag::{ADMIN, ALLOW_BUSY, ANYTIME, DANGEROUS, FAST, NO_MULTI
 use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
 use super::slots::reply_done;
-use super::table::commands;
+use super::table::commands_and_subcommands;
 use super::{Call, Done, Refusal, Undone, slow_log};
 use super::{printable, refused, uppercase_is};
 use crate::operators::host::HostJob;
@@ -16,9 +16,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Flags of commands for operators.
-pub(super) const OPERATOR: u16 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
+pub(super) const OPERATOR: u32 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
 /// Flags of commands for operators that are not allowed inside a transaction.
-const OUTSIDE: u16 = ADMIN | DANGEROUS | NOSCRIPT | NO_MULTI;
+const OUTSIDE: u32 = ADMIN | DANGEROUS | NOSCRIPT | NO_MULTI;
 
 pub(super) static FAMILY: Family = Family {
     group: "server",
@@ -337,10 +337,7 @@ fn acl_list(call: &mut Call<'_>) -> Done {
 
 /// `ACL CAT [category]`.
 fn acl_categories(call: &mut Call<'_>) -> Done {
-    let all = commands().flat_map(|(family, command)| {
-        std::iter::once(command).chain(command.subcommands).map(move |command| (family, command))
-    });
-    let all = all
+    let all = commands_and_subcommands()
         .map(|(family, command)| (command.name, super::introspection::categories(family, command)));
     let mut names: Vec<&str> = match call.args[2..] {
         [] => all.flat_map(|(_, categories)| categories).map(|name| &name[1..]).collect(),

@@ -30,12 +30,20 @@ static FAMILIES: &[&Family] = &[
 
 /// Returns all commands with their families, sorted by name.
 pub(crate) fn commands() -> impl ExactSizeIterator<Item = (&'static Family, &'static Command)> {
-    TABLE.commands.iter().copied()
+    TABLE.commands.iter().map(|(family, command)| (*family, command))
+}
+
+/// Returns all commands with their families, each followed by its subcommands, sorted by number.
+pub(crate) fn commands_and_subcommands() -> impl Iterator<Item = (&'static Family, &'static Command)>
+{
+    commands().flat_map(|(family, command)| {
+        std::iter::once(command).chain(command.subcommands).map(move |one| (family, one))
+    })
 }
 
 /// A hash table of commands by name, with open addressing.
 struct CommandTable {
-    commands: Vec<(&'static Family, &'static Command)>,
+    commands: Vec<(&'static Family, Command)>,
     /// Indices into `commands`, plus one; 0 marks an empty place.
     places: [u16; PLACES],
 }
@@ -44,11 +52,7 @@ struct CommandTable {
 const PLACES: usize = 1024;
 
 static TABLE: LazyLock<CommandTable> = LazyLock::new(|| {
-    let mut commands: Vec<_> = FAMILIES
-        .iter()
-        .flat_map(|family| family.commands.iter().map(move |command| (*family, command)))
-        .collect();
-    commands.sort_unstable_by_key(|(_, command)| command.name);
+    let commands = numbered_commands();
     let mut places = [0; PLACES];
     for (at, (_, command)) in commands.iter().enumerate() {
         let mut place = hash(command.name.as_bytes());
@@ -60,54 +64,33 @@ static TABLE: LazyLock<CommandTable> = LazyLock::new(|| {
     CommandTable { commands, places }
 });
 
+/// Returns the commands of all families, sorted by name, and gives each command and subcommand its
+/// number.
+fn numbered_commands() -> Vec<(&'static Family, Command)> {
+    let mut commands: Vec<_> = FAMILIES
+        .iter()
+        .flat_map(|family| family.commands.iter().map(move |command| (*family, *command)))
+        .collect();
+    commands.sort_unstable_by_key(|(_, command)| command.name);
+    let mut count = 0;
+    let mut numbered = |command: &Command| {
+        count += 1;
+        Command { number: count - 1, ..*command }
+    };
+    for (_, command) in &mut commands {
+        *command = numbered(command);
+        command.subcommands =
+            command.subcommands.iter().map(&mut numbered).collect::<Vec<_>>().leak();
+    }
+    assert!(usize::from(count) <= COMMANDS_MAX, "there are more commands than COMMANDS_MAX");
+    commands
+}
+
 /// Returns the FNV-1a hash of the name in lower case.
 fn hash(name: &[u8]) -> usize {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(byte | 0x20)).wrapping_mul(0x0100_0193);
     let hash = name.iter().fold(0x811c_9dc5, step);
     (hash ^ hash >> 16) as usize % PLACES
-}
-
-/// A numbering of all commands and subcommands, looked up by the command's address.
-struct Numbers {
-    commands: Vec<&'static Command>,
-    /// Open addressing: a command's number plus one; 0 marks an empty place.
-    places: Box<[u16; NUMBER_PLACES]>,
-}
-
-const NUMBER_PLACES: usize = 2048;
-
-static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| {
-    let all =
-        commands().flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands));
-    let mut numbers = Numbers { commands: all.collect(), places: Box::new([0; NUMBER_PLACES]) };
-    assert!(numbers.commands.len() <= COMMANDS_MAX, "there are more commands than COMMANDS_MAX");
-    for (number, command) in numbers.commands.iter().enumerate() {
-        let mut place = Numbers::place(command);
-        while numbers.places[place] != 0 {
-            place = (place + 1) % NUMBER_PLACES;
-        }
-        numbers.places[place] = number as u16 + 1;
-    }
-    numbers
-});
-
-impl Numbers {
-    fn place(command: &'static Command) -> usize {
-        std::ptr::from_ref(command).addr() / size_of::<Command>() % NUMBER_PLACES
-    }
-
-    fn of(&self, command: &'static Command) -> usize {
-        let mut place = Numbers::place(command);
-        loop {
-            let number = usize::from(self.places[place])
-                .checked_sub(1)
-                .unwrap_or_else(|| unreachable!("{} is in the command table", command.name));
-            if std::ptr::eq(self.commands[number], command) {
-                return number;
-            }
-            place = (place + 1) % NUMBER_PLACES;
-        }
-    }
 }
 
 /// Longest name of a command, in bytes.
@@ -123,7 +106,7 @@ impl Command {
         let mut place = hash(name);
         loop {
             let at = usize::from(table.places[place]).checked_sub(1)?;
-            let command = table.commands[at].1;
+            let command = &table.commands[at].1;
             if command.name.as_bytes().eq_ignore_ascii_case(name) {
                 return Some(command);
             }
@@ -143,16 +126,9 @@ impl Command {
         }
     }
 
-    /// Returns the command's number. It is constant while the program runs, and below
-    /// [`crate::operators::counts::COMMANDS_MAX`].
-    #[inline]
-    pub(crate) fn number(&'static self) -> usize {
-        NUMBERS.of(self)
-    }
-
     /// Returns the command with this [`Command::number`].
     pub(crate) fn numbered(number: usize) -> Option<&'static Command> {
-        NUMBERS.commands.get(number).copied()
+        commands_and_subcommands().nth(number).map(|(_, command)| command)
     }
 }
 
@@ -162,8 +138,7 @@ mod tests {
     use super::*;
 
     fn all() -> impl Iterator<Item = &'static Command> {
-        commands()
-            .flat_map(|(_, command)| std::iter::once(command).chain(command.subcommands.iter()))
+        commands_and_subcommands().map(|(_, command)| command)
     }
 
     #[test]
@@ -190,6 +165,15 @@ mod tests {
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
         assert!(all().all(|command| command.name.len() <= NAME_BYTES_MAX));
+    }
+
+    #[test]
+    fn each_command_is_found_by_its_number() {
+        for (number, command) in all().enumerate() {
+            assert_eq!(command.number(), number);
+            assert_eq!(Command::numbered(number).map(|found| found.name), Some(command.name));
+        }
+        assert!(Command::numbered(all().count()).is_none());
     }
 
     #[test]

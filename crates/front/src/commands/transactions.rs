@@ -4,7 +4,8 @@
 //! records (see [`crate::data`]). In a cluster, all keys of a transaction are in one slot.
 
 use super::command::flag::{
-    ALLOW_BUSY, ALONE, ANYTIME, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT, WRITE,
+    ALLOW_BUSY, ALONE, ANYTIME, CHANGES_TABLE, DATA, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT,
+    RUNS_TRANSACTION, WRITE,
 };
 use super::command::{ALL, Family, Keys, command};
 use super::{
@@ -24,14 +25,15 @@ pub(super) static FAMILY: Family = Family {
     category: Some("@transaction"),
     commands: &[
         command("discard", 1, CONTROL | FAST | ENDS_MULTI, Keys::Unnamed, discard),
-        command("exec", 1, NOSCRIPT | ANYTIME | ENDS_MULTI, Keys::Unnamed, exec),
+        command("exec", 1, EXEC, Keys::Unnamed, exec),
         command("multi", 1, CONTROL | FAST | NO_MULTI, Keys::None, multi),
         command("unwatch", 1, CONTROL | FAST, Keys::Unnamed, unwatch),
-        command("watch", -2, CONTROL | FAST | NO_MULTI, ALL, watch),
+        command("watch", -2, CONTROL | FAST | NO_MULTI | DATA, ALL, watch),
     ],
 };
 
-const CONTROL: u16 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
+const CONTROL: u32 = NOSCRIPT | ANYTIME | ALLOW_BUSY;
+const EXEC: u32 = NOSCRIPT | ANYTIME | ENDS_MULTI | DATA | RUNS_TRANSACTION;
 
 /// Most attempts of a transaction in one turn.
 const TRIES: usize = 8;
@@ -64,7 +66,7 @@ fn check(
     }
     // Copies contain only named keys of one database, so commands that need others are refused.
     let looks_around = command.keys == Keys::Unnamed && !command.has(ALONE);
-    if command.has(NO_MULTI) || looks_around || command.name == "select" {
+    if command.has(NO_MULTI) || looks_around || command.has(CHANGES_TABLE) {
         let name = command.name;
         return Err(format!("ERR Command '{name}' not allowed inside a transaction"));
     }

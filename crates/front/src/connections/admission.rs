@@ -26,8 +26,7 @@ pub(super) fn admit(
     {
         return Err(refused("NOAUTH Authentication required."));
     }
-    // `EXEC` and `WATCH` access data, although their flags are those of commands that do not.
-    let needs_data = !command.has(flag::LOADING) || ["exec", "watch"].contains(&command.name);
+    let needs_data = !command.has(flag::LOADING) || command.has(flag::DATA);
     if turn.backend.engine.is_loading() && needs_data {
         return Err(refused("LOADING Redis is loading the dataset in memory"));
     }
@@ -38,7 +37,8 @@ pub(super) fn admit(
         turn.backend.engine.note_data();
     }
     let transaction = state.transaction.as_ref();
-    let runs_writes = transaction.is_some_and(|it| it.writes() && command.name == "exec");
+    let runs_writes =
+        transaction.is_some_and(|it| it.writes() && command.has(flag::RUNS_TRANSACTION));
     let writes = command.has(flag::WRITE) || runs_writes;
     if writes && turn.backend.engine.cannot_keep() {
         return Err(refuse_write(CANNOT_KEEP, runs_writes));
@@ -97,8 +97,6 @@ const REPLICAS_PATIENCE: Duration = Duration::from_millis(100);
 /// An answered command.
 pub(super) struct AnsweredCommand<'a> {
     pub(super) command: &'static Command,
-    /// The command's [`Command::number`].
-    pub(super) number: usize,
     pub(super) args: &'a [&'a [u8]],
     /// True if the command passed admission.
     pub(super) is_admitted: bool,
@@ -109,7 +107,7 @@ impl AnsweredCommand<'_> {
     #[inline]
     pub(super) fn count(&self, reply: &[u8], session: &Session, turn: &mut ConnectionTurn<'_>) {
         let backend = &*turn.backend;
-        let counts = backend.counts.of_command(self.number);
+        let counts = backend.counts.of_command(self.command.number());
         if reply.first() == Some(&b'-') {
             counts.failed.add(u64::from(self.is_admitted));
             backend.counts.error(&reply[1..]);
@@ -122,7 +120,7 @@ impl AnsweredCommand<'_> {
             self.execution(session, turn).show(backend.node(), monitors);
         }
         let meter = &mut turn.meter;
-        meter.add(self.number);
+        meter.add(self.command.number());
         let is_any_slow = is_slow_possible(Duration::ZERO, &backend.configuration.reports);
         let is_open = is_short(self.command) && !turn.is_last && !meter.is_full();
         if is_open && !is_any_slow {

@@ -548,8 +548,7 @@ impl Conversation {
             }
         };
         turn.begin(command);
-        let number = command.number();
-        self.session.command = Some(number as u16);
+        self.session.command = Some(command.number() as u16);
         let admitted = match command.takes(args.len()) {
             false => Err(Refusal::Arity.into()),
             true => admission::admit(command, state, &self.session, turn),
@@ -579,7 +578,7 @@ impl Conversation {
             }
         };
         if let ExecutionOutcome::Replied = outcome {
-            let attempt = AnsweredCommand { command, number, args, is_admitted };
+            let attempt = AnsweredCommand { command, args, is_admitted };
             attempt.count(&out[before..], &self.session, turn);
         }
         outcome

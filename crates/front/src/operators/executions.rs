@@ -3,7 +3,7 @@
 use super::monitor::{self, Monitors};
 use super::{lock, slow};
 use crate::backend::Backend;
-use crate::commands::{Command, flag};
+use crate::commands::{Command, Secrets, flag};
 use crate::session::Session;
 use node::Node;
 use settings::ReportSettings;
@@ -51,7 +51,7 @@ impl Execution<'_> {
         let least = u64::try_from(reports.slowlog_slower_than);
         let is_slow = least.is_ok_and(|least| spent.as_micros() >= u128::from(least));
         // The commands of a transaction are logged one by one, as in Redis.
-        let is_logged = self.command.name != "exec";
+        let is_logged = !self.command.has(flag::RUNS_TRANSACTION);
         if is_slow && is_logged && reports.slowlog_max_len > 0 {
             let entry = slow::SlowLogEntry {
                 number: 0,
@@ -73,11 +73,10 @@ impl Execution<'_> {
 
     /// Returns the arguments, with passwords redacted.
     fn shown_args(&self) -> Cow<'_, [&[u8]]> {
-        let secrets: Vec<usize> = match self.command.name {
-            "auth" => (1..self.args.len()).collect(),
-            "hello" => following(self.args, b"auth", 2),
-            "config|set" => following(self.args, b"requirepass", 1),
-            _ => return Cow::Borrowed(self.args),
+        let secrets: Vec<usize> = match self.command.secrets {
+            Secrets::None => return Cow::Borrowed(self.args),
+            Secrets::All => (1..self.args.len()).collect(),
+            Secrets::After { word, count } => following(self.args, word, count),
         };
         let mut shown = self.args.to_vec();
         for secret in secrets {

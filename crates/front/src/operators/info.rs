@@ -1,7 +1,7 @@
 //! The sections of `INFO`, with the fields that clients, tools and exporters read.
 
 use crate::backend::Backend;
-use crate::commands::{Command, REDIS_VERSION, flag};
+use crate::commands::{Command, REDIS_VERSION, commands_and_subcommands, flag};
 use crate::operators::counts::{self, Counter, FrontEndCounters, Summary};
 use crate::operators::host::ProcessUsage;
 use crate::operators::lock;
@@ -383,9 +383,8 @@ fn cpu(shown: &InfoSources<'_>) -> Lines {
 
 /// Returns the commands that have been called, with their sums.
 pub(crate) fn called(counts: &[Arc<FrontEndCounters>]) -> Vec<(&'static Command, Summary)> {
-    let numbers = (0..).map_while(|number| Some((number, Command::numbered(number)?)));
-    let mut called: Vec<_> = numbers
-        .filter_map(|(number, command)| Some((command, Summary::of(counts, number)?)))
+    let mut called: Vec<_> = commands_and_subcommands()
+        .filter_map(|(_, command)| Some((command, Summary::of(counts, command.number())?)))
         .collect();
     called.sort_unstable_by_key(|(command, _)| command.name);
     called
