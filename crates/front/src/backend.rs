@@ -51,7 +51,6 @@ impl Backend {
             self.version = self.operators.version();
             self.configuration = self.operators.configuration();
             self.counts = self.operators.counts_of(self.engine.reactor());
-            self.engine.follow_settings();
         }
     }
 

@@ -145,6 +145,7 @@ fn set(call: &mut Call<'_>) -> Done {
     call.backend.operators.configure(node, changed);
     node.wake_all();
     call.backend.follow_operators();
+    call.backend.engine.follow_settings();
     call.ok()
 }
 
