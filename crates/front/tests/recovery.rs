@@ -1,20 +1,20 @@
 //! A server recovers a recovery partition of a dead server from replicas on its own disk and on
 //! another server's. The test plays that server: it takes every append.
 
+mod common;
+
 use backup::{MemoryDisk, Replicas};
-use front::Operators;
-use front::core::{Connections, Core};
-use node::NodeSettings;
-use node::{Engine, Mode, Node, Payload, Plan, Replication, Route, Sending, ServerIdentity, To};
-use std::collections::BTreeMap;
+use common::{CLUSTER, ME, Sockets};
+use front::core::Core;
+use node::{Mode, Node, Payload, Plan, Route, Sending, To};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, StoreConfig, TabletState};
+use store::TabletState;
 use types::ConnectionId;
 use types::limits::TABLES_MAX;
 use types::{
-    ClusterId, HashRange, HashSeed, Instant, OwnershipEpoch, ReactorId, SegmentId, ServerId,
-    Tenure, UnixMillis, Version, slot_of,
+    HashRange, HashSeed, Instant, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis, Version,
+    slot_of,
 };
 use wire::control::{
     ClusterMap, DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, FromCoordinator, LoadProfile,
@@ -28,34 +28,13 @@ use wire::replica::{
     BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
 };
 
-const CLUSTER: ClusterId = ClusterId(1);
 const DEAD: ServerId = ServerId(1);
-const ME: ServerId = ServerId(2);
 const OTHER: ServerId = ServerId(3);
 const OLD: Tenure = Tenure(5);
 const SEGMENT_BYTES: u32 = 1 << 20;
 /// Number of a manifest segment.
 const DIRECTORY: u64 = 1 << 63;
-const REACTORS: u16 = 2;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
-
-/// Connections of clients.
-#[derive(Default)]
-struct Sockets {
-    outputs: BTreeMap<ConnectionId, Vec<u8>>,
-}
-
-impl Connections for Sockets {
-    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
-        self.outputs.entry(connection).or_default()
-    }
-
-    fn resume_reading(&mut self, _connection: ConnectionId) {}
-
-    fn pause_reading(&mut self, _connection: ConnectionId) {}
-
-    fn close_after_flush(&mut self, _connection: ConnectionId) {}
-}
 
 struct World {
     node: Arc<Node>,
@@ -187,35 +166,11 @@ fn part(epoch: u64, segments: &[(u64, SegmentContent, ServerId)]) -> FromCoordin
 impl World {
     /// Makes a server with the replicas `mine`, and another one with `other`.
     fn new(mine: Replicas, other: Replicas) -> World {
-        let settings = NodeSettings {
-            host: "here".to_owned(),
-            client_port: 2,
-            bus_port: 102,
-            memory_bytes: 64 << 20,
-            reactors: REACTORS,
-            is_cluster: true,
-            cuts: node::Cuts::default(),
-        };
-        let store = StoreConfig {
-            memory_bytes: settings.memory_bytes,
-            reactors: REACTORS,
-            seed: HashSeed::new(1),
-            huge_pages: false,
-            durable: true,
-            segment_bytes: None,
-        };
-        let store = Store::new(store).expect("memory for a small store");
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
-        let replication = Arc::new(Replication::new(plan, ME, REACTORS, mine));
-        let identity = ServerIdentity { cluster: CLUSTER, server: ME };
-        let operators = Arc::new(Operators::new(settings.reactors));
-        let node = Node::durable(settings, identity, store, replication, Arc::default());
-        node.set_linked(true);
-        let core =
-            |reactor| Core::new(Engine::new(node.clone(), ReactorId(reactor)), operators.clone());
+        let (node, cores) = common::start(plan, mine, 64 << 20);
         let mut world = World {
-            cores: (0..REACTORS).map(core).collect(),
             node,
+            cores,
             sockets: Sockets::default(),
             now: Instant(0),
             other,

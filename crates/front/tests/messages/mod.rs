@@ -6,28 +6,25 @@
 //! recovery, and holds replicas of other servers' logs. Half of the messages are answers to its
 //! requests, with a detail or two changed.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod control;
 mod draw;
 mod peers;
 
 use backup::{MemoryDisk, Replicas};
+use common::{CLUSTER, ME, REACTORS, Sockets};
 pub(crate) use draw::Draw;
 use draw::{kinds, quarter};
-use front::Operators;
-use front::core::{Connections, Core};
-use node::NodeSettings;
-use node::{Engine, Mode, Node, Payload, Plan, Replication, Route, Sending, ServerIdentity, To};
+use front::core::Core;
+use node::{Mode, Payload, Plan, Route, Sending, To};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, StoreConfig};
 use types::ConnectionId;
 use types::limits::TABLES_MAX;
-use types::{
-    ClusterId, HashSeed, Instant, MigrationId, OwnershipEpoch, ReactorId, ServerId, Tenure,
-    UnixMillis,
-};
+use types::{Instant, MigrationId, OwnershipEpoch, ServerId, Tenure, UnixMillis};
 use wire::control::{
     Answer, ClusterMap, FromCoordinator, Intent, MigrationPolicy, PriorityPullMode, ServerInfo,
     TabletInfo, ToCoordinator,
@@ -36,13 +33,10 @@ use wire::frame::{self, HEADER_BYTES, Header};
 use wire::peer::{Append, PeerMessage, PriorityPull, Pull, RecoveryRead};
 use wire::replica::{BootId, PieceWriter, ReplicaId};
 
-pub(crate) const CLUSTER: ClusterId = ClusterId(1);
-pub(crate) const ME: ServerId = ServerId(2);
 /// Server that the first map declares dead.
 pub(crate) const DEAD: ServerId = ServerId(4);
 /// Number of kinds of messages of peers, of a coordinator, and of its answers.
 const KINDS: [usize; 3] = [15, 23, 12];
-const REACTORS: u16 = 2;
 const MEMORY_BYTES: usize = 128 << 20;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 const KEYS: u64 = 60;
@@ -52,24 +46,6 @@ const TURNS_MAX: usize = 2_000;
 const ASKED_MAX: usize = 16;
 /// Maximum payload: far more than all data of the server, and less than any limit of a frame.
 const PAYLOAD_MAX: usize = 1 << 20;
-
-/// Connections of clients.
-#[derive(Default)]
-struct Sockets {
-    outputs: BTreeMap<ConnectionId, Vec<u8>>,
-}
-
-impl Connections for Sockets {
-    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
-        self.outputs.entry(connection).or_default()
-    }
-
-    fn resume_reading(&mut self, _connection: ConnectionId) {}
-
-    fn pause_reading(&mut self, _connection: ConnectionId) {}
-
-    fn close_after_flush(&mut self, _connection: ConnectionId) {}
-}
 
 /// Requests that the server has sent to others.
 #[derive(Default)]
@@ -142,36 +118,12 @@ fn sent<M: Serialize + DeserializeOwned>(message: &M) -> Option<M> {
 
 impl World {
     fn new() -> World {
-        let settings = NodeSettings {
-            host: "here".to_owned(),
-            client_port: 2,
-            bus_port: 102,
-            memory_bytes: MEMORY_BYTES,
-            reactors: REACTORS,
-            is_cluster: true,
-            cuts: node::Cuts::default(),
-        };
-        let store = StoreConfig {
-            memory_bytes: MEMORY_BYTES,
-            reactors: REACTORS,
-            seed: HashSeed::new(1),
-            huge_pages: false,
-            durable: true,
-            segment_bytes: None,
-        };
-        let store = Store::new(store).expect("memory for a small store");
         let disk = Replicas::open(Arc::new(MemoryDisk::new()), BootId::default());
         let disk = disk.expect("an empty disk").replicas;
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: Some(Duration::from_secs(1)) };
-        let replication = Arc::new(Replication::new(plan, ME, REACTORS, disk));
-        let identity = ServerIdentity { cluster: CLUSTER, server: ME };
-        let operators = Arc::new(Operators::new(settings.reactors));
-        let node = Node::durable(settings, identity, store, replication, Arc::default());
-        node.set_linked(true);
-        let core =
-            |reactor| Core::new(Engine::new(node.clone(), ReactorId(reactor)), operators.clone());
+        let (_, cores) = common::start(plan, disk, MEMORY_BYTES);
         let mut world = World {
-            cores: (0..REACTORS).map(core).collect(),
+            cores,
             sockets: Sockets::default(),
             now: Instant(1_000_000_000),
             asked: Asked::default(),
