@@ -2,9 +2,9 @@
 //! connection. Whatever the page costs, the coordinator's own thread only answers a few requests.
 
 use crate::coordinator_connection::CoordinatorConnection;
+use front::operators::metric_page::MetricPage;
 use handshake::Credentials;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use wire::control::{ClusterMap, Health, MigrationReport, MigrationState, RecoveryReport};
 
 /// Returns the text of one scrape. If the coordinator does not answer, the page reports it as down.
@@ -13,10 +13,15 @@ pub(crate) fn page(coordinator: &str, credentials: &Credentials) -> String {
         Ok(snapshot) => text(&snapshot),
         Err(error) => {
             tracing::warn!("cannot get the metrics of the coordinator: {error:#}");
-            gauge("ballast_coordinator_up", "1 if the coordinator answers, else 0.", 0)
+            let mut page = MetricPage::default();
+            page.gauge(UP, UP_HELP, 0);
+            page.into_text()
         }
     }
 }
+
+const UP: &str = "ballast_coordinator_up";
+const UP_HELP: &str = "1 if the coordinator answers, else 0.";
 
 /// Answers of the coordinator.
 struct ClusterSnapshot {
@@ -38,7 +43,8 @@ fn snapshot(coordinator: &str, credentials: &Credentials) -> anyhow::Result<Clus
 
 fn text(snapshot: &ClusterSnapshot) -> String {
     let ClusterSnapshot { map, recoveries, migrations, health } = snapshot;
-    let mut page = gauge("ballast_coordinator_up", "1 if the coordinator answers, else 0.", 1);
+    let mut page = MetricPage::default();
+    page.gauge(UP, UP_HELP, 1);
     let mut servers = BTreeMap::from([("connected", 0), ("away", 0), ("dead", 0)]);
     for server in &map.servers {
         let state = match (server.is_dead, server.connected) {
@@ -48,65 +54,41 @@ fn text(snapshot: &ClusterSnapshot) -> String {
         };
         *servers.entry(state).or_insert(0) += 1;
     }
-    page += &by("ballast_servers", "Servers of the cluster, by state.", "state", servers);
-    page += &gauge("ballast_tablets", "Ranges with an owner.", map.tablets.len() as u64);
-    page += &gauge("ballast_map_version", "Version of the cluster map.", map.version);
-    let recoveries = recoveries.len() as u64;
-    page += &gauge("ballast_recoveries", "Dead servers in recovery.", recoveries);
-    let mut stages: BTreeMap<&str, u64> = STAGES.iter().map(|(_, name)| (*name, 0)).collect();
-    for migration in migrations {
-        let name = STAGES.iter().find(|(state, _)| *state == migration.state).map(|(_, name)| name);
-        if let Some(name) = name {
-            *stages.entry(name).or_insert(0) += 1;
-        }
+    page.begin("ballast_servers", "gauge", "Servers of the cluster, by state.");
+    servers.iter().for_each(|(state, count)| page.sample(&[("state", state)], count));
+    page.gauge("ballast_tablets", "Ranges with an owner.", map.tablets.len() as u64);
+    page.gauge("ballast_map_version", "Version of the cluster map.", map.version);
+    page.gauge("ballast_recoveries", "Dead servers in recovery.", recoveries.len() as u64);
+    page.begin("ballast_migrations_known", "gauge", "Migrations, by stage.");
+    for (state, name) in STAGES {
+        let count = migrations.iter().filter(|migration| migration.state == state).count();
+        page.sample(&[("stage", name)], count);
     }
-    page += &by("ballast_migrations_known", "Migrations, by stage.", "stage", stages);
-    page += &gauge(
-        "ballast_coordinator_term",
-        "Term: number of coordinator starts so far.",
-        health.term,
-    );
-    let name = "ballast_coordinator_commits_total";
-    page += &metric(name, "counter", "Transactions committed by this coordinator.");
-    let _ = writeln!(page, "{name} {}", health.commits);
+    let help = "Term: number of coordinator starts so far.";
+    page.gauge("ballast_coordinator_term", help, health.term);
+    let help = "Transactions committed by this coordinator.";
+    page.begin("ballast_coordinator_commits_total", "counter", help);
+    page.sample(&[], health.commits);
     let help = "Servers whose log is on their own disk only, since no other server is alive.";
-    page += &gauge("ballast_servers_on_own_disk_only", help, health.on_own_disk.len() as u64);
-    let name = "ballast_link_silence_seconds";
-    page +=
-        &metric(name, "gauge", "Time since the last message of a server with a replicated log.");
+    page.gauge("ballast_servers_on_own_disk_only", help, health.on_own_disk.len() as u64);
+    let help = "Time since the last message of a server with a replicated log.";
+    page.begin("ballast_link_silence_seconds", "gauge", help);
     for (server, milliseconds) in &health.silence {
-        let seconds = f64::from(*milliseconds) / 1000.0;
-        let _ = writeln!(page, "{name}{{server=\"{server}\"}} {seconds}");
+        page.sample(&[("server", &server.to_string())], f64::from(*milliseconds) / 1000.0);
     }
-    page
+    page.into_text()
 }
 
-/// Prometheus label values of migration states.
+/// Prometheus label values of migration states, sorted.
 const STAGES: [(MigrationState, &str); 7] = [
-    (MigrationState::Queued, "queued"),
-    (MigrationState::Preparing, "preparing"),
-    (MigrationState::Moving, "moving"),
-    (MigrationState::Releasing, "releasing"),
-    (MigrationState::Success, "success"),
     (MigrationState::Cancelled, "cancelled"),
     (MigrationState::Failed, "failed"),
+    (MigrationState::Moving, "moving"),
+    (MigrationState::Preparing, "preparing"),
+    (MigrationState::Queued, "queued"),
+    (MigrationState::Releasing, "releasing"),
+    (MigrationState::Success, "success"),
 ];
-
-fn metric(name: &str, kind: &str, help: &str) -> String {
-    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
-}
-
-fn gauge(name: &str, help: &str, value: u64) -> String {
-    format!("{}{name} {value}\n", metric(name, "gauge", help))
-}
-
-fn by(name: &str, help: &str, label: &str, values: BTreeMap<&str, u64>) -> String {
-    let mut text = metric(name, "gauge", help);
-    for (value, count) in values {
-        let _ = writeln!(text, "{name}{{{label}=\"{value}\"}} {count}");
-    }
-    text
-}
 
 #[cfg(test)]
 mod tests {

@@ -169,7 +169,7 @@ fn latency_histogram(call: &mut Call<'_>) -> Done {
         };
         names.is_empty() || names.iter().any(belongs)
     };
-    let called: Vec<_> = crate::operators::info::called(&counts)
+    let called: Vec<_> = crate::operators::sources::called(&counts)
         .into_iter()
         .filter(|(command, sum)| sum.calls > 0 && is_wanted(command))
         .collect();

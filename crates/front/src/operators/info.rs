@@ -1,14 +1,12 @@
 //! The sections of `INFO`, with the fields that clients, tools and exporters read.
 
 use crate::backend::Backend;
-use crate::commands::{Command, REDIS_VERSION, commands_and_subcommands, flag};
-use crate::operators::counts::{self, Counter, FrontEndCounters, Summary};
-use crate::operators::host::ProcessUsage;
-use crate::operators::lock;
+use crate::commands::{Command, REDIS_VERSION, flag};
+use crate::operators::counts::{self, Summary};
 use crate::operators::pause::{Pause, Paused};
-use crate::operators::{Baseline, Operators};
+use crate::operators::sources::{Sources, called};
+use crate::operators::{Operators, lock, metrics};
 use node::{Background, Mode, Node};
-use std::sync::Arc;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
 use types::{Instant, ReactorCounts, TableId, UnixMillis};
@@ -55,15 +53,11 @@ const fn section(
 /// Sources of the values of a section.
 struct InfoSources<'e> {
     backend: &'e Backend,
-    now: Instant,
+    numbers: Sources<'e>,
     uptime: Duration,
     wall: UnixMillis,
-    counts: Vec<Arc<FrontEndCounters>>,
-    usage: ProcessUsage,
     /// Requests per second since the last `INFO`.
     rate: u64,
-    /// Counter values that are shown as 0.
-    baseline: Baseline,
 }
 
 impl InfoSources<'_> {
@@ -75,14 +69,9 @@ impl InfoSources<'_> {
         &self.backend.operators
     }
 
-    /// Returns the reactors' own counters.
-    fn reactors(&self) -> Vec<ReactorCounts> {
-        self.operators().host().map(|host| host.reactors()).unwrap_or_default()
-    }
-
-    fn sum(&self, counter: impl Fn(&FrontEndCounters) -> &Counter) -> String {
-        let sum: u64 = self.counts.iter().map(|counts| counter(counts).read()).sum();
-        sum.to_string()
+    /// Returns a field that shows a number of the registry.
+    fn number(&self, field: &'static str) -> (&'static str, String) {
+        (field, metrics::number(field, &self.numbers).to_string())
     }
 }
 
@@ -93,21 +82,10 @@ pub(crate) fn text(
     wall: UnixMillis,
     is_wanted: impl Fn(&Section) -> bool,
 ) -> String {
-    let operators = &backend.operators;
-    let host = operators.host();
+    let numbers = Sources::new(backend.node(), &backend.operators, now);
     let uptime = backend.engine.uptime(now);
-    let counts = operators.counts();
-    let requests = counts.iter().map(|counts| counts.requests.read()).sum();
-    let shown = InfoSources {
-        backend,
-        now,
-        uptime,
-        wall,
-        counts,
-        rate: lock(&operators.rate).at(uptime, requests),
-        baseline: *lock(&operators.baseline),
-        usage: host.map(|host| host.usage()).unwrap_or_default(),
-    };
+    let rate = lock(&backend.operators.rate).at(uptime, numbers.sum(|counts| &counts.requests));
+    let shown = InfoSources { backend, numbers, uptime, wall, rate };
     let mut text = String::new();
     for section in SECTIONS.iter().filter(|section| is_wanted(section)) {
         if !text.is_empty() {
@@ -147,7 +125,7 @@ fn server(shown: &InfoSources<'_>) -> Lines {
         ("tcp_port", node.settings().client_port.to_string()),
         ("server_time_usec", (shown.wall.0 * 1000).to_string()),
         ("expiry_clock_ms", node.store().clock().0.to_string()),
-        ("expiry_clock_doubt_ms", node.clock_doubt(shown.now).to_string()),
+        ("expiry_clock_doubt_ms", node.clock_doubt(shown.numbers.now).to_string()),
         ("uptime_in_seconds", uptime.to_string()),
         ("uptime_in_days", (uptime / 86_400).to_string()),
         ("hz", "10".into()),
@@ -161,12 +139,12 @@ fn clients(shown: &InfoSources<'_>) -> Lines {
     let operators = shown.operators();
     let sums = operators.clients.sums();
     let mut fields = lines(vec![
-        ("connected_clients", operators.clients.count().to_string()),
+        shown.number("connected_clients"),
         ("cluster_connections", "0".into()),
-        ("maxclients", operators.configuration().clients.count_max.to_string()),
+        shown.number("maxclients"),
         ("client_recent_max_input_buffer", sums.unread_max.to_string()),
         ("client_recent_max_output_buffer", sums.unsent_max.to_string()),
-        ("blocked_clients", sums.blocked.to_string()),
+        shown.number("blocked_clients"),
         ("tracking_clients", "0".into()),
         ("pubsub_clients", "0".into()),
         ("watching_clients", sums.watching.to_string()),
@@ -175,7 +153,7 @@ fn clients(shown: &InfoSources<'_>) -> Lines {
         ("total_blocking_keys", "0".into()),
         ("total_blocking_keys_on_nokey", "0".into()),
     ]);
-    fields.extend(lines(pause_fields(&operators.pause, shown.now)));
+    fields.extend(lines(pause_fields(&operators.pause, shown.numbers.now)));
     fields
 }
 
@@ -195,29 +173,29 @@ fn pause_fields(pause: &Pause, now: Instant) -> Vec<(&'static str, String)> {
 }
 
 fn memory(shown: &InfoSources<'_>) -> Lines {
-    let usage = shown.node().store().usage();
-    let log = &usage.log;
+    let Sources { memory, process, .. } = &shown.numbers;
+    let log = &memory.log;
     let used = log.total_bytes.saturating_sub(log.free_bytes);
-    let resident = match shown.usage.resident_bytes {
+    let resident = match process.resident_bytes {
         0 => log.resident_bytes,
         bytes => bytes,
     };
     let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 1.0 };
-    let fragmentation = ratio(used as f64, log.live_bytes as f64 + usage.index_bytes as f64);
+    let fragmentation = ratio(used as f64, log.live_bytes as f64 + memory.index_bytes as f64);
     lines(vec![
         ("used_memory", used.to_string()),
         ("used_memory_human", human(used)),
         ("used_memory_rss", resident.to_string()),
         ("used_memory_rss_human", human(resident)),
-        ("used_memory_peak", shown.usage.resident_bytes_peak.max(used).to_string()),
-        ("used_memory_overhead", usage.index_bytes.to_string()),
+        ("used_memory_peak", process.resident_bytes_peak.max(used).to_string()),
+        ("used_memory_overhead", memory.index_bytes.to_string()),
         ("used_memory_startup", "0".into()),
-        ("used_memory_dataset", log.live_bytes.to_string()),
-        ("used_memory_index", usage.index_bytes.to_string()),
-        ("total_system_memory", shown.usage.machine_bytes.to_string()),
+        shown.number("used_memory_dataset"),
+        shown.number("used_memory_index"),
+        ("total_system_memory", process.machine_bytes.to_string()),
         ("used_memory_lua", "0".into()),
         ("used_memory_scripts", "0".into()),
-        ("maxmemory", log.total_bytes.to_string()),
+        shown.number("maxmemory"),
         ("maxmemory_human", human(log.total_bytes)),
         ("maxmemory_policy", "noeviction".into()),
         ("mem_fragmentation_ratio", format!("{fragmentation:.2}")),
@@ -261,16 +239,10 @@ fn persistence(shown: &InfoSources<'_>) -> Lines {
         ("rdb_last_bgsave_time_sec", "-1".into()),
         ("rdb_current_bgsave_time_sec", "-1".into()),
         ("log_replicas", replication.map_or(0, |it| it.plan().replicas).to_string()),
-        (
-            "log_segments_under_replicated",
-            replication.map_or(0, |it| it.under_replicated()).to_string(),
-        ),
-        ("log_backups_reachable", replication.map_or(0, |it| it.reach()).to_string()),
-        ("log_backups_needed", replication.map_or(0, |it| it.reach_min()).to_string()),
-        (
-            "log_on_own_disk_only",
-            if replication.is_some_and(|it| it.is_on_own_disk()) { "1" } else { "0" }.into(),
-        ),
+        shown.number("log_segments_under_replicated"),
+        shown.number("log_backups_reachable"),
+        shown.number("log_backups_needed"),
+        shown.number("log_on_own_disk_only"),
         ("log_replicas_in_own_rack", misplaced.with_master.to_string()),
         ("log_replicas_in_shared_rack", misplaced.together.to_string()),
         ("aof_enabled", if mode.is_some() { "1" } else { "0" }.into()),
@@ -300,50 +272,42 @@ fn unsaved_changes(shown: &InfoSources<'_>) -> u64 {
     if shown.node().persistence().is_some() {
         return 0;
     }
-    let called = called(&shown.counts).into_iter();
-    let writes = called.filter(|(command, _)| command.has(flag::WRITE));
+    let writes =
+        called(&shown.numbers.counts).into_iter().filter(|(command, _)| command.has(flag::WRITE));
     writes.map(|(_, sum)| sum.calls.saturating_sub(sum.failed)).sum()
 }
 
-/// Returns the number of keys expired since the last reset of the statistics. It includes keys
-/// that a command gave an expiry time in the past.
-pub(crate) fn expired(node: &Node, baseline: &Baseline, counts: &[Arc<FrontEndCounters>]) -> u64 {
-    let at_once: u64 = counts.iter().map(|counts| counts.expired.read()).sum();
-    node.store().expired().saturating_sub(baseline.expired) + at_once
-}
-
 fn stats(shown: &InfoSources<'_>) -> Lines {
-    let reactors = shown.reactors();
+    let Sources { reactors, baseline, .. } = &shown.numbers;
     let traffic = |count: fn(&ReactorCounts) -> u64, before: u64| -> String {
         reactors.iter().map(count).sum::<u64>().saturating_sub(before).to_string()
     };
-    let baseline = shown.baseline;
     lines(vec![
-        ("total_connections_received", shown.sum(|counts| &counts.connections)),
-        ("total_commands_processed", shown.sum(|counts| &counts.requests)),
-        ("total_commands_parked", shown.sum(|counts| &counts.parked)),
+        shown.number("total_connections_received"),
+        shown.number("total_commands_processed"),
+        shown.number("total_commands_parked"),
         ("instantaneous_ops_per_sec", shown.rate.to_string()),
         ("total_net_input_bytes", traffic(|counts| counts.bytes_in, baseline.bytes_in)),
         ("total_net_output_bytes", traffic(|counts| counts.bytes_out, baseline.bytes_out)),
-        ("rejected_connections", shown.sum(|counts| &counts.refused)),
+        shown.number("rejected_connections"),
         ("sync_full", "0".into()),
         ("sync_partial_ok", "0".into()),
         ("sync_partial_err", "0".into()),
-        ("expired_keys", expired(shown.node(), &shown.baseline, &shown.counts).to_string()),
+        shown.number("expired_keys"),
         ("evicted_keys", "0".into()),
         ("evicted_clients", "0".into()),
-        ("keyspace_hits", shown.sum(|counts| &counts.hits)),
-        ("keyspace_misses", shown.sum(|counts| &counts.misses)),
+        shown.number("keyspace_hits"),
+        shown.number("keyspace_misses"),
         ("pubsub_channels", "0".into()),
         ("pubsub_patterns", "0".into()),
         ("latest_fork_usec", "0".into()),
         ("total_forks", "0".into()),
         ("migrate_cached_sockets", "0".into()),
         ("slave_expires_tracked_keys", "0".into()),
-        ("total_error_replies", shown.sum(|counts| &counts.errors)),
-        ("acl_access_denied_auth", shown.sum(|counts| &counts.auth_failures)),
-        ("client_output_buffer_limit_disconnections", shown.sum(|counts| &counts.overflowed)),
-        ("client_timeout_disconnections", shown.sum(|counts| &counts.timed_out)),
+        ("total_error_replies", shown.numbers.sum(|counts| &counts.errors).to_string()),
+        shown.number("acl_access_denied_auth"),
+        shown.number("client_output_buffer_limit_disconnections"),
+        shown.number("client_timeout_disconnections"),
     ])
 }
 
@@ -372,22 +336,13 @@ fn active_time(reactors: &[ReactorCounts]) -> Duration {
 fn cpu(shown: &InfoSources<'_>) -> Lines {
     let seconds = |time: Duration| format!("{:.6}", time.as_secs_f64());
     lines(vec![
-        ("used_cpu_sys", seconds(shown.usage.system)),
-        ("used_cpu_user", seconds(shown.usage.user)),
+        ("used_cpu_sys", seconds(shown.numbers.process.system)),
+        ("used_cpu_user", seconds(shown.numbers.process.user)),
         ("used_cpu_sys_children", "0.000000".into()),
         ("used_cpu_user_children", "0.000000".into()),
         // Time not spent waiting for input, summed over all reactors: there is no main thread.
-        ("used_active_time_main_thread", seconds(active_time(&shown.reactors()))),
+        ("used_active_time_main_thread", seconds(active_time(&shown.numbers.reactors))),
     ])
-}
-
-/// Returns the commands that have been called, with their sums.
-pub(crate) fn called(counts: &[Arc<FrontEndCounters>]) -> Vec<(&'static Command, Summary)> {
-    let mut called: Vec<_> = commands_and_subcommands()
-        .filter_map(|(_, command)| Some((command, Summary::of(counts, command.number())?)))
-        .collect();
-    called.sort_unstable_by_key(|(command, _)| command.name);
-    called
 }
 
 fn command_stats(shown: &InfoSources<'_>) -> Lines {
@@ -403,11 +358,11 @@ fn command_stats(shown: &InfoSources<'_>) -> Lines {
         );
         (format!("cmdstat_{}", command.name), value)
     };
-    called(&shown.counts).into_iter().map(describe).collect()
+    called(&shown.numbers.counts).into_iter().map(describe).collect()
 }
 
 fn error_stats(shown: &InfoSources<'_>) -> Lines {
-    let errors = counts::errors(&shown.counts);
+    let errors = counts::errors(&shown.numbers.counts);
     errors
         .into_iter()
         .map(|(kind, n)| (format!("errorstat_{kind}"), format!("count={n}")))
@@ -420,39 +375,33 @@ fn latency_stats(shown: &InfoSources<'_>) -> Lines {
         let value = format!("p50={:.3},p99={:.3},p99.9={:.3}", at(50.0), at(99.0), at(99.9));
         (format!("latency_percentiles_usec_{}", command.name), value)
     };
-    let called = called(&shown.counts).into_iter().filter(|(_, sum)| sum.calls > 0);
+    let called = called(&shown.numbers.counts).into_iter().filter(|(_, sum)| sum.calls > 0);
     called.map(describe).collect()
 }
 
 /// Returns the fields that Redis does not have.
 fn ballast(shown: &InfoSources<'_>) -> Lines {
     let node = shown.node();
-    let map = node.map();
-    let (out, into) = map.moving.iter().fold((0, 0), |(out, into), (_, source, target)| {
-        (out + u32::from(*source == node.me()), into + u32::from(*target == node.me()))
-    });
     let replication = Some(node.durability()).filter(|durability| durability.is_with_others());
     let replicas = replication.map_or(0, |replication| replication.plan().replicas);
     let mut fields = lines(vec![
         ("server_id", node.me().0.to_string()),
-        ("map_version", map.version.to_string()),
+        ("map_version", node.map().version.to_string()),
         ("coordinator_link", if node.is_linked() { "up" } else { "down" }.into()),
-        ("migrations_out", out.to_string()),
-        ("migrations_in", into.to_string()),
-        ("background_share_percent", node.background_share().to_string()),
+        shown.number("migrations_out"),
+        shown.number("migrations_in"),
+        shown.number("background_share_percent"),
         ("replicas", replicas.to_string()),
     ]);
-    if let Some(replication) = replication {
-        let (held, bytes) = replication.held();
-        let disk = replication.disk_counts();
+    if replication.is_some() {
         fields.extend(lines(vec![
-            ("replicas_held", held.to_string()),
-            ("replica_bytes", bytes.to_string()),
-            ("replica_files_open", replication.disk().open_files().to_string()),
-            ("replica_disk_errors", disk.errors().to_string()),
-            ("scrubbed_replicas", disk.scrubbed_replicas().to_string()),
-            ("damaged_replicas", disk.damaged_replicas().to_string()),
-            ("lease_lapses", replication.lease_lapses().to_string()),
+            shown.number("replicas_held"),
+            shown.number("replica_bytes"),
+            shown.number("replica_files_open"),
+            shown.number("replica_disk_errors"),
+            shown.number("scrubbed_replicas"),
+            shown.number("damaged_replicas"),
+            shown.number("lease_lapses"),
         ]));
     }
     fields
@@ -461,8 +410,8 @@ fn ballast(shown: &InfoSources<'_>) -> Lines {
 /// Returns the state, results and cost of recoveries on this server.
 fn recovery(shown: &InfoSources<'_>) -> Lines {
     let mut fields = shown.node().recovery_fields();
-    let spent: u64 =
-        shown.counts.iter().map(|counts| counts.background_ns(Background::Recover)).sum();
+    let counts = shown.numbers.counts.iter();
+    let spent: u64 = counts.map(|counts| counts.background_ns(Background::Recover)).sum();
     fields.push(("recovery_replay_usec".to_owned(), (spent / 1000).to_string()));
     fields
 }

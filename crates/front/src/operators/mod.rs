@@ -7,8 +7,9 @@
 //! - `slow`: the slow log, and the samples of `LATENCY`;
 //! - `pause`: requests delayed by `CLIENT PAUSE`;
 //! - `monitor`: the lines of `MONITOR`;
+//! - `sources`: the state from which numbers are computed;
+//! - [`metrics`]: the registry of numbers, and the metrics page ([`metric_page`]);
 //! - `info`: the sections of `INFO`;
-//! - [`metrics`]: the metrics page;
 //! - [`host`]: services of the process.
 //!
 //! **Invariant:** a request reads only words here that rarely change, and writes only words of its
@@ -19,10 +20,12 @@ pub(crate) mod counts;
 pub(crate) mod executions;
 pub mod host;
 pub(crate) mod info;
+pub mod metric_page;
 pub mod metrics;
 pub(crate) mod monitor;
 pub(crate) mod pause;
 pub(crate) mod slow;
+pub(crate) mod sources;
 
 use arc_swap::ArcSwap;
 use clients::ClientRegistry;
