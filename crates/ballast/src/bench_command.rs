@@ -107,7 +107,7 @@ struct LoadArguments {
     /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write timeline and figures to this path, as `.json`, `.csv`, `.svg` and `.png`.
+    /// Write timeline and figures to this path, as `.json`, `.csv` and `.svg`.
     #[arg(long)]
     output: Option<PathBuf>,
 }

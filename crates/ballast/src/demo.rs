@@ -63,7 +63,7 @@ pub(crate) struct DemoArguments {
     /// ports.
     #[arg(long)]
     port: Option<u16>,
-    /// Path of the timeline; `.svg` and `.png` are appended.
+    /// Path of the timeline; `.svg` is appended.
     #[arg(long, default_value = "ballast-demo")]
     output: PathBuf,
 }

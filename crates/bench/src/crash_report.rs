@@ -144,7 +144,7 @@ impl CrashReport {
         }
     }
 
-    /// Writes `path` as JSON, CSV, SVG and PNG.
+    /// Writes `path` as JSON, CSV and SVG.
     pub fn save(&self, path: &Path) -> Result<()> {
         save(path, self, &self.points, &self.drawing())
     }

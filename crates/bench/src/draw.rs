@@ -1,15 +1,12 @@
 //! Drawing of a timeline: throughput above, latencies on a logarithmic scale below, events shaded
 //! or marked.
 //!
-//! The drawing is SVG, written here. PNG is the same SVG rendered with an embedded font. Both
-//! look alike, and need neither fonts nor a display nor a browser on the machine.
+//! The drawing is SVG, which every browser shows and converts.
 
 use crate::timeline::Point;
-use anyhow::{Context, Result, anyhow};
-use resvg::{tiny_skia, usvg};
+use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 680.0;
@@ -18,8 +15,6 @@ const RIGHT: f64 = WIDTH - 36.0;
 /// Top and bottom of the two panels.
 const THROUGHPUT: (f64, f64) = (128.0, 312.0);
 const LATENCY: (f64, f64) = (366.0, 620.0);
-/// Pixels of PNG per unit of SVG, for sharp text on dense screens.
-const PNG_SCALE: f32 = 2.0;
 
 const INK: &str = "#1f2933";
 const FAINT_INK: &str = "#66717d";
@@ -94,28 +89,9 @@ impl Drawing {
         out
     }
 
-    /// Returns the drawing as PNG.
-    pub fn png(&self) -> Result<Vec<u8>> {
-        let mut fonts = usvg::fontdb::Database::new();
-        fonts.load_font_data(epaint_default_fonts::UBUNTU_LIGHT.to_vec());
-        let family = fonts.faces().next().and_then(|face| face.families.first());
-        let family = family.context("the embedded font has no name")?.0.clone();
-        fonts.set_sans_serif_family(family);
-        let options = usvg::Options { fontdb: Arc::new(fonts), ..usvg::Options::default() };
-        let tree = usvg::Tree::from_str(&self.svg(), &options)?;
-        let (width, height) = (WIDTH as u32, HEIGHT as u32);
-        let mut pixels =
-            tiny_skia::Pixmap::new(width * PNG_SCALE as u32, height * PNG_SCALE as u32)
-                .ok_or_else(|| anyhow!("no memory for a picture"))?;
-        let scale = tiny_skia::Transform::from_scale(PNG_SCALE, PNG_SCALE);
-        resvg::render(&tree, scale, &mut pixels.as_mut());
-        Ok(pixels.encode_png()?)
-    }
-
-    /// Writes `path` with the extensions `svg` and `png`.
+    /// Writes `path` with the extension `svg`.
     pub fn save(&self, path: &Path) -> Result<()> {
-        write(path, "svg", self.svg().as_bytes())?;
-        write(path, "png", &self.png()?)
+        write(path, "svg", self.svg().as_bytes())
     }
 
     fn time_axis(&self) -> Axis {
@@ -349,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawing_becomes_svg_and_png() {
+    fn a_drawing_becomes_svg() {
         let points = points();
         let drawing = Drawing {
             title: "30,000 <requests> & more".to_string(),
@@ -362,8 +338,6 @@ mod tests {
         let svg = drawing.svg();
         assert!(svg.contains("30,000 &lt;requests&gt; &amp; more"));
         assert_eq!(svg.matches("<path").count(), svg.matches("d=\"M").count());
-        let png = drawing.png().unwrap();
-        assert!(png.starts_with(b"\x89PNG"));
     }
 
     #[test]
@@ -376,7 +350,8 @@ mod tests {
             shaded: None,
             marks: Vec::new(),
         };
-        assert!(drawing.starting_at(1.0).png().is_ok());
+        let svg = drawing.starting_at(1.0).svg();
+        assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"));
     }
 
     #[test]

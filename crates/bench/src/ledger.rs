@@ -189,11 +189,6 @@ impl WriteLedger {
         assert!(bounds.issued == 0, "only an untouched ledger adopts records");
         *bounds = RecordBounds { issued: seen.0, floor: seen.0 };
     }
-
-    /// Returns the highest number of writes of any record.
-    pub fn writes_max(&self) -> u32 {
-        self.bounds.iter().map(|bounds| bounds.issued).max().unwrap_or(0)
-    }
 }
 
 /// Fibonacci hash of record numbers; no attacker can choose them.

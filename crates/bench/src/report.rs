@@ -133,7 +133,7 @@ impl ScenarioReport {
         }
     }
 
-    /// Writes `path` as JSON, CSV, SVG and PNG.
+    /// Writes `path` as JSON, CSV and SVG.
     pub fn save(&self, path: &Path) -> Result<()> {
         save(path, self, &self.points, &self.drawing())
     }
@@ -214,7 +214,7 @@ pub(crate) fn phases_table(phases: &[PhaseSummary], steal: &[f64; 3]) -> String 
     out
 }
 
-/// Writes the timeline of a run without a move as JSON, CSV, SVG and PNG.
+/// Writes the timeline of a run without a move as JSON, CSV and SVG.
 pub fn save_timeline(timeline: &Timeline, title: &str, path: &Path) -> Result<()> {
     let (title, subtitle) = (title.to_string(), processes::machine());
     let (verdict, shaded, marks) = (String::new(), None, Vec::new());
@@ -223,7 +223,7 @@ pub fn save_timeline(timeline: &Timeline, title: &str, path: &Path) -> Result<()
     save(path, &(phases(timeline), &drawing.points), &drawing.points, &drawing)
 }
 
-/// Writes `path` as JSON, CSV, SVG and PNG.
+/// Writes `path` as JSON, CSV and SVG.
 pub(crate) fn save(
     path: &Path,
     results: &impl Serialize,
@@ -305,15 +305,7 @@ fn moving(timeline: &Timeline) -> Option<(f64, f64)> {
 
 /// Returns a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    indicatif::HumanCount(number).to_string()
 }
 
 /// Returns the median; the mean of the middle two for an even count.
