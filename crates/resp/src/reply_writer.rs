@@ -65,17 +65,29 @@ impl<'b> ReplyWriter<'b> {
         write_bulk(bytes, self.out);
     }
 
-    /// Writes the header of `length` bytes that the caller sends itself. [`Self::bulk_end`] must
-    /// follow them.
-    #[inline]
-    pub fn bulk_start(&mut self, length: usize) {
-        write_header(b'$', length, self.out);
+    /// Writes an array of bulk strings.
+    pub fn bulks<T: AsRef<[u8]>>(&mut self, items: &[T]) {
+        self.array(items.len());
+        items.iter().for_each(|item| self.bulk(item.as_ref()));
     }
 
-    /// Writes the line end after the bytes announced by [`Self::bulk_start`].
-    #[inline]
-    pub fn bulk_end(&mut self) {
-        self.out.extend_from_slice(b"\r\n");
+    /// Writes keys and values of a map that was begun, as bulk strings.
+    pub fn texts<F: AsRef<[u8]>, T: AsRef<[u8]>>(
+        &mut self,
+        fields: impl IntoIterator<Item = (F, T)>,
+    ) {
+        for (field, text) in fields {
+            self.bulk(field.as_ref());
+            self.bulk(text.as_ref());
+        }
+    }
+
+    /// Writes keys and values of a map that was begun; the values are integers.
+    pub fn integers<'f>(&mut self, fields: impl IntoIterator<Item = (&'f str, i64)>) {
+        for (field, number) in fields {
+            self.bulk(field.as_bytes());
+            self.integer(number);
+        }
     }
 
     /// Writes a null.

@@ -221,17 +221,6 @@ fn a_server_writes_resp3_as_redis_does() {
 }
 
 #[test]
-fn a_value_can_be_sent_from_elsewhere() {
-    let mut out = Vec::new();
-    ReplyWriter::new(Protocol::Resp2, &mut out).bulk_start(1_000);
-    out.extend_from_slice(&[b'x'; 1_000]);
-    ReplyWriter::new(Protocol::Resp2, &mut out).bulk_end();
-    let mut at_once = Vec::new();
-    ReplyWriter::new(Protocol::Resp2, &mut at_once).bulk(&[b'x'; 1_000]);
-    assert_eq!(out, at_once);
-}
-
-#[test]
 #[should_panic(expected = "RESP2 has no attributes")]
 fn an_attribute_in_resp2_is_our_bug() {
     ReplyWriter::new(Protocol::Resp2, &mut Vec::new()).attribute(1);

@@ -5,7 +5,6 @@ use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::pieces::value_of;
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
-use store::Need;
 use types::limits::VALUE_BYTES_MAX;
 
 pub(super) static FAMILY: Family = Family {
@@ -55,11 +54,11 @@ impl Field {
         let (is_signed, width) = match kind {
             [b'i', width @ ..] => (true, width),
             [b'u', width @ ..] => (false, width),
-            _ => return Err(Refusal::Because(BAD_TYPE.into())),
+            _ => return Err(Refusal::because(BAD_TYPE)),
         };
         let widest = if is_signed { 64 } else { 63 };
         let bits = parse_integer(width).filter(|bits| (1..=widest).contains(bits));
-        let bits = bits.ok_or(Refusal::Because(BAD_TYPE.into()))?;
+        let bits = bits.ok_or(Refusal::because(BAD_TYPE))?;
         let offset = match offset {
             [b'#', number @ ..] => {
                 parse_integer(number).and_then(|number| number.checked_mul(bits))
@@ -181,7 +180,7 @@ impl Overflow {
             () if uppercase_is(word, b"WRAP") => Ok(Overflow::Wrap),
             () if uppercase_is(word, b"SAT") => Ok(Overflow::Saturate),
             () if uppercase_is(word, b"FAIL") => Ok(Overflow::Fail),
-            () => Err(Refusal::Because("ERR Invalid OVERFLOW type specified".into())),
+            () => Err(Refusal::because("ERR Invalid OVERFLOW type specified")),
         }
     }
 }
@@ -202,16 +201,14 @@ fn bitfield(call: &mut Call<'_>) -> Done {
     if end > VALUE_BYTES_MAX {
         return Err(Refusal::TooLarge.into());
     }
-    let (key, table) = (call.key(1), call.session.table);
-    let results =
-        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-            let (old, expiry) = value_of(records[0]);
-            let mut value = old.to_vec();
-            value.resize(old.len().max(end), 0);
-            let results: Vec<_> = operations.iter().map(|one| one.run(&mut value)).collect();
-            changes.put(0, &value, expiry);
-            results
-        })?;
+    let results = call.update(|record, changes| {
+        let (old, expiry) = value_of(record);
+        let mut value = old.to_vec();
+        value.resize(old.len().max(end), 0);
+        let results: Vec<_> = operations.iter().map(|one| one.run(&mut value)).collect();
+        changes.put(0, &value, expiry);
+        results
+    })?;
     reply(call, &results);
     Ok(())
 }
@@ -226,8 +223,7 @@ fn bitfield_ro(call: &mut Call<'_>) -> Done {
 }
 
 fn read(call: &mut Call<'_>, operations: &[FieldOperation]) -> Done {
-    let key = call.key(1);
-    let results = call.backend.data().read_one(call.session.table, key, |record| {
+    let results = call.read(|record| {
         let (value, _) = value_of(record);
         operations.iter().map(|one| Some(one.field.get(value))).collect::<Vec<_>>()
     })?;
@@ -274,7 +270,7 @@ mod tests {
             assert_eq!(parse(line), Err(Refusal::Syntax), "{line}");
         }
         for line in ["GET u64 0", "GET i65 0", "GET u0 0", "GET 8 0", "GET u 0", "GET U8 0"] {
-            assert_eq!(parse(line), Err(Refusal::Because(BAD_TYPE.into())), "{line}");
+            assert_eq!(parse(line), Err(Refusal::because(BAD_TYPE)), "{line}");
         }
         for line in ["GET u8 -1", "GET u8 #9223372036854775807", "GET u8 99999999999", "GET u8 #"] {
             assert!(parse(line).is_err(), "{line}");

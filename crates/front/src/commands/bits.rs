@@ -6,7 +6,7 @@ use super::pieces::{clamped, piece, value_of};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
 use crate::operators::counts::Found;
 use std::ops::Range;
-use store::{Key, Need};
+use store::Need;
 use types::limits::VALUE_BYTES_MAX;
 
 pub(super) static FAMILY: Family = Family {
@@ -31,7 +31,7 @@ pub(super) fn check_bit_offset(offset: Option<i64>) -> Result<usize, Refusal> {
     let offset = offset.and_then(|offset| usize::try_from(offset).ok());
     offset
         .filter(|offset| offset / 8 < VALUE_BYTES_MAX)
-        .ok_or(Refusal::Because("ERR bit offset is not an integer or out of range".into()))
+        .ok_or(Refusal::because("ERR bit offset is not an integer or out of range"))
 }
 
 fn bit_at(value: &[u8], at: usize) -> bool {
@@ -41,13 +41,8 @@ fn bit_at(value: &[u8], at: usize) -> bool {
 /// `GETBIT key offset`.
 fn getbit(call: &mut Call<'_>) -> Done {
     let offset = parse_bit_offset(call.args[2])?;
-    let key = call.key(1);
-    let bit = call
-        .backend
-        .data()
-        .read_one(call.session.table, key, |record| bit_at(value_of(record).0, offset))?;
-    call.reply.integer(i64::from(bit));
-    Ok(())
+    let bit = call.read(|record| bit_at(value_of(record).0, offset))?;
+    call.integer(bit)
 }
 
 /// `SETBIT key offset 0|1`.
@@ -58,17 +53,16 @@ fn setbit(call: &mut Call<'_>) -> Done {
         Some(1) => 0x80 >> (offset % 8),
         Some(_) | None => return Err(refused("ERR bit is not an integer or out of range")),
     };
-    let (key, table, at) = (call.key(1), call.session.table, offset / 8);
-    let before = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-        let (old, expiry) = value_of(records[0]);
+    let at = offset / 8;
+    let before = call.update(|record, changes| {
+        let (old, expiry) = value_of(record);
         let gap = vec![0; at.saturating_sub(old.len())];
         let byte = old.get(at).copied().unwrap_or(0) & !(0x80 >> (offset % 8)) | bit;
         let (front, back) = (&old[..at.min(old.len())], old.get(at + 1..).unwrap_or_default());
         changes.put_joined(0, &[front, &gap, &[byte], back], expiry);
         bit_at(old, offset)
     })?;
-    call.reply.integer(i64::from(before));
-    Ok(())
+    call.integer(before)
 }
 
 /// Conversion of a pair of positions into a range: [`piece`] or [`clamped`].
@@ -116,13 +110,11 @@ impl Bounds {
 /// `BITCOUNT key [first [last [BYTE | BIT]]]`.
 fn bitcount(call: &mut Call<'_>) -> Done {
     let bounds = Bounds::parse(&call.args[2..])?;
-    let key = call.key(1);
-    let count = call.backend.data().read_one(call.session.table, key, |record| {
+    let count = call.read(|record| {
         let (value, _) = value_of(record);
         bounds.bits(value.len(), piece).map_or(0, |bits| count_bits(value, bits))
     })?;
-    call.reply.integer(count as i64);
-    Ok(())
+    call.integer(count as i64)
 }
 
 /// `BITPOS key 0|1 [first [last [BYTE | BIT]]]`.
@@ -133,16 +125,14 @@ fn bitpos(call: &mut Call<'_>) -> Done {
         _ => return Err(refused("ERR The bit argument must be 1 or 0.")),
     };
     let bounds = Bounds::parse(&call.args[3..])?;
-    let key = call.key(1);
-    let found = call.backend.data().read_one(call.session.table, key, |record| {
+    let found = call.read(|record| {
         let Some(record) = record else { return if bit { None } else { Some(0) } };
         let bits = bounds.bits(record.value.len(), clamped)?;
         // Without an end position, zeros follow the value.
         let beyond = (!bit && bounds.last.is_none()).then_some(8 * record.value.len());
         find_bit(record.value, bit, bits).or(beyond)
     })?;
-    call.reply.integer(found.map_or(-1, |at| at as i64));
-    Ok(())
+    call.integer(found.map_or(-1, |at| at as i64))
 }
 
 /// Returns the byte at this position, with all bits outside the range set to `outside`.
@@ -241,7 +231,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
     if operator == Operator::Not && call.args.len() != 4 {
         return Err(refused("ERR BITOP NOT must be called with a single source key."));
     }
-    let keys: Vec<Key<'_>> = (2..call.args.len()).map(|at| call.key(at)).collect();
+    let keys = call.keys(2..call.args.len());
     let table = call.session.table;
     let mut found = Found::default();
     let length = call.backend.data().update(table, &keys, Need::Records, |records, changes| {
@@ -255,8 +245,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
         result.len()
     })?;
     call.backend.data().count(found);
-    call.reply.integer(length as i64);
-    Ok(())
+    call.integer(length as i64)
 }
 
 #[cfg(test)]

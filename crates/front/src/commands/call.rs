@@ -1,13 +1,13 @@
 //! The execution of a command: its arguments, and access to data, connection and reply.
 
 use super::queued::QueuedTransaction;
-use super::refusal::Done;
+use super::refusal::{Done, Undone};
 use super::resumption::{KeyspaceScan, Past};
 use crate::backend::Backend;
 use crate::session::Session;
 use planted::Bug;
 use resp::ReplyWriter;
-use store::Key;
+use store::{Changes, Key, Need, Record};
 use types::{Instant, UnixMillis};
 use wire::control::Answer;
 
@@ -44,6 +44,30 @@ impl<'a> Call<'a> {
         Key { hash: self.backend.engine.hash(bytes), bytes }
     }
 
+    /// Returns the keys at these positions, with their hashes.
+    pub(crate) fn keys(&self, positions: impl Iterator<Item = usize>) -> Vec<Key<'a>> {
+        positions.map(|position| self.key(position)).collect()
+    }
+
+    /// Reads the record whose key is argument 1.
+    #[inline]
+    pub(crate) fn read<T>(&mut self, f: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T, Undone> {
+        let key = self.key(1);
+        self.backend.data().read_one(self.session.table, key, f)
+    }
+
+    /// Reads the record whose key is argument 1, and changes it as change 0.
+    #[inline]
+    pub(crate) fn update<T>(
+        &mut self,
+        f: impl FnOnce(Option<Record<'_>>, &mut Changes<'_>) -> T,
+    ) -> Result<T, Undone> {
+        let (key, table) = (self.key(1), self.session.table);
+        let change =
+            |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| f(records[0], changes);
+        self.backend.data().update(table, &[key], Need::Records, change)
+    }
+
     /// Returns the time from which a relative expiry of these keys counts. It is the range's clock,
     /// by which their expiry will be judged; with several ranges, the latest clock, so that no key
     /// expires early. The clock is read now, not at the start of the turn, because a time to live
@@ -56,6 +80,26 @@ impl<'a> Call<'a> {
         let worker = &self.backend.engine.worker;
         let clocks = keys.iter().map(|key| worker.clock_at(key.hash));
         clocks.max().unwrap_or_else(|| worker.store().clock())
+    }
+
+    /// Replies with a number.
+    #[inline]
+    pub(crate) fn integer(&mut self, number: impl Into<i64>) -> Done {
+        self.reply.integer(number.into());
+        Ok(())
+    }
+
+    /// Replies with bytes.
+    #[inline]
+    pub(crate) fn bulk(&mut self, bytes: &[u8]) -> Done {
+        self.reply.bulk(bytes);
+        Ok(())
+    }
+
+    /// Replies with a text for people.
+    pub(crate) fn text(&mut self, text: &str) -> Done {
+        self.reply.verbatim(*b"txt", text.as_bytes());
+        Ok(())
     }
 
     /// Replies `OK`.

@@ -16,8 +16,7 @@ use types::{Instant, TableId};
 pub(super) fn info(call: &mut Call<'_>) -> Done {
     call.session.publish(call.now, 0);
     let line = describe(&call.session.facts, call.now);
-    call.reply.verbatim(*b"txt", line.as_bytes());
-    Ok(())
+    call.text(&line)
 }
 
 /// Returns the client's flag letters, in Valkey's order; `N` if no flag is set.
@@ -294,8 +293,7 @@ pub(super) fn list(call: &mut Call<'_>) -> Done {
     let all = call.backend.operators.clients.all();
     let meant = all.iter().filter(|facts| Some(facts.id) != me && filter.means(facts, call.now));
     let text: String = meant.map(|facts| describe(facts, call.now)).collect();
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `CLIENT KILL address`, or `CLIENT KILL filter value [filter value ...]`.
@@ -329,10 +327,7 @@ pub(super) fn kill(call: &mut Call<'_>) -> Done {
     match (is_old_form, killed) {
         (true, 0) => Err(refused("ERR No such client")),
         (true, _) => call.ok(),
-        (false, _) => {
-            call.reply.integer(killed);
-            Ok(())
-        }
+        (false, _) => call.integer(killed),
     }
 }
 

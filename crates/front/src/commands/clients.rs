@@ -43,16 +43,15 @@ pub(super) static CLIENT: &[Command] = &[
 pub(super) fn valid_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
     match name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         true => Ok(name.to_vec()),
-        false => Err(Refusal::Because(
-            "ERR Client names cannot contain spaces, newlines or special characters.".into(),
+        false => Err(Refusal::because(
+            "ERR Client names cannot contain spaces, newlines or special characters.",
         )),
     }
 }
 
 /// `CLIENT ID`.
 fn id(call: &mut Call<'_>) -> Done {
-    call.reply.integer(call.session.id() as i64);
-    Ok(())
+    call.integer(call.session.id() as i64)
 }
 
 /// `CLIENT GETNAME`.
@@ -174,14 +173,12 @@ fn unblock(call: &mut Call<'_>) -> Done {
         clients.unblock(facts, how);
         call.backend.node().wake_all();
     }
-    call.reply.integer(i64::from(meant.is_some()));
-    Ok(())
+    call.integer(meant.is_some())
 }
 
 /// `CLIENT GETREDIR`.
 fn get_redirection(call: &mut Call<'_>) -> Done {
-    call.reply.integer(-1);
-    Ok(())
+    call.integer(-1)
 }
 
 const NO_TRACKING: &str =

@@ -59,8 +59,7 @@ static CLUSTER: &[Command] = &[
 
 /// `CLUSTER KEYSLOT key`.
 fn key_slot(call: &mut Call<'_>) -> Done {
-    call.reply.integer(i64::from(types::slot_of(call.args[2]).0));
-    Ok(())
+    call.integer(types::slot_of(call.args[2]).0)
 }
 
 /// `CLUSTER MYID`.
@@ -68,8 +67,7 @@ fn my_id(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let node = call.backend.engine.node();
     let name = node.name_of(node.me());
-    call.reply.bulk(name.as_bytes());
-    Ok(())
+    call.bulk(name.as_bytes())
 }
 
 fn server(map: &ClusterMap, id: ServerId) -> Option<&ServerInfo> {
@@ -120,20 +118,14 @@ fn shards(call: &mut Call<'_>) -> Done {
         reply.map(7);
         let name = server.id.node_name(map.cluster);
         let health = if server.connected { "online" } else { "fail" };
-        for (field, value) in [
+        reply.texts([
             ("id", &name[..]),
             ("endpoint", &server.host),
             ("ip", &server.host),
             ("role", "master"),
             ("health", health),
-        ] {
-            reply.bulk(field.as_bytes());
-            reply.bulk(value.as_bytes());
-        }
-        reply.bulk(b"port");
-        reply.integer(i64::from(server.client_port));
-        reply.bulk(b"replication-offset");
-        reply.integer(0);
+        ]);
+        reply.integers([("port", server.client_port.into()), ("replication-offset", 0)]);
     }
     Ok(())
 }
@@ -175,8 +167,7 @@ fn nodes(call: &mut Call<'_>) -> Done {
         }
         text.push('\n');
     }
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `CLUSTER INFO`.
@@ -210,8 +201,7 @@ fn info(call: &mut Call<'_>) -> Done {
     ] {
         text.push_str(&format!("{field}:{value}\r\n"));
     }
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `CLUSTER COUNTKEYSINSLOT slot`.
@@ -225,8 +215,7 @@ fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
         .filter(|(table, _, _)| *table == call.session.table)
         .map(|(_, _, records)| u64::from(*records))
         .sum();
-    call.reply.integer(records as i64);
-    Ok(())
+    call.integer(records as i64)
 }
 
 /// `CLUSTER MIGRATESLOTS SLOTSRANGE first last [first last ...] NODE id [POLICY name value ...]
@@ -300,14 +289,8 @@ fn get_slot_migrations(call: &mut Call<'_>) -> Done {
         let texts = describe_texts(&task, me, name);
         let numbers = describe_numbers(&task);
         reply.map(texts.len() + numbers.len());
-        for (field, value) in texts {
-            reply.bulk(field.as_bytes());
-            reply.bulk(value.as_bytes());
-        }
-        for (field, value) in numbers {
-            reply.bulk(field.as_bytes());
-            reply.integer(value as i64);
-        }
+        reply.texts(texts);
+        reply.integers(numbers.map(|(field, number)| (field, number as i64)));
     }
     Ok(())
 }
@@ -339,7 +322,7 @@ fn describe_texts(
 }
 
 /// Returns Valkey's fields, then ours: progress, and time from the flip to the last replay.
-fn describe_numbers(task: &Task<'_>) -> Vec<(&'static str, u64)> {
+fn describe_numbers(task: &Task<'_>) -> [(&'static str, u64); 10] {
     let (progress, updated) = (task.progress(), task.updated() / 1000);
     let remaining = match progress.records {
         0 => 0,
@@ -348,7 +331,7 @@ fn describe_numbers(task: &Task<'_>) -> Vec<(&'static str, u64)> {
             (u128::from(progress.bytes) * u128::from(left) / u128::from(records)) as u64
         }
     };
-    vec![
+    [
         ("create_time", task.first().created.0 / 1000),
         ("last_update_time", updated),
         ("last_ack_time", updated),

@@ -86,10 +86,7 @@ fn get(call: &mut Call<'_>) -> Done {
         found.push((if is_name { pattern } else { name.as_bytes() }, value));
     }
     call.reply.map(found.len());
-    for (name, value) in found {
-        call.reply.bulk(name);
-        call.reply.bulk(value.as_bytes());
-    }
+    call.reply.texts(found);
     Ok(())
 }
 

@@ -50,21 +50,18 @@ fn ping(call: &mut Call<'_>) -> Done {
 
 /// `ECHO message`.
 fn echo(call: &mut Call<'_>) -> Done {
-    call.reply.bulk(call.args[1]);
-    Ok(())
+    call.bulk(call.args[1])
 }
 
 /// `QUIT`: answers, then closes.
 fn quit(call: &mut Call<'_>) -> Done {
     call.session.closing = true;
-    call.reply.simple("OK");
-    Ok(())
+    call.ok()
 }
 
 /// `READONLY` and `READWRITE`: no effect, since there are no replicas to read from.
 fn readonly(call: &mut Call<'_>) -> Done {
-    call.reply.simple("OK");
-    Ok(())
+    call.ok()
 }
 
 /// `ASKING`: no effect. A range has one owner at any time, so the server never replies `ASK`.
@@ -182,18 +179,10 @@ fn greet(call: &mut Call<'_>) {
     let mode = if call.backend.engine.node().is_cluster() { "cluster" } else { "standalone" };
     let reply = &mut call.reply;
     reply.map(7);
-    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
-        reply.bulk(field.as_bytes());
-        reply.bulk(value.as_bytes());
-    }
-    reply.bulk(b"proto");
-    reply.integer(if call.session.protocol == Protocol::Resp3 { 3 } else { 2 });
-    reply.bulk(b"id");
-    reply.integer(id as i64);
-    for (field, value) in [("mode", mode), ("role", "master")] {
-        reply.bulk(field.as_bytes());
-        reply.bulk(value.as_bytes());
-    }
+    reply.texts([("server", "redis"), ("version", REDIS_VERSION)]);
+    let version = if call.session.protocol == Protocol::Resp3 { 3 } else { 2 };
+    reply.integers([("proto", version), ("id", id as i64)]);
+    reply.texts([("mode", mode), ("role", "master")]);
     reply.bulk(b"modules");
     reply.array(0);
 }

@@ -4,7 +4,6 @@ use super::command::flag::{DENYOOM, FAST, WRITE};
 use super::command::{Family, ONE, command};
 use super::extended::Extended;
 use super::{Call, Done, Refusal, parse_integer, refused};
-use store::Need;
 
 pub(super) static FAMILY: Family = Family {
     group: "string",
@@ -42,9 +41,8 @@ fn decrby(call: &mut Call<'_>) -> Done {
 }
 
 fn add(call: &mut Call<'_>, number: i64) -> Done {
-    let (key, table) = (call.key(1), call.session.table);
-    let sum = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-        let (old, expiry) = match records[0] {
+    let sum = call.update(|record, changes| {
+        let (old, expiry) = match record {
             None => (Some(0), None),
             Some(record) => (parse_integer(record.value), record.expiry),
         };
@@ -53,29 +51,24 @@ fn add(call: &mut Call<'_>, number: i64) -> Done {
         changes.put(0, itoa::Buffer::new().format(sum).as_bytes(), expiry);
         Ok::<i64, Refusal>(sum)
     })?;
-    call.reply.integer(sum?);
-    Ok(())
+    call.integer(sum?)
 }
 
-const OVERFLOW: Refusal =
-    Refusal::Because(std::borrow::Cow::Borrowed("ERR increment or decrement would overflow"));
+const OVERFLOW: Refusal = Refusal::because("ERR increment or decrement would overflow");
 
 /// `INCRBYFLOAT key number`.
 fn incrbyfloat(call: &mut Call<'_>) -> Done {
-    let (key, table, number) = (call.key(1), call.session.table, call.args[2]);
-    let sum = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-        let (old, expiry) = records[0].map_or((&b"0"[..], None), |r| (r.value, r.expiry));
+    let number = call.args[2];
+    let sum = call.update(|record, changes| {
+        let (old, expiry) = record.map_or((&b"0"[..], None), |r| (r.value, r.expiry));
         let old = Extended::parse(old).ok_or(NOT_A_FLOAT)?;
         let number = Extended::parse(number).ok_or(NOT_A_FLOAT)?;
         let sum = old.add(number).ok_or(INFINITE)?.format();
         changes.put(0, sum.as_bytes(), expiry);
         Ok::<String, Refusal>(sum)
     })??;
-    call.reply.bulk(sum.as_bytes());
-    Ok(())
+    call.bulk(sum.as_bytes())
 }
 
-const NOT_A_FLOAT: Refusal =
-    Refusal::Because(std::borrow::Cow::Borrowed("ERR value is not a valid float"));
-const INFINITE: Refusal =
-    Refusal::Because(std::borrow::Cow::Borrowed("ERR increment would produce NaN or Infinity"));
+const NOT_A_FLOAT: Refusal = Refusal::because("ERR value is not a valid float");
+const INFINITE: Refusal = Refusal::because("ERR increment would produce NaN or Infinity");

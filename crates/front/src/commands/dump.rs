@@ -91,8 +91,7 @@ fn restore(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-const BUSY: Refusal =
-    Refusal::Because(std::borrow::Cow::Borrowed("BUSYKEY Target key name already exists."));
+const BUSY: Refusal = Refusal::because("BUSYKEY Target key name already exists.");
 
 /// Parses `RESTORE`'s arguments into value and expiry.
 fn parse(

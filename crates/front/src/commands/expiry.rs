@@ -4,7 +4,7 @@ use super::command::flag::{FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use crate::operators::counts::Found;
-use store::{Need, Record};
+use store::Record;
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -50,33 +50,24 @@ fn rounded_seconds(millis: u64) -> u64 {
 }
 
 fn tell_expiry(call: &mut Call<'_>, number: impl FnOnce(UnixMillis) -> u64) -> Done {
-    let key = call.key(1);
-    let left = call.backend.data().read_one(call.session.table, key, |record| match record {
+    let left = call.read(|record| match record {
         None => -2,
         Some(Record { expiry: None, .. }) => -1,
         Some(Record { expiry: Some(at), .. }) => number(at) as i64,
     })?;
-    call.reply.integer(left);
-    Ok(())
+    call.integer(left)
 }
 
 /// `PERSIST key`.
 fn persist(call: &mut Call<'_>) -> Done {
-    let (key, table) = (call.key(1), call.session.table);
-    let persisted = call.backend.data().update(
-        table,
-        &[key],
-        Need::Records,
-        |records, changes| match records[0] {
-            Some(record) if record.expiry.is_some() => {
-                changes.put(0, record.value, None);
-                true
-            }
-            Some(_) | None => false,
-        },
-    )?;
-    call.reply.integer(i64::from(persisted));
-    Ok(())
+    let persisted = call.update(|record, changes| match record {
+        Some(record) if record.expiry.is_some() => {
+            changes.put(0, record.value, None);
+            true
+        }
+        Some(_) | None => false,
+    })?;
+    call.integer(persisted)
 }
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`.
@@ -148,13 +139,12 @@ impl ExpireConditions {
 fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> Done {
     let conditions = ExpireConditions::parse(&call.args[3..])?;
     let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
-    let (key, table) = (call.key(1), call.session.table);
-    let now = call.clock_of(&[key]);
+    let now = call.clock_of(&[call.key(1)]);
     let at = at(number, now.0 as i64).ok_or(Refusal::ExpireTime)?;
     let at = u64::try_from(at).unwrap_or(0);
     let mut expired = 0;
-    let set = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-        let Some(record) = records[0] else { return false };
+    let set = call.update(|record, changes| {
+        let Some(record) = record else { return false };
         if !conditions.allow(record.expiry, at) {
             return false;
         }
@@ -167,8 +157,7 @@ fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> 
         true
     })?;
     call.backend.data().count(Found::expired(expired));
-    call.reply.integer(i64::from(set));
-    Ok(())
+    call.integer(set)
 }
 
 #[cfg(test)]

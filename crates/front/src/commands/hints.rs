@@ -146,10 +146,7 @@ fn write_range(
 fn begin(command: &Command, flags: &[&str], first: i64, reply: &mut ReplyWriter<'_>) {
     let note = of(NOTES, command.name);
     reply.map(3 + usize::from(note.is_some()));
-    if let Some(note) = note {
-        reply.bulk(b"notes");
-        reply.bulk(note.as_bytes());
-    }
+    reply.texts(note.map(|note| ("notes", note)));
     reply.bulk(b"flags");
     reply.set(flags.len());
     flags.iter().for_each(|flag| reply.simple(flag));
@@ -160,14 +157,10 @@ fn begin(command: &Command, flags: &[&str], first: i64, reply: &mut ReplyWriter<
 
 fn write_search(reply: &mut ReplyWriter<'_>, kind: &str, numbers: &[(&str, i64)]) {
     reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(kind.as_bytes());
+    reply.texts([("type", kind)]);
     reply.bulk(b"spec");
     reply.map(numbers.len());
-    for (name, number) in numbers {
-        reply.bulk(name.as_bytes());
-        reply.integer(*number);
-    }
+    reply.integers(numbers.iter().copied());
 }
 
 #[cfg(test)]

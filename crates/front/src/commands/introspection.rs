@@ -49,8 +49,7 @@ fn info(call: &mut Call<'_>) -> Done {
     let text = info::text(call.backend, call.now, call.wall, |section| {
         everything || (default && section.is_default) || names(&section.name.to_lowercase())
     });
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `COMMAND`.
@@ -63,8 +62,7 @@ fn command(call: &mut Call<'_>) -> Done {
 
 /// `COMMAND COUNT`.
 fn count(call: &mut Call<'_>) -> Done {
-    call.reply.integer(commands().len() as i64);
-    Ok(())
+    call.integer(commands().len() as i64)
 }
 
 /// `COMMAND INFO [name ...]`.
@@ -119,8 +117,7 @@ fn list(call: &mut Call<'_>) -> Done {
         }
         _ => return Err(Refusal::Syntax.into()),
     };
-    call.reply.array(names.len());
-    names.iter().for_each(|name| call.reply.bulk(name.as_bytes()));
+    call.reply.bulks(&names);
     Ok(())
 }
 
@@ -132,16 +129,15 @@ fn get_keys(call: &mut Call<'_>) -> Done {
     if !command.takes(arguments.len()) {
         return Err(refused("ERR Invalid number of arguments specified for command"));
     }
-    let keys: Vec<usize> =
-        command.key_positions(arguments.len(), arguments.get(1).copied()).collect();
+    let positions = command.key_positions(arguments.len(), arguments.get(1).copied());
+    let keys: Vec<&[u8]> = positions.map(|at| arguments[at]).collect();
     if keys.is_empty() && command.keys == Keys::CountedPairs {
         return Err(refused("ERR Invalid arguments specified for command"));
     }
     if keys.is_empty() {
         return Err(refused("ERR The command has no key arguments"));
     }
-    call.reply.array(keys.len());
-    keys.into_iter().for_each(|at| call.reply.bulk(arguments[at]));
+    call.reply.bulks(&keys);
     Ok(())
 }
 
@@ -211,15 +207,12 @@ fn document(call: &mut Call<'_>, family: &Family, command: &Command) {
     reply.bulk(command.name.as_bytes());
     let has_subcommands = !command.subcommands.is_empty();
     reply.map(4 + usize::from(has_subcommands));
-    for (name, text) in [
+    reply.texts([
         ("summary", text.summary),
         ("since", text.since),
         ("group", family.group),
         ("complexity", text.complexity),
-    ] {
-        reply.bulk(name.as_bytes());
-        reply.bulk(text.as_bytes());
-    }
+    ]);
     if has_subcommands {
         reply.bulk(b"subcommands");
         reply.map(command.subcommands.len());

@@ -5,8 +5,7 @@ use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
 use super::{Call, Done, Refusal, refused, uppercase_is};
 use crate::operators::counts::Found;
-use std::borrow::Cow;
-use store::{Changes, Key, Need, Record, TableKey};
+use store::{Changes, Need, Record, TableKey};
 use types::TableId;
 use types::limits::TABLES_MAX;
 
@@ -29,7 +28,7 @@ pub(super) static FAMILY: Family = Family {
 
 /// `DEL key [key ...]` and `UNLINK`: both return the number of keys removed, so both read first.
 fn del(call: &mut Call<'_>) -> Done {
-    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let keys = call.keys(1..call.args.len());
     let removed = call.backend.data().update(
         call.session.table,
         &keys,
@@ -47,31 +46,27 @@ fn del(call: &mut Call<'_>) -> Done {
             removed
         },
     )?;
-    call.reply.integer(removed);
-    Ok(())
+    call.integer(removed)
 }
 
 /// `EXISTS key [key ...]` and `TOUCH`: a key that is named twice counts twice.
 fn exists(call: &mut Call<'_>) -> Done {
-    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let keys = call.keys(1..call.args.len());
     let count = call
         .backend
         .data()
         .read(call.session.table, &keys, |records| records.iter().flatten().count())?;
-    call.reply.integer(count as i64);
-    Ok(())
+    call.integer(count as i64)
 }
 
 /// `TYPE key`.
 fn kind(call: &mut Call<'_>) -> Done {
-    let key = call.key(1);
-    let exists =
-        call.backend.data().read_one(call.session.table, key, |record| record.is_some())?;
+    let exists = call.read(|record| record.is_some())?;
     call.reply.simple(if exists { "string" } else { "none" });
     Ok(())
 }
 
-const NO_SUCH_KEY: Refusal = Refusal::Because(Cow::Borrowed("ERR no such key"));
+const NO_SUCH_KEY: Refusal = Refusal::because("ERR no such key");
 
 /// `RENAME key newkey`.
 fn rename(call: &mut Call<'_>) -> Done {
@@ -82,8 +77,7 @@ fn rename(call: &mut Call<'_>) -> Done {
 /// `RENAMENX key newkey`.
 fn renamenx(call: &mut Call<'_>) -> Done {
     let renamed = rename_if(call, |new| new.is_none())?;
-    call.reply.integer(i64::from(renamed));
-    Ok(())
+    call.integer(renamed)
 }
 
 fn rename_if(
@@ -144,15 +138,14 @@ fn copy(call: &mut Call<'_>) -> Done {
         })?
     };
     call.backend.data().count(found);
-    call.reply.integer(i64::from(copied));
-    Ok(())
+    call.integer(copied)
 }
 
 /// Parses a database number into its table.
 pub(super) fn parse_database(number: &[u8]) -> Result<TableId, Refusal> {
     let number = parse_integer_within(number, i64::from(i32::MIN)..=i64::from(i32::MAX))?;
     let table = u8::try_from(number).ok().filter(|&table| usize::from(table) < TABLES_MAX);
-    table.map(TableId).ok_or(Refusal::Because("ERR DB index is out of range".into()))
+    table.map(TableId).ok_or(Refusal::because("ERR DB index is out of range"))
 }
 
 /// `MOVE key database`.

@@ -28,7 +28,7 @@ pub(super) fn parse_migrate(arguments: &[&[u8]]) -> Result<Vec<SlotMove>, String
         let (group, others) = after.split_at(next.unwrap_or(after.len()));
         let wanted = parse_group(group)?;
         let before = groups.iter().flat_map(|group| &group.ranges);
-        let overlaps = |range: &HashRange| before.clone().any(|other| meet(*other, *range));
+        let overlaps = |range: &HashRange| before.clone().any(|other| other.overlaps(*range));
         if wanted.ranges.iter().any(overlaps) {
             return Err("ERR Slot ranges in migrations overlap".to_string());
         }
@@ -50,7 +50,7 @@ fn parse_group(words: &[&[u8]]) -> Result<SlotMove, String> {
     let mut ranges: Vec<HashRange> = Vec::new();
     for [first, last] in pairs {
         let range = slot_range(first, last)?;
-        if let Some(other) = ranges.iter().find(|other| meet(**other, range)) {
+        if let Some(other) = ranges.iter().find(|other| other.overlaps(range)) {
             let [(first, last), (other_first, other_last)] = [range.slots(), other.slots()];
             return Err(format!(
                 "ERR Slot range {}-{} overlaps with previous range {}-{}.",
@@ -66,12 +66,6 @@ fn parse_group(words: &[&[u8]]) -> Result<SlotMove, String> {
         }
         _ => Err(SYNTAX.to_string()),
     }
-}
-
-/// Returns whether two ranges of whole slots overlap.
-fn meet(one: HashRange, other: HashRange) -> bool {
-    let [(first, last), (other_first, other_last)] = [one.slots(), other.slots()];
-    first.0 <= other_last.0 && other_first.0 <= last.0
 }
 
 fn trim(argument: &[u8]) -> &[u8] {

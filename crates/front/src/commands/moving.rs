@@ -154,8 +154,7 @@ pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
             )?;
         }
     }
-    call.reply.array(found.len());
-    found.iter().for_each(|key| call.reply.bulk(key));
+    call.reply.bulks(&found);
     Ok(())
 }
 
@@ -247,14 +246,8 @@ fn describe(call: &mut Call<'_>, task: &Task<'_>) {
         ("write_pause_ms", 0),
     ];
     call.reply.map(texts.len() + numbers.len());
-    for (field, value) in texts {
-        call.reply.bulk(field.as_bytes());
-        call.reply.bulk(value.as_bytes());
-    }
-    for (field, value) in numbers {
-        call.reply.bulk(field.as_bytes());
-        call.reply.integer(value as i64);
-    }
+    call.reply.texts(texts);
+    call.reply.integers(numbers.map(|(field, number)| (field, number as i64)));
 }
 
 /// Returns Redis's name for a state. A move is complete for tools when all records have arrived,
@@ -283,8 +276,7 @@ fn cancel(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
         None => Err(Undone::Ask(Ask::Cancel { source: None, task })),
         Some(Answer::Cancelled(count)) => {
             let count = if task.is_some() { (*count).min(1) } else { *count };
-            call.reply.integer(i64::from(count));
-            Ok(())
+            call.integer(count)
         }
         Some(answer) => reply_done(call, answer),
     }
@@ -295,8 +287,7 @@ pub(super) fn my_shard_id(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let me = call.backend.engine.node().me();
     let [name] = names_of(call, [me]);
-    call.reply.bulk(name.as_bytes());
-    Ok(())
+    call.bulk(name.as_bytes())
 }
 
 /// `CLUSTER LINKS`: empty, since bus connections open and close as needed.
@@ -310,8 +301,7 @@ pub(super) fn links(call: &mut Call<'_>) -> Done {
 pub(super) fn count_failure_reports(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     server_named(call, call.args[2])?;
-    call.reply.integer(0);
-    Ok(())
+    call.integer(0)
 }
 
 /// Refuses a command whose effect only the coordinator can decide.

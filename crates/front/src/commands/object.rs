@@ -69,7 +69,7 @@ fn encoding(call: &mut Call<'_>) -> Done {
 
 /// `OBJECT FREQ key`.
 fn frequency(call: &mut Call<'_>) -> Done {
-    reply_about(call, |_, _| Err(Refusal::Because(NOT_COUNTED.into())))
+    reply_about(call, |_, _| Err(Refusal::because(NOT_COUNTED)))
 }
 
 const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
@@ -137,8 +137,7 @@ fn doctor(call: &mut Call<'_>) -> Done {
             "Records and index use {percent} % of the memory. Writes are refused when it is full: increase maxmemory, or move slots to other servers.\n"
         ),
     };
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `MEMORY MALLOC-STATS`.
@@ -152,8 +151,7 @@ fn allocator(call: &mut Call<'_>) -> Done {
         usage.index_bytes,
         usage.log.resident_bytes,
     );
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `MEMORY PURGE`.
@@ -181,10 +179,7 @@ fn stats(call: &mut Call<'_>) -> Done {
         ("allocator.resident", usage.log.resident_bytes),
     ];
     call.reply.map(numbers.len() + 1);
-    for (name, number) in numbers {
-        call.reply.bulk(name.as_bytes());
-        call.reply.integer(number as i64);
-    }
+    call.reply.integers(numbers.map(|(name, number)| (name, number as i64)));
     call.reply.bulk(b"dataset.percentage");
     call.reply.double(100.0 * dataset as f64 / used.max(1) as f64);
     Ok(())

@@ -4,7 +4,7 @@ use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
 use std::ops::Range;
-use store::{Need, Record};
+use store::Record;
 use types::UnixMillis;
 use types::limits::VALUE_BYTES_MAX;
 
@@ -45,13 +45,8 @@ pub(super) fn clamped(first: i64, last: i64, length: usize) -> Option<Range<usiz
 
 /// `STRLEN key`.
 fn strlen(call: &mut Call<'_>) -> Done {
-    let key = call.key(1);
-    let length = call
-        .backend
-        .data()
-        .read_one(call.session.table, key, |record| record.map_or(0, |r| r.value.len()))?;
-    call.reply.integer(length as i64);
-    Ok(())
+    let length = call.read(|record| record.map_or(0, |record| record.value.len()))?;
+    call.integer(length as i64)
 }
 
 /// `GETRANGE key first last` and `SUBSTR`.
@@ -69,44 +64,40 @@ fn getrange(call: &mut Call<'_>) -> Done {
 
 /// `APPEND key value`.
 fn append(call: &mut Call<'_>) -> Done {
-    let (key, tail, table) = (call.key(1), call.args[2], call.session.table);
-    let length =
-        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-            let (old, expiry) = value_of(records[0]);
-            let length = old.len() + tail.len();
-            if length > VALUE_BYTES_MAX {
-                return Err(Refusal::TooLarge);
-            }
-            changes.put_joined(0, &[old, tail], expiry);
-            Ok(length)
-        })??;
-    call.reply.integer(length as i64);
-    Ok(())
+    let tail = call.args[2];
+    let length = call.update(|record, changes| {
+        let (old, expiry) = value_of(record);
+        let length = old.len() + tail.len();
+        if length > VALUE_BYTES_MAX {
+            return Err(Refusal::TooLarge);
+        }
+        changes.put_joined(0, &[old, tail], expiry);
+        Ok(length)
+    })??;
+    call.integer(length as i64)
 }
 
 /// `SETRANGE key offset value`. An empty value neither creates a key nor extends one.
 fn setrange(call: &mut Call<'_>) -> Done {
     let offset = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let offset = u64::try_from(offset).map_err(|_| refused("ERR offset is out of range"))?;
-    let (key, new, table) = (call.key(1), call.args[3], call.session.table);
+    let new = call.args[3];
     let end = offset.saturating_add(new.len() as u64);
-    let length =
-        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-            let (old, expiry) = value_of(records[0]);
-            if new.is_empty() {
-                return Ok(old.len());
-            }
-            if end > VALUE_BYTES_MAX as u64 {
-                return Err(Refusal::TooLarge);
-            }
-            let (offset, end) = (offset as usize, end as usize);
-            let gap = vec![0; offset.saturating_sub(old.len())];
-            let (before, after) = (&old[..offset.min(old.len())], &old[end.min(old.len())..]);
-            changes.put_joined(0, &[before, &gap, new, after], expiry);
-            Ok(end.max(old.len()))
-        })??;
-    call.reply.integer(length as i64);
-    Ok(())
+    let length = call.update(|record, changes| {
+        let (old, expiry) = value_of(record);
+        if new.is_empty() {
+            return Ok(old.len());
+        }
+        if end > VALUE_BYTES_MAX as u64 {
+            return Err(Refusal::TooLarge);
+        }
+        let (offset, end) = (offset as usize, end as usize);
+        let gap = vec![0; offset.saturating_sub(old.len())];
+        let (before, after) = (&old[..offset.min(old.len())], &old[end.min(old.len())..]);
+        changes.put_joined(0, &[before, &gap, new, after], expiry);
+        Ok(end.max(old.len()))
+    })??;
+    call.integer(length as i64)
 }
 
 #[cfg(test)]

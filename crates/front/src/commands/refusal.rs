@@ -50,6 +50,11 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Returns a refusal with this text.
+    pub(crate) const fn because(text: &'static str) -> Refusal {
+        Refusal::Because(Cow::Borrowed(text))
+    }
+
     /// Returns the text of the error reply to the command of this name.
     pub(crate) fn text(&self, command: &str) -> Cow<'static, str> {
         match self {
@@ -72,7 +77,7 @@ impl Refusal {
 
 /// The error for keys of several slots in a cluster, since they may belong to several servers.
 pub(crate) const CROSS_SLOT: Refusal =
-    Refusal::Because(Cow::Borrowed("CROSSSLOT Keys in request don't hash to the same slot"));
+    Refusal::because("CROSSSLOT Keys in request don't hash to the same slot");
 
 impl From<Stall> for Undone {
     fn from(stall: Stall) -> Undone {

@@ -42,8 +42,7 @@ const TURN_STEPS: usize = 32;
 /// `DBSIZE`: exact, except that it is approximate while records arrive or expire.
 fn dbsize(call: &mut Call<'_>) -> Done {
     let records = call.backend.engine.worker.table_records(call.session.table);
-    call.reply.integer(records as i64);
-    Ok(())
+    call.integer(records as i64)
 }
 
 /// Redis's names of value types.
@@ -111,10 +110,7 @@ fn scan(call: &mut Call<'_>) -> Done {
     call.reply.array(2);
     let cursor = next.map_or(0, |hash| hash.0);
     call.reply.bulk(itoa::Buffer::new().format(cursor).as_bytes());
-    call.reply.array(found.len());
-    for key in found {
-        call.reply.bulk(&key);
-    }
+    call.reply.bulks(&found);
     Ok(())
 }
 

@@ -112,8 +112,7 @@ fn latency_reset(call: &mut Call<'_>) -> Done {
     latency.retain(|kind, _| !kinds.is_empty() && !kinds.contains(&kind.as_bytes()));
     let forgotten = before - latency.len();
     drop(latency);
-    call.reply.integer(forgotten as i64);
-    Ok(())
+    call.integer(forgotten as i64)
 }
 
 /// `LATENCY GRAPH kind`: one line per sample, with bars relative to the longest.
@@ -130,8 +129,7 @@ fn latency_graph(call: &mut Call<'_>) -> Done {
         let bar = "#".repeat((millis * 60 / moments.longest.max(1)) as usize);
         text.push_str(&format!("{:>8} s ago {millis:>8} ms {bar}\n", now.saturating_sub(*at)));
     }
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `LATENCY DOCTOR`.
@@ -154,8 +152,7 @@ fn latency_doctor(call: &mut Call<'_>) -> Done {
             })
             .collect(),
     };
-    call.reply.verbatim(*b"txt", text.as_bytes());
-    Ok(())
+    call.text(&text)
 }
 
 /// `LATENCY HISTOGRAM [command ...]`. A microsecond in its reply is 1,024 nanoseconds, as in Redis.
@@ -284,8 +281,7 @@ fn refuse_unless_saved(call: &Call<'_>) -> Done {
 fn last_save(call: &mut Call<'_>) -> Done {
     let uptime = call.backend.engine.uptime(call.now);
     let last = call.backend.engine.node().last_save(call.wall, uptime);
-    call.reply.integer(last as i64);
-    Ok(())
+    call.integer(last as i64)
 }
 
 /// `ROLE`.
@@ -315,15 +311,13 @@ fn replica_of(call: &mut Call<'_>) -> Done {
 
 /// `ACL WHOAMI`.
 fn acl_who_am_i(call: &mut Call<'_>) -> Done {
-    call.reply.bulk(b"default");
-    Ok(())
+    call.bulk(b"default")
 }
 
 /// `ACL USERS`.
 fn acl_users(call: &mut Call<'_>) -> Done {
     call.reply.array(1);
-    call.reply.bulk(b"default");
-    Ok(())
+    call.bulk(b"default")
 }
 
 /// `ACL LIST`.
@@ -331,8 +325,7 @@ fn acl_list(call: &mut Call<'_>) -> Done {
     let needs_password = call.backend.configuration.access.needs_password();
     let password = if needs_password { "#(hidden)" } else { "nopass" };
     call.reply.array(1);
-    call.reply.bulk(format!("user default on {password} ~* &* +@all").as_bytes());
-    Ok(())
+    call.bulk(format!("user default on {password} ~* &* +@all").as_bytes())
 }
 
 /// `ACL CAT [category]`.
@@ -354,8 +347,7 @@ fn acl_categories(call: &mut Call<'_>) -> Done {
     }
     names.sort_unstable();
     names.dedup();
-    call.reply.array(names.len());
-    names.iter().for_each(|name| call.reply.bulk(name.as_bytes()));
+    call.reply.bulks(&names);
     Ok(())
 }
 

@@ -51,8 +51,7 @@ fn reply_entries(call: &mut Call<'_>, count: usize) {
         call.reply.integer(entry.number as i64);
         call.reply.integer((entry.at.0 / 1000) as i64);
         call.reply.integer(entry.spent.as_micros() as i64);
-        call.reply.array(entry.args.len());
-        entry.args.iter().for_each(|argument| call.reply.bulk(argument));
+        call.reply.bulks(&entry.args);
         call.reply.bulk(entry.peer.as_bytes());
         call.reply.bulk(&entry.name);
     }
@@ -61,8 +60,7 @@ fn reply_entries(call: &mut Call<'_>, count: usize) {
 /// `SLOWLOG LEN`.
 fn len(call: &mut Call<'_>) -> Done {
     let entries = lock(&call.backend.operators.slow_log).len();
-    call.reply.integer(entries as i64);
-    Ok(())
+    call.integer(entries as i64)
 }
 
 /// `SLOWLOG RESET`.
@@ -97,8 +95,7 @@ fn len_of_kind(call: &mut Call<'_>) -> Done {
     if is_slow(call.args[2])? {
         return len(call);
     }
-    call.reply.integer(0);
-    Ok(())
+    call.integer(0)
 }
 
 /// `COMMANDLOG RESET type`.

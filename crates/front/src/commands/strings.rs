@@ -5,7 +5,7 @@ use super::command::{ALL, Family, Keys, ONE, PAIRS, command};
 use super::set_options::{Dialect, Expiry, SetCondition, SetOptions, expire_at};
 use super::{Call, Done, Refusal, parse_integer, refused};
 use crate::operators::counts::Found;
-use store::{Changes, Key, Need};
+use store::{Changes, Need};
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -41,7 +41,7 @@ fn get(call: &mut Call<'_>) -> Done {
 
 /// `MGET key [key ...]`.
 fn mget(call: &mut Call<'_>) -> Done {
-    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let keys = call.keys(1..call.args.len());
     let reply = &mut call.reply;
     call.backend.data().read(call.session.table, &keys, |records| {
         reply.array(records.len());
@@ -61,14 +61,13 @@ fn mset(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Arity.into());
     }
     let args = call.args;
-    let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
+    let keys = call.keys((1..args.len()).step_by(2));
     call.backend.data().update(call.session.table, &keys, Need::Nothing, |_, changes| {
         for at in 0..args.len() / 2 {
             changes.put(at, args[2 + 2 * at], None);
         }
     })?;
-    call.reply.simple("OK");
-    Ok(())
+    call.ok()
 }
 
 /// `MSETNX key value [key value ...]`.
@@ -77,7 +76,7 @@ fn msetnx(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Arity.into());
     }
     let args = call.args;
-    let keys: Vec<Key<'_>> = (1..args.len()).step_by(2).map(|at| call.key(at)).collect();
+    let keys = call.keys((1..args.len()).step_by(2));
     let table = call.session.table;
     let set = call.backend.data().update(table, &keys, Need::Records, |records, changes| {
         let none_exists = records.iter().all(Option::is_none);
@@ -88,8 +87,7 @@ fn msetnx(call: &mut Call<'_>) -> Done {
         }
         none_exists
     })?;
-    call.reply.integer(i64::from(set));
-    Ok(())
+    call.integer(set)
 }
 
 /// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
@@ -116,19 +114,18 @@ fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
 }
 
 fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>, now: UnixMillis) -> Done {
-    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
+    let value = call.args[2];
     let mut found = Found::default();
-    let (set, old) =
-        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-            let set = options.allows(records[0]);
-            if options.get {
-                found = Found::key(records[0].is_some());
-            }
-            if set && write(changes, 0, value, options.new_expiry(records[0]), now) {
-                found.expired = u64::from(records[0].is_some());
-            }
-            (set, options.get.then(|| records[0].map(|record| record.value.to_vec())))
-        })?;
+    let (set, old) = call.update(|record, changes| {
+        let set = options.allows(record);
+        if options.get {
+            found = Found::key(record.is_some());
+        }
+        if set && write(changes, 0, value, options.new_expiry(record), now) {
+            found.expired = u64::from(record.is_some());
+        }
+        (set, options.get.then(|| record.map(|record| record.value.to_vec())))
+    })?;
     call.backend.data().count(found);
     match (old, set) {
         (Some(Some(old)), _) => call.reply.bulk(&old),
@@ -162,7 +159,7 @@ fn msetex(call: &mut Call<'_>) -> Done {
     let count = count.ok_or_else(|| refused("ERR invalid numkeys value or out of range"))? as usize;
     let (args, table) = (call.args, call.session.table);
     let words = args.get(2 + 2 * count..).ok_or(Refusal::Syntax)?;
-    let keys: Vec<Key<'_>> = (0..count).map(|at| call.key(2 + 2 * at)).collect();
+    let keys = call.keys((0..count).map(|at| 2 + 2 * at));
     let now = call.clock_of(&keys);
     let options = SetOptions::parse(words, Dialect::MSetEx, now)?;
     let is_past = matches!(options.expiry, Some(Expiry::At(at)) if at <= now);
@@ -182,22 +179,20 @@ fn msetex(call: &mut Call<'_>) -> Done {
         set
     })?;
     call.backend.data().count(Found::expired(expired));
-    call.reply.integer(i64::from(set));
-    Ok(())
+    call.integer(set)
 }
 
 /// `SETNX key value`.
 fn setnx(call: &mut Call<'_>) -> Done {
-    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
-    let set = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-        let absent = records[0].is_none();
+    let value = call.args[2];
+    let set = call.update(|record, changes| {
+        let absent = record.is_none();
         if absent {
             changes.put(0, value, None);
         }
         absent
     })?;
-    call.reply.integer(i64::from(set));
-    Ok(())
+    call.integer(set)
 }
 
 /// `SETEX key seconds value`.
@@ -264,15 +259,13 @@ fn getex(call: &mut Call<'_>) -> Done {
 
 /// `DELIFEQ key value`.
 fn delifeq(call: &mut Call<'_>) -> Done {
-    let (key, value, table) = (call.key(1), call.args[2], call.session.table);
-    let deleted =
-        call.backend.data().update(table, &[key], Need::Records, |records, changes| {
-            let is_equal = records[0].is_some_and(|record| record.value == value);
-            if is_equal {
-                changes.delete(0);
-            }
-            is_equal
-        })?;
-    call.reply.integer(i64::from(deleted));
-    Ok(())
+    let value = call.args[2];
+    let deleted = call.update(|record, changes| {
+        let is_equal = record.is_some_and(|record| record.value == value);
+        if is_equal {
+            changes.delete(0);
+        }
+        is_equal
+    })?;
+    call.integer(deleted)
 }

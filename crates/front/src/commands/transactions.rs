@@ -129,7 +129,7 @@ fn unwatch(call: &mut Call<'_>) -> Done {
 
 /// `WATCH key [key ...]`.
 fn watch(call: &mut Call<'_>) -> Done {
-    let keys: Vec<Key<'_>> = (1..call.args.len()).map(|at| call.key(at)).collect();
+    let keys = call.keys(1..call.args.len());
     let table = call.session.table;
     let versions: Vec<Option<Version>> =
         call.backend
@@ -354,5 +354,4 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
     (replies, executed)
 }
 
-const NOT_INSIDE: Refusal =
-    Refusal::Because(std::borrow::Cow::Borrowed("ERR not possible inside a transaction"));
+const NOT_INSIDE: Refusal = Refusal::because("ERR not possible inside a transaction");

@@ -22,8 +22,7 @@ fn wait(call: &mut Call<'_>) -> Done {
     let servers = parse_integer(call.args[1]).ok_or(Refusal::NotAnInteger)?;
     let patience = parse_timeout(call.args[2])?;
     let safety = wait_until(call, patience, |safety| safety.others as i64 >= servers)?;
-    call.reply.integer(safety.others as i64);
-    Ok(())
+    call.integer(safety.others as i64)
 }
 
 /// `WAITAOF own others milliseconds`.
@@ -41,8 +40,7 @@ fn wait_for_disks(call: &mut Call<'_>) -> Done {
     })?;
     call.reply.array(2);
     call.reply.integer(i64::from(safety.is_on_disk));
-    call.reply.integer(safety.others_on_disk as i64);
-    Ok(())
+    call.integer(safety.others_on_disk as i64)
 }
 
 /// Parses a time limit; `None` means no limit.
@@ -50,8 +48,8 @@ fn parse_timeout(text: &[u8]) -> Result<Option<Duration>, Refusal> {
     match parse_integer(text) {
         Some(0) => Ok(None),
         Some(millis @ 1..) => Ok(Some(Duration::from_millis(millis as u64).min(LONGEST))),
-        Some(_) => Err(Refusal::Because("ERR timeout is negative".into())),
-        None => Err(Refusal::Because("ERR timeout is not an integer or out of range".into())),
+        Some(_) => Err(Refusal::because("ERR timeout is negative")),
+        None => Err(Refusal::because("ERR timeout is not an integer or out of range")),
     }
 }
 

@@ -284,6 +284,11 @@ impl Conversation {
         self.session.closing = true;
         let mut reply = Vec::new();
         ReplyWriter::new(self.session.protocol, &mut reply).error(format!("ERR {text}"));
+        self.answer_in_order(reply, out);
+    }
+
+    /// Sends a reply behind those of the requests that are still queued.
+    fn answer_in_order(&mut self, reply: Vec<u8>, out: &mut Vec<u8>) {
         match self.queue.is_empty() {
             true => out.extend_from_slice(&reply),
             false => self.queue.push_done(reply),
@@ -300,10 +305,7 @@ impl Conversation {
         if self.session.takes_reply() {
             ReplyWriter::new(self.session.protocol, &mut reply).error(text);
         }
-        match self.queue.is_empty() {
-            true => out.extend_from_slice(&reply),
-            false => self.queue.push_done(reply),
-        }
+        self.answer_in_order(reply, out);
     }
 
     fn request(
@@ -319,10 +321,7 @@ impl Conversation {
                     if !self.session.takes_reply() {
                         reply.clear();
                     }
-                    return match self.queue.is_empty() {
-                        true => out.extend_from_slice(&reply),
-                        false => self.queue.push_done(reply),
-                    };
+                    return self.answer_in_order(reply, out);
                 }
                 CollectOutcome::Over(transaction) => state.transaction = transaction,
             }
