@@ -26,7 +26,7 @@ mod signals;
 
 use clap::{Parser, Subcommand};
 use settings::{LogFormat, LogLevel};
-use settings::{ReportSettings, ServerConfiguration};
+use settings::{OperatorSettings, ServerConfiguration};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -85,7 +85,7 @@ fn run(arguments: CommandLine) -> anyhow::Result<()> {
         BallastCommand::Serve(arguments) => arguments.settings.read()?,
         _ => ServerConfiguration::default(),
     };
-    start_log(&configuration.reports);
+    start_log(&configuration.operators);
     match arguments.command {
         BallastCommand::Serve(arguments) => serve::run(&arguments, configuration),
         BallastCommand::Coordinator(arguments) => coordinator_command::run(arguments),
@@ -98,8 +98,8 @@ fn run(arguments: CommandLine) -> anyhow::Result<()> {
     }
 }
 
-fn start_log(reports: &ReportSettings) {
-    let level = match reports.log_level {
+fn start_log(settings: &OperatorSettings) {
+    let level = match settings.log_level {
         LogLevel::Nothing => "off",
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
@@ -109,7 +109,7 @@ fn start_log(reports: &ReportSettings) {
     };
     let filter = EnvFilter::try_from_env("BALLAST_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match reports.log_format {
+    match settings.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }

@@ -19,9 +19,7 @@ use node::{
 use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::control::ControlLink;
 use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
-use settings::{
-    Durability, DurabilitySettings, IoDriver, NetworkSettings, ReactorSettings, ServerConfiguration,
-};
+use settings::{Durability, DurabilitySettings, IoDriver, ReactorSettings, ServerConfiguration};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -67,7 +65,7 @@ pub(crate) fn run(
     let config = reactors(&configuration.reactors);
     let credentials = credentials(&configuration)?;
     let descriptors = descriptors::reserve(&mut configuration, config.reactors)?;
-    let listeners = listen(&configuration.network)?;
+    let listeners = listen(&configuration)?;
     let of = |port| listeners.iter().find(|listener| listener.port() == port);
     let ports = [CLIENT_PORT, BUS_PORT].map(|port| of(port).map_or(0, |l| l.address().port()));
     (configuration.network.port, configuration.network.cluster_port) = (ports[0], ports[1]);
@@ -86,7 +84,7 @@ pub(crate) fn run(
         bus_port: ports[1],
         memory_bytes: configuration.memory.limit.0,
         reactors: config.reactors,
-        is_cluster: !configuration.membership.is_alone(),
+        is_cluster: !configuration.network.is_alone(),
         cuts: node::Cuts::default(),
     };
     let seed = HashSeed::new(number);
@@ -154,7 +152,7 @@ fn join_request(
         bus_port: ports[1],
         rejoin: folder.own().and_then(|folder| folder.recovered_log.owner()).or(known),
         replicas: if folder.is_of_others() { configuration.durability.replicas } else { 0 },
-        rack: configuration.membership.rack.clone(),
+        rack: configuration.durability.rack.clone(),
         disk: folder.cluster(),
         former: folder.saved().map(|saved| (saved.cluster, saved.server)),
         mark: folder.saved().and_then(|saved| saved.mark),
@@ -165,18 +163,18 @@ fn join_request(
 /// Returns the keys that this server proves and accepts. A stand-alone server draws a key of its
 /// own, because its cluster has no other process.
 fn credentials(configuration: &ServerConfiguration) -> anyhow::Result<Credentials> {
-    let ServerConfiguration { network, membership, .. } = configuration;
-    let file = match &membership.cluster_key_file[..] {
+    let network = &configuration.network;
+    let file = match &network.cluster_key_file[..] {
         "" => None,
         file => Some(Path::new(file)),
     };
-    if membership.is_alone() && file.is_none() {
+    if network.is_alone() && file.is_none() {
         return cluster_key::private_credentials();
     }
     let mut hosts: Vec<String> =
         network.bind.addresses.iter().map(|(address, _)| address.to_string()).collect();
-    if !membership.is_alone() {
-        hosts.push(cluster_key::host_of(&membership.join).to_owned());
+    if !network.is_alone() {
+        hosts.push(cluster_key::host_of(&network.join).to_owned());
     }
     if !network.announce.is_empty() {
         hosts.push(network.announce.clone());
@@ -195,7 +193,7 @@ fn coordinator(
     folder: Option<&DataFolder>,
     credentials: &Credentials,
 ) -> anyhow::Result<(String, Option<MemberNumber>)> {
-    match &configuration.membership.join[..] {
+    match &configuration.network.join[..] {
         "" => {
             let file = folder.map(|folder| &*folder.coordinator);
             let has_data = folder.is_some_and(|folder| folder.recovered_log.owner().is_some());
@@ -246,7 +244,7 @@ fn start_metrics(
     operators: &Arc<Operators>,
 ) -> anyhow::Result<()> {
     let address = configuration.network.bind.addresses[0].0;
-    let address = SocketAddr::new(address, configuration.reports.metrics_port);
+    let address = SocketAddr::new(address, configuration.operators.metrics_port);
     let (node, operators, clock) = (node.clone(), operators.clone(), Clock::new());
     metrics::start(address, move || front::operators::metrics::text(&node, &operators, clock.now()))
 }
@@ -261,7 +259,7 @@ fn mode_of(configuration: &ServerConfiguration) -> anyhow::Result<Option<Mode>> 
     }
     Ok(match configuration.durability.mode {
         Durability::None => None,
-        Durability::Auto => configuration.membership.is_alone().then_some(Mode::Interval),
+        Durability::Auto => configuration.network.is_alone().then_some(Mode::Interval),
         Durability::Memory => Some(Mode::Memory),
         Durability::Interval => Some(Mode::Interval),
         Durability::Disk => Some(Mode::Disk),
@@ -283,7 +281,8 @@ fn refuse_more_memory_than_there_is(memory: usize) -> anyhow::Result<()> {
 }
 
 /// Listens on all addresses. A port chosen by the operating system is used for all of them.
-fn listen(network: &NetworkSettings) -> anyhow::Result<Vec<Listener>> {
+fn listen(configuration: &ServerConfiguration) -> anyhow::Result<Vec<Listener>> {
+    let network = &configuration.network;
     let mut listeners = Vec::new();
     let bus_port = network.bus_port().map_err(anyhow::Error::msg)?;
     let numbers = [(CLIENT_PORT, Class::Client, network.port), (BUS_PORT, Class::Bus, bus_port)];
@@ -299,7 +298,7 @@ fn listen(network: &NetworkSettings) -> anyhow::Result<Vec<Listener>> {
                 Err(error) => return Err(error.into()),
             };
             if class == Class::Client {
-                listener.set_keepalive(network.tcp_keepalive)?;
+                listener.set_keepalive(configuration.clients.tcp_keepalive)?;
             }
             number = listener.address().port();
             listeners.push(listener);

@@ -11,37 +11,19 @@
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod file;
-mod groups;
 mod table;
 mod text;
 
 pub use file::{FileError, example, read_file, rewrite};
-pub use groups::{
-    AccessSettings, ClientSettings, DurabilitySettings, MembershipSettings, MemorySettings,
-    NetworkSettings, ReactorSettings, ReportSettings,
+pub use table::{
+    AccessSettings, ClientSettings, DurabilitySettings, MemorySettings, NetworkSettings,
+    OperatorSettings, REQUEST_BYTES_MAX, ReactorSettings, SETTINGS, ServerConfiguration, Setting,
+    When,
 };
-pub use table::{SETTINGS, Setting, When};
 pub use text::{
     Bind, Bytes, DebugCommand, Durability, IoDriver, LogFormat, LogLevel, OutputLimit,
     ReplicaMinimum, Wrong,
 };
-
-/// Largest request that fits the input buffer of a connection, in bytes.
-pub const REQUEST_BYTES_MAX: usize = 64 << 20;
-
-/// The settings of a server, by subject. [`SETTINGS`] describes each of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is described at its type")]
-pub struct ServerConfiguration {
-    pub network: NetworkSettings,
-    pub membership: MembershipSettings,
-    pub memory: MemorySettings,
-    pub durability: DurabilitySettings,
-    pub reactors: ReactorSettings,
-    pub access: AccessSettings,
-    pub clients: ClientSettings,
-    pub reports: ReportSettings,
-}
 
 #[cfg(test)]
 mod tests {

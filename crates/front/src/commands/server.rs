@@ -134,7 +134,7 @@ fn latency_graph(call: &mut Call<'_>) -> Done {
 
 /// `LATENCY DOCTOR`.
 fn latency_doctor(call: &mut Call<'_>) -> Done {
-    let threshold = call.backend.configuration.reports.latency_threshold;
+    let threshold = call.backend.configuration.operators.latency_threshold;
     let latency = lock(&call.backend.operators.latency).clone();
     let text = match (threshold, latency.is_empty()) {
         (0, true) => "Latency monitoring is off. To record events of 100 ms or more: \
@@ -357,7 +357,7 @@ fn permit_debug(call: &Call<'_>) -> Done {
         let peer = call.session.facts.peer.parse();
         peer.is_ok_and(|peer: SocketAddr| peer.ip().to_canonical().is_loopback())
     };
-    match call.backend.configuration.access.debug_command {
+    match call.backend.configuration.operators.debug_command {
         DebugCommand::Yes => Ok(()),
         DebugCommand::Local if is_local() => Ok(()),
         DebugCommand::Local | DebugCommand::No => Err(refused(

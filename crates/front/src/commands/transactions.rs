@@ -293,7 +293,7 @@ impl Executed {
         let node = call.backend.engine.node();
         let monitors = &call.backend.operators.monitors;
         let is_watched = monitors.is_watched();
-        let is_slow = is_slow_possible(self.spent, &call.backend.configuration.reports);
+        let is_slow = is_slow_possible(self.spent, &call.backend.configuration.operators);
         if is_watched || is_slow {
             let args: Vec<&[u8]> = transaction.requests()[self.place].request().iter().collect();
             let Executed { command, spent, .. } = *self;

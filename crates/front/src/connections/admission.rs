@@ -121,14 +121,14 @@ impl AnsweredCommand<'_> {
         }
         let meter = &mut turn.meter;
         meter.add(self.command.number());
-        let is_any_slow = is_slow_possible(Duration::ZERO, &backend.configuration.reports);
+        let is_any_slow = is_slow_possible(Duration::ZERO, &backend.configuration.operators);
         let is_open = is_short(self.command) && !turn.is_last && !meter.is_full();
         if is_open && !is_any_slow {
             return;
         }
         let is_one = meter.is_one();
         let spent = meter.end_group(backend, turn.now);
-        if is_one && is_slow_possible(spent, &backend.configuration.reports) {
+        if is_one && is_slow_possible(spent, &backend.configuration.operators) {
             self.execution(session, turn).record_slow(spent, backend);
         }
     }

@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::commands::{Command, Secrets, flag};
 use crate::session::Session;
 use node::Node;
-use settings::ReportSettings;
+use settings::OperatorSettings;
 use std::borrow::Cow;
 use std::time::Duration;
 use types::UnixMillis;
@@ -25,8 +25,8 @@ const SLOW_MIN_MICROS: i64 = 1_000;
 
 /// Returns whether a command of this duration may belong in the slow log.
 #[inline]
-pub(crate) fn is_slow_possible(spent: Duration, reports: &ReportSettings) -> bool {
-    spent >= SLOW_MIN || (0..SLOW_MIN_MICROS).contains(&reports.slowlog_slower_than)
+pub(crate) fn is_slow_possible(spent: Duration, settings: &OperatorSettings) -> bool {
+    spent >= SLOW_MIN || (0..SLOW_MIN_MICROS).contains(&settings.slowlog_slower_than)
 }
 
 impl Execution<'_> {
@@ -47,12 +47,12 @@ impl Execution<'_> {
     #[cold]
     pub(crate) fn record_slow(&self, spent: Duration, backend: &Backend) {
         let Backend { operators, configuration, .. } = backend;
-        let reports = &configuration.reports;
-        let least = u64::try_from(reports.slowlog_slower_than);
+        let settings = &configuration.operators;
+        let least = u64::try_from(settings.slowlog_slower_than);
         let is_slow = least.is_ok_and(|least| spent.as_micros() >= u128::from(least));
         // The commands of a transaction are logged one by one, as in Redis.
         let is_logged = !self.command.has(flag::RUNS_TRANSACTION);
-        if is_slow && is_logged && reports.slowlog_max_len > 0 {
+        if is_slow && is_logged && settings.slowlog_max_len > 0 {
             let entry = slow::SlowLogEntry {
                 number: 0,
                 at: self.wall,
@@ -61,9 +61,9 @@ impl Execution<'_> {
                 peer: self.session.facts.peer.clone(),
                 name: lock(&self.session.facts.names).name.clone(),
             };
-            lock(&operators.slow_log).add(entry, reports.slowlog_max_len as usize);
+            lock(&operators.slow_log).add(entry, settings.slowlog_max_len as usize);
         }
-        let threshold = reports.latency_threshold;
+        let threshold = settings.latency_threshold;
         if threshold > 0 && spent.as_millis() >= u128::from(threshold) {
             let is_fast = self.command.has(flag::FAST);
             let kind = if is_fast { "fast-command" } else { "command" };
