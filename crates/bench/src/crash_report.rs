@@ -1,19 +1,16 @@
-//! Report of a crash scenario, for people and for programs.
+//! Report of a crash scenario.
 
 use crate::crash::{Crash, CrashResult};
 use crate::draw::Drawing;
 use crate::processes;
 use crate::recorder::{Findings, LoadPhase, NO_ANSWER};
-use crate::report::{grouped, phases, phases_table, save};
+use crate::report::{grouped, phases, phases_table};
 use crate::timeline::{PhaseSummary, Point};
-use anyhow::Result;
-use serde::Serialize;
 use std::fmt::Write;
-use std::path::Path;
 use types::Instant;
 
-/// All results, ready to be written as JSON.
-#[derive(Clone, Debug, Serialize)]
+/// All results.
+#[derive(Clone, Debug)]
 pub struct CrashReport {
     /// Processor and kernel.
     pub machine: String,
@@ -42,7 +39,7 @@ pub struct CrashReport {
 }
 
 /// Moments in seconds since the start of the load.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct OutageTimes {
     /// Last answer from the slots of the server.
     pub last_answer: f64,
@@ -142,11 +139,6 @@ impl CrashReport {
             true => "nothing lost, stale or refused".to_string(),
             false => "something was lost, stale or refused".to_string(),
         }
-    }
-
-    /// Writes `path` as JSON, CSV and SVG.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        save(path, self, &self.points, &self.drawing())
     }
 
     /// Returns the table of a demo.

@@ -224,12 +224,7 @@ pub fn save_timeline(timeline: &Timeline, title: &str, path: &Path) -> Result<()
 }
 
 /// Writes `path` as JSON, CSV and SVG.
-pub(crate) fn save(
-    path: &Path,
-    results: &impl Serialize,
-    points: &[Point],
-    drawing: &Drawing,
-) -> Result<()> {
+fn save(path: &Path, results: &impl Serialize, points: &[Point], drawing: &Drawing) -> Result<()> {
     write(path, "json", serde_json::to_string_pretty(results)?.as_bytes())?;
     write(path, "csv", csv(points).as_bytes())?;
     drawing.save(path)
