@@ -46,58 +46,38 @@ enum OptionKeyword {
     Xx,
     IfEq,
     Get,
-    Ex,
-    Px,
-    ExAt,
-    PxAt,
+    Expire { seconds: bool, absolute: bool },
     KeepTtl,
     Persist,
 }
 
-const WORDS: [(&[u8], OptionKeyword); 10] = [
-    (b"NX", OptionKeyword::Nx),
-    (b"XX", OptionKeyword::Xx),
-    (b"IFEQ", OptionKeyword::IfEq),
-    (b"GET", OptionKeyword::Get),
-    (b"EX", OptionKeyword::Ex),
-    (b"PX", OptionKeyword::Px),
-    (b"EXAT", OptionKeyword::ExAt),
-    (b"PXAT", OptionKeyword::PxAt),
-    (b"KEEPTTL", OptionKeyword::KeepTtl),
-    (b"PERSIST", OptionKeyword::Persist),
+const SETTING: &[Dialect] = &[Dialect::Set, Dialect::MSetEx];
+const EACH: &[Dialect] = &[Dialect::Set, Dialect::GetEx, Dialect::MSetEx];
+
+/// All options, with the commands that accept them.
+const OPTIONS: [(&[u8], OptionKeyword, &[Dialect]); 10] = [
+    (b"NX", OptionKeyword::Nx, SETTING),
+    (b"XX", OptionKeyword::Xx, SETTING),
+    (b"IFEQ", OptionKeyword::IfEq, &[Dialect::Set]),
+    (b"GET", OptionKeyword::Get, &[Dialect::Set]),
+    (b"EX", OptionKeyword::Expire { seconds: true, absolute: false }, EACH),
+    (b"PX", OptionKeyword::Expire { seconds: false, absolute: false }, EACH),
+    (b"EXAT", OptionKeyword::Expire { seconds: true, absolute: true }, EACH),
+    (b"PXAT", OptionKeyword::Expire { seconds: false, absolute: true }, EACH),
+    (b"KEEPTTL", OptionKeyword::KeepTtl, SETTING),
+    (b"PERSIST", OptionKeyword::Persist, &[Dialect::GetEx]),
 ];
 
 impl OptionKeyword {
-    fn parse(text: &[u8]) -> Option<OptionKeyword> {
-        WORDS.iter().find(|(name, _)| uppercase_is(text, name)).map(|(_, word)| *word)
-    }
-
-    fn is_of(self, dialect: Dialect) -> bool {
-        match self {
-            OptionKeyword::IfEq | OptionKeyword::Get => dialect == Dialect::Set,
-            OptionKeyword::Nx | OptionKeyword::Xx | OptionKeyword::KeepTtl => {
-                dialect != Dialect::GetEx
-            }
-            OptionKeyword::Persist => dialect == Dialect::GetEx,
-            OptionKeyword::Ex | OptionKeyword::Px | OptionKeyword::ExAt | OptionKeyword::PxAt => {
-                true
-            }
-        }
+    /// Parses an option of a command; `None` if the command has no such option.
+    fn parse(text: &[u8], dialect: Dialect) -> Option<OptionKeyword> {
+        let mut options = OPTIONS.iter();
+        let found = options.find(|(name, _, of)| uppercase_is(text, name) && of.contains(&dialect));
+        found.map(|(_, word, _)| *word)
     }
 
     fn takes_value(self) -> bool {
-        match self {
-            OptionKeyword::IfEq
-            | OptionKeyword::Ex
-            | OptionKeyword::Px
-            | OptionKeyword::ExAt
-            | OptionKeyword::PxAt => true,
-            OptionKeyword::Nx
-            | OptionKeyword::Xx
-            | OptionKeyword::Get
-            | OptionKeyword::KeepTtl
-            | OptionKeyword::Persist => false,
-        }
+        matches!(self, OptionKeyword::IfEq | OptionKeyword::Expire { .. })
     }
 }
 
@@ -115,8 +95,7 @@ impl<'a> SetOptions<'a> {
         let mut expiry: Option<(OptionKeyword, &[u8])> = None;
         let mut rest = words;
         while let [text, after @ ..] = rest {
-            let word = OptionKeyword::parse(text).filter(|word| word.is_of(dialect));
-            let word = word.ok_or(Refusal::Syntax)?;
+            let word = OptionKeyword::parse(text, dialect).ok_or(Refusal::Syntax)?;
             let value: &[u8];
             (value, rest) = match (word.takes_value(), after) {
                 (false, after) => (&[][..], after),
@@ -129,12 +108,9 @@ impl<'a> SetOptions<'a> {
                     continue;
                 }
                 OptionKeyword::Nx | OptionKeyword::Xx | OptionKeyword::IfEq => &mut condition,
-                OptionKeyword::Ex
-                | OptionKeyword::Px
-                | OptionKeyword::ExAt
-                | OptionKeyword::PxAt
-                | OptionKeyword::KeepTtl
-                | OptionKeyword::Persist => &mut expiry,
+                OptionKeyword::Expire { .. } | OptionKeyword::KeepTtl | OptionKeyword::Persist => {
+                    &mut expiry
+                }
             };
             if chosen.is_some_and(|(earlier, _)| earlier != word || word == OptionKeyword::IfEq) {
                 return Err(Refusal::Syntax);
@@ -172,10 +148,7 @@ impl<'a> SetOptions<'a> {
 
 fn parse_expiry(word: OptionKeyword, number: &[u8], now: UnixMillis) -> Result<Expiry, Refusal> {
     let (seconds, absolute) = match word {
-        OptionKeyword::Ex => (true, false),
-        OptionKeyword::ExAt => (true, true),
-        OptionKeyword::Px => (false, false),
-        OptionKeyword::PxAt => (false, true),
+        OptionKeyword::Expire { seconds, absolute } => (seconds, absolute),
         OptionKeyword::Persist => return Ok(Expiry::Never),
         OptionKeyword::KeepTtl
         | OptionKeyword::Nx

@@ -59,10 +59,20 @@ impl Found {
     }
 }
 
-/// The counters of one reactor.
+/// The counters of each command, which are created at its first call.
 #[derive(Debug)]
+struct CommandTableCounts(Box<[OnceLock<Box<CommandCounts>>]>);
+
+impl Default for CommandTableCounts {
+    fn default() -> CommandTableCounts {
+        CommandTableCounts((0..COMMANDS_MAX).map(|_| OnceLock::new()).collect())
+    }
+}
+
+/// The counters of one reactor.
+#[derive(Debug, Default)]
 pub(crate) struct FrontEndCounters {
-    commands: Box<[OnceLock<Box<CommandCounts>>]>,
+    commands: CommandTableCounts,
     /// Keys read that existed, and keys read that did not.
     pub(crate) hits: Counter,
     pub(crate) misses: Counter,
@@ -87,38 +97,16 @@ pub(crate) struct FrontEndCounters {
 /// Most kinds of errors that are counted separately.
 const ERROR_KINDS_MAX: usize = 128;
 
-impl Default for FrontEndCounters {
-    fn default() -> FrontEndCounters {
-        FrontEndCounters {
-            commands: (0..COMMANDS_MAX).map(|_| OnceLock::new()).collect(),
-            hits: Counter::default(),
-            misses: Counter::default(),
-            expired: Counter::default(),
-            requests: Counter::default(),
-            connections: Counter::default(),
-            refused: Counter::default(),
-            parked: Counter::default(),
-            overflowed: Counter::default(),
-            timed_out: Counter::default(),
-            auth_failures: Counter::default(),
-            background_ns: Default::default(),
-            quanta: Default::default(),
-            errors: Counter::default(),
-            errors_by_kind: Mutex::default(),
-        }
-    }
-}
-
 impl FrontEndCounters {
     /// Returns the counters of one command.
     #[inline]
     pub(crate) fn of_command(&self, number: usize) -> &CommandCounts {
-        self.commands[number].get_or_init(Box::default)
+        self.commands.0[number].get_or_init(Box::default)
     }
 
     /// Returns the counters of one command, if they were ever used.
     pub(crate) fn known(&self, number: usize) -> Option<&CommandCounts> {
-        self.commands[number].get().map(|command| &**command)
+        self.commands.0[number].get().map(|command| &**command)
     }
 
     /// Adds the results of a command.
