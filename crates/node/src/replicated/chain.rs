@@ -331,9 +331,9 @@ impl Replication {
     /// Sets the end of the read lease.
     fn set_lease(&self, until: Option<Instant>, context: &Context<'_>) {
         let until = until.map_or(0, |until| until.0);
-        let before = self.lease.swap(until, Ordering::AcqRel);
+        let before = self.lease.until.swap(until, Ordering::AcqRel);
         if before > 0 && (before < context.now.0 || until == 0) {
-            self.lease_lapses.fetch_add(1, Ordering::Relaxed);
+            self.lease.lapses.fetch_add(1, Ordering::Relaxed);
         }
         if before == 0 && until > 0 {
             context.node.serves_again();

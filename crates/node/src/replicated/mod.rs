@@ -78,10 +78,7 @@ pub struct Replication {
     /// The reactor that writes, or has written, each segment of this log.
     owners: Mutex<BTreeMap<SegmentId, ReactorId>>,
     inboxes: Box<[Inbox]>,
-    /// End of the read lease, in nanoseconds: operations may run until then.
-    lease: AtomicU64,
-    /// Number of times the lease ran out before the backups renewed it.
-    lease_lapses: AtomicU64,
+    lease: ReadLease,
     is_fenced: AtomicBool,
     /// Servers that the coordinator wants this server to probe.
     asked_for: Mutex<BTreeSet<ServerId>>,
@@ -97,6 +94,15 @@ pub struct Replication {
     own_disk: OwnDiskState,
     /// Number of replicas placed against the rack rules, by reactor.
     misplaced: Box<[MisplacedCounts]>,
+}
+
+/// The read lease, readable by all reactors.
+#[derive(Default)]
+struct ReadLease {
+    /// Its end, in nanoseconds: operations may run until then.
+    until: AtomicU64,
+    /// Number of times it ran out before the backups renewed it.
+    lapses: AtomicU64,
 }
 
 /// The parts of a server's durability that depend on its placement.
@@ -190,8 +196,7 @@ impl Replication {
             chain_waits: AtomicBool::new(true),
             owners: Mutex::default(),
             inboxes: (0..reactors).map(|_| Inbox::default()).collect(),
-            lease: AtomicU64::new(0),
-            lease_lapses: AtomicU64::new(0),
+            lease: ReadLease::default(),
             is_fenced: AtomicBool::new(false),
             asked_for: Mutex::default(),
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
@@ -266,12 +271,12 @@ impl Replication {
 
     /// Returns the remaining time of the lease; zero if it has run out.
     pub fn lease_left(&self, now: Instant) -> Duration {
-        Duration::from_nanos(self.lease.load(Ordering::Acquire).saturating_sub(now.0))
+        Duration::from_nanos(self.lease.until.load(Ordering::Acquire).saturating_sub(now.0))
     }
 
     /// Returns the number of times the lease ran out since the server began to serve.
     pub fn lease_lapses(&self) -> u64 {
-        self.lease_lapses.load(Ordering::Relaxed)
+        self.lease.lapses.load(Ordering::Relaxed)
     }
 
     /// Returns the counters of the disk.
@@ -345,7 +350,7 @@ impl Replication {
 
     /// Returns whether operations may run: no other server serves the ranges of this one.
     pub fn is_leased(&self, now: Instant) -> bool {
-        now.0 < self.lease.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
+        now.0 < self.lease.until.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
     }
 
     fn chain(&self) -> MutexGuard<'_, ReplicatedManifest> {
@@ -390,7 +395,7 @@ impl Replication {
     /// Stops serving, because the coordinator has declared this server dead.
     fn fence(&self, node: &Node) {
         if !self.is_fenced.swap(true, Ordering::AcqRel) {
-            self.lease.store(0, Ordering::Release);
+            self.lease.until.store(0, Ordering::Release);
             node.begin_anew(FENCED);
         }
     }
@@ -488,7 +493,7 @@ impl Engine {
     /// Returns the end of the lease, in nanoseconds, which rises with every acknowledged
     /// heartbeat. Returns `None` if replies do not wait for it.
     pub fn lease_until(&self) -> Option<u64> {
-        self.is_strict().then(|| self.log_master.replication.lease.load(Ordering::Acquire))
+        self.is_strict().then(|| self.log_master.replication.lease.until.load(Ordering::Acquire))
     }
 
     /// Handles the end of a connection to a server. Messages sent on it may be lost.
