@@ -30,11 +30,11 @@ pub(crate) struct Host {
 }
 
 /// The sending side of a connection. Dropping it closes the connection once everything is sent.
-pub(crate) struct OutgoingMessages {
+pub(crate) struct Outgoing {
     shared: Rc<SharedLink>,
 }
 
-impl OutgoingMessages {
+impl Outgoing {
     /// Queues a message.
     ///
     /// A message too large for a frame is dropped: messages are bounded at their origin, so this is
@@ -50,7 +50,7 @@ impl OutgoingMessages {
     }
 }
 
-impl Drop for OutgoingMessages {
+impl Drop for Outgoing {
     fn drop(&mut self) {
         self.shared.handle(LinkEvent::Finish);
         self.shared.changed.notify_one();
@@ -97,13 +97,13 @@ pub(crate) fn start(
     host: &Host,
     clock: ShellClock,
     events: Sender<CoordinatorEvent>,
-) -> io::Result<OutgoingMessages> {
+) -> io::Result<Outgoing> {
     let nonce = handshake::new_nonce()?;
     let here = Accepting { purposes: SERVED_BY_COORDINATORS, cluster: host.cluster, server: None };
     let link = Link::accept(clock.now(), &host.credentials, here, nonce);
     let link = RefCell::new((link, LinkEffects::new()));
     let shared = Rc::new(SharedLink { link, changed: Notify::new(), clock });
-    let outgoing = OutgoingMessages { shared: shared.clone() };
+    let outgoing = Outgoing { shared: shared.clone() };
     let frame = io::Cursor::new(Vec::new());
     let mut task =
         ConnectionTask { connection, shared, frame, event: None, events, is_proven: false };

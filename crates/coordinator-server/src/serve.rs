@@ -13,7 +13,7 @@
 //! - The number and the duration of unproven connections are limited.
 
 use crate::clock::ShellClock;
-use crate::connection::{self, Host, OutgoingMessages};
+use crate::connection::{self, Host, Outgoing};
 use coordinator::{
     Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect, Effects, LinkId, MetaStore,
     Moment, Rebuilding, SERVERS_MAX, Stopped,
@@ -254,7 +254,7 @@ struct Shell<'m, M> {
     events: Sender<CoordinatorEvent>,
     /// Queue of outgoing frames of each connection. Dropping it closes the connection once they
     /// are sent.
-    connections: BTreeMap<LinkId, OutgoingMessages>,
+    connections: BTreeMap<LinkId, Outgoing>,
     /// Unproven connections, unknown to the machine.
     unproven: UnprovenConnections<LinkId>,
     last: LinkId,

@@ -295,3 +295,42 @@ fn a_link_that_is_finished_writes_what_is_queued() {
     exchange(START, &mut ends, usize::MAX);
     assert_eq!(ends[1].seen(), ["one", "two"]);
 }
+
+/// Returns frames of a handshake and of messages, with some bytes changed, removed or added.
+fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut ends = ends([Some(7), Some(7)]);
+    ends[0].handle(START, LinkEvent::Connected(Nonce::new([1; 32])));
+    let mut bytes = ends[0].written.clone();
+    bytes.extend(encoded(&HandshakeMessage::Prove { proof: None }).expect("short"));
+    (0..3).for_each(|_| bytes.extend(encoded(&"message").expect("short")));
+    for _ in 0..random.usize(..4) {
+        let at = random.usize(..bytes.len());
+        match random.u8(..3) {
+            0 => bytes[at] ^= 1 << random.u8(..8),
+            1 => bytes.truncate(at + 1),
+            _ => bytes.insert(at, random.u8(..)),
+        }
+    }
+    bytes
+}
+
+#[test]
+fn arbitrary_bytes_prove_nothing_and_end_in_time() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..5_000 {
+        let bytes = match random.bool() {
+            true => damaged(&mut random),
+            false => (0..random.usize(..300)).map(|_| random.u8(..)).collect(),
+        };
+        let [_, mut end] = ends([Some(7), Some(7)]);
+        for part in bytes.chunks(random.usize(1..400)) {
+            end.handle(START, LinkEvent::Received(part));
+        }
+        while let Some(deadline) = end.link.next_deadline() {
+            assert!(deadline <= START + HANDSHAKE_MAX, "{bytes:?}");
+            end.tick();
+        }
+        let seen = end.seen();
+        assert!(seen.len() == 1 && seen[0].starts_with("closed: "), "{seen:?} {bytes:?}");
+    }
+}

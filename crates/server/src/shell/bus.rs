@@ -18,13 +18,13 @@ use wire::handshake::Nonce;
 use wire::peer::PeerMessage;
 
 /// A message and the raw bytes that follow it.
-type Outgoing = (PeerMessage, Vec<u8>);
+type BusMessage = (PeerMessage, Vec<u8>);
 
 /// The bus connections of one reactor.
 pub(super) struct Bus {
-    links: BusLinks<Outgoing>,
+    links: BusLinks<BusMessage>,
     /// Effects being executed; kept for its memory.
-    effects: Vec<BusEffect<Outgoing>>,
+    effects: Vec<BusEffect<BusMessage>>,
     addresses: Arc<AddressBook>,
     /// Counter of messages that were dropped because they do not fit a frame.
     too_long: Arc<AtomicU64>,
@@ -179,14 +179,14 @@ impl Bus {
         arrived
     }
 
-    fn handle(&mut self, now: Instant, event: BusEvent<'_, Outgoing>, io: &mut Io) {
+    fn handle(&mut self, now: Instant, event: BusEvent<'_, BusMessage>, io: &mut Io) {
         self.links.handle(now, event, &mut self.effects);
         let mut effects = std::mem::take(&mut self.effects);
         effects.drain(..).for_each(|effect| self.execute(effect, io));
         self.effects = effects;
     }
 
-    fn execute(&self, effect: BusEffect<Outgoing>, io: &mut Io) {
+    fn execute(&self, effect: BusEffect<BusMessage>, io: &mut Io) {
         match effect {
             BusEffect::Write(connection, frame) => io.output(connection).extend_from_slice(&frame),
             BusEffect::Send(connection, (message, payload)) => {
