@@ -311,9 +311,7 @@ impl Engine {
                 self.out.peers.push(Sending { to, is_priority: false, message, payload });
             }
             PeerMessage::Pong => {
-                if self.node.durability().exchanges_with(from, self.node.me()) {
-                    self.with_log_master(now, |master, context| master.heard(from, context));
-                }
+                self.with_log_master(now, |master, context| master.heard(from, context));
             }
         }
     }

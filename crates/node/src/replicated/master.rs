@@ -465,6 +465,9 @@ impl LogMaster {
 
     /// Handles a server's answer to a probe of this reactor.
     pub(crate) fn heard(&mut self, backup: ServerId, context: &mut Context<'_>) {
+        if !self.replication.exchanges_with(backup, context.node.me()) {
+            return;
+        }
         if lock(&self.replication.asked_for).remove(&backup) {
             context.out.control.push(ToCoordinator::Witnessed { server: backup });
         }
