@@ -107,20 +107,20 @@ fn names(items: &ProductItems, table: &mut MeasureTable) {
     };
     table.row("type names defined more than once", repeated(false), 4, 60);
     table.row("public type names defined more than once", repeated(true), 0, 0);
-    table.row("functions that take destructured tuples", items.tuples.len(), 2, 0);
+    table.row("functions that take destructured tuples", items.tuples.len(), 0, 0);
     let methods = items.methods.iter().filter(|((_, name), _)| name != PARAMETER);
     let mut methods: Vec<(&(String, String), &usize)> = methods.collect();
     methods.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     let fields = items.types.iter().max_by_key(|one| one.fields);
     if let Some((_, count)) = methods.first() {
         let measure = "methods of the largest type, free functions on it included";
-        table.row(measure, **count, 60, 60);
+        table.row(measure, **count, 58, 60);
     }
     for ((krate, name), count) in methods.iter().take(6) {
         table.note(format!("{krate}::{name} {count}"));
     }
     if let Some(largest) = fields {
-        table.row("fields of the largest type", largest.fields, 35, 20);
+        table.row("fields of the largest type", largest.fields, 20, 20);
         table.note(&largest.name);
     }
 }
@@ -136,11 +136,11 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     let largest = crates.iter().max_by_key(|(_, lines)| **lines);
     if let Some((name, lines)) = largest {
         let measure = format!("lines of the largest crate ({name})");
-        table.row(&measure, *lines, 12_000, 12_000);
+        table.row(&measure, *lines, 11_800, 12_000);
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
-    table.row("lines of src without assertions", lines - items.assertion_lines, 82_000, target);
+    table.row("lines of src without assertions", lines - items.assertion_lines, 82_600, target);
 }
 
 /// Crates that should assert densely, and how many lines they have for each assertion at most.
