@@ -82,7 +82,7 @@ fn every_planted_bug_is_found_within_its_number_of_seeds() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo test --release -p sim --test planted -- --ignored"]
+#[ignore = "takes minutes: cargo test --release -p sim --features plant --test planted -- --ignored"]
 fn rare_bugs_are_found_as_well() {
     find_all(&RARE);
 }
