@@ -1,6 +1,6 @@
 //! The registry of the numbers that operators see, and the metrics page for Prometheus.
 //!
-//! [`METRICS`] defines each number once: its name, type and help on the metrics page, its labels,
+//! `METRICS` defines each number once: its name, type and help on the metrics page, its labels,
 //! its field of `INFO` and the function that reads it.
 
 use super::Operators;
