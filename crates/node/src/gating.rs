@@ -37,8 +37,8 @@ impl Engine {
 
     /// Returns whether writes cannot be persisted at the moment.
     #[inline]
-    pub fn cannot_keep(&self) -> bool {
-        self.log_master.cannot_write()
+    pub fn refuses_writes(&self) -> bool {
+        self.log_master.replication.refuses_writes()
     }
 
     /// Sends the bytes appended since the last call to the backups. The caller must call this

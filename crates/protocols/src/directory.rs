@@ -3,8 +3,8 @@
 //! last complete piece.
 //!
 //! Without a manifest a log could lose a segment unnoticed. A segment therefore belongs to the
-//! log from its entry [`DirectoryEntry::Open`], which is written before the segment's first
-//! bytes, until its entry [`DirectoryEntry::Drop`]. The rules are RAMCloud's for log digests
+//! log from its entry [`DirectoryEntry::Open`], which is written before any of its bytes is
+//! acknowledged, until its entry [`DirectoryEntry::Drop`]. The rules are RAMCloud's for log digests
 //! (Ongaro et al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2). A separate manifest log
 //! replaces the digest in each segment, so that segments can be written concurrently.
 //!

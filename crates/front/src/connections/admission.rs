@@ -40,7 +40,7 @@ pub(super) fn admit(
     let runs_writes =
         transaction.is_some_and(|it| it.writes() && command.has(flag::RUNS_TRANSACTION));
     let writes = command.has(flag::WRITE) || runs_writes;
-    if writes && turn.backend.engine.cannot_keep() {
+    if writes && turn.backend.engine.refuses_writes() {
         return Err(refuse_write(CANNOT_KEEP, runs_writes));
     }
     if writes && turn.backend.engine.lacks_replicas() {

@@ -226,7 +226,7 @@ fn persistence(shown: &InfoSources<'_>) -> Lines {
     let replication = Some(durability).filter(|durability| durability.is_with_others());
     let misplaced = replication.map(|it| it.misplaced()).unwrap_or_default();
     let mode = shown.node().persistence();
-    let status = if durability.takes_writes() { "ok" } else { "err" };
+    let status = if durability.refuses_writes() { "err" } else { "ok" };
     let loading = if progress.is_some() { "1" } else { "0" };
     let mut fields = lines(vec![
         ("loading", loading.into()),

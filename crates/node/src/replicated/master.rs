@@ -204,12 +204,6 @@ impl LogMaster {
         self.master.reach() < self.master.reach_min
     }
 
-    /// Returns whether a write could not be persisted, because the only backup refuses it.
-    #[inline]
-    pub(crate) fn cannot_write(&self) -> bool {
-        !self.replication.takes_writes()
-    }
-
     /// Returns whether everything that this reactor has written is synced to the own disk.
     pub(crate) fn is_synced_here(&self) -> bool {
         self.replication.placement() == LogPlacement::OwnDisk && self.master.replicator.is_synced()

@@ -77,10 +77,10 @@ impl LogMaster {
 }
 
 impl Replication {
-    /// Returns whether the own disk, as the only backup, takes the next write.
-    pub fn takes_writes(&self) -> bool {
-        self.placement != LogPlacement::OwnDisk
-            || !self.own_disk.is_refusing.load(Ordering::Relaxed)
+    /// Returns whether writes are refused, because the own disk, as the only backup, takes none.
+    #[inline]
+    pub fn refuses_writes(&self) -> bool {
+        self.placement == LogPlacement::OwnDisk && self.own_disk.is_refusing.load(Ordering::Relaxed)
     }
 
     /// Records whether the own disk takes segments of the manifest.

@@ -86,7 +86,7 @@ pub enum ReplicatorEvent {
         /// The segment.
         segment: SegmentId,
     },
-    /// The manifest's close entry of the segment is acknowledged: the segment is sealed.
+    /// The manifest's close entry of the segment is synced: the segment is sealed.
     CloseListed {
         /// The segment.
         segment: SegmentId,
@@ -97,7 +97,7 @@ pub enum ReplicatorEvent {
         /// The segment.
         segment: SegmentId,
     },
-    /// The manifest entry that removes the segment from the log is acknowledged.
+    /// The manifest entry that removes the segment from the log is synced.
     Dropped {
         /// The segment.
         segment: SegmentId,

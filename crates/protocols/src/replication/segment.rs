@@ -58,7 +58,7 @@ pub(super) enum SegmentStage {
     Closed,
     /// All backups have the whole segment, and the driver was told to record the close.
     Replicated,
-    /// The close is acknowledged in the manifest: the segment is sealed.
+    /// The close is synced in the manifest: the segment is sealed.
     Sealed,
     /// The segment's memory is being reused, so nothing more can be sent.
     Evicted,

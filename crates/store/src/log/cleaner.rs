@@ -268,7 +268,11 @@ impl VictimCriteria {
                 | SegmentState::Visited
                 | SegmentState::Leaving
                 | SegmentState::Retired => is_under_way = true,
-                _ => {}
+                SegmentState::Free
+                | SegmentState::Open
+                | SegmentState::Side
+                | SegmentState::Closed
+                | SegmentState::Chunks => {}
             }
         }
         match emptiest {
