@@ -83,7 +83,9 @@ mod tests {
         for body in bodies {
             let entry = match body {
                 Body::CopiesOf(segment) => Entry::note(segment),
-                body => Entry { tenure: Tenure(1), version: Version(2), key: b"some key", body },
+                body @ (Body::Object { .. } | Body::Tombstone { .. }) => {
+                    Entry { tenure: Tenure(1), version: Version(2), key: b"some key", body }
+                }
             };
             offsets.push(bytes.len());
             bytes.resize(bytes.len() + entry.encoded_bytes(), 0);
