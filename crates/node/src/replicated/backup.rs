@@ -154,7 +154,9 @@ impl BackupPart {
         if from != append.replica.log {
             return context.buffers.give(payload.buffer);
         }
-        self.note_route(append.replica, route);
+        if route != Route::HERE {
+            self.note_route(append.replica, route);
+        }
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         let piece =

@@ -198,6 +198,13 @@ impl LogMaster {
         }
     }
 
+    /// Returns whether [`LogMaster::replicate`] has work besides the bytes appended in this turn.
+    pub(crate) fn has_work(&self, reactor: ReactorId, node: &Node) -> bool {
+        self.master.has_ended
+            || self.replication.is_called(reactor)
+            || node.store().log().has_changes()
+    }
+
     /// Returns whether a write would get fewer backups than required.
     #[inline]
     pub(crate) fn lacks_replicas(&self) -> bool {
@@ -227,9 +234,12 @@ impl LogMaster {
 
     /// Reports changes of the living and dead servers to the replicators.
     fn follow_map(&mut self, context: &mut Context<'_>) {
-        let map = context.node.map();
         let LogMaster { replication, master } = self;
-        if map.version == master.map || !replication.is_with_others() {
+        if !replication.is_with_others() {
+            return;
+        }
+        let map = context.node.map();
+        if map.version == master.map {
             return;
         }
         master.map = map.version;

@@ -377,6 +377,13 @@ impl Replication {
         reactors.for_each(|to| self.post(ReactorId(to), Letter::Event(event.clone())));
     }
 
+    /// Returns whether there are messages for a reactor, or work on the manifest.
+    fn is_called(&self, reactor: ReactorId) -> bool {
+        let inbox = &self.inboxes[usize::from(reactor.0)];
+        let has_letters = inbox.has_letters.load(Ordering::Relaxed);
+        has_letters || reactor == CHAIN_REACTOR && self.chain_waits.load(Ordering::Relaxed)
+    }
+
     fn take_letters(&self, reactor: ReactorId) -> Vec<Letter> {
         let inbox = &self.inboxes[usize::from(reactor.0)];
         let has_letters = inbox.has_letters.load(Ordering::Relaxed)

@@ -152,7 +152,9 @@ impl Engine {
     pub(crate) fn replicate_all(&mut self, now: Instant) {
         self.with_log_master(now, LogMaster::replicate);
         let mut room = BYTES_PER_TURN;
-        while self.deliver_to_itself(now, &mut room) {
+        while self.deliver_to_itself(now, &mut room)
+            && self.log_master.has_work(self.reactor, &self.node)
+        {
             self.with_log_master(now, LogMaster::replicate);
         }
         if self.node.durability().placement() == LogPlacement::OwnDisk {
