@@ -57,8 +57,8 @@ impl ServerStorage {
             ServerStorage::Others(folder, mode) => {
                 folder.replicas.limit_open_files(max, *mode != Mode::Memory);
             }
-            // A stand-alone server has one open replica of its own log per log head.
-            ServerStorage::Own(_) | ServerStorage::None => {}
+            ServerStorage::Own(folder) => folder.recovered_log.limit_open_files(max, folder.mode),
+            ServerStorage::None => {}
         }
         self
     }

@@ -180,6 +180,11 @@ impl RecoveredLog {
         self.headers.first().map(|header| (header.cluster, header.id.log))
     }
 
+    /// Limits the number of open files of replicas: see [`Replicas::limit_open_files`].
+    pub fn limit_open_files(&self, max: usize, mode: Mode) {
+        self.replicas.limit_open_files(max, mode != Mode::Memory);
+    }
+
     /// Returns the size of this log's segments, in bytes, if there is a segment.
     pub fn segment_bytes(&self) -> Option<usize> {
         let mut data = self.headers.iter().filter(|header| header.kind == ReplicaKind::Data);
@@ -201,7 +206,7 @@ impl RecoveredLog {
         let (mut named, unnamed): (Vec<ReplicaHeader>, Vec<ReplicaHeader>) =
             self.headers.iter().partition(|header| directory.contains(header.id.segment));
         if manifest.is_none_or(|it| Quorum::of_segment(it) != Some(Quorum::OWN_DISK)) {
-            self.free_outdated(&mut named);
+            self.give_up_outdated(&mut named)?;
         }
         let manifest = self.begin_manifest(identity, &directory, stamp, store);
         let what = "cannot write the segment manifest".into();
@@ -216,9 +221,10 @@ impl RecoveredLog {
         Ok(AdoptedLog { replicas: self.replicas, directory, manifest, loading })
     }
 
-    /// Frees the replicas that earlier versions of this program have left. These used the number
-    /// of a segment again, with a higher epoch, so only the last replica of a segment counts.
-    fn free_outdated(&self, named: &mut Vec<ReplicaHeader>) {
+    /// Removes the replicas that earlier versions of this program have left. These used the number
+    /// of a segment again, with a higher epoch, so only the last replica of a segment counts. The
+    /// next start would not know that, so none may be found then.
+    fn give_up_outdated(&self, named: &mut Vec<ReplicaHeader>) -> Result<(), KeptError> {
         let all = std::mem::take(named);
         let segments = all.chunk_by(|one, other| one.id.segment == other.id.segment);
         for replicas in segments {
@@ -228,8 +234,14 @@ impl RecoveredLog {
                 "replicas are listed in order of their epochs"
             );
             named.push(*last);
-            self.free(outdated.iter().map(|header| header.id));
+            for header in outdated {
+                self.replicas.give_up(header.id).map_err(|error| KeptError::Disk {
+                    what: format!("cannot remove {}, which is not needed any more", header.id),
+                    error,
+                })?;
+            }
         }
+        Ok(())
     }
 
     fn free(&self, replicas: impl Iterator<Item = ReplicaId>) {
@@ -282,11 +294,11 @@ impl RecoveredLog {
             let mut bodies: Vec<Vec<u8>> = Vec::new();
             let read = self.replicas.read(header.id, |body| bodies.push(body.to_vec()));
             let end = read.map_err(|error| damaged(error.to_string()))?;
+            self.check(header, &end)?;
             if bodies.is_empty() {
                 // This manifest segment was begun and never relied on.
                 continue;
             }
-            self.check(header, &end)?;
             let directory = Directory::read(bodies.iter().map(|body| &body[..]))
                 .map_err(|error| damaged(error.to_string()))?;
             let power_was_lost = header.boot != self.replicas.boot();
@@ -520,8 +532,8 @@ impl Loading {
     /// Reads a segment into memory, and frees its other replicas.
     ///
     /// A segment whose content is in the manifest is read from the newest replica with this
-    /// content. For an open one the oldest replica counts: it has all acknowledged bytes, and a
-    /// later copy may be incomplete.
+    /// content. For an open one only the oldest replica counts: it has all acknowledged bytes, and
+    /// a later copy may be incomplete. If it cannot be read, nothing is freed.
     fn read_replica(
         &self,
         disk: &Replicas,
@@ -534,9 +546,10 @@ impl Loading {
         if content.is_some() {
             replicas.reverse();
         }
+        let candidates = if content.is_some() { replicas.len() } else { 1 };
         let mut read = Err(KeptError::damaged(segment, "it has no replica".into()));
         let adopted = store.log().adopt(segment, |memory| {
-            for header in &replicas {
+            for header in replicas.iter().take(candidates) {
                 read = read_content(disk, header, content, memory).map(|end| (*header, end));
                 if let Ok((_, end)) = &read {
                     return end.length as usize;
@@ -660,6 +673,15 @@ mod tests {
 
     /// Writes a replica with one piece. Returns its content.
     fn write(replicas: &Replicas, segment: SegmentId, epoch: u32, body: &[u8]) -> SegmentContent {
+        write_pieces(replicas, segment, epoch, &[body])
+    }
+
+    fn write_pieces(
+        replicas: &Replicas,
+        segment: SegmentId,
+        epoch: u32,
+        bodies: &[&[u8]],
+    ) -> SegmentContent {
         let is_manifest = segment.0 >= DIRECTORY;
         let kind = if is_manifest { ReplicaKind::Directory } else { ReplicaKind::Data };
         let id = ReplicaId { log: IDENTITY.server, segment, epoch: ReplicaEpoch(epoch) };
@@ -673,8 +695,10 @@ mod tests {
         });
         let replica = replica.expect("a disk with room");
         let mut pieces = PieceWriter::new(replica.identity());
-        let header = pieces.next(body, 0, Stamp::default());
-        replica.append(&header, body).expect("the first piece fits");
+        for body in bodies {
+            let header = pieces.next(body, 0, Stamp::default());
+            replica.append(&header, body).expect("the pieces fit");
+        }
         SegmentContent { length: pieces.length(), crc: pieces.crc() }
     }
 
@@ -707,6 +731,62 @@ mod tests {
         let left = log.replicas.list(IDENTITY.server).into_iter();
         let left = left.filter(|header| header.id.segment == SEGMENT);
         (read.map(|(header, _)| header.id.epoch.0), left.map(|header| header.id.epoch.0).collect())
+    }
+
+    /// Damages the first piece of a replica, which stays before a whole one.
+    fn damage(disk: &MemoryDisk, number: u32) {
+        disk.damage(FileNumber(number), wire::replica::PIECES_FROM as usize + 44, 1);
+    }
+
+    #[test]
+    fn a_damaged_original_is_not_replaced_by_an_incomplete_copy() {
+        let disk = MemoryDisk::new();
+        let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
+        let log = open().expect("an empty disk");
+        write_pieces(&log.replicas, SEGMENT, 0, &[b"acknowledged", b"and more"]);
+        write(&log.replicas, SEGMENT, 1, b"ackn");
+        let mut directory = Directory::new();
+        directory.open(SEGMENT);
+        write(&log.replicas, own(1), 0, &directory.snapshot());
+        damage(&disk, 0);
+        let store = store();
+        let log = open().expect("headers can be read");
+        let log = log.adopt(IDENTITY, Mode::Disk, &store).expect("a whole manifest");
+        let read = log.loading.read_replica(&log.replicas, SEGMENT, None, &store);
+        assert!(matches!(read, Err(KeptError::Damaged { .. })), "{read:?}");
+        let left = log.replicas.list(IDENTITY.server).into_iter();
+        assert_eq!(left.filter(|header| header.id.segment == SEGMENT).count(), 2);
+    }
+
+    #[test]
+    fn a_damaged_manifest_is_not_replaced_by_an_older_one() {
+        let disk = MemoryDisk::new();
+        let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
+        let log = open().expect("an empty disk");
+        let snapshot = Directory::new().snapshot();
+        write_pieces(&log.replicas, own(2), 0, &[&snapshot, &snapshot]);
+        write(&log.replicas, own(1), 0, &snapshot);
+        damage(&disk, 0);
+        let adopted = open().expect("headers can be read").adopt(IDENTITY, Mode::Disk, &store());
+        assert!(matches!(adopted.err(), Some(KeptError::Damaged { .. })));
+    }
+
+    #[test]
+    fn what_an_earlier_version_has_left_is_not_found_again() {
+        let disk = MemoryDisk::new();
+        let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
+        let log = open().expect("an empty disk");
+        write(&log.replicas, SEGMENT, 1, b"a segment that was dropped");
+        write(&log.replicas, SEGMENT, 2, b"the segment");
+        let mut directory = Directory::new();
+        directory.open(SEGMENT);
+        write(&log.replicas, SegmentId(DIRECTORY | 4), 0, &directory.snapshot());
+        let first = open().expect("a log").adopt(IDENTITY, Mode::Disk, &store());
+        first.expect("a whole log");
+        disk.kill_process();
+        let again = open().expect("a log").headers;
+        let epochs = again.iter().filter(|header| header.id.segment == SEGMENT);
+        assert_eq!(epochs.map(|header| header.id.epoch.0).collect::<Vec<_>>(), [2]);
     }
 
     fn own(place: u64) -> SegmentId {

@@ -289,9 +289,11 @@ impl BackupPart {
         // The manifest registers a segment once its replicas have begun. If the manifest must
         // survive a loss of power, so must the replicas: a job begins them and waits for the
         // disk.
+        let is_elsewhere = self.replication.placement() == LogPlacement::OtherServers;
         let begun = match self.replication.plan.mode {
-            Mode::Memory => self.replication.disk.create_at_once(header),
-            Mode::Interval | Mode::Disk => Ok(None),
+            Mode::Memory if is_elsewhere => self.replication.disk.create_at_once(header),
+            // After a loss of power an own replica without its header would look damaged.
+            Mode::Memory | Mode::Interval | Mode::Disk => Ok(None),
         };
         let segment_bytes = header.segment_bytes;
         let stock = match self.replication.placement() {
@@ -423,8 +425,8 @@ impl BackupPart {
             // The own manifest comes first: synced data must belong to a segment that it names.
             let me = context.node.me();
             let manifest = self.replication.backup().unsynced_manifest(me);
-            let is_of_manifest = |id: &ReplicaId| id.log == me && id.segment.0 >= CHAIN;
-            let others = unsynced.into_iter().filter(|(id, _)| !is_of_manifest(id));
+            let is_first = |id: &ReplicaId| manifest.iter().any(|(first, _)| first == id);
+            let others: Vec<_> = unsynced.into_iter().filter(|(id, _)| !is_first(id)).collect();
             let replicas = manifest.into_iter().chain(others).collect();
             self.leave_job(context.out, BackupWork::Sync(replicas));
         }

@@ -261,7 +261,7 @@ impl ReplicatedManifest {
                 self.manifest.stable(segment, length);
                 if self.announced == Some(segment) {
                     self.announced = None;
-                    self.letters.push(ReplicatorEvent::Listed { segment });
+                    self.record(segment);
                 }
             }
             ReplicatorEffect::Close { segment } => {
@@ -274,10 +274,7 @@ impl ReplicatedManifest {
             }
             ReplicatorEffect::Lease { until } => replication.set_lease(until, context),
             ReplicatorEffect::Announce { segment } => {
-                // The coordinator must never learn of a manifest segment that was given up.
-                if self.manifest.announced(segment) {
-                    self.announce(segment, replication, context);
-                }
+                self.announce(segment, replication, context);
             }
             ReplicatorEffect::Probe { backup } => probe(backup, context.out),
             ReplicatorEffect::Silent { backup } => {
@@ -301,12 +298,27 @@ impl ReplicatedManifest {
         context: &mut Context<'_>,
     ) {
         if replication.is_with_others() {
-            context.out.control.push(ToCoordinator::Chain { number: segment });
-        } else if self.manifest.is_stable(segment) {
+            // The coordinator must never learn of a manifest segment that was given up.
+            if self.manifest.announced(segment) {
+                context.out.control.push(ToCoordinator::Chain { number: segment });
+            }
+            return;
+        }
+        match self.manifest.is_stable(segment) {
+            Some(true) => self.record(segment),
+            // Until it is synced the segment can be given up in favor of another one.
+            Some(false) => {
+                self.announced = Some(segment);
+                replication.hurry_sync();
+            }
+            None => {}
+        }
+    }
+
+    /// Records a segment of a server without a cluster, in place of the coordinator.
+    fn record(&mut self, segment: SegmentId) {
+        if self.manifest.announced(segment) {
             self.letters.push(ReplicatorEvent::Listed { segment });
-        } else {
-            self.announced = Some(segment);
-            replication.hurry_sync();
         }
     }
 

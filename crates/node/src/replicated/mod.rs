@@ -507,6 +507,9 @@ impl Engine {
     pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
         let event = RecoveryMasterEvent::ConnectionLost { backup: to };
         self.change_machines(now, |it, context| it.tell_recoveries(&event, context));
+        if !self.node.durability().exchanges_with(to, self.node.me()) {
+            return;
+        }
         let event = ReplicatorEvent::ConnectionLost { backup: to };
         self.with_log_master(now, |master, context| master.drive_all(&event, context));
     }

@@ -5,7 +5,7 @@
 //! messages. This module delivers them within the turn. See `docs/design/solo.md` and
 //! `docs/design/durability.md`.
 
-use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication};
+use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication, lock};
 use crate::context::Context;
 use crate::outgoing::Sending;
 use crate::{Engine, Payload, Route};
@@ -14,6 +14,7 @@ use protocols::replication::{
     BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use types::{Instant, ServerId};
 use wire::control::ClusterMap;
@@ -31,6 +32,8 @@ pub(super) struct OwnDiskState {
     refuses_manifest: AtomicBool,
     /// Set while writes are refused because the disk takes no replica.
     is_refusing: AtomicBool,
+    /// Serializes changes of `is_refusing`, so that the last one considers all reactors.
+    changing: Mutex<()>,
     /// Set if the replicas are to be synced now, not at the end of the interval.
     wants_sync: AtomicBool,
 }
@@ -98,6 +101,7 @@ impl Replication {
             return;
         }
         let state = &self.own_disk;
+        let _changing = lock(&state.changing);
         let is_refusing = state.refuses_manifest.load(Ordering::Relaxed) || self.reach() == 0;
         match (state.is_refusing.swap(is_refusing, Ordering::Relaxed), is_refusing) {
             (false, true) => {

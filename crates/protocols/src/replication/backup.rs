@@ -363,8 +363,11 @@ impl Backup {
             | ReplicaState::Freeing => return,
         };
         assert!(stable <= length, "{replica} has {length} bytes, and {stable} are synced");
-        if let ReplicaState::Writing { length: before, .. } = held.state {
+        let mut stable = stable;
+        if let ReplicaState::Writing { length: before, stable: synced, .. } = held.state {
             assert!(before <= length, "{replica} has shrunk from {before} to {length}");
+            // A sync may have ended between the write and this event.
+            stable = stable.max(synced.min(length));
         }
         held.state = ReplicaState::Written { length, stable };
         match then {

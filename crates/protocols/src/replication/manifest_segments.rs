@@ -171,9 +171,9 @@ impl<T> ManifestSegments<T> {
         }
     }
 
-    /// Returns whether everything in a living segment is synced.
-    pub fn is_stable(&self, segment: SegmentId) -> bool {
-        self.living.get(&segment).is_some_and(|it| it.stable == it.length)
+    /// Returns whether everything in a living segment is synced; `None` if it was given up.
+    pub fn is_stable(&self, segment: SegmentId) -> Option<bool> {
+        self.living.get(&segment).map(|it| it.stable == it.length)
     }
 
     /// Removes and returns the notifications that count by now.

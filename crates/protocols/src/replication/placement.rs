@@ -88,14 +88,14 @@ impl Placement {
         }
     }
 
-    /// Records that a backup has taken bytes.
+    /// Records that a backup has begun a replica.
     pub(super) fn record_success(&mut self, server: ServerId) {
         if self.is_alone && !self.refused.is_empty() {
             self.refused.remove(&server);
         }
     }
 
-    /// Returns whether the backup has refused a replica and has taken nothing since.
+    /// Returns whether the backup has refused a replica and has begun none since.
     pub(super) fn has_refused(&self, server: ServerId) -> bool {
         self.refused.contains_key(&server)
     }

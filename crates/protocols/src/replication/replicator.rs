@@ -390,11 +390,14 @@ impl Replicator {
         let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else { return };
         match answer.result {
             AppendResult::Has { length, stable } => {
+                let is_new = !replica.is_open();
                 if replica.answered(now, answer.sent, length, stable).is_err() {
                     return self.replica_failed(now, id, backup, out);
                 }
                 self.lease.confirm(id, backup, answer.sent);
-                self.placement.record_success(backup);
+                if is_new {
+                    self.placement.record_success(backup);
+                }
             }
             AppendResult::Refused(AppendRefusal::Full)
                 if replica.is_original() && !replica.is_open() =>

@@ -302,3 +302,22 @@ fn only_written_bytes_are_synced() {
     effects(&mut backup, Instant(0), append);
     effects(&mut backup, Instant(0), BackupEvent::Taken { replica, length: 8, stable: 9 });
 }
+
+#[test]
+fn a_sync_that_ends_before_its_write_is_reported_is_not_forgotten() {
+    let (log, now) = (ServerId(1), Instant(0));
+    let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
+    let mut backup = Backup::new();
+    let append = |from, to| {
+        let (is_last, sent, clock) = (false, now, UnixMillis(0));
+        let header = AppendHeader { replica, from, to, is_last, sent, clock };
+        BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
+    };
+    effects(&mut backup, now, append(0, 100));
+    effects(&mut backup, now, BackupEvent::Taken { replica, length: 100, stable: 100 });
+    effects(&mut backup, now, append(100, 150));
+    // Another thread has synced the bytes between the write and this report of it.
+    effects(&mut backup, now, BackupEvent::Synced { replica, stable: 150 });
+    effects(&mut backup, now, BackupEvent::Taken { replica, length: 150, stable: 100 });
+    assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 150, 150)]);
+}
