@@ -33,7 +33,7 @@ fn ranges_move_under_load_and_every_rule_holds() {
 
 /// Seeds that failed once, with the reason: a bug of the real code, unless marked as the
 /// simulator's.
-const KEPT: [(u64, &str); 11] = [
+const KEPT: [(u64, &str); 12] = [
     (73, "a list of migrations from before all links broke was believed (the simulator's own)"),
     (184, "values expired between the last reads and the walk, by clocks that differ (its own)"),
     (50, "the same, in a run that was at rest when the weather cleared (its own)"),
@@ -42,6 +42,7 @@ const KEPT: [(u64, &str); 11] = [
     (1795372805243, "a log was loaded by the tablets of a turn that began before there were any"),
     (1795369544711, "the same"),
     (444, "the owner of a born range died before the coordinator had heard of it (its own)"),
+    (703_763, "a sync of a freed replica was reported for a later one of the same id"),
     (
         800788,
         "writes were refused while one backup's disk failed and the other was cut off (its own)",

@@ -68,6 +68,11 @@ impl BackupSide {
         BackupSide { machine, open: BTreeMap::new() }
     }
 
+    /// Returns whether the replica of this writer takes pieces.
+    fn is_open(&self, writer: &Arc<ReplicaWriter>) -> bool {
+        self.open.get(&writer.id()).is_some_and(|open| Arc::ptr_eq(open, writer))
+    }
+
     /// Returns the replicas of this manifest log that have unsynced bytes.
     fn unsynced_manifest(&self, log: ServerId) -> Vec<(ReplicaId, Arc<ReplicaWriter>)> {
         let first = ReplicaId { log, segment: SegmentId(CHAIN), epoch: ReplicaEpoch(0) };
@@ -469,9 +474,17 @@ impl BackupPart {
             Done::Synced(synced) => {
                 assert!(self.is_syncing, "a sync ends once");
                 self.is_syncing = false;
-                let event = |(replica, result): (ReplicaId, Result<u32, String>)| match result {
-                    Ok(stable) => Some(BackupEvent::Synced { replica, stable }),
-                    Err(why) => self.not_synced(replica, &why),
+                let event = |(writer, result): (Arc<ReplicaWriter>, Result<u32, String>)| {
+                    let replica = writer.id();
+                    // A late message may have begun a replica of the same id after this one was
+                    // freed.
+                    if !self.replication.backup().is_open(&writer) {
+                        return None;
+                    }
+                    match result {
+                        Ok(stable) => Some(BackupEvent::Synced { replica, stable }),
+                        Err(why) => self.not_synced(replica, &why),
+                    }
                 };
                 synced.into_iter().filter_map(event).collect()
             }

@@ -76,7 +76,7 @@ pub struct BackupDone(pub(super) Done);
 /// Result of each kind of work.
 pub(super) enum Done {
     Begun(ReplicaId, Result<Arc<ReplicaWriter>, NotBegun>),
-    Synced(Vec<(ReplicaId, Result<u32, String>)>),
+    Synced(Vec<(Arc<ReplicaWriter>, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
     /// Bytes of the segment in the replica, and the latest expiry clock in its pieces; `None` if
@@ -155,10 +155,11 @@ impl BackupJob {
                 Done::Prepared
             }
             BackupWork::Sync(replicas) => {
-                let synced = |(id, replica): (ReplicaId, Arc<ReplicaWriter>)| {
-                    (id, replica.sync().map_err(|error| error.to_string()))
+                let synced = |replica: Arc<ReplicaWriter>| {
+                    let result = replica.sync().map_err(|error| error.to_string());
+                    (replica, result)
                 };
-                Done::Synced(replicas.into_iter().map(synced).collect())
+                Done::Synced(replicas.into_iter().map(|(_, replica)| synced(replica)).collect())
             }
             BackupWork::Free(replica) => {
                 free(&self.disk, replica);
