@@ -16,7 +16,7 @@
 use crate::Node;
 use crate::context::Context;
 use crate::node::ServerIdentity;
-use crate::replicated::{LogMaster, Mode};
+use crate::replicated::{LogMaster, Mode, free};
 use backup::{Disk, FileNumber, OpenedReplicas, Replicas, UnreadableFile};
 use protocols::directory::Directory;
 use protocols::replication::{DIRECTORY, Quorum};
@@ -211,7 +211,7 @@ impl RecoveredLog {
         let manifest = self.begin_manifest(identity, &directory, stamp, store);
         let what = "cannot write the segment manifest".into();
         let manifest = manifest.map_err(|error| KeptError::Disk { what, error })?;
-        self.free(unnamed.iter().map(|header| header.id));
+        unnamed.iter().for_each(|header| free(&self.replicas, header.id));
         let mut headers: BTreeMap<SegmentId, Vec<ReplicaHeader>> = BTreeMap::new();
         for header in named {
             headers.entry(header.id.segment).or_default().push(header);
@@ -242,14 +242,6 @@ impl RecoveredLog {
             }
         }
         Ok(())
-    }
-
-    fn free(&self, replicas: impl Iterator<Item = ReplicaId>) {
-        for replica in replicas {
-            if let Err(error) = self.replicas.free(replica) {
-                tracing::warn!(%replica, %error, "cannot free an unused replica");
-            }
-        }
     }
 
     /// Begins a manifest segment, which is synced when this returns. From then on there is always
@@ -560,11 +552,8 @@ impl Loading {
         adopted.map_err(|_| self.too_small(store))?;
         let (header, end) = read?;
         assert_eq!(header.id.segment, segment, "a replica of the segment was read");
-        for other in replicas.iter().filter(|other| other.id != header.id) {
-            if let Err(error) = disk.free(other.id) {
-                tracing::warn!(%error, "cannot free an unused replica");
-            }
-        }
+        let others = replicas.iter().filter(|other| other.id != header.id);
+        others.for_each(|other| free(disk, other.id));
         Ok((header, end))
     }
 

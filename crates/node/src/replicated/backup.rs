@@ -74,11 +74,11 @@ impl BackupSide {
     }
 
     /// Returns the replicas of this manifest log that have unsynced bytes.
-    fn unsynced_manifest(&self, log: ServerId) -> Vec<(ReplicaId, Arc<ReplicaWriter>)> {
+    fn unsynced_manifest(&self, log: ServerId) -> Vec<Arc<ReplicaWriter>> {
         let first = ReplicaId { log, segment: SegmentId(CHAIN), epoch: ReplicaEpoch(0) };
         let of_manifest = self.open.range(first..).take_while(|(id, _)| id.log == log);
-        let unsynced = of_manifest.filter(|(_, open)| open.stable() < open.length());
-        unsynced.map(|(id, open)| (*id, open.clone())).collect()
+        let unsynced = of_manifest.map(|(_, open)| open).filter(|it| it.stable() < it.length());
+        unsynced.cloned().collect()
     }
 
     /// Makes the backup of a server without a cluster, which has adopted its own log.
@@ -430,8 +430,8 @@ impl BackupPart {
             // The own manifest comes first: synced data must belong to a segment that it names.
             let me = context.node.me();
             let manifest = self.replication.backup().unsynced_manifest(me);
-            let is_first = |id: &ReplicaId| manifest.iter().any(|(first, _)| first == id);
-            let others: Vec<_> = unsynced.into_iter().filter(|(id, _)| !is_first(id)).collect();
+            let is_first = |it: &Arc<ReplicaWriter>| manifest.iter().any(|at| at.id() == it.id());
+            let others: Vec<_> = unsynced.into_values().filter(|it| !is_first(it)).collect();
             let replicas = manifest.into_iter().chain(others).collect();
             self.leave_job(context.out, BackupWork::Sync(replicas));
         }

@@ -43,7 +43,7 @@ pub(super) enum BackupWork {
         /// Number of files to have ready.
         stock: usize,
     },
-    Sync(Vec<(ReplicaId, Arc<ReplicaWriter>)>),
+    Sync(Vec<Arc<ReplicaWriter>>),
     Free(ReplicaId),
     /// Measure a replica of an earlier process.
     Measure(ReplicaId),
@@ -159,7 +159,7 @@ impl BackupJob {
                     let result = replica.sync().map_err(|error| error.to_string());
                     (replica, result)
                 };
-                Done::Synced(replicas.into_iter().map(|(_, replica)| synced(replica)).collect())
+                Done::Synced(replicas.into_iter().map(synced).collect())
             }
             BackupWork::Free(replica) => {
                 free(&self.disk, replica);
@@ -266,7 +266,7 @@ fn scrub(disk: &Replicas, replica: ReplicaId) -> ScrubResult {
 }
 
 /// Frees a replica that is not needed any more.
-fn free(disk: &Replicas, replica: ReplicaId) {
+pub(crate) fn free(disk: &Replicas, replica: ReplicaId) {
     if let Err(error) = disk.free(replica) {
         tracing::warn!(%error, "cannot free an unused replica");
     }

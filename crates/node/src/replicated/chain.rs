@@ -366,8 +366,8 @@ impl LogMaster {
         assert_eq!(context.reactor, CHAIN_REACTOR, "one reactor drives the manifest");
         let replication = self.replication.clone();
         let mut chain = replication.chain();
-        let mut events = VecDeque::from(std::mem::take(&mut chain.letters));
-        events.extend(event);
+        chain.letters.extend(event);
+        let mut events = VecDeque::new();
         let seed = u64::from(context.node.me().0) << 40 ^ context.now.0;
         chain.segment_bytes = context.node.store().log().segment_bytes();
         loop {

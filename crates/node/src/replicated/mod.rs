@@ -28,6 +28,7 @@ mod own_disk;
 mod plan;
 mod routes;
 
+pub(crate) use backup_jobs::free;
 pub use backup_jobs::{BackupDone, BackupJob};
 pub use counts::DiskCounts;
 pub use plan::{LogPlacement, Mode, Plan};
@@ -44,7 +45,7 @@ use planted::Bug;
 use protocols::recovery::RecoveryMasterEvent;
 use protocols::replication::timing::LEASE;
 use protocols::replication::{
-    BackupCandidate, Misplaced, Rack, ReplicatorEvent, ReplicatorSettings,
+    BackupCandidate, DIRECTORY, Misplaced, Rack, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -59,7 +60,7 @@ pub(super) use backup::BackupPart;
 pub(super) use master::LogMaster;
 
 /// First number of manifest segments. Numbers of the log's own segments are lower.
-const CHAIN: u64 = 1 << 63;
+const CHAIN: u64 = DIRECTORY;
 
 /// State of the durability of this server's log, shared by all reactors.
 pub struct Replication {
