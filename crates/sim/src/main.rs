@@ -60,7 +60,7 @@ struct Arguments {
 }
 
 fn planted(name: &str) -> Result<Planted, String> {
-    let names = || Planted::ALL.map(|planted| planted.to_string()).join(", ");
+    let names = || Planted::ALL.iter().map(Planted::to_string).collect::<Vec<_>>().join(", ");
     let planted = Planted::named(name).ok_or_else(|| format!("possible values: {}", names()))?;
     let without = || "this bug needs a build with `--features plant`".to_owned();
     planted.is_possible().then_some(planted).ok_or_else(without)

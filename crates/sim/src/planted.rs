@@ -14,9 +14,31 @@ use wire::batch::BatchReader;
 use wire::entry::Body;
 use wire::peer::{PeerMessage, PriorityAnswer, PullReply};
 
-/// Rule that is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Planted {
+/// Defines the bugs: those planted from outside, each with the rule that it breaks, and those with
+/// a hook inside the real code, which describes its rule.
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident $(= $hook:ident)?,)*) => {
+        /// Rule that is broken.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Planted {
+            $($(#[$doc])* $(#[doc = concat!("See [`Bug::", stringify!($hook), "`].")])? $bug,)*
+        }
+
+        impl Planted {
+            /// All bugs.
+            pub const ALL: &[Planted] = &[$(Planted::$bug),*];
+
+            /// Returns the hook inside the real code, unless the bug is planted from outside.
+            pub(crate) fn inside(self) -> Option<Bug> {
+                match self {
+                    $(Planted::$bug => [$(Bug::$hook)?].first().copied(),)*
+                }
+            }
+        }
+    };
+}
+
+bugs! {
     /// The progress is advanced when a reply is received, before it is replayed.
     ProgressOnReceipt,
     /// The target continues with its own version counter, as Rocksteady does with a safe version
@@ -32,190 +54,59 @@ pub enum Planted {
     NeverNotKept,
     /// A source without an answer to its flip serves again without asking for the outcome.
     ThawedWithoutAsking,
-    /// A conditional write, increment or delete treats a record that has not arrived as absent.
-    DecidedOnMissing,
-    /// A read treats a record that has not arrived as absent.
-    MissingReadAsAbsent,
-    /// A source that has left a range still serves it from its copy.
-    CopyServedAfterLeaving,
+    DecidedOnMissing = DecidedOnMissing,
+    MissingReadAsAbsent = MissingReadAsAbsent,
+    CopyServedAfterLeaving = CopyServedAfterLeaving,
     /// A late answer to a priority pull is inserted below the progress.
     LateReplyInserted,
-    /// A command on several keys treats those that have not arrived as absent.
-    PartnerReadAsAbsent,
+    PartnerReadAsAbsent = PartnerReadAsAbsent,
     /// A source that cannot look at a leaf at once answers that there is no record.
     BusyReadAsAbsent,
     /// The target does not remember that the source has no such record.
     AbsentNotRemembered,
     /// A server accepts a map that is older than its own.
     StaleMapAccepted,
-    /// Clients are redirected while the new owner of the range is undecided.
-    RedirectedWhileHeld,
+    RedirectedWhileHeld = RedirectedWhileHeld,
     /// A pull counts as answered although its reply is lost.
     LostReplyTakenForEmpty,
     /// An expired record above the progress is reclaimed without a tombstone.
     ReclaimedWithoutTombstone,
     /// The target judges expiry by its own clock instead of continuing the source's.
     ClockGoesBack,
-    /// A relative time to live counts from the wall clock instead of the expiry clock.
-    LifeFromWallClock,
+    LifeFromWallClock = LifeFromWallClock,
     /// Held operations are not woken when the owner of the range is decided.
     HeldForgotten,
     /// The metadata store applies transactions without checking their expectations.
     StoreWithoutCompare,
-    /// The reply to a request that has overtaken a parked one leaves before the other's.
-    ReplyOvertakes,
-    /// A request overtakes a parked one of the same key.
-    KeyOvertaken,
-    /// A request that was queued behind another one is not started when the other is done.
-    TurnForgotten,
-    /// The source's records of a flushed table arrive nevertheless.
-    FlushedArrives,
-    /// A scan does not wait for records that have not arrived.
-    WalkNotWaiting,
-    /// A source that has left keeps its copy, and serves it when the range has come back.
-    OldCopyKept,
-    /// An append to a segment is acknowledged before its backups have it.
-    AcknowledgedBeforeReplicas,
-    /// An append to a segment is acknowledged before the segment manifest contains the segment.
-    DataBeforeOpen,
-    /// A segment leaves the log before the entries that superseded its own are durable.
-    DroppedBeforeSafe,
-    /// The cleaner drops tombstones although a recovery would still read the superseded versions.
-    TombstoneDroppedEarly,
-    /// A recovery reads replicas that lack acknowledged bytes.
-    StaleReplicaUsed,
-    /// When a side of a migration dies, the dependency on the source's remaining data is dropped.
-    DependencyDroppedEarly,
-    /// A source takes back the range that had not arrived, without the target's writes.
-    TakenBackWithoutTarget,
-    /// A range that is being recovered is served.
-    ServedBeforeReplayed,
-    /// A reply reports a key as absent before its tombstone is durable.
-    NilBeforeTombstoneIsSafe,
-    /// A cut counts before the replayed entries are durable.
-    CutBeforeHeadsAreSafe,
-    /// A master serves without a lease.
-    ZombieServes,
-    /// A recovery does not raise the version counter.
-    VersionsGoBack,
+    ReplyOvertakes = ReplyOvertakes,
+    KeyOvertaken = KeyOvertaken,
+    TurnForgotten = TurnForgotten,
+    FlushedArrives = FlushedArrives,
+    WalkNotWaiting = ScanNotWaiting,
+    OldCopyKept = OldCopyKept,
+    AcknowledgedBeforeReplicas = AcknowledgedBeforeReplicas,
+    DataBeforeOpen = DataBeforeOpen,
+    DroppedBeforeSafe = LeftBeforeStable,
+    TombstoneDroppedEarly = TombstoneDroppedEarly,
+    StaleReplicaUsed = StaleReplicaUsed,
+    DependencyDroppedEarly = DependencyDroppedEarly,
+    TakenBackWithoutTarget = TakenBackWithoutTarget,
+    ServedBeforeReplayed = ServedBeforeReplayed,
+    NilBeforeTombstoneIsSafe = TombstoneRemovedEarly,
+    CutBeforeHeadsAreSafe = CutBeforeHeadsAreSafe,
+    ZombieServes = ZombieServes,
+    VersionsGoBack = VersionsGoBack,
     /// Recovered records are judged by their new owner's clock instead of the dead server's.
     RecoveredWithoutClock,
-    /// A log is freed while a migration may need it.
-    FreedWhileDependedOn,
-    /// A partition counts as recovered before the replayed entries are durable.
-    FreedBeforeCommit,
-    /// A partition that is served before it is durable does not depend on the dead server's log.
-    InheritanceForgotten,
-    /// Bytes that are not in every replica of an open segment are served before they are durable
-    /// again.
-    UnsettledShown,
+    FreedWhileDependedOn = FreedWhileDependedOn,
+    FreedBeforeCommit = FreedBeforeCommit,
+    InheritanceForgotten = InheritanceForgotten,
+    UnsettledShown = UnsettledShown,
     /// A coordinator waits for no server when it starts, and no server reports its newest mark.
     OldStoreTrusted,
 }
 
 impl Planted {
-    /// All bugs.
-    pub const ALL: [Planted; 46] = [
-        Planted::ProgressOnReceipt,
-        Planted::FloorNotRaised,
-        Planted::DeleteWithoutTombstone,
-        Planted::ForgottenWhenSent,
-        Planted::ForgottenBeforeCut,
-        Planted::NeverNotKept,
-        Planted::ThawedWithoutAsking,
-        Planted::DecidedOnMissing,
-        Planted::MissingReadAsAbsent,
-        Planted::CopyServedAfterLeaving,
-        Planted::LateReplyInserted,
-        Planted::PartnerReadAsAbsent,
-        Planted::BusyReadAsAbsent,
-        Planted::AbsentNotRemembered,
-        Planted::StaleMapAccepted,
-        Planted::RedirectedWhileHeld,
-        Planted::LostReplyTakenForEmpty,
-        Planted::ReclaimedWithoutTombstone,
-        Planted::ClockGoesBack,
-        Planted::LifeFromWallClock,
-        Planted::HeldForgotten,
-        Planted::StoreWithoutCompare,
-        Planted::ReplyOvertakes,
-        Planted::KeyOvertaken,
-        Planted::TurnForgotten,
-        Planted::FlushedArrives,
-        Planted::WalkNotWaiting,
-        Planted::OldCopyKept,
-        Planted::AcknowledgedBeforeReplicas,
-        Planted::DataBeforeOpen,
-        Planted::DroppedBeforeSafe,
-        Planted::TombstoneDroppedEarly,
-        Planted::StaleReplicaUsed,
-        Planted::DependencyDroppedEarly,
-        Planted::TakenBackWithoutTarget,
-        Planted::ServedBeforeReplayed,
-        Planted::NilBeforeTombstoneIsSafe,
-        Planted::CutBeforeHeadsAreSafe,
-        Planted::ZombieServes,
-        Planted::VersionsGoBack,
-        Planted::RecoveredWithoutClock,
-        Planted::FreedWhileDependedOn,
-        Planted::FreedBeforeCommit,
-        Planted::InheritanceForgotten,
-        Planted::UnsettledShown,
-        Planted::OldStoreTrusted,
-    ];
-
-    /// Returns the hook inside the real code, for a bug that cannot be planted from outside.
-    pub(crate) fn inside(self) -> Option<Bug> {
-        match self {
-            Planted::LifeFromWallClock => Some(Bug::LifeFromWallClock),
-            Planted::DecidedOnMissing => Some(Bug::DecidedOnMissing),
-            Planted::MissingReadAsAbsent => Some(Bug::MissingReadAsAbsent),
-            Planted::PartnerReadAsAbsent => Some(Bug::PartnerReadAsAbsent),
-            Planted::CopyServedAfterLeaving => Some(Bug::CopyServedAfterLeaving),
-            Planted::RedirectedWhileHeld => Some(Bug::RedirectedWhileHeld),
-            Planted::ReplyOvertakes => Some(Bug::ReplyOvertakes),
-            Planted::KeyOvertaken => Some(Bug::KeyOvertaken),
-            Planted::TurnForgotten => Some(Bug::TurnForgotten),
-            Planted::FlushedArrives => Some(Bug::FlushedArrives),
-            Planted::WalkNotWaiting => Some(Bug::ScanNotWaiting),
-            Planted::OldCopyKept => Some(Bug::OldCopyKept),
-            Planted::AcknowledgedBeforeReplicas => Some(Bug::AcknowledgedBeforeReplicas),
-            Planted::DataBeforeOpen => Some(Bug::DataBeforeOpen),
-            Planted::DroppedBeforeSafe => Some(Bug::LeftBeforeStable),
-            Planted::TombstoneDroppedEarly => Some(Bug::TombstoneDroppedEarly),
-            Planted::StaleReplicaUsed => Some(Bug::StaleReplicaUsed),
-            Planted::DependencyDroppedEarly => Some(Bug::DependencyDroppedEarly),
-            Planted::TakenBackWithoutTarget => Some(Bug::TakenBackWithoutTarget),
-            Planted::ServedBeforeReplayed => Some(Bug::ServedBeforeReplayed),
-            Planted::NilBeforeTombstoneIsSafe => Some(Bug::TombstoneRemovedEarly),
-            Planted::CutBeforeHeadsAreSafe => Some(Bug::CutBeforeHeadsAreSafe),
-            Planted::ZombieServes => Some(Bug::ZombieServes),
-            Planted::VersionsGoBack => Some(Bug::VersionsGoBack),
-            Planted::FreedWhileDependedOn => Some(Bug::FreedWhileDependedOn),
-            Planted::FreedBeforeCommit => Some(Bug::FreedBeforeCommit),
-            Planted::InheritanceForgotten => Some(Bug::InheritanceForgotten),
-            Planted::UnsettledShown => Some(Bug::UnsettledShown),
-            Planted::ProgressOnReceipt
-            | Planted::FloorNotRaised
-            | Planted::DeleteWithoutTombstone
-            | Planted::ForgottenWhenSent
-            | Planted::ForgottenBeforeCut
-            | Planted::NeverNotKept
-            | Planted::ThawedWithoutAsking
-            | Planted::LateReplyInserted
-            | Planted::BusyReadAsAbsent
-            | Planted::AbsentNotRemembered
-            | Planted::StaleMapAccepted
-            | Planted::LostReplyTakenForEmpty
-            | Planted::ReclaimedWithoutTombstone
-            | Planted::ClockGoesBack
-            | Planted::RecoveredWithoutClock
-            | Planted::HeldForgotten
-            | Planted::StoreWithoutCompare
-            | Planted::OldStoreTrusted => None,
-        }
-    }
-
     /// Returns whether the bug breaks a rule of replication; only replicated runs find it.
     pub fn is_of_clusters(self) -> bool {
         self >= Planted::AcknowledgedBeforeReplicas
@@ -228,7 +119,7 @@ impl Planted {
 
     /// Returns the bug with this name, in the form of `Display`.
     pub fn named(name: &str) -> Option<Planted> {
-        Planted::ALL.into_iter().find(|planted| planted.to_string() == name)
+        Planted::ALL.iter().copied().find(|planted| planted.to_string() == name)
     }
 }
 

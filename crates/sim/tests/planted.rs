@@ -78,7 +78,7 @@ fn find(planted: Planted) -> Option<(u64, String)> {
 #[test]
 fn every_planted_bug_is_found_within_its_number_of_seeds() {
     let is_frequent = |bug: &Planted| !RARE.contains(bug) && *bug != RAREST;
-    find_all(&Planted::ALL.into_iter().filter(is_frequent).collect::<Vec<_>>());
+    find_all(&Planted::ALL.iter().copied().filter(is_frequent).collect::<Vec<_>>());
 }
 
 #[test]
