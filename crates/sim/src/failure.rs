@@ -1,5 +1,6 @@
 //! Rules that a run may break, and the report of a run.
 
+use crate::named::named;
 use std::fmt;
 use std::time::Duration;
 
@@ -39,33 +40,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Defines the rules, each with its name and its sentence.
-macro_rules! rules {
-    ($($rule:ident, $name:literal, $sentence:literal;)*) => {
-        /// Rule that every run must keep.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Rule {
-            $(#[doc = $sentence] $rule,)*
-        }
-
-        impl Rule {
-            /// All rules.
-            pub const ALL: &[Rule] = &[$(Rule::$rule),*];
-
-            /// Returns the name of the rule in output.
-            pub fn name(self) -> &'static str {
-                match self { $(Rule::$rule => $name,)* }
-            }
-
-            /// Returns the rule as a sentence.
-            pub fn sentence(self) -> &'static str {
-                match self { $(Rule::$rule => $sentence,)* }
-            }
-        }
-    };
-}
-
-rules! {
+named! {
+    /// Rule that every run must keep.
+    Rule:
     Linearizable, "linearizable",
         "The results of the operations on each register are linearizable.";
     Decided, "decided",
@@ -112,11 +89,5 @@ impl Rule {
     /// Returns a failure of this rule with this description.
     pub(crate) fn broken(self, text: impl Into<String>) -> Failure {
         Failure { rule: self, text: text.into() }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

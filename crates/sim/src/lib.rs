@@ -44,6 +44,7 @@ mod losses;
 mod metadata;
 mod monitor;
 mod moves;
+mod named;
 mod network;
 mod profile;
 mod reactor;

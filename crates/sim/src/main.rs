@@ -67,7 +67,7 @@ fn planted(name: &str) -> Result<Planted, String> {
 }
 
 fn knob(name: &str) -> Result<Knob, String> {
-    let names = || Knob::ALL.iter().map(|knob| knob.name()).collect::<Vec<_>>().join(", ");
+    let names = || Knob::ALL.iter().map(Knob::to_string).collect::<Vec<_>>().join(", ");
     Knob::named(name).ok_or_else(|| format!("possible values: {}", names()))
 }
 
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if arguments.list_knobs {
-        Knob::ALL.iter().for_each(|knob| println!("{}: {}", knob.name(), knob.sentence()));
+        Knob::ALL.iter().for_each(|knob| println!("{knob}: {}", knob.sentence()));
         return ExitCode::SUCCESS;
     }
     let settings = RunSettings {

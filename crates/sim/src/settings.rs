@@ -1,5 +1,6 @@
 //! Settings of a run: its seed, and the features that are left out although the seed has them.
 
+use crate::named::named;
 use crate::planted::Planted;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -66,40 +67,16 @@ impl fmt::Display for RunSettings {
             f.write_str(" --replicated")?;
         }
         if !self.without.is_empty() {
-            let names: Vec<_> = self.without.iter().map(|knob| knob.name()).collect();
+            let names: Vec<_> = self.without.iter().map(Knob::to_string).collect();
             write!(f, " --without {}", names.join(","))?;
         }
         Ok(())
     }
 }
 
-/// Defines the features that can be left out, each with its name and its sentence.
-macro_rules! knobs {
-    ($($knob:ident, $name:literal, $sentence:literal;)*) => {
-        /// Feature that a run may have, and that can be left out.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Knob {
-            $(#[doc = $sentence] $knob,)*
-        }
-
-        impl Knob {
-            /// All features.
-            pub const ALL: &[Knob] = &[$(Knob::$knob),*];
-
-            /// Returns the name of the feature on the command line.
-            pub fn name(self) -> &'static str {
-                match self { $(Knob::$knob => $name,)* }
-            }
-
-            /// Returns the description of the feature.
-            pub fn sentence(self) -> &'static str {
-                match self { $(Knob::$knob => $sentence,)* }
-            }
-        }
-    };
-}
-
-knobs! {
+named! {
+    /// Feature that a run may have, and that can be left out.
+    Knob:
     Link, "link", "A server loses its connection to the coordinator for a while.";
     PairPartition, "cut", "The network between two servers fails for a while, in one direction or in both.";
     Pause, "pause", "A server pauses, and does not know for how long.";
@@ -126,11 +103,4 @@ knobs! {
     Pipelines, "pipelines", "Clients have several requests in flight.";
     Flushes, "flushes", "Tables are flushed.";
     Expiry, "expiry", "Some values expire.";
-}
-
-impl Knob {
-    /// Returns the feature with this name.
-    pub fn named(name: &str) -> Option<Knob> {
-        Knob::ALL.iter().copied().find(|knob| knob.name() == name)
-    }
 }
