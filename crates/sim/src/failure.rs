@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Result of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Fingerprint of all events.
     pub trace: u64,

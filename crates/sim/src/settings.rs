@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Settings of a run. `Display` gives the flags that repeat the run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSettings {
     /// Seed of all random numbers of the run.
     pub seed: u64,
@@ -30,16 +30,7 @@ pub struct RunSettings {
 impl RunSettings {
     /// Returns settings with everything that the seed draws.
     pub fn new(seed: u64) -> RunSettings {
-        RunSettings {
-            seed,
-            planted: None,
-            is_printed: false,
-            clients: None,
-            registers: None,
-            until: None,
-            without: BTreeSet::new(),
-            is_replicated: false,
-        }
+        RunSettings { seed, ..RunSettings::default() }
     }
 
     /// Returns whether a run may have this feature.

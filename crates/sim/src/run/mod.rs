@@ -50,16 +50,8 @@ pub fn run(settings: &RunSettings) -> Report {
     std::panic::catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Report {
-            trace: 0,
-            operations: 0,
-            moved: 0,
-            not_moved: 0,
-            worked: Duration::ZERO,
-            refused: 0,
-            longest: Duration::ZERO,
-            failure: Some(Rule::NoPanic.broken(text.unwrap_or_default())),
-        }
+        let failure = Some(Rule::NoPanic.broken(text.unwrap_or_default()));
+        Report { failure, ..Report::default() }
     })
 }
 
