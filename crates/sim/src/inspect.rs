@@ -80,16 +80,9 @@ impl Inspector {
     }
 
     fn has_progressed(&mut self, tablets: &TabletMap) -> bool {
-        let arrivals = tablets.iter().filter_map(|tablet| match &tablet.state {
-            TabletState::Arriving(arrival) => Some(arrival),
-            TabletState::Serving
-            | TabletState::Frozen
-            | TabletState::Leaving
-            | TabletState::Recovering(_)
-            | TabletState::Securing(_) => None,
-        });
         let (mut has_progressed, mut count) = (false, 0);
-        for arrival in arrivals {
+        for tablet in tablets.iter() {
+            let TabletState::Arriving(arrival) = &tablet.state else { continue };
             for partition in 0..arrival.partitions() {
                 let now = (arrival.migration(), arrival.progress(partition));
                 if self.progress.get(count) != Some(&now) {
@@ -154,16 +147,12 @@ impl Inspector {
         if !tablets.iter().any(|tablet| matches!(tablet.state, TabletState::Arriving(_))) {
             return Vec::new();
         }
-        let is_above = |&(_, hash): &(TableId, KeyHash)| match tablets.at(hash).map(|t| &t.state) {
-            Some(TabletState::Arriving(arrival)) => !arrival.is_below_progress(hash),
-            Some(
-                TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Leaving
-                | TabletState::Recovering(_)
-                | TabletState::Securing(_),
+        let is_above = |&(_, hash): &(TableId, KeyHash)| {
+            let state = tablets.at(hash).map(|tablet| &tablet.state);
+            matches!(
+                state,
+                Some(TabletState::Arriving(arrival)) if !arrival.is_below_progress(hash)
             )
-            | None => false,
         };
         let keys = registers
             .iter()

@@ -173,17 +173,11 @@ pub(crate) fn insert_regardless(worker: &mut Worker, batch: &[u8]) {
     for entry in BatchReader::new(batch).flatten() {
         let key =
             Key { hash: key_hash(worker.store().seed(), entry.entry.key), bytes: entry.entry.key };
-        let is_passed = match tablets.at(key.hash).map(|tablet| &tablet.state) {
-            Some(TabletState::Arriving(arrival)) => arrival.is_below_progress(key.hash),
-            Some(
-                TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Leaving
-                | TabletState::Recovering(_)
-                | TabletState::Securing(_),
-            )
-            | None => false,
-        };
+        let state = tablets.at(key.hash).map(|tablet| &tablet.state);
+        let is_passed = matches!(
+            state,
+            Some(TabletState::Arriving(arrival)) if arrival.is_below_progress(key.hash)
+        );
         let is_here = worker.collect_hash(TABLE, key.hash, &mut Vec::new()) == Ok(true);
         if let Body::Object { value, .. } = entry.entry.body
             && is_passed
@@ -213,23 +207,6 @@ pub(crate) fn without_absent(message: &mut PeerMessage) {
 
 /// Returns a reply to a pull that claims that there is nothing more.
 pub(crate) fn emptied(message: &PeerMessage) -> Option<PeerMessage> {
-    match message {
-        PeerMessage::PullReply(reply) => {
-            Some(PeerMessage::PullReply(PullReply { next: None, ..*reply }))
-        }
-        PeerMessage::Flip(_)
-        | PeerMessage::FlipAnswer { .. }
-        | PeerMessage::Pull(_)
-        | PeerMessage::PriorityPull(_)
-        | PeerMessage::PriorityReply(_)
-        | PeerMessage::Append(_)
-        | PeerMessage::Appended(_)
-        | PeerMessage::Release { .. }
-        | PeerMessage::Released { .. }
-        | PeerMessage::Needed { .. }
-        | PeerMessage::RecoveryRead(_)
-        | PeerMessage::RecoveryReply(_)
-        | PeerMessage::Ping
-        | PeerMessage::Pong => None,
-    }
+    let PeerMessage::PullReply(reply) = message else { return None };
+    Some(PeerMessage::PullReply(PullReply { next: None, ..*reply }))
 }
