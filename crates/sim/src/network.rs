@@ -12,14 +12,6 @@ use std::time::Duration;
 use types::Instant;
 use wire::peer::PeerMessage;
 
-/// Fault rates of the network in one run. Each kind of message has its own rates, so that runs
-/// differ in what they test, and rare coincidences become likely in some of them.
-#[derive(Clone, Copy, Debug)]
-struct MessageFaults {
-    kinds: [MessageFaultRates; KINDS],
-    usual: Duration,
-}
-
 /// Fault rates of one kind of message, in ten thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageFaultRates {
@@ -48,12 +40,24 @@ const LATE: Duration = Duration::from_millis(300);
 /// Shortest delay between two servers.
 const QUICKEST: Duration = Duration::from_micros(10);
 
-impl MessageFaults {
+/// Network of a run: its delays, the faults of its messages, and the partitions between servers.
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// Each kind of message has its own rates, so that runs differ in what they test, and rare
+    /// coincidences become likely in some of them.
+    kinds: [MessageFaultRates; KINDS],
+    /// Usual delay, at most.
+    usual: Duration,
+    /// For each pair of servers (sender first), the time until which messages get lost.
+    partitioned_until: [[Instant; SERVERS]; SERVERS],
+}
+
+impl Network {
     /// Draws the rates: some runs have nearly no faults, so that much happens; others have many.
-    fn draw(rng: &mut Rng) -> MessageFaults {
+    pub(crate) fn draw(rng: &mut Rng, settings: &RunSettings) -> Network {
         let worst = [1, 300, 1_500, 4_000][rng.usize(..4)];
-        let mut kinds = [MessageFaultRates::default(); KINDS];
-        for (kind, rates) in kinds.iter_mut().enumerate() {
+        let mut network = Network::without_faults();
+        for (kind, rates) in network.kinds.iter_mut().enumerate() {
             // The outcome of a flip is the hardest question, so flips get high rates most often.
             let fault_one_in = if kind < FLIPS { 4 } else { 8 };
             let is_severe = rng.u32(..fault_one_in) == 0 && worst > 1;
@@ -62,25 +66,44 @@ impl MessageFaults {
             let mut often = || rng.u32(..worst);
             *rates = MessageFaultRates { lost: often(), repeated: often(), late: often() };
         }
-        let usual = Duration::from_micros([50, 300, 2_000][rng.usize(..3)]);
-        MessageFaults { kinds, usual }
-    }
-
-    /// Returns no faults: every message arrives once and soon.
-    fn none() -> MessageFaults {
-        MessageFaults {
-            kinds: [MessageFaultRates::default(); KINDS],
-            usual: Duration::from_micros(50),
+        network.usual = Duration::from_micros([50, 300, 2_000][rng.usize(..3)]);
+        match settings.has(Knob::MessageFaults) {
+            true => network,
+            false => Network::without_faults(),
         }
     }
 
+    /// Returns a network in which every message arrives once and soon.
+    fn without_faults() -> Network {
+        Network {
+            kinds: Default::default(),
+            usual: Duration::from_micros(50),
+            partitioned_until: Default::default(),
+        }
+    }
+
+    /// Ends all faults.
+    pub(crate) fn repair(&mut self) {
+        *self = Network::without_faults();
+    }
+
+    /// Loses all messages from one server to another until this time.
+    pub(crate) fn partition(&mut self, from: usize, to: usize, until: Instant) {
+        self.partitioned_until[from][to] = until;
+    }
+
+    /// Returns whether messages from one server to another get lost.
+    pub(crate) fn is_partitioned(&self, from: usize, to: usize, now: Instant) -> bool {
+        now < self.partitioned_until[from][to]
+    }
+
     /// Draws the delay of a message that cannot be lost.
-    fn delay(&self, rng: &mut Rng) -> Duration {
+    pub(crate) fn delay(&self, rng: &mut Rng) -> Duration {
         QUICKEST + self.usual.mul_f64(rng.f64())
     }
 
     /// Draws the delays of all copies of a message between servers: none, one or two.
-    fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
+    pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
         let kind = match message {
             PeerMessage::Flip(_) => 0,
             PeerMessage::FlipAnswer { .. } => 1,
@@ -111,50 +134,6 @@ impl MessageFaults {
 
     fn travel(&self, rng: &mut Rng, late: u32) -> Duration {
         if rng.u32(..WHOLE) < late { LATE.mul_f64(rng.f64()) } else { self.delay(rng) }
-    }
-}
-
-/// Network of a run: the faults of its messages, and the partitions between servers.
-#[derive(Debug)]
-pub(crate) struct Network {
-    faults: MessageFaults,
-    /// For each pair of servers (sender first), the time until which messages get lost.
-    partitioned_until: [[Instant; SERVERS]; SERVERS],
-}
-
-impl Network {
-    pub(crate) fn draw(rng: &mut Rng, settings: &RunSettings) -> Network {
-        let drawn = MessageFaults::draw(rng);
-        let faults = match settings.has(Knob::MessageFaults) {
-            true => drawn,
-            false => MessageFaults::none(),
-        };
-        Network { faults, partitioned_until: Default::default() }
-    }
-
-    /// Ends all faults.
-    pub(crate) fn repair(&mut self) {
-        *self = Network { faults: MessageFaults::none(), partitioned_until: Default::default() };
-    }
-
-    /// Loses all messages from one server to another until this time.
-    pub(crate) fn partition(&mut self, from: usize, to: usize, until: Instant) {
-        self.partitioned_until[from][to] = until;
-    }
-
-    /// Returns whether messages from one server to another get lost.
-    pub(crate) fn is_partitioned(&self, from: usize, to: usize, now: Instant) -> bool {
-        now < self.partitioned_until[from][to]
-    }
-
-    /// Draws the delay of a message that cannot be lost.
-    pub(crate) fn delay(&self, rng: &mut Rng) -> Duration {
-        self.faults.delay(rng)
-    }
-
-    /// Draws the delays of all copies of a message between servers: none, one or two.
-    pub(crate) fn copies(&self, rng: &mut Rng, message: &PeerMessage) -> Vec<Duration> {
-        self.faults.copies(rng, message)
     }
 }
 
