@@ -227,17 +227,8 @@ impl SimulatedClients {
         assert!(before.is_none(), "a slot has one job at a time");
     }
 
-    /// Ends an operation that was executed.
-    pub(crate) fn end(&mut self, now: Instant, slot: usize, outcome: OperationOutcome) {
-        self.close(now, slot, Some(outcome));
-    }
-
-    /// Ends an operation of which it stays unknown if and when it is executed.
-    pub(crate) fn give_up(&mut self, now: Instant, slot: usize) {
-        self.close(now, slot, None);
-    }
-
-    fn close(&mut self, now: Instant, slot: usize, outcome: Option<OperationOutcome>) {
+    /// Ends an operation. Without an outcome, it stays unknown if and when it is executed.
+    pub(crate) fn end(&mut self, now: Instant, slot: usize, outcome: Option<OperationOutcome>) {
         let ended = self.next_moment(now);
         let open = self.finish(now, slot);
         let OpenJob { job: ClientJob::Operation(register, action), begun, place, .. } = open else {
@@ -253,29 +244,21 @@ impl SimulatedClients {
         self.histories[register].push(operation);
     }
 
-    /// Ends a flush of which it stays unknown if and when it is executed.
-    pub(crate) fn give_up_flush(&mut self, now: Instant, slot: usize) {
-        self.close_flush(now, slot, |_| None);
-    }
-
-    /// Ends a flush that was executed. `was_hit` are the registers that its server owned all the
-    /// time.
-    pub(crate) fn end_flush(&mut self, now: Instant, slot: usize, was_hit: &BTreeSet<usize>) {
-        let hit = |register| Some(OperationOutcome::Applied(was_hit.contains(&register)));
-        self.close_flush(now, slot, hit);
-    }
-
-    fn close_flush(
+    /// Ends a flush. `was_hit` are the registers that its server owned all the time; without them,
+    /// it stays unknown if and when the flush is executed.
+    pub(crate) fn end_flush(
         &mut self,
         now: Instant,
         slot: usize,
-        outcome: impl Fn(usize) -> Option<OperationOutcome>,
+        was_hit: Option<&BTreeSet<usize>>,
     ) {
         let ended = self.next_moment(now);
         let OpenJob { begun, place, state, .. } = self.finish(now, slot);
         let JobState::Flush(registers) = state else { unreachable!("a flush remembers registers") };
         for (register, _) in registers {
-            let (action, outcome) = (RegisterAction::Flush, outcome(register));
+            let action = RegisterAction::Flush;
+            let outcome =
+                was_hit.map(|was_hit| OperationOutcome::Applied(was_hit.contains(&register)));
             let operation =
                 RegisterOperation { client: slot, begun, ended, place, action, outcome };
             self.histories[register].push(operation);

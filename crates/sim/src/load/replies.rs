@@ -106,7 +106,7 @@ impl ClientLoad {
                     // It is unknown if the flush will still be executed.
                     ReplyMeaning::Later => {
                         cluster.losses.record_stalled(self.clients.client_of(slot));
-                        self.clients.give_up_flush(cluster.timeline.now, slot);
+                        self.clients.end_flush(cluster.timeline.now, slot, None);
                     }
                     said => self.invalid_reply(cluster, slot, &said, reply),
                 }
@@ -137,7 +137,9 @@ impl ClientLoad {
         reply: &Reply<'_>,
     ) {
         match said {
-            ReplyMeaning::Outcome(outcome) => self.clients.end(cluster.timeline.now, slot, outcome),
+            ReplyMeaning::Outcome(outcome) => {
+                self.clients.end(cluster.timeline.now, slot, Some(outcome))
+            }
             ReplyMeaning::Moved(_) | ReplyMeaning::Aborted => {
                 if let ReplyMeaning::Moved(to) = said {
                     let client = self.clients.client_of(slot);
@@ -176,7 +178,7 @@ impl ClientLoad {
             before.is_some() && before == cluster.serving_epoch(place, hash(number))
         };
         let was_hit = held.iter().filter(|one| is_held(one)).map(|(number, _)| *number).collect();
-        self.clients.end_flush(cluster.timeline.now, slot, &was_hit);
+        self.clients.end_flush(cluster.timeline.now, slot, Some(&was_hit));
     }
 
     /// Handles a step of a scan.

@@ -180,8 +180,8 @@ impl ClientLoad {
         let Some((client, slots)) = self.clients.disconnect(id) else { return };
         for slot in slots {
             match self.clients.job(slot).job {
-                ClientJob::Operation(..) => self.clients.give_up(cluster.timeline.now, slot),
-                ClientJob::Flush(_) => self.clients.give_up_flush(cluster.timeline.now, slot),
+                ClientJob::Operation(..) => self.clients.end(cluster.timeline.now, slot, None),
+                ClientJob::Flush(_) => self.clients.end_flush(cluster.timeline.now, slot, None),
                 ClientJob::Walk(_) | ClientJob::Count(..) => {
                     self.clients.refuse(cluster.timeline.now, slot)
                 }
