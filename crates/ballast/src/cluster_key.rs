@@ -172,7 +172,6 @@ fn read(file: &Path) -> anyhow::Result<ClusterKeys> {
     ClusterKeys::parse(&text).with_context(|| format!("the cluster key file {shown} is invalid"))
 }
 
-/// Warns if other users can read the key file.
 fn warn_of_readers(file: &Path) {
     let mode = fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o044 != 0 {

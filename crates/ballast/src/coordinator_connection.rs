@@ -56,7 +56,6 @@ impl CoordinatorConnection {
         }
     }
 
-    /// Returns the map of the cluster.
     pub(crate) fn map(&mut self) -> anyhow::Result<ClusterMap> {
         match self.ask(Ask::Map)? {
             Answer::Map(map) => Ok(*map),
@@ -72,7 +71,6 @@ impl CoordinatorConnection {
         }
     }
 
-    /// Returns the recoveries of dead servers.
     pub(crate) fn recoveries(&mut self) -> anyhow::Result<Vec<RecoveryReport>> {
         match self.ask(Ask::Recoveries)? {
             Answer::Recoveries(recoveries) => Ok(recoveries),

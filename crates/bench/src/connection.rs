@@ -68,7 +68,6 @@ impl<P> LoadConnection<P> {
         })
     }
 
-    /// Returns the address of the server.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

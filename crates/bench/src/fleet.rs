@@ -107,7 +107,6 @@ impl<P> Fleet<P> {
         Some(connection)
     }
 
-    /// Returns the server that a line leads to.
     pub(crate) fn node(&self, line: LineIndex) -> NodeIndex {
         NodeIndex((line.0 as u32 / self.lines_per_node) as u16)
     }

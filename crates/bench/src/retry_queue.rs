@@ -112,7 +112,6 @@ impl RetryQueue {
         taken
     }
 
-    /// Takes all operations.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = WaitingOperation> + use<> {
         std::mem::take(&mut self.queue).into_iter()
     }

@@ -61,7 +61,6 @@ impl Mix {
         }
     }
 
-    /// Returns the percentage of reads.
     fn reads_percent(self) -> u8 {
         match self {
             Mix::A | Mix::F => 50,

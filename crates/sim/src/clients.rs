@@ -184,7 +184,6 @@ impl SimulatedClients {
         self.clients[client].slots.clone()
     }
 
-    /// Returns the client that has this slot.
     pub(crate) fn client_of(&self, slot: usize) -> usize {
         self.clients.partition_point(|client| client.slots.end <= slot)
     }
@@ -283,7 +282,6 @@ impl SimulatedClients {
         self.refused += 1;
     }
 
-    /// Returns the number of jobs that were refused so far.
     pub(crate) fn refused(&self) -> usize {
         self.refused
     }

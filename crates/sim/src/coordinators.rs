@@ -110,7 +110,6 @@ impl Coordinators {
         self.opened
     }
 
-    /// Registers a new connection to a coordinator.
     pub(crate) fn connect(&mut self, number: u32) -> LinkId {
         self.connections_opened += 1;
         let connection = LinkId(self.connections_opened);
@@ -202,7 +201,6 @@ impl Coordinators {
         std::mem::take(&mut self.is_rolled_back)
     }
 
-    /// Drops the copy of the store.
     pub(crate) fn drop_copy(&mut self) {
         self.copy = None;
     }
@@ -222,7 +220,6 @@ impl Coordinators {
         !self.is_rolled_back && self.connections.get(&connection) == Some(&self.opened)
     }
 
-    /// Copies the store.
     pub(crate) fn copy_store(&mut self) {
         self.copy = Some(self.store.copy());
     }

@@ -47,7 +47,6 @@ impl SimulatedDisk {
         self.disk = copy.disk.copy();
     }
 
-    /// Ends all failures of the disk.
     pub(crate) fn repair(&self) {
         self.disk.set_faults(Faults::default());
     }
@@ -137,7 +136,6 @@ impl ServerDisks {
         }
     }
 
-    /// Ends all failures of all disks.
     pub(crate) fn repair_all(&self) {
         self.disks.iter().for_each(SimulatedDisk::repair);
     }

@@ -83,7 +83,6 @@ pub(crate) struct FaultSchedule {
 }
 
 impl FaultSchedule {
-    /// Draws the kinds of faults of a run.
     pub(crate) fn draw_kinds(rng: &mut Rng, settings: &RunSettings) -> Vec<Knob> {
         let drawn = FAULTS.into_iter().filter(|&(_, often)| rng.u32(..5) < often);
         let mut drawn: Vec<Knob> = drawn.map(|(knob, _)| knob).collect();
@@ -114,7 +113,6 @@ impl FaultSchedule {
         self.kinds.retain(|fault| *fault != kind);
     }
 
-    /// Draws the kind of the next fault.
     pub(crate) fn draw_fault(&self, rng: &mut Rng) -> Knob {
         self.kinds[rng.usize(..self.kinds.len())]
     }

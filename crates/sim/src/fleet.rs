@@ -70,7 +70,6 @@ impl ServerFleet {
         self.servers.iter().position(|server| server.link.connection == Some(connection))
     }
 
-    /// Draws a live server.
     pub(crate) fn draw_live(&self, timeline: &mut RunTimeline) -> Option<usize> {
         let live: Vec<usize> = (0..SERVERS).filter(|&place| !self.servers[place].is_dead).collect();
         (!live.is_empty()).then(|| live[timeline.rng.usize(..live.len())])

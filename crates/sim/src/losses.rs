@@ -75,7 +75,6 @@ impl Losses {
         self.hanging.insert(connection);
     }
 
-    /// Records that a connection has ended.
     pub(crate) fn record_hung_up(&mut self, connection: LinkId) {
         self.hanging.remove(&connection);
     }
@@ -115,7 +114,6 @@ impl Losses {
         self.gone.push(range);
     }
 
-    /// Excuses the registers in a range.
     pub(crate) fn excuse(&mut self, registers: impl IntoIterator<Item = usize>) {
         self.excused.extend(registers);
     }

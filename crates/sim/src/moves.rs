@@ -99,7 +99,6 @@ fn draw_move(workload: &Workload, servers: &ServerFleet, timeline: &mut RunTimel
     Ask::Migrate { ranges, source, target, policy: draw_policy(&mut timeline.rng) }
 }
 
-/// Draws a server, or none.
 fn draw_source(servers: &ServerFleet, timeline: &mut RunTimeline) -> Option<ServerId> {
     timeline.rng.bool().then(|| servers[timeline.rng.usize(..SERVERS)].id)
 }

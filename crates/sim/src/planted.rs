@@ -159,7 +159,6 @@ pub(crate) fn advance_on_receipt(worker: &Worker, reply: &PullReply) {
     }
 }
 
-/// Drops the records of a range.
 pub(crate) fn drop_range(worker: &mut Worker, range: HashRange) {
     let mut cursor = Some(range.first());
     while let Some(at) = cursor {

@@ -224,7 +224,6 @@ impl ProcessSetup {
 }
 
 impl SimulatedServer {
-    /// Starts a process at this place.
     pub(crate) fn new(place: usize, setup: ProcessSetup) -> SimulatedServer {
         let store = setup.store();
         let settings = setup.settings(place);
@@ -263,12 +262,10 @@ impl SimulatedServer {
         }
     }
 
-    /// Returns the server's wall clock.
     pub(crate) fn wall(&self, true_wall: UnixMillis) -> UnixMillis {
         UnixMillis(true_wall.0 + self.clock_ahead_millis)
     }
 
-    /// Runs a part of a reactor's turn.
     pub(crate) fn run_reactor<T>(
         &mut self,
         reactor: usize,

@@ -33,7 +33,6 @@ impl RunSettings {
         RunSettings { seed, ..RunSettings::default() }
     }
 
-    /// Returns whether a run may have this feature.
     pub(crate) fn has(&self, knob: Knob) -> bool {
         !self.without.contains(&knob)
     }

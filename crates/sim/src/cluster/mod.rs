@@ -145,7 +145,6 @@ impl SimulatedCluster {
         self.timeline.rng.u32(..self.profile.quantum_one_in) == 0
     }
 
-    /// Runs a part of a reactor's turn.
     pub(crate) fn run_reactor<T>(
         &mut self,
         at: ReactorPlace,
@@ -158,7 +157,6 @@ impl SimulatedCluster {
         self.servers[at.server].run_reactor(at.reactor, input, out, part)
     }
 
-    /// Starts a job on the disk of a reactor's server.
     pub(crate) fn start_disk_job(&mut self, at: ReactorPlace, job: DiskJob) {
         // Now and then a disk is slow.
         let is_busy = self.timeline.rng.u32(..20) == 0;

@@ -20,7 +20,6 @@ pub(super) struct RegisterConfiguration {
 }
 
 impl RegisterConfiguration {
-    /// Returns the only configuration at first.
     pub(super) fn initial() -> RegisterConfiguration {
         RegisterConfiguration { value: None, taken: 0, given_up: GroupCounts::new() }
     }

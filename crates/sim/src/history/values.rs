@@ -80,7 +80,6 @@ impl Values {
     }
 }
 
-/// Returns a value as text.
 pub(super) fn shown(value: RegisterValue) -> String {
     match value {
         None => "nothing".to_owned(),

@@ -23,7 +23,6 @@ pub(crate) struct ClientLoad {
 }
 
 impl ClientLoad {
-    /// Draws the clients of a run.
     pub(crate) fn draw(workload: Workload, rng: &mut Rng, settings: &RunSettings) -> ClientLoad {
         let depths = draw_depths(rng, settings);
         let clients = SimulatedClients::new(&depths, SERVERS, workload.registers.len());
@@ -31,7 +30,6 @@ impl ClientLoad {
         ClientLoad { workload, clients, echoes: 0, closing }
     }
 
-    /// Lets all clients begin the final reads.
     pub(crate) fn begin_last_reads(&mut self, cluster: &mut SimulatedCluster) {
         cluster.timeline.phase = RunPhase::Reading(0);
         self.clients.begin_last_reads();

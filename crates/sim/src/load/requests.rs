@@ -191,7 +191,6 @@ impl ClientLoad {
     }
 }
 
-/// Appends the next step of a scan.
 fn write_scan_step(state: &JobState, out: &mut Vec<u8>) {
     let JobState::Scan(scan) = state else {
         unreachable!("a scan has another state than {state:?}")
