@@ -34,8 +34,7 @@ fn take_word<'a>(mut line: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], Unb
     loop {
         match line {
             [] | [b' ' | b'\n' | b'\r' | b'\t', ..] => return Ok(line),
-            [b'"', rest @ ..] => line = take_double_quoted(rest, word)?,
-            [b'\'', rest @ ..] => line = take_single_quoted(rest, word)?,
+            [quote @ (b'"' | b'\''), rest @ ..] => line = take_quoted(*quote, rest, word)?,
             [byte, rest @ ..] => {
                 word.push(*byte);
                 line = rest;
@@ -45,36 +44,22 @@ fn take_word<'a>(mut line: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], Unb
 }
 
 /// Appends the text up to the closing quote, and returns the rest of the line.
-fn take_double_quoted<'a>(
+fn take_quoted<'a>(
+    quote: u8,
     mut line: &'a [u8],
     word: &mut Vec<u8>,
 ) -> Result<&'a [u8], UnbalancedQuotes> {
+    let is_double = quote == b'"';
     loop {
         let (byte, rest) = match line {
             [] => return Err(UnbalancedQuotes),
-            [b'"', rest @ ..] => return Ok(rest),
+            [byte, rest @ ..] if *byte == quote => return Ok(rest),
             [b'\\', b'x', high, low, rest @ ..]
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+                if is_double && high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
             {
                 (hex_digit(*high) << 4 | hex_digit(*low), rest)
             }
-            [b'\\', escaped, rest @ ..] => (unescape(*escaped), rest),
-            [byte, rest @ ..] => (*byte, rest),
-        };
-        word.push(byte);
-        line = rest;
-    }
-}
-
-/// Appends the text up to the closing quote, and returns the rest of the line.
-fn take_single_quoted<'a>(
-    mut line: &'a [u8],
-    word: &mut Vec<u8>,
-) -> Result<&'a [u8], UnbalancedQuotes> {
-    loop {
-        let (byte, rest) = match line {
-            [] => return Err(UnbalancedQuotes),
-            [b'\'', rest @ ..] => return Ok(rest),
+            [b'\\', escaped, rest @ ..] if is_double => (unescape(*escaped), rest),
             [b'\\', b'\'', rest @ ..] => (b'\'', rest),
             [byte, rest @ ..] => (*byte, rest),
         };
