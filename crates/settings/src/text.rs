@@ -239,107 +239,90 @@ impl Text for Bind {
     }
 }
 
-macro_rules! choices {
-    ($($type:ty { $($word:literal $(| $other:literal)* => $value:path),* $(,)? })*) => {$(
+/// Implements [`Text`] for a choice of words, each perhaps with other words of the same meaning.
+macro_rules! words {
+    ($type:ident { $($value:ident = $word:literal $(| $other:literal)*,)+ }) => {
         impl Text for $type {
             fn read(text: &str) -> Result<$type, Wrong> {
                 match &text.to_ascii_lowercase()[..] {
-                    $($word $(| $other)* => Ok($value),)*
+                    $($word $(| $other)* => Ok($type::$value),)+
                     _ => Err(format!(
                         "argument must be one of the following: {}",
-                        [$($word),*].join(", ")
+                        [$($word),+].join(", ")
                     )),
                 }
             }
 
             fn show(&self) -> String {
-                match self { $($value => $word),* }.into()
+                match self { $($type::$value => $word),+ }.into()
             }
         }
-    )*};
+    };
 }
 
-/// Clients that may use `DEBUG`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DebugCommand {
-    /// No client.
-    No,
-    /// Clients on this machine.
-    Local,
-    /// All clients.
-    Yes,
+/// Defines enumerations with their words.
+macro_rules! choices {
+    ($($(#[$doc:meta])* $type:ident {
+        $($(#[$meaning:meta])* $value:ident = $word:literal $(| $other:literal)*,)+
+    })+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type { $($(#[$meaning])* $value,)+ }
+
+        words! { $type { $($value = $word $(| $other)*,)+ } }
+    )+};
 }
 
-/// The I/O driver for the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IoDriver {
-    /// io_uring if it is available, otherwise epoll.
-    Auto,
-    /// Always io_uring.
-    Uring,
-    /// Always epoll.
-    Epoll,
-}
-
-/// The point from which a write counts as durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// [`Durability::Interval`] for a server alone, [`Durability::None`] in a cluster.
-    Auto,
-    /// After execution: no log is kept on disk.
-    None,
-    /// When the operating system has the write. It survives the end of the process.
-    Memory,
-    /// As with `Memory`, plus a sync to disk once per second.
-    Interval,
-    /// When the write is synced to disk.
-    Disk,
-}
-
-/// The log level of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "their names say it")]
-pub enum LogLevel {
-    Nothing,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-/// The format of log messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Plain text lines.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
+words! { PollPolicy { Adaptive = "adaptive", Busy = "busy", Sleep = "sleep", } }
 
 choices! {
-    PollPolicy { "adaptive" => PollPolicy::Adaptive, "busy" => PollPolicy::Busy, "sleep" => PollPolicy::Sleep }
-    IoDriver { "auto" => IoDriver::Auto, "uring" => IoDriver::Uring, "epoll" => IoDriver::Epoll }
-    Durability {
-        "auto" => Durability::Auto,
-        "none" => Durability::None,
-        "memory" => Durability::Memory,
-        "interval" => Durability::Interval,
-        "disk" => Durability::Disk,
-    }
+    /// Clients that may use `DEBUG`.
     DebugCommand {
-        "no" => DebugCommand::No,
-        "local" => DebugCommand::Local,
-        "yes" => DebugCommand::Yes,
+        /// No client.
+        No = "no",
+        /// Clients on this machine.
+        Local = "local",
+        /// All clients.
+        Yes = "yes",
     }
-    LogFormat { "text" => LogFormat::Text, "json" => LogFormat::Json }
+    /// The I/O driver for the network.
+    IoDriver {
+        /// io_uring if it is available, otherwise epoll.
+        Auto = "auto",
+        /// Always io_uring.
+        Uring = "uring",
+        /// Always epoll.
+        Epoll = "epoll",
+    }
+    /// The point from which a write counts as durable.
+    Durability {
+        /// [`Durability::Interval`] for a server alone, [`Durability::None`] in a cluster.
+        Auto = "auto",
+        /// After execution: no log is kept on disk.
+        None = "none",
+        /// When the operating system has the write. It survives the end of the process.
+        Memory = "memory",
+        /// As with `Memory`, plus a sync to disk once per second.
+        Interval = "interval",
+        /// When the write is synced to disk.
+        Disk = "disk",
+    }
+    /// The log level of a server.
+    #[expect(missing_docs, reason = "their names say it")]
     LogLevel {
-        "nothing" => LogLevel::Nothing,
-        "error" => LogLevel::Error,
-        "warning" | "warn" => LogLevel::Warn,
-        "notice" | "info" => LogLevel::Info,
-        "debug" | "verbose" => LogLevel::Debug,
-        "trace" => LogLevel::Trace,
+        Nothing = "nothing",
+        Error = "error",
+        Warn = "warning" | "warn",
+        Info = "notice" | "info",
+        Debug = "debug" | "verbose",
+        Trace = "trace",
+    }
+    /// The format of log messages.
+    LogFormat {
+        /// Plain text lines.
+        Text = "text",
+        /// One JSON object per line.
+        Json = "json",
     }
 }
 
