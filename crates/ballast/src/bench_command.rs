@@ -18,8 +18,7 @@ use bench::run::{Dataset, RunPlan, Wiring, run as run_load};
 use bench::series::RunSeries;
 use bench::timeline::Timeline;
 use bench::workload::{Mix, RunWorkload};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,7 +54,7 @@ struct LoadArguments {
     #[arg(long, default_value = "127.0.0.1:6379")]
     server: SocketAddr,
     /// Mix of reads and writes.
-    #[arg(long, value_parser = one_of(MIXES), default_value = "b")]
+    #[arg(long, value_enum, default_value = "b")]
     workload: Mix,
     /// Choose records with uniform probability instead of YCSB's Zipf 0.99.
     #[arg(long)]
@@ -112,46 +111,10 @@ struct LoadArguments {
     output: Option<PathBuf>,
 }
 
-/// Values of an argument: their names, meanings and descriptions.
-type NamedValues<T> = [(&'static str, T, &'static str)];
-
-const MIXES: &NamedValues<Mix> = &[
-    ("a", Mix::A, "Half reads, half writes"),
-    ("b", Mix::B, "95 % reads"),
-    ("c", Mix::C, "Only reads"),
-    ("f", Mix::F, "Half reads, half read-modify-writes"),
-    ("writes", Mix::Writes, "Only writes"),
-];
-
-const FIGURES: &NamedValues<Figure> = &[
-    ("idle", Figure::Idle, "Move half of 5 M x (30 + 100 B) without load"),
-    ("load-30k", Figure::Load30, "The same under 30,000 YCSB-B requests per second"),
-    ("load-65k", Figure::Load65, "The same under 65,000"),
-    ("large", Figure::Large, "Half of 1 M x (30 + 1024 B), idle and under both loads"),
-    (
-        "shares",
-        Figure::Shares,
-        "Rate against latency for shares of 5, 10, 20, 40 % and best effort",
-    ),
-    ("ranges", Figure::Ranges, "1/1024, 1/64, 1/8 and 1/2 of the slots"),
-];
-
-/// Returns the parser of an argument that names one of these values.
-fn one_of<T: Copy + Send + Sync + 'static>(
-    values: &'static NamedValues<T>,
-) -> impl TypedValueParser<Value = T> {
-    let shown =
-        |(name, _, help): &(&'static str, T, &'static str)| PossibleValue::new(*name).help(*help);
-    PossibleValuesParser::new(values.iter().map(shown)).map(|given| {
-        let named = values.iter().find(|(name, ..)| *name == given);
-        named.map_or_else(|| unreachable!("the parser knows the names"), |(_, value, _)| *value)
-    })
-}
-
 #[derive(Args)]
 struct CompareArguments {
     /// Figures to produce; all if none is given.
-    #[arg(value_parser = one_of(FIGURES))]
+    #[arg(value_enum)]
     figures: Vec<Figure>,
     /// Command of the rival's server, with leading words if it needs any.
     #[arg(long, default_value = "valkey-server")]
@@ -290,7 +253,7 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     };
     let basis = basis(arguments)?;
     let figures: Vec<Figure> = match &arguments.figures[..] {
-        [] => Figure::ALL.to_vec(),
+        [] => Figure::value_variants().to_vec(),
         named => named.to_vec(),
     };
     let mut is_clean = true;

@@ -12,6 +12,7 @@ use crate::scenario::Scenario;
 use crate::series::OfferedLoad;
 use crate::workload::Mix;
 use anyhow::Result;
+use clap::ValueEnum;
 use std::time::Duration;
 use types::Slot;
 
@@ -22,21 +23,22 @@ const BEST_EFFORT: u8 = 100;
 /// Highest slot of the lower half.
 const HALF: u16 = 8_191;
 
-/// Table of the benchmarks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Table of the benchmarks. The names are those on the command line and in file names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Figure {
-    /// Half of many small records move, without load.
+    /// Move half of 5 M x (30 + 100 B) without load.
     Idle,
     /// The same under 30,000 YCSB-B requests per second.
+    #[value(name = "load-30k")]
     Load30,
-    /// The same under 65,000 YCSB-B requests per second.
+    /// The same under 65,000.
+    #[value(name = "load-65k")]
     Load65,
-    /// Half of the records of 1 KiB move, idle and under 30,000 and 65,000 requests per second.
+    /// Half of 1 M x (30 + 1024 B), idle and under both loads.
     Large,
-    /// Rate of the move against latency, for several shares of the reactor's time.
+    /// Rate against latency for shares of 5, 10, 20, 40 % and best effort.
     Shares,
-    /// From a thousandth of the slots to half of them: the cost of a move is proportional to its
-    /// range.
+    /// 1/1024, 1/64, 1/8 and 1/2 of the slots.
     Ranges,
 }
 
@@ -82,26 +84,9 @@ pub struct Contender {
 }
 
 impl Figure {
-    /// All figures.
-    pub const ALL: [Figure; 6] = [
-        Figure::Idle,
-        Figure::Load30,
-        Figure::Load65,
-        Figure::Large,
-        Figure::Shares,
-        Figure::Ranges,
-    ];
-
     /// Returns the name on the command line and in file names.
-    pub fn name(self) -> &'static str {
-        match self {
-            Figure::Idle => "idle",
-            Figure::Load30 => "load-30k",
-            Figure::Load65 => "load-65k",
-            Figure::Large => "large",
-            Figure::Shares => "shares",
-            Figure::Ranges => "ranges",
-        }
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
     }
 
     /// Returns the title.
@@ -201,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_case_of_every_figure_is_played_by_ballast_and_then_by_the_rival() {
-        for figure in Figure::ALL {
+        for &figure in Figure::value_variants() {
             for case in figure.cases(&basis()).unwrap() {
                 let [ballast @ .., rival] = &case.contenders[..] else { panic!("{figure:?}") };
                 assert!(!ballast.is_empty(), "{figure:?}");

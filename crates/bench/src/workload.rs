@@ -4,20 +4,21 @@
 use crate::distribution::{Distribution, RecordSampler};
 use crate::ledger::Share;
 use crate::records::RecordNumber;
+use clap::ValueEnum;
 use fastrand::Rng;
 use serde::Serialize;
 
 /// Mix of operations, named after YCSB's core workloads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
-    /// YCSB A: half reads, half writes.
+    /// Half reads, half writes.
     A,
-    /// YCSB B: 95 % reads, 5 % writes.
+    /// 95 % reads.
     B,
-    /// YCSB C: only reads.
+    /// Only reads.
     C,
-    /// YCSB F: half reads, half read-modify-writes (a read, then a write of the same record).
+    /// Half reads, half read-modify-writes.
     F,
     /// Only writes.
     Writes,
