@@ -155,20 +155,11 @@ impl MigrationSource {
     /// Returns whether a pull may be answered from the index for this hash. If not, the source
     /// has forgotten the hash or is about to, and the answer is *gone*.
     pub fn keeps(&self, hash: KeyHash) -> bool {
-        match &self.state {
-            SourceState::Leaving { kept, .. } => kept.iter().any(|range| range.contains(hash)),
-            // An answer to a pull proves to the target that the source knows of the acceptance. A
-            // pull that arrives before the answer to the flip is itself that answer: see
-            // [`MigrationSource::expects_answer`].
-            SourceState::Flipping { .. }
-            | SourceState::Waiting
-            | SourceState::CatchingUp { .. }
-            | SourceState::Freezing { .. }
-            | SourceState::Resting { .. }
-            | SourceState::GivenUp { .. }
-            | SourceState::Released
-            | SourceState::Withdrawn => false,
-        }
+        // An answer to a pull proves to the target that the source knows of the acceptance. A pull
+        // that arrives before the answer to the flip is itself that answer: see
+        // [`MigrationSource::expects_answer`].
+        let SourceState::Leaving { kept, .. } = &self.state else { return false };
+        kept.iter().any(|range| range.contains(hash))
     }
 
     /// Returns whether the outcome of the flip is open. A pull from the target then first counts
@@ -216,17 +207,8 @@ impl MigrationSource {
 
     /// Returns the target, the only server that may answer a flip.
     fn target(&self) -> Option<ServerId> {
-        match &self.state {
-            SourceState::Flipping { target, .. } => Some(*target),
-            SourceState::Waiting
-            | SourceState::CatchingUp { .. }
-            | SourceState::Freezing { .. }
-            | SourceState::Resting { .. }
-            | SourceState::GivenUp { .. }
-            | SourceState::Leaving { .. }
-            | SourceState::Released
-            | SourceState::Withdrawn => None,
-        }
+        let SourceState::Flipping { target, .. } = self.state else { return None };
+        Some(target)
     }
 
     fn start(&mut self, now: Instant, intent: Box<Intent>, out: &mut Outbox<SourceEffect>) {

@@ -147,29 +147,13 @@ impl MigrationTarget {
     /// Returns until when the range may be served without evidence that the source or the
     /// coordinator knows of the acceptance. `None`: there is evidence, or the range is not served.
     pub fn unacknowledged_until(&self) -> Option<Instant> {
-        match self.state {
-            TargetState::Accepting { known: Acknowledged::Not { until }, .. }
-            | TargetState::Pulling { known: Acknowledged::Not { until }, .. } => Some(until),
-            TargetState::Accepting { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
-            | TargetState::Pulling { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
-            | TargetState::Unknown
-            | TargetState::Reserving { .. }
-            | TargetState::Refused { .. }
-            | TargetState::Prepared { .. }
-            | TargetState::Never
-            | TargetState::Committed { .. }
-            | TargetState::Done { .. } => None,
-        }
+        let Acknowledged::Not { until } = self.known()? else { return None };
+        Some(until)
     }
 
     /// Returns whether the target has accepted without evidence that another process knows of it.
     pub fn is_unacknowledged(&self) -> bool {
-        let too_late = matches!(
-            self.state,
-            TargetState::Accepting { known: Acknowledged::TooLate, .. }
-                | TargetState::Pulling { known: Acknowledged::TooLate, .. }
-        );
-        too_late || self.unacknowledged_until().is_some()
+        self.known().is_some_and(|known| known != Acknowledged::Yes)
     }
 
     /// Returns whether the target has not accepted yet and still may.
@@ -189,17 +173,23 @@ impl MigrationTarget {
 impl MigrationTarget {
     /// Returns whether the target has accepted the flip.
     fn has_accepted(&self) -> bool {
-        match self.state {
+        matches!(
+            self.state,
             TargetState::Accepting { .. }
-            | TargetState::Pulling { .. }
-            | TargetState::Committed { .. }
-            | TargetState::Done { .. } => true,
-            TargetState::Unknown
-            | TargetState::Reserving { .. }
-            | TargetState::Refused { .. }
-            | TargetState::Prepared { .. }
-            | TargetState::Never => false,
-        }
+                | TargetState::Pulling { .. }
+                | TargetState::Committed { .. }
+                | TargetState::Done { .. }
+        )
+    }
+
+    /// Returns the evidence of a target that has accepted and has not committed everything.
+    fn known(&self) -> Option<Acknowledged> {
+        let (TargetState::Accepting { known, .. } | TargetState::Pulling { known, .. }) =
+            self.state
+        else {
+            return None;
+        };
+        Some(known)
     }
 
     fn prepare(&mut self, intent: Box<Intent>, out: &mut Outbox<TargetEffect>) {
@@ -301,24 +291,18 @@ impl MigrationTarget {
     fn source_died(&mut self, out: &mut Outbox<TargetEffect>) {
         // A dead source never gets the range back.
         self.acknowledge(out);
-        match &self.state {
-            TargetState::Accepting { intent, .. } => {
-                let source = intent.source;
-                out.push(TargetEffect::Finish);
-                self.state = TargetState::Done { source };
-            }
-            TargetState::Pulling { source, .. } | TargetState::Committed { source, .. } => {
-                let source = *source;
-                out.push(TargetEffect::Finish);
-                self.state = TargetState::Done { source };
-            }
+        let source = match &self.state {
+            TargetState::Accepting { intent, .. } => intent.source,
+            TargetState::Pulling { source, .. } | TargetState::Committed { source, .. } => *source,
             TargetState::Unknown
             | TargetState::Reserving { .. }
             | TargetState::Prepared { .. }
             | TargetState::Refused { .. }
             | TargetState::Never
-            | TargetState::Done { .. } => {}
-        }
+            | TargetState::Done { .. } => return,
+        };
+        out.push(TargetEffect::Finish);
+        self.state = TargetState::Done { source };
     }
 
     fn flip(&mut self, from: ServerId, flip: Flip, out: &mut Outbox<TargetEffect>) {
@@ -405,19 +389,12 @@ impl MigrationTarget {
         if matches!(&self.state, TargetState::Pulling { source, .. } if *source == from) {
             self.acknowledge(out);
         }
-        let taken = match &mut self.state {
-            TargetState::Pulling { source, pulling, .. } if *source == from => {
-                pulling.receive(reply, payload, out)
-            }
-            TargetState::Pulling { .. }
-            | TargetState::Unknown
-            | TargetState::Reserving { .. }
-            | TargetState::Refused { .. }
-            | TargetState::Prepared { .. }
-            | TargetState::Never
-            | TargetState::Accepting { .. }
-            | TargetState::Committed { .. }
-            | TargetState::Done { .. } => false,
+        let taken = if let TargetState::Pulling { source, pulling, .. } = &mut self.state
+            && *source == from
+        {
+            pulling.receive(reply, payload, out)
+        } else {
+            false
         };
         if let (false, Some(ticket)) = (taken, payload) {
             out.push(TargetEffect::Discard { ticket });
@@ -442,26 +419,16 @@ impl MigrationTarget {
     /// Takes the steps that are due.
     fn reconcile(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         self.suspend(now, out);
-        match &mut self.state {
-            TargetState::Pulling { pulling, .. } => pulling.reconcile(now, out),
-            TargetState::Committed { progress, report_at, .. } if now >= *report_at => {
-                let migration = self.migration;
-                out.push(TargetEffect::Tell(ToCoordinator::Progress {
-                    migration,
-                    progress: *progress,
-                }));
-                let remaining = Vec::new();
-                out.push(TargetEffect::Tell(ToCoordinator::Shrink { migration, remaining }));
-                *report_at = now + TELL_AGAIN;
-            }
-            TargetState::Committed { .. }
-            | TargetState::Unknown
-            | TargetState::Reserving { .. }
-            | TargetState::Refused { .. }
-            | TargetState::Prepared { .. }
-            | TargetState::Never
-            | TargetState::Accepting { .. }
-            | TargetState::Done { .. } => {}
+        if let TargetState::Pulling { pulling, .. } = &mut self.state {
+            pulling.reconcile(now, out);
+        } else if let TargetState::Committed { progress, report_at, .. } = &mut self.state
+            && now >= *report_at
+        {
+            let (migration, progress) = (self.migration, *progress);
+            out.push(TargetEffect::Tell(ToCoordinator::Progress { migration, progress }));
+            let remaining = Vec::new();
+            out.push(TargetEffect::Tell(ToCoordinator::Shrink { migration, remaining }));
+            *report_at = now + TELL_AGAIN;
         }
     }
 }

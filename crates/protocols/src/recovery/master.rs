@@ -206,20 +206,13 @@ impl RecoveryMaster {
         if PartName::of(part) != Some(self.name) {
             return;
         }
-        match self.state {
-            RecoveryMasterState::Unknown => {
-                self.is_simple = part.logs.len() == 1 && !part.keeps;
-                self.segments.add_list(part);
-                self.state = RecoveryMasterState::Beginning;
-                out.push(RecoveryMasterEffect::Begin);
-            }
-            RecoveryMasterState::Beginning | RecoveryMasterState::Reading => {
-                self.segments.add_list(part)
-            }
-            RecoveryMasterState::Replayed(_)
-            | RecoveryMasterState::Finished
-            | RecoveryMasterState::Ending { .. }
-            | RecoveryMasterState::Ended { .. } => {}
+        if let RecoveryMasterState::Unknown = self.state {
+            self.is_simple = part.logs.len() == 1 && !part.keeps;
+            self.state = RecoveryMasterState::Beginning;
+            out.push(RecoveryMasterEffect::Begin);
+        }
+        if let RecoveryMasterState::Beginning | RecoveryMasterState::Reading = self.state {
+            self.segments.add_list(part);
         }
     }
 
@@ -382,23 +375,14 @@ impl RecoveryMaster {
                 ..replayed
             });
         }
-        match &mut self.state {
-            RecoveryMasterState::Ending { refusal: Some(refusal), .. }
-            | RecoveryMasterState::Ended { refusal: Some(refusal) }
-                if refusal.report_at <= now =>
-            {
-                refusal.report_at = now + TELL_AGAIN;
-                let reason = refusal.reason.clone();
-                let message = ToCoordinator::NotRecovered { dead, range, epoch, reason };
-                out.push(RecoveryMasterEffect::Tell(message));
-            }
-            RecoveryMasterState::Unknown
-            | RecoveryMasterState::Beginning
-            | RecoveryMasterState::Reading
-            | RecoveryMasterState::Replayed(_)
-            | RecoveryMasterState::Finished
-            | RecoveryMasterState::Ending { .. }
-            | RecoveryMasterState::Ended { .. } => {}
+        if let RecoveryMasterState::Ending { refusal: Some(refusal), .. }
+        | RecoveryMasterState::Ended { refusal: Some(refusal) } = &mut self.state
+            && refusal.report_at <= now
+        {
+            refusal.report_at = now + TELL_AGAIN;
+            let reason = refusal.reason.clone();
+            let message = ToCoordinator::NotRecovered { dead, range, epoch, reason };
+            out.push(RecoveryMasterEffect::Tell(message));
         }
     }
 }

@@ -352,15 +352,9 @@ impl Backup {
     ) {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.replicas.get_mut(&replica) else { return };
-        let then = match held.state {
-            ReplicaState::Creating { then } | ReplicaState::Writing { then, .. } => then,
-            ReplicaState::Found
-            | ReplicaState::Measuring { .. }
-            | ReplicaState::Written { .. }
-            | ReplicaState::Stopped { .. }
-            | ReplicaState::Full
-            | ReplicaState::Failed
-            | ReplicaState::Freeing => return,
+        let (ReplicaState::Creating { then } | ReplicaState::Writing { then, .. }) = held.state
+        else {
+            return;
         };
         assert!(stable <= length, "{replica} has {length} bytes, and {stable} are synced");
         let mut stable = stable;
@@ -389,23 +383,16 @@ impl Backup {
     fn synced(&mut self, replica: ReplicaId, now_stable: u32, out: &mut Outbox<BackupEffect>) {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.replicas.get_mut(&replica) else { return };
-        match &mut held.state {
-            ReplicaState::Written { length, stable } if *stable < now_stable => {
-                assert!(now_stable <= *length, "{replica} has {length} bytes, not {now_stable}");
-                *stable = now_stable;
-                if !is_fenced {
-                    held.answer(replica, out);
-                }
+        if let ReplicaState::Writing { stable, .. } = &mut held.state {
+            *stable = now_stable.max(*stable);
+        } else if let ReplicaState::Written { length, stable } = &mut held.state
+            && *stable < now_stable
+        {
+            assert!(now_stable <= *length, "{replica} has {length} bytes, not {now_stable}");
+            *stable = now_stable;
+            if !is_fenced {
+                held.answer(replica, out);
             }
-            ReplicaState::Writing { stable, .. } => *stable = now_stable.max(*stable),
-            ReplicaState::Found
-            | ReplicaState::Measuring { .. }
-            | ReplicaState::Written { .. }
-            | ReplicaState::Creating { .. }
-            | ReplicaState::Stopped { .. }
-            | ReplicaState::Full
-            | ReplicaState::Failed
-            | ReplicaState::Freeing => {}
         }
     }
 
@@ -620,34 +607,21 @@ impl BackupReplica {
 
     /// Reports a failed replica to its master unasked, because the last append may be long ago.
     fn complain(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
-        let result = AppendResult::Refused(AppendRefusal::Failed);
-        match self.state {
-            ReplicaState::Stopped { .. } | ReplicaState::Failed => {
-                out.push(BackupEffect::Complain(Appended { replica, sent: self.sent, result }));
-            }
-            ReplicaState::Found
-            | ReplicaState::Measuring { .. }
-            | ReplicaState::Creating { .. }
-            | ReplicaState::Written { .. }
-            | ReplicaState::Writing { .. }
-            | ReplicaState::Full
-            | ReplicaState::Freeing => {}
+        if let ReplicaState::Stopped { .. } | ReplicaState::Failed = self.state {
+            let result = AppendResult::Refused(AppendRefusal::Failed);
+            out.push(BackupEffect::Complain(Appended { replica, sent: self.sent, result }));
         }
     }
 
     /// Returns the length of the replica and its synced length, in bytes.
     fn extent(&self) -> Option<(u32, u32)> {
-        match self.state {
-            ReplicaState::Written { length, stable }
-            | ReplicaState::Writing { length, stable, .. }
-            | ReplicaState::Stopped { length, stable } => Some((length, stable)),
-            ReplicaState::Found
-            | ReplicaState::Measuring { .. }
-            | ReplicaState::Creating { .. }
-            | ReplicaState::Full
-            | ReplicaState::Failed
-            | ReplicaState::Freeing => None,
-        }
+        let (ReplicaState::Written { length, stable }
+        | ReplicaState::Writing { length, stable, .. }
+        | ReplicaState::Stopped { length, stable }) = self.state
+        else {
+            return None;
+        };
+        Some((length, stable))
     }
 
     fn is_being_measured(&self) -> bool {
@@ -655,17 +629,13 @@ impl BackupReplica {
     }
 
     fn is_disk_busy(&self) -> bool {
-        match self.state {
+        matches!(
+            self.state,
             ReplicaState::Found
-            | ReplicaState::Measuring { .. }
-            | ReplicaState::Creating { .. }
-            | ReplicaState::Writing { .. } => true,
-            ReplicaState::Written { .. }
-            | ReplicaState::Stopped { .. }
-            | ReplicaState::Full
-            | ReplicaState::Failed
-            | ReplicaState::Freeing => false,
-        }
+                | ReplicaState::Measuring { .. }
+                | ReplicaState::Creating { .. }
+                | ReplicaState::Writing { .. }
+        )
     }
 }
 

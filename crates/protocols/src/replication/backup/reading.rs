@@ -59,21 +59,14 @@ impl Backup {
         while let Some(replica) = self.scrub.take(now) {
             let is_fenced = self.is_fenced(replica.log);
             let Some(held) = self.replicas.get_mut(&replica) else { continue };
-            match held.state {
-                ReplicaState::Written { length, .. } if !held.is_found && !is_fenced => {
-                    self.scrub.begin(now, replica, length);
-                    return out.push(BackupEffect::Scrub { replica });
-                }
-                ReplicaState::Found
-                | ReplicaState::Measuring { .. }
-                | ReplicaState::Creating { .. }
-                | ReplicaState::Written { .. }
-                | ReplicaState::Writing { .. }
-                | ReplicaState::Stopped { .. }
-                | ReplicaState::Full
-                | ReplicaState::Failed
-                | ReplicaState::Freeing => held.scrub_at = self.scrub.plan(now, replica),
+            if let ReplicaState::Written { length, .. } = held.state
+                && !held.is_found
+                && !is_fenced
+            {
+                self.scrub.begin(now, replica, length);
+                return out.push(BackupEffect::Scrub { replica });
             }
+            held.scrub_at = self.scrub.plan(now, replica);
         }
     }
 
@@ -95,25 +88,15 @@ impl Backup {
                 return;
             }
         };
-        match held.state {
-            ReplicaState::Written { .. } if is_bad && !is_fenced => {
-                held.state = ReplicaState::Failed;
-                out.push(BackupEffect::GiveUp { replica });
-                held.complain(replica, out);
-            }
+        if is_bad && matches!(held.state, ReplicaState::Writing { .. }) {
             // The disk is writing to the replica at the moment; another read follows.
-            ReplicaState::Writing { .. } if is_bad => {
-                held.scrub_at = self.scrub.plan_again(now, replica);
-            }
-            ReplicaState::Found
-            | ReplicaState::Measuring { .. }
-            | ReplicaState::Creating { .. }
-            | ReplicaState::Written { .. }
-            | ReplicaState::Writing { .. }
-            | ReplicaState::Stopped { .. }
-            | ReplicaState::Full
-            | ReplicaState::Failed
-            | ReplicaState::Freeing => held.scrub_at = self.scrub.plan(now, replica),
+            held.scrub_at = self.scrub.plan_again(now, replica);
+        } else if is_bad && !is_fenced && matches!(held.state, ReplicaState::Written { .. }) {
+            held.state = ReplicaState::Failed;
+            out.push(BackupEffect::GiveUp { replica });
+            held.complain(replica, out);
+        } else {
+            held.scrub_at = self.scrub.plan(now, replica);
         }
     }
 }
