@@ -1,18 +1,7 @@
-//! The clock by which a server judges expiry.
+//! The clock by which a server judges expiry, and its correction ([`ClockLine`]): see
+//! `docs/design/time.md`. Wall clocks only *lead* it.
 //!
-//! The clock runs with the monotonic clock; wall clocks only *lead* it. A wall clock that jumps,
-//! runs backwards or stops therefore has no immediate effect. A relative time to live keeps the
-//! requested length.
-//!
-//! - A difference from the reference of up to [`FOLLOWED_MAX`] is corrected by running up to a
-//!   twentieth faster or slower: [`ClockLine`].
-//! - A larger difference is a *doubt*, because either clock may be wrong. The clock keeps running
-//!   unchanged and follows the reference only after the difference has been constant for
-//!   [`DOUBT`]: forward in one step, backward by running slower.
-//!
-//! A lone server's reference is its own wall clock. In a cluster the reference is the majority of
-//! the members' wall clocks, which the coordinator distributes. A reference sent over a network
-//! arrives late, never early, so the latest of the last few counts.
+//! A reference sent over a network arrives late, never early, so the latest of the last few counts.
 //!
 //! **Invariant:** the clock never goes back, and between two steps it runs at 0.95 to 1.05 times
 //! the rate of the monotonic clock. [`crate::replication::timing::CLOCK_LEASE`] relies on the

@@ -1,12 +1,8 @@
 //! The segment manifest of one server (in the code and the on-disk format: the log directory). It
 //! lists the segments that make up the server's log, as a sequence of pieces that ends at the
-//! last complete piece.
-//!
-//! Without a manifest a log could lose a segment unnoticed. A segment therefore belongs to the
-//! log from its entry [`DirectoryEntry::Open`], which is written before any of its bytes is
-//! acknowledged, until its entry [`DirectoryEntry::Drop`]. The rules are RAMCloud's for log digests
-//! (Ongaro et al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2). A separate manifest log
-//! replaces the digest in each segment, so that segments can be written concurrently.
+//! last complete piece. See `docs/design/durability.md`, hard part 3; the rules are RAMCloud's for
+//! log digests (Ongaro et al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2). A separate
+//! manifest log replaces the digest in each segment, so that segments can be written concurrently.
 //!
 //! The caller takes the [`Directory::body`] of the next piece, writes it, and reports that with
 //! [`Directory::written`]. When the current manifest segment is long enough

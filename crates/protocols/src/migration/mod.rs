@@ -1,22 +1,9 @@
-//! Live migration of a range of key hashes from one server to another.
+//! Live migration of a range of key hashes from one server to another: the [`MigrationSource`], the
+//! [`MigrationTarget`], and the [`PriorityPulls`] of each of the target's reactors.
 //!
-//! The coordinator writes an *intent* and prepares the target. The [`MigrationSource`] freezes the
-//! range and sends the *flip*. The [`MigrationTarget`] accepts the flip and serves the range at
-//! once, although it holds no records yet. It pulls the records in the background, partition by
-//! partition. The [`PriorityPulls`] of each reactor fetch the records that operations wait for
-//! ahead of the rest. The source may forget records that the target has replayed and committed.
-//! The migration is over when the source has forgotten everything.
-//!
-//! The whole protocol, the conclusions that each message allows, and the duties of the machines'
-//! driver are in `docs/design/migration.md`.
-//!
-//! Invariants:
-//! - At most one server serves a hash, and the target's decision determines which.
-//! - Progress follows replay, never receipt: a record that is missing below the progress does not
-//!   exist.
-//! - The source forgets only records that a committed cut no longer depends on.
-//! - Every message may be lost, delayed or repeated; the side that needs an answer repeats its
-//!   question.
+//! The whole protocol, its invariants, the conclusions that each message allows, and the duties of
+//! the machines' driver are in `docs/design/migration.md`. Every message may be lost, delayed or
+//! repeated; the side that needs an answer repeats its question.
 //!
 //! The coordinator handles the death of a side. These machines only process its outcome
 //! ([`TargetEvent::SourceDied`], [`SourceEvent::Returned`]). Pulls from the source's backups do

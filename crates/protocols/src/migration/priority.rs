@@ -1,14 +1,11 @@
-//! Priority pulls: records that operations wait for, fetched ahead of the bulk.
+//! Priority pulls: records that operations wait for, fetched ahead of the bulk. See
+//! `docs/design/migration.md`, "Missing records".
 //!
 //! Each reactor has one machine per migration, because operations park on the reactor that
-//! executed them. The machine knows hashes, not operations: the driver maps a hash to its waiting
-//! operations, and *wake* makes all of them start again from the beginning. An answer is never
-//! used as a reply to a client, because the record may be overwritten, deleted or expired before
-//! its waiters run.
-//!
-//! A hash leaves the waiting list through the answer to a priority pull (after the replay of its
-//! records) or through the progress of the bulk, whichever comes first. With priority pulls
-//! switched off, the list waits for the bulk alone.
+//! executed them. The machine knows hashes, not operations. A hash leaves the waiting list
+//! through the answer to a priority pull (after the replay of its records) or through the
+//! progress of the bulk, whichever comes first. With priority pulls switched off, the list waits
+//! for the bulk alone.
 //!
 //! Invariants:
 //! - At most one request asks for a hash at a time, however many operations wait for it.

@@ -1,14 +1,8 @@
 //! The source's side of one migration: it decides when the source serves, holds, redirects or
-//! forgets the range.
+//! forgets the range. See `docs/design/migration.md`, "Freeze" and "Decision".
 //!
 //! The source answers pulls without keeping state about them, so pulls do not pass through this
-//! machine; [`MigrationSource::keeps`] decides whether the source may still answer for a hash. The
-//! critical part is the flip: from the first flip until its outcome is known, the source neither
-//! serves the range nor redirects its clients.
-//!
-//! The freeze waits until every earlier write of the server is acknowledged. To hold clients only
-//! for the last writes, the source first *catches up* while it still serves: it waits for all
-//! writes so far. The duration of that wait determines how long the frozen range may be held.
+//! machine; [`MigrationSource::keeps`] decides whether the source may still answer for a hash.
 //!
 //! Invariants:
 //! - A flip leaves only after every reactor has begun a turn since the range was frozen.

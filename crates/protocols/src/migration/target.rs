@@ -1,14 +1,10 @@
-//! The target's side of one migration: from the intent to the last committed cut.
-//!
-//! The target decides the outcome of the flip, exactly once, and its decision is binding for all.
-//! After acceptance it serves the range, pulls the missing records, and periodically reports to
-//! the coordinator which hashes still depend on the source. It repeats its reports until the
-//! coordinator ends the migration; this one repetition drives coordinator and source as well.
+//! The target's side of one migration: from the intent to the last committed cut. Its decision on
+//! the flip binds all. It repeats its reports until the coordinator ends the migration, which
+//! drives coordinator and source as well. See `docs/design/migration.md`.
 //!
 //! Invariants:
-//! - A flip is accepted only once, and only if it matches the coordinator's intent.
-//! - After *never* no flip of this migration is accepted. A target that has been prepared for too
-//!   long decides *never* by itself; a coordinator that cannot reach it relies on that.
+//! - A flip is accepted only once, and only if it matches the coordinator's intent. After *never*
+//!   no flip of this migration is accepted.
 //! - The source learns of the acceptance only when every reactor serves the range, so that two
 //!   servers never redirect to each other.
 //! - Until the source or the coordinator has proved that it knows of the acceptance, the target

@@ -1,11 +1,5 @@
 //! The recovery master of one part, from the coordinator's request to a tablet that this server
-//! owns.
-//!
-//! The master creates the tablet, reads and replays the segments, and reports that until the map
-//! assigns the part to this server, which then serves it. Meanwhile the replayed entries are
-//! replicated; the master reports that until the coordinator confirms it. A part that depends on
-//! two logs is served only when it is replicated in this server's log. If the master cannot
-//! continue it reports the reason and discards the part once no replay is running.
+//! owns. The states are in `docs/design/replication.md`, "A recovery master".
 //!
 //! **Invariant:** a part is reported as replayed only when every segment of it is.
 //! **Invariant:** after [`RecoveryMasterEffect::Secure`] nothing is read or replayed. A later list

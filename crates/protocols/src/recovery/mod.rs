@@ -1,13 +1,7 @@
-//! Recovery of one part of a dead server's ranges from the replicas of its log.
-//!
-//! The coordinator proves that the log is complete and divides the server's ranges into recovery
-//! partitions (*parts*). It hands each part to a recovery master, with a list of all segments and
-//! their replicas (`docs/design/replication.md`, rules 10 to 13). This module is the
-//! [`RecoveryMaster`] of one part.
-//!
-//! Entries are replayed by version, so neither their order nor repetitions matter. A segment that
-//! one backup cannot deliver to its end is read again from the beginning at another backup; no
-//! replayed entry has to be undone.
+//! Recovery of one part of a dead server's ranges from the replicas of its log: the
+//! [`RecoveryMaster`] of `docs/design/replication.md`, rules 10 to 13 and "A recovery master". A
+//! part is a recovery partition, which the coordinator hands out with a list of all segments and
+//! their replicas.
 //!
 //! Invariants:
 //! - The master reports a part as *replayed* only when every segment of a complete list has been

@@ -1,12 +1,8 @@
 //! The segments of the logs that a part is recovered from, and the progress of reading them.
 //!
-//! A segment waits in the queue of the backup that it is to be read from. A few segments are
-//! *fetched* at a time, each by consecutive reads, from the backups with the fewest fetches. All
-//! backups are therefore read, each in the order of its segments. The masters of other parts use
-//! the same order, so that a backup reads a segment from disk once for all of them.
-//!
-//! A backup that does not answer is *silent* until it does. Its segments are read elsewhere. For
-//! segments that no other backup has, the silent backup is asked for one segment at a time.
+//! A segment waits in the queue of the backup that it is to be read from, and is then *fetched* by
+//! consecutive reads. The order, and the treatment of a backup that does not answer, are in
+//! `docs/design/replication.md`, "A recovery master", items 1 to 5.
 
 use super::events::RecoveryMasterEffect;
 use super::places::{Absences, Flaw, ListedSegment, LogSegment, ReadStage, ReplicaLocation};

@@ -2,13 +2,8 @@
 //! answers, and which replicas it frees. The driver owns the disk.
 //!
 //! The answers about a replica stay true: a replica that was refused or spoiled is never accepted
-//! later, even if a repeated message arrives. The backup therefore remembers a refusal, like a
-//! replica, until the master releases it.
-//!
-//! A replica found on the disk was written for an earlier process, which had another server id.
-//! It is kept for a recovery, or until it is no longer needed. A master that has not yet learned
-//! of the earlier process's death may send appends to this address. The backup refuses them, so
-//! that the master does not wait in vain and the replica stays intact.
+//! later, even if a repeated message arrives. Refused and found replicas are treated as rule 3 of
+//! `docs/design/replication.md` says.
 //!
 //! Nothing waits for the disk to be read at the start. Replicas that were found are measured
 //! later, one at a time, and several at a time once their log is fenced. The backup reports a log

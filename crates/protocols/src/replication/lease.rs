@@ -1,11 +1,6 @@
-//! The read lease of a master. It lasts for 100 ms after the newest send that a quorum of the
-//! manifest's backups has acknowledged.
-//!
-//! A recovery fences enough backups of the manifest segment known to the coordinator to intersect
-//! every such quorum. While another manifest segment is being announced, the coordinator may know
-//! either one, so both quorums must acknowledge. A lost backup still counts, because its disk may
-//! come back and a recovery may use it. Before the coordinator knows any manifest segment there
-//! is no lease: if such a server dies, its ranges are handed out at once.
+//! The read lease of a master: rule 6 of `docs/design/replication.md`. It lasts for [`LEASE`] after
+//! the newest send that a quorum of the manifest's backups has acknowledged. A recovery fences
+//! enough backups to intersect every such quorum of the segment that the coordinator knows.
 //!
 //! **Invariant:** the lease ends at most [`LEASE`] after a recovery has fenced as many backups as
 //! it must.

@@ -1,11 +1,5 @@
 //! The living segments of a manifest log, on any of which a recovery may rest, and the
-//! notifications that depend on them.
-//!
-//! The coordinator knows one segment, the recorded one. The master begins the next segment with a
-//! snapshot while it continues to write. From then on every record goes to both segments and
-//! counts when both have it: the coordinator may record the new segment at any moment, and the
-//! master learns of that later. An absent coordinator therefore blocks nothing: both segments
-//! grow until it answers.
+//! notifications that depend on them: rule 4 and G9 of `docs/design/replication.md`.
 //!
 //! A segment that was not announced to the coordinator may be given up when another one begins.
 //!

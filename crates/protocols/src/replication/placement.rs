@@ -1,8 +1,6 @@
-//! The choice of the backup for a replica: the least loaded of a few that are drawn at random.
-//!
-//! Drawing spreads a log over all servers, so that all of them can serve its recovery. Comparing
-//! the loads of the drawn backups keeps many masters from choosing the same one, and evens out
-//! the finished replicas of a log.
+//! The choice of the backup for a replica: rule 1 of `docs/design/replication.md`. Drawing
+//! spreads a log over all servers, so that all of them can serve its recovery; comparing the
+//! loads of the drawn backups keeps many masters from choosing the same one.
 //!
 //! **Invariant:** no segment has two replicas on one server. No replica is in the master's rack
 //! while a server in another rack can take it. No two replicas share a rack while a server in a

@@ -1,10 +1,7 @@
-//! The master's side of replication. It replicates each segment to R backups and reports which
-//! bytes are acknowledged.
-//!
-//! Every reactor has a replicator for the segments that it writes. One more
-//! replicates the segments of the manifest log. The two kinds differ in two points. A data segment
-//! counts once the manifest lists it; a manifest segment counts once the coordinator knows it. A
-//! data segment that has lost a replica is copied; the manifest continues in another segment.
+//! The master's side of replication. Every reactor has a replicator for the segments that it
+//! writes; one more replicates the segments of the manifest log. A data segment counts once the
+//! manifest lists it; a manifest segment counts once the coordinator knows it. A data segment
+//! that has lost a replica is copied; the manifest continues in another segment.
 //!
 //! The machine handles lengths only. Its driver makes the pieces, and from the same segment and
 //! the same lengths it always makes the same bytes.

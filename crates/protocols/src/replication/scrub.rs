@@ -1,9 +1,6 @@
-//! The schedule by which a backup reads its replicas again to verify that the disk still has them.
-//!
-//! The master has the bytes in memory, so a replica that the disk has lost can be made again if
-//! the loss is noticed before the master dies. Each replica is read once per interval, one at a
-//! time, and no faster than [`SCRUB_BYTES_PER_SECOND`]. If the disk has more bytes than can be
-//! read in an interval, a round takes longer.
+//! The schedule by which a backup reads its replicas again to verify that the disk still has them:
+//! see "Scrubbing" in `docs/design/backup.md`. If the disk has more bytes than can be read in an
+//! interval at [`SCRUB_BYTES_PER_SECOND`], a round takes longer.
 
 use super::timing::{SCRUB_AGAIN, SCRUB_BYTES_PER_SECOND};
 use std::collections::BTreeSet;

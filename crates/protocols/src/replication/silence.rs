@@ -1,10 +1,5 @@
 //! The failure detector of a master for its backups: it decides when to replace a backup that
-//! does not answer.
-//!
-//! A backup that is cut off by the network, or that has a hanging disk, would stop every write of
-//! its masters for as long as that lasts. A master therefore replaces it as if it had given its
-//! replicas up. A false alarm costs copies of the segments that were open there, so the limit
-//! rises with every replacement. A master that may itself be cut off replaces nothing.
+//! does not answer. See `docs/design/replication.md`, G1 to G5.
 //!
 //! The machine is told which backups are late and decides which one is replaced. It knows neither
 //! segments nor replicas.

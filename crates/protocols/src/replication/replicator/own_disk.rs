@@ -1,9 +1,5 @@
-//! Replication to the master's own disk, for a master that is the last living server.
-//!
-//! Such a master is a backup of its own log, with the same messages and rules, and never together
-//! with other backups: the candidates for replicas are either other servers or the master alone.
-//! No other server can take over its ranges: a recovery needs the manifest segment that the
-//! coordinator has recorded, and its only replica is on this disk. See `docs/design/solo.md`.
+//! Replication to the master's own disk, for a master that is the last living server: see
+//! `docs/design/solo.md`. The candidates for replicas are either other servers or the master alone.
 //!
 //! A server without a cluster is such a master from its start to its end, and continues a log
 //! that an earlier process of it has written.
