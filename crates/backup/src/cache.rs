@@ -1,13 +1,6 @@
-//! Cache of the replicas that recoveries read.
-//!
-//! Several masters each recover a range of a log and request different ranges of the same
-//! segments, often at the same time. So a replica is read from the disk and checked once, and
-//! cached for a while together with the key hash of each entry. A range is then found without
-//! parsing the entries. Requests that arrive while a replica is being read wait for that read,
-//! but not for reads of other replicas.
-//!
-//! When every entry has been delivered, no further request is expected and the memory is reused
-//! for the next replica. Fresh memory costs more than all the other work.
+//! Cache of the replicas that recoveries read: see "Reads for recoveries" in
+//! `docs/design/backup.md`. The memory of a replica whose entries were all delivered is reused for
+//! the next one: fresh memory costs more than all the other work.
 //!
 //! **Invariant:** no bytes are appended to a cached replica: its log is fenced, and its server is
 //! dead.

@@ -5,19 +5,9 @@
 //! - [`Replicas`]: the replicas on a disk; creates, reads and frees them;
 //! - [`ReplicaWriter`]: a replica that is being written.
 //!
-//! The layout of a file is `wire::replica`; `docs/design/backup.md` explains the design and its
-//! costs.
-//!
-//! Invariants:
-//! - A created replica is found again in every case: its header is on the disk before its first
-//!   byte is accepted.
-//! - A replica accepts only its own continuation. So accepted bytes can be read back, up to the
-//!   first byte that the disk itself has lost.
-//! - A file is not reused or removed before its replica was freed or given up. A file that cannot
-//!   be read is left alone and reported.
-//! - Of two files with one replica, the one that was begun later counts.
-//! - This crate knows neither the segments of a log nor their contents, except for the keys of
-//!   entries that a recovery requests.
+//! The layout of a file is `wire::replica`; `docs/design/backup.md` explains the design, its
+//! invariants and its costs. This crate knows neither the segments of a log nor their contents,
+//! except for the keys of entries that a recovery requests.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]

@@ -1,13 +1,5 @@
-//! A replica that is being written.
-//!
-//! The first write to a page of a file always covers the whole page: a piece that reaches into a
-//! new page is padded with zeros up to the page's end. Otherwise the system would have to read
-//! the page of a reused file before it could change a part of it, and the writer would wait for
-//! the disk.
-//!
-//! A writer opens its file when it writes, and keeps it open. If too many files are open, one that
-//! was not written recently is closed; the next piece opens it again. So the number of descriptors
-//! does not grow with the number of replicas, whatever their masters send or omit.
+//! A replica that is being written. `docs/design/backup.md` explains why pages are written whole
+//! and why few files are open.
 //!
 //! A file with unsynced bytes stays open: the operating system reports a write-back failure only
 //! to descriptors that were open at the time, and the failure must not be missed.
