@@ -1,10 +1,6 @@
 //! Batching of wake-ups: detects when waiting for a few requests is cheaper than waking for each.
-//!
-//! Sleeping and waking costs about as much as serving a small request. A request that arrives
-//! alone must pay for it. When many clients are active, the next requests are microseconds away.
-//! Four of them can then share one wake-up, the prefetching of their records, and the call that
-//! sends their replies. A client that is alone must never wait for others. The criterion is
-//! therefore that different connections, one after the other, were each served a moment ago.
+//! See `docs/design/io-uring.md`, "Batching wake-ups". A client that is alone must never wait for
+//! others, so the criterion is that different connections were each served a moment ago.
 
 use std::time::Duration;
 use types::ConnectionId;

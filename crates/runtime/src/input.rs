@@ -1,10 +1,5 @@
-//! Received bytes that the service has not consumed yet.
-//!
-//! A connection is read in bites of one ordinary buffer. When the service announces the length of a
-//! message longer than a bite ([`Input::want`]), the message gets a buffer of its own. The socket
-//! fills that buffer directly, and the service takes it without copying ([`Input::take`]): only the
-//! first bite, and at most a page of the following bytes, are ever copied. The buffer of a client's
-//! message is at most [`BELIEVED_FACTOR`] times the received size.
+//! Received bytes that the service has not consumed yet. `docs/design/reactor.md`, "Input and
+//! output", explains the buffers of large messages.
 //!
 //! Invariant: an input without bytes holds no buffer between turns, and one with few bytes holds a
 //! small one (see [`Input::release_unneeded`]): thousands of half-received requests cost only

@@ -1,8 +1,6 @@
 //! Placement of new connections: on the reactor with the fewest of the same kind, then the fewest
-//! in all.
-//!
-//! One reactor accepts. The count rises when a connection is assigned, not when it arrives, so
-//! that a burst of connections is spread as well.
+//! in all. The count rises when a connection is assigned, not when it arrives, so that a burst of
+//! connections is spread as well.
 
 use crate::connection::Class;
 use crate::driver::Accepted;

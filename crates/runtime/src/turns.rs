@@ -1,17 +1,6 @@
 //! Scheduling decisions of a turn, without a clock and without sockets: when background work is
-//! due, when to stop serving clients, and how to wait when idle.
-//!
-//! **Background.** Foreground work earns credit for the background: its minimum share of the time
-//! spent. A quantum that runs because of credit spends it. A quantum on an otherwise idle core
-//! costs nothing. On a busy core the background thus gets its share, and at most one quantum
-//! more, in any stretch of time; on an idle one it gets everything. Credit and debt are limited
-//! to the earnings of 10 ms, so neither a past rush nor a past overrun has a later effect.
-//!
-//! **Waiting.** A spinning thread answers about 10 us earlier than one that must be woken, but
-//! occupies a core. The adaptive policy spins while recent pauses were about as short as the cost
-//! of waking. It yields the core at every look: the scheduler tends to wake a client on the core
-//! of the server that has just answered it. Without yielding, that client waits for the end of
-//! the spin (p99 of a round trip with two cores for both: 105 us without, 9 us with).
+//! due, when to stop serving clients, and how to wait when idle. `docs/design/reactor.md`, "The
+//! share" and "Waiting", explains them.
 
 use std::time::Duration;
 use types::{Instant, PollPolicy};

@@ -1,12 +1,5 @@
 //! The driver that lets the kernel read and write ahead: io_uring for clients, epoll for the rest.
-//!
-//! For small messages the system calls cost more than the messages. A client's socket therefore has
-//! one receive operation for its whole life, with a provided buffer for each batch of requests,
-//! passed on without copying. All replies of a turn are submitted in one call, which also brings
-//! newly received bytes. Rare or large operations gain nothing from this and stay with [`Epoll`]:
-//! listeners, connecting, bus connections, the waker, and clients from their first large message on
-//! (`leaving.rs`). A client's large output is sent by a system call, too. The ring polls the epoll
-//! descriptor like one more socket.
+//! `docs/design/io-uring.md` explains the division, the ownership of buffers and the costs.
 //!
 //! Invariants:
 //! - A socket stays open until the last completion of its operations has arrived; `operations`
@@ -15,8 +8,6 @@
 //! - Received data is passed on in order: `pending`, then `end`.
 //! - `pending` contains at most [`PENDING_BYTES_MAX`] and one poll's worth. Above that, receiving
 //!   stops until the reactor has taken the bytes; the peer's sends then block, as with epoll.
-//!
-//! Design, costs, measurements: `docs/design/io-uring.md`.
 
 mod leaving;
 

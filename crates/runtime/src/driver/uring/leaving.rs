@@ -1,9 +1,6 @@
-//! Moves clients that send large messages to the epoll part, where they stay.
-//!
-//! Bytes from provided buffers must be copied into the buffer of a large message. Read by system
-//! calls they arrive there directly, and a call is negligible beside the copy. A socket moves
-//! when the ring has no operation of it in progress. The order of bytes is kept: bytes received
-//! before are taken first, the rest is still in the socket.
+//! Moves clients that send large messages to the epoll part, where they stay: see "Large
+//! messages" in `docs/design/io-uring.md`. A socket moves when the ring has no operation of it in
+//! progress and the bytes received before are taken; the rest is still in the socket.
 
 use super::{Intake, RingOperation, Uring, socket_at};
 use crate::buffers::BUFFER_BYTES;
