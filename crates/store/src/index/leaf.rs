@@ -1,21 +1,13 @@
-//! A leaf: buckets of words in hash order, with a header of 16 bytes.
-//!
-//! A word is in its *home* bucket or in the one after it. The home depends only on the tag and
-//! the number of buckets, so that a leaf grows without reading a record. The last bucket has no
-//! bucket after it and gives two of its places to the header. So it is the home of half as many
-//! tags as the others.
+//! A leaf: buckets of words in hash order, with a header of 16 bytes. `docs/design/index.md`,
+//! "Insertion" and "The last bucket", explains where a word is and how others make room for it.
 //!
 //! The header consists of a sequence and the totals of the leaf's content. The sequence is odd
 //! while a writer holds the leaf, and forever once the leaf has been replaced.
 //!
-//! When both buckets of a word are full, other words make room: they move from their home to the
-//! bucket after it, as far as one of them can. Moving words back home would win nothing unless
-//! records are removed, and would break the first invariant.
-//!
 //! Invariants:
 //! - A word stays in its place, or is copied from its home to the bucket after it before it is
 //!   removed at home. So a lock-free reader that reads the home first and the next bucket then
-//!   meets every record that stays, though perhaps twice.
+//!   meets every record that stays, though perhaps twice. (So no word moves back home.)
 //! - Words change only while the sequence is odd. So a reader that saw the same even sequence
 //!   before and after has seen everything.
 

@@ -1,10 +1,5 @@
-//! The index: a map from key hashes to log addresses, ordered by key hash.
-//!
-//! A slot has one leaf, or a directory of leaves. A leaf consists of buckets of one cache line,
-//! and a bucket of words of {tag, address, kind}. The order is by hash down to the bucket. So any
-//! range of hashes is a contiguous walk, and records that arrive in hash order touch neighboring
-//! cache lines. Memory follows the data: a leaf grows by a quarter when two neighboring buckets
-//! are full, and becomes a directory of eight leaves beyond 64 buckets.
+//! The index: a map from key hashes to log addresses, ordered by key hash. Its layout and its
+//! invariants are in `docs/design/index.md`.
 //!
 //! - [`Index`]: the index of one table; [`Slab`]: the memory of all indexes;
 //! - [`Index::find`]: search without a lock. A hit is always valid; a miss counts only if no
@@ -12,14 +7,8 @@
 //! - [`Index::lock`]: returns a [`LeafGuard`], to insert, replace and remove;
 //! - [`Index::walk`]: walks any range in steps.
 //!
-//! Invariants:
-//! - The index knows no keys: it compares tags, and the caller compares keys.
-//! - Everything found within a turn stays readable until the turn ends.
-//! - Only the holder of a leaf's lock changes the cell of the root or directory that refers to
-//!   it.
-//!
-//! Outside this module: versions, publication of several keys, the meaning of addresses, and the
-//! end of turns. See `docs/design/index.md`.
+//! The index knows no keys: it compares tags, and the caller compares keys. Outside this module:
+//! versions, publication of several keys, the meaning of addresses, and the end of turns.
 //!
 //! Only `bucket.rs` contains `unsafe`.
 

@@ -1,13 +1,6 @@
 //! Memory for leaves and directories: blocks of up to 256 buckets, cut from chunks of the arena.
-//!
-//! A chunk is a row of 1,024 buckets with one bit per bucket. A block is a run of buckets of any
-//! length; freed neighbors merge into one run. The slab cuts a block from the chunk with the
-//! shortest longest run that suffices. So long runs stay long, and chunks become empty. A chunk
-//! without a block in use returns to the arena. (One chunk per block size was tried: slots are of
-//! about the same size and grow through the sizes together, which leaves the chunks of the
-//! smaller sizes half empty: 14-16 bytes per record instead of 11-13.)
-//!
-//! Blocks that readers may still see are retired and come back through reclamation.
+//! See `docs/design/index.md`, "Slab". Blocks that readers may still see are retired and come
+//! back through reclamation.
 
 use super::{
     bucket::{BUCKET_BYTES, BlockUse, Node},

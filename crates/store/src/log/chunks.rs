@@ -1,8 +1,6 @@
-//! Chunks: pieces of the arena for the index's leaves.
-//!
-//! Some segments are divided into chunks of 64 KiB. The lowest segment with a free chunk is used
-//! first, so that the higher ones become empty. An empty one returns to the log immediately,
-//! because the caller that frees a chunk has waited for its readers.
+//! Chunks: pieces of the arena for the index's leaves. See `docs/design/log.md`, "Chunks". An empty
+//! segment returns to the log immediately, because the caller that frees a chunk has waited for its
+//! readers.
 //!
 //! `unsafe` is needed here for two reasons: a chunk is exclusive memory of its holder, so it may
 //! move between threads; and a chunk is zeroed when it is taken.

@@ -1,14 +1,5 @@
-//! The choice of segments to clean, and the iteration over their entries.
-//!
-//! The log knows where entries begin and how many bytes are dead, but only the index knows which
-//! entries are live. So `objects` does the copying. This module chooses a victim, iterates over
-//! its entries, and releases it.
-//!
-//! **Choice of a victim.** The closed segment with the fewest live bytes, among those of the next
-//! window of `SEARCH_SEGMENTS` that are worth cleaning. Windows follow each other through the
-//! table, so a search has a bounded cost. The less memory is free, the less a victim must yield.
-//! Cleaning at 95 % live costs 20 bytes copied per byte won: not worthwhile while a tenth of the
-//! memory is free, but right when none is.
+//! The choice of segments to clean, and the iteration over their entries: see `docs/design/log.md`,
+//! "Cleaning". Only the index knows which entries are live, so `objects` does the copying.
 #![forbid(unsafe_code)]
 
 use super::{

@@ -1,9 +1,6 @@
-//! The writers of the log: heads, and the cleaner's survivors.
-//!
-//! Each reactor has its own, so that the write path crosses no core. A head reserves one free
-//! segment for deletes when it is created, because a full server must be able to delete. If the
-//! open segment is full and the pool has none for writers, the head opens the reserved segment.
-//! It then takes deletes only, until the pool has a segment again.
+//! The writers of the log: heads, and the cleaner's survivors. Each reactor has its own, so that
+//! the write path crosses no core. `docs/design/log.md`, "Deletes", explains the reserve of a
+//! head.
 #![forbid(unsafe_code)]
 
 use super::{

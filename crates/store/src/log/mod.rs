@@ -6,21 +6,14 @@
 //! - [`Reclamation`], [`Participant`], [`Turn`]: the rules for reusing memory;
 //! - [`VictimSegment`]: the segment that a cleaner works on; [`Chunk`]: memory for the index.
 //!
-//! The idea: one writer writes each byte once, and it does not change until the whole segment is
-//! free again. So appending takes no lock, reading takes no copy, and memory is freed by segment.
 //! The log knows how many bytes of each segment are live, but not which entries. The caller that
-//! removes an entry from the index marks it as dead ([`Log::mark_dead`]).
-//!
-//! Invariants:
-//! - The live bytes of a segment are the bytes of its entries that were not marked as dead.
-//! - Memory is reused only when every turn that could have seen its old content has ended.
-//! - An ordinary writer never gets the last segments: some are kept for cleaning, and one per
-//!   head for deletes.
-//! - Only `arena.rs`, `segment.rs` and `chunks.rs` contain `unsafe`.
+//! removes an entry from the index marks it as dead ([`Log::mark_dead`]). The idea and the
+//! invariants are in `docs/design/log.md`. Only `arena.rs`, `segment.rs` and `chunks.rs` contain
+//! `unsafe`.
 //!
 //! Outside this module: the current entry of a key (index); versions, incarnations and the
 //! cleaner's copying (objects); when to clean and when to collect (reactors); replication and the
-//! segment manifest (`server`, `protocols`). See `docs/design/log.md`.
+//! segment manifest (`server`, `protocols`).
 
 mod appender;
 mod arena;

@@ -1,18 +1,9 @@
 //! The pool of free segments, and the parts of it that are kept for special purposes.
 //!
-//! Freeing memory needs memory: the cleaner copies live entries before it frees a segment. So the
-//! pool keeps one segment per cleaning reactor and one more for cleaning only, and refills these
-//! before ordinary writers get any. One pass over a victim fills at most one fresh segment, since
-//! the live entries of a segment fit into one. So a cleaner needs no second segment before it has
-//! returned one. Segments reserved for migrations are set aside in the same way.
-//!
-//! **After a crash** there may be more segments than before it: some were about to be freed, and
-//! no segments were kept yet. So the arena of a durable log has spare places behind its
-//! configured memory. Only segments from before a crash use them, and they are filled first.
-//! While they are in use, writers get that many segments less. So a log that fitted before a
-//! crash fits after it, and the cleaner still finds its segments. (A server that crashes
-//! repeatedly before it has cleaned anything uses up the spare places, and then needs more memory
-//! once.)
+//! Freeing memory needs memory, so some segments are kept for the cleaner, and some are reserved
+//! for migrations. After a crash there may be more segments than before it, for which a durable
+//! log has spare places. `docs/design/log.md` explains why a full server makes progress, and the
+//! spare places ("After a crash").
 //!
 //! Segments are counted, not marked. It does not matter which free segment a writer gets, except
 //! that one with resident pages is better than an untouched one.

@@ -1,14 +1,8 @@
-//! Side logs: the segments into which a reactor replays records of a migration or a recovery.
-//!
-//! The segments of a side log join the log when they are spliced. Before, their entries are found
-//! through the index and can die as all others; only the cleaner leaves them alone. Spliced
-//! segments become ordinary closed ones.
+//! Side logs: the segments into which a reactor replays records of a migration or a recovery. See
+//! `docs/design/log.md`, "Side logs and reservations".
 //!
 //! For recoveries each reactor has one side log for all ranges. Ranges may be many and small. So
 //! each full segment becomes a closed one immediately, and no range has a segment of its own.
-//!
-//! A reservation sets whole segments aside before a move, so that there is room for an accepted
-//! range. A side log takes ordinary segments when its reservation is used up.
 #![forbid(unsafe_code)]
 
 use super::{

@@ -1,9 +1,6 @@
-//! The [`Arrival`]: state of a migration at its target, as far as the store needs it.
-//!
-//! The idea: each partition of the range has a *progress*, the hash below which everything has
-//! been replayed. Below the progress, an absent record does not exist. Above it, an absent record
-//! may still arrive, unless the source has reported it absent or the table has been flushed since
-//! the flip.
+//! The [`Arrival`]: state of a migration at its target, as far as the store needs it. Below a
+//! partition's progress, an absent record does not exist. Above it, an absent record may still
+//! arrive, unless the source has reported it absent or the table has been flushed since the flip.
 //!
 //! Invariants:
 //! - Progress only rises. It is advanced after the replay that it covers, by a release store that

@@ -1,12 +1,9 @@
-//! Serving of pulls: copies a range of the index into a batch of whole log entries.
+//! Serving of pulls: copies a range of the index into a batch of whole log entries. See
+//! `docs/design/migration.md`, "Pulls".
 //!
-//! This is the source's half of the cost of a migration. The walk meets words in hash order, but
-//! their entries lie anywhere in memory. So each entry is prefetched when its word is met, and
-//! copied some words later. All tables share the byte budget of a pull. The densest table is
-//! copied first and decides the end of the pull, so that little of the others is copied in vain.
-//!
-//! Long records are handled separately. The walk ends before an entry that would exceed the
-//! limit. If nothing was copied by then, the next records are copied hash by hash instead.
+//! The walk meets words in hash order, but their entries lie anywhere in memory. So each entry is
+//! prefetched when its word is met, and copied some words later. The walk ends before an entry that
+//! would exceed the limit. If nothing was copied by then, the next records are copied hash by hash.
 
 use super::stall::Stall;
 use super::store::Store;

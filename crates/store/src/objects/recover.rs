@@ -5,11 +5,8 @@
 //! object to supersede that object's predecessor. Of an original and its copy, the copy wins.
 //! Tombstones stay in the index until all segments have been entered.
 //!
-//! A crash can lose the middle of a key's history. Example: one worker writes a value, another
-//! overwrites it, and only the second write reaches the disk. The second entry names the first as
-//! the one that it replaces, and only that. If the first is missing, the versions that it
-//! superseded are no longer kept superseded. [`Worker::finish_recovery`] finds such *lost links*
-//! and mends them.
+//! A crash can lose the middle of a key's history (`docs/design/log.md`, "A gap in the middle").
+//! [`Worker::finish_recovery`] finds such *lost links* and mends them.
 
 use super::estimate::EntryCounts;
 use super::record::Key;
