@@ -130,12 +130,12 @@ impl ClusterConfiguration {
 
     /// Returns whether the server was declared dead and is recovered from its log.
     pub(crate) fn is_dead(&self, server: ServerId) -> bool {
-        self.servers.get(&server).is_some_and(|record| record.fenced && record.keeps_log())
+        self.servers.get(&server).is_some_and(|record| record.declared_dead && record.keeps_log())
     }
 
     /// Returns the servers that were not declared dead.
     pub(crate) fn living(&self) -> impl Iterator<Item = &Server> {
-        self.servers.values().filter(|server| !server.fenced)
+        self.servers.values().filter(|server| !server.declared_dead)
     }
 
     /// Returns the servers that can confirm the metadata store.
@@ -403,8 +403,8 @@ impl Edit {
             }
         }
         for server in servers.iter().filter_map(|server| before.servers.get(server)) {
-            self.put_server(Server { fenced: true, ..server.clone() });
-            if server.keeps_log() && !server.fenced {
+            self.put_server(Server { declared_dead: true, ..server.clone() });
+            if server.keeps_log() && !server.declared_dead {
                 let is_recovered = before.recoveries.contains_key(&server.id);
                 assert!(!is_recovered, "{} dies while it is being recovered", server.id);
                 self.put_recovery(RecoveryRecord::new(server.id, wall));

@@ -274,7 +274,7 @@ impl<S: MetaStore> Rebuilding<S> {
         let map = self.newest().ok_or("no server knows the cluster map")?;
         let tablets = self.tablets(map);
         let servers = self.servers(map, absent);
-        let dead: Vec<&Server> = servers.iter().filter(|server| server.fenced).collect();
+        let dead: Vec<&Server> = servers.iter().filter(|server| server.declared_dead).collect();
         let is_needed = |server: &Server| tablets.iter().any(|tablet| tablet.owner == server.id);
         let is_side = |server: &Server| {
             self.migrations()
@@ -344,7 +344,7 @@ impl<S: MetaStore> Rebuilding<S> {
             rack: join.rack.clone(),
             replicas: join.replicas,
             chain: holdings.chain,
-            fenced: false,
+            declared_dead: false,
         });
         // Missing servers without replicated logs are not declared dead: the cluster waits for
         // them.
@@ -353,9 +353,9 @@ impl<S: MetaStore> Rebuilding<S> {
         let gone = gone.map(|server| {
             let ServerInfo { id, host, client_port, bus_port, rack, is_dead, .. } = server.clone();
             let is_missing = absent.contains(&id) || self.told.contains_key(&id);
-            let fenced = is_dead || (is_missing && replicas > 0);
+            let declared_dead = is_dead || (is_missing && replicas > 0);
             let chain = (replicas > 0).then(|| self.chain_of(id));
-            Server { id, host, client_port, bus_port, rack, replicas, chain, fenced }
+            Server { id, host, client_port, bus_port, rack, replicas, chain, declared_dead }
         });
         told.chain(gone).collect()
     }

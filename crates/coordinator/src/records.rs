@@ -128,14 +128,14 @@ pub(crate) struct Server {
     pub(crate) chain: Option<SegmentId>,
     /// The server is never admitted again: it was declared dead, or while away it accepted a flip
     /// that had been decided against.
-    pub(crate) fenced: bool,
+    pub(crate) declared_dead: bool,
 }
 
 impl Server {
     /// Returns whether the server can tell if this record is outdated: it is presumed alive, and
     /// has written data that outlives its process.
     pub(crate) fn can_confirm(&self) -> bool {
-        self.keeps_log() && !self.fenced && self.chain.is_some()
+        self.keeps_log() && !self.declared_dead && self.chain.is_some()
     }
 
     /// Returns whether the server's log is replicated, so that its ranges can be recovered.

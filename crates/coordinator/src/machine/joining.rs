@@ -147,7 +147,7 @@ impl<S: MetaStore> Coordinator<S> {
             self.clocks.forget_join(old);
             out.push(Effect::Close { connection: old });
         }
-        self.membership.end_solitude(at.now, self.store.configuration());
+        self.membership.end_isolation(at.now, self.store.configuration());
         if self.store.configuration().keeps_log(server) {
             let excuse = self.failure_detector.watch(at.now, server);
             self.excuse_absences(excuse);
@@ -233,7 +233,7 @@ fn former_server(
 ) -> Option<ServerId> {
     let (cluster, former) = join.former?;
     let record = configuration.servers().get(&former)?;
-    let is_open = record.keeps_log() && !record.fenced;
+    let is_open = record.keeps_log() && !record.declared_dead;
     let is_ours = cluster == configuration.identity().cluster;
     (is_ours && is_open && !membership.is_connected(former)).then_some(former)
 }
@@ -278,5 +278,5 @@ fn dispensable_server(
 
 fn record_of(id: ServerId, join: Join) -> Server {
     let Join { host, client_port, bus_port, replicas, rack, .. } = join;
-    Server { id, host, client_port, bus_port, rack, replicas, chain: None, fenced: false }
+    Server { id, host, client_port, bus_port, rack, replicas, chain: None, declared_dead: false }
 }

@@ -88,16 +88,16 @@ fn server_infos(view: ClusterView<'_>, detector: &FailureDetector) -> Vec<Server
     configuration
         .servers()
         .values()
-        .filter(|server| is_shown(server.id) || server.keeps_log() && !server.fenced)
+        .filter(|server| is_shown(server.id) || server.keeps_log() && !server.declared_dead)
         .map(|server| ServerInfo {
             id: server.id,
             host: server.host.clone(),
             client_port: server.client_port,
             bus_port: server.bus_port,
             connected: membership.is_connected(server.id)
-                || !server.fenced && detector.is_reached_by_others(server.id),
+                || !server.declared_dead && detector.is_reached_by_others(server.id),
             rack: server.rack.clone(),
-            is_dead: server.fenced,
+            is_dead: server.declared_dead,
             in_recovery: configuration.is_in_recovery(server.id),
         })
         .collect()

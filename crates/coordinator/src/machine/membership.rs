@@ -25,8 +25,8 @@ pub(super) struct Membership {
     links: BTreeMap<LinkId, OpenLink>,
     /// Connection state of every server in the configuration.
     presence: BTreeMap<ServerId, Presence>,
-    /// No server is connected. Then no server's absence counts.
-    is_alone: bool,
+    /// Set while no server is connected. Then no server's absence counts.
+    is_isolated: bool,
 }
 
 /// An open connection.
@@ -79,7 +79,7 @@ impl Membership {
         let expected = Presence::Expected { since: now };
         let servers = configuration.servers().keys();
         let presence = servers.map(|&server| (server, expected)).collect();
-        Membership { absence_max, return_max, links: BTreeMap::new(), presence, is_alone: true }
+        Membership { absence_max, return_max, links: BTreeMap::new(), presence, is_isolated: true }
     }
 
     /// Records a new connection.
@@ -127,8 +127,8 @@ impl Membership {
             let before = self.presence.insert(server, Presence::Away { since });
             let was_connected = matches!(before, Some(Presence::Connected(at)) if at == connection);
             assert!(was_connected, "{server} was not connected by {connection}: {before:?}");
-            let is_alone = self.servers().next().is_none();
-            self.is_alone = is_alone;
+            let is_isolated = self.servers().next().is_none();
+            self.is_isolated = is_isolated;
         }
     }
 
@@ -166,13 +166,13 @@ impl Membership {
     }
 
     /// Returns whether no server is connected. Then none is declared dead.
-    pub(super) fn is_alone(&self) -> bool {
-        self.is_alone
+    pub(super) fn is_isolated(&self) -> bool {
+        self.is_isolated
     }
 
     /// Returns the time from which the absence of a disconnected server with a replicated log
     /// means its death. `None`: it is connected or unknown.
-    pub(super) fn dead_at(&self, server: ServerId) -> Option<Instant> {
+    pub(super) fn return_deadline(&self, server: ServerId) -> Option<Instant> {
         match self.presence.get(&server)? {
             Presence::Away { since } => Some(*since + self.return_max),
             Presence::Expected { since } => Some(*since + self.absence_max),
@@ -192,8 +192,8 @@ impl Membership {
 
     /// Restarts the absence timers of servers with replicated logs when a first server connects
     /// after none was connected.
-    pub(super) fn end_solitude(&mut self, now: Instant, configuration: &ClusterConfiguration) {
-        if std::mem::take(&mut self.is_alone) {
+    pub(super) fn end_isolation(&mut self, now: Instant, configuration: &ClusterConfiguration) {
+        if std::mem::take(&mut self.is_isolated) {
             for (&server, presence) in &mut self.presence {
                 let is_connected = matches!(presence, Presence::Connected(_));
                 if configuration.keeps_log(server) && !is_connected {
@@ -201,7 +201,7 @@ impl Membership {
                 }
             }
         }
-        assert!(self.servers().next().is_some(), "solitude ends with a connected server");
+        assert!(self.servers().next().is_some(), "isolation ends with a connected server");
     }
 
     /// Restarts the absence timers of the servers not seen since the coordinator's start.
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(membership.bind(LinkId(2), ServerId(7)), Some(LinkId(1)));
         assert!(membership.link(LinkId(1)).is_none());
         membership.close(LinkId(2), Instant(5));
-        assert!(membership.is_alone());
+        assert!(membership.is_isolated());
         assert!(!membership.is_connected(ServerId(7)));
     }
 

@@ -52,7 +52,7 @@ impl<S: MetaStore> Coordinator<S> {
         let absences = self.migrations.absence_times(configuration, membership);
         let half_heard = detector.half_heard();
         let servers = configuration.servers().values();
-        let deaths = servers.filter_map(|it| detector.dead_at(it, half_heard, membership));
+        let deaths = servers.filter_map(|it| detector.death_deadline(it, half_heard, membership));
         // Recoveries do not depend on the wall clock.
         let at = Moment { now: self.reconciled, wall: types::UnixMillis::default() };
         let recoveries = self.recoveries.next_deadline(self.reconciled, self.view(at));
@@ -76,7 +76,9 @@ impl<S: MetaStore> Coordinator<S> {
             let (detector, membership) = (&self.failure_detector, &self.membership);
             let half_heard = detector.half_heard();
             let is_due = |server: &&Server| {
-                detector.dead_at(server, half_heard, membership).is_some_and(|due| due <= at.now)
+                detector
+                    .death_deadline(server, half_heard, membership)
+                    .is_some_and(|due| due <= at.now)
             };
             let due = self.store.configuration().servers().values().filter(is_due);
             let due: BTreeSet<ServerId> = due.map(|server| server.id).collect();

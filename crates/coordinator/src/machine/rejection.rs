@@ -47,7 +47,7 @@ pub(super) fn known_server(
     };
     match configuration.servers().get(&server) {
         None => Err(format!("{server} is no longer a member here; restart the server").into()),
-        Some(record) if record.fenced => Err(Rejection::fenced()),
+        Some(record) if record.declared_dead => Err(Rejection::fenced()),
         Some(_) => Ok(Some(server)),
     }
 }

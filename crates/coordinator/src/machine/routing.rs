@@ -321,7 +321,7 @@ impl<S: MetaStore> Coordinator<S> {
     fn is_needed(&self, server: ServerId, log: ServerId, out: &mut Effects) {
         let configuration = self.store.configuration();
         let was_given = log < configuration.counters().server;
-        let lives = configuration.servers().get(&log).is_some_and(|record| !record.fenced);
+        let lives = configuration.servers().get(&log).is_some_and(|record| !record.declared_dead);
         if was_given && !lives && !configuration.recoveries().contains_key(&log) {
             self.membership.send(server, FromCoordinator::FreeLog { log }, out);
         }

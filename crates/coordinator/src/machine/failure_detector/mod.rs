@@ -97,17 +97,19 @@ impl FailureDetector {
     /// Returns when the server is declared dead, if it neither reconnects nor sends a message
     /// until then and other servers are heard. `half_heard` is the time by which half of the
     /// connected servers were last heard.
-    pub(super) fn dead_at(
+    pub(super) fn death_deadline(
         &self,
         server: &Server,
         half_heard: Instant,
         membership: &Membership,
     ) -> Option<Instant> {
-        if membership.is_alone() || !server.keeps_log() || server.fenced {
+        if membership.is_isolated() || !server.keeps_log() || server.declared_dead {
             return None;
         }
         let due = match membership.presence(server.id)? {
-            Presence::Away { .. } | Presence::Expected { .. } => membership.dead_at(server.id)?,
+            Presence::Away { .. } | Presence::Expected { .. } => {
+                membership.return_deadline(server.id)?
+            }
             Presence::Connected(_) => self.silent_at(server.id, half_heard)?,
         };
         // Other servers reach it; only the coordinator does not.

@@ -30,7 +30,7 @@ impl FailureDetector {
         out: &mut Effects,
     ) {
         let servers = configuration.servers();
-        self.witnessed.retain(|server, _| servers.get(server).is_some_and(|it| !it.fenced));
+        self.witnessed.retain(|server, _| servers.get(server).is_some_and(|it| !it.declared_dead));
         for missed in servers.values().filter(|server| self.is_missed(now, server, membership)) {
             let witnesses = self.witnesses_for(now, missed.id, configuration);
             assert!(!witnesses.contains(&missed.id), "{} is a witness for itself", missed.id);
@@ -47,7 +47,7 @@ impl FailureDetector {
             Some(Presence::Connected(_)) => !self.is_heard(now, server.id),
             Some(Presence::Away { .. } | Presence::Expected { .. }) => true,
         };
-        is_silent && server.keeps_log() && !server.fenced
+        is_silent && server.keeps_log() && !server.declared_dead
     }
 
     /// Returns heard servers that follow the suspect by number, which spreads the load.
