@@ -403,10 +403,10 @@ impl Conversation {
         turn: &mut ConnectionTurn<'_>,
     ) {
         state.past.record(cause.as_ref(), turn.now);
-        state.is_alone = Command::of(request.name(), request.get(1))
+        state.blocks_parsing = Command::of(request.name(), request.get(1))
             .is_ok_and(|command| command.has(flag::ALONE));
         // `CLIENT REPLY` and similar commands decide about their own reply when they are executed.
-        state.is_silent = !state.is_alone && !self.session.takes_reply();
+        state.is_silent = !state.blocks_parsing && !self.session.takes_reply();
         let number = self.queue.push_waiting(ParkedRequest {
             request: request.to_owned(),
             scope: scope_of(request, &self.session, &turn.backend.engine),
@@ -453,12 +453,12 @@ impl Conversation {
         let mut reply = Vec::new();
         let outcome = self.execute(request.request(), &mut state, turn, &mut reply);
         // Nothing was parsed after an `ALONE` command, so its table and protocol apply.
-        if !state.is_alone {
+        if !state.blocks_parsing {
             (self.session.table, self.session.protocol) = current;
         }
         match outcome {
             ExecutionOutcome::Replied => {
-                if state.is_silent || (state.is_alone && !self.session.takes_reply()) {
+                if state.is_silent || (state.blocks_parsing && !self.session.takes_reply()) {
                     reply.clear();
                 }
                 self.queue.finish(number, reply);

@@ -56,7 +56,7 @@ pub(crate) struct RequestState {
     /// True if the reply is not sent: see `CLIENT REPLY`.
     pub(crate) is_silent: bool,
     /// True if no later request is parsed before this one is done.
-    pub(crate) is_alone: bool,
+    pub(crate) blocks_parsing: bool,
     /// The answer of the coordinator or of the process.
     pub(crate) answer: Option<Answer>,
     pub(crate) past: Past,
@@ -108,7 +108,7 @@ impl Queue {
     /// Returns whether the last request must be done before the next is parsed.
     fn ends_alone(&self) -> bool {
         match self.requests.back() {
-            Some(Unfinished::Waiting(waiting)) => waiting.state.is_alone,
+            Some(Unfinished::Waiting(waiting)) => waiting.state.blocks_parsing,
             Some(Unfinished::Done(_)) | None => false,
         }
     }
