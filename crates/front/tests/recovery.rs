@@ -33,7 +33,7 @@ const OTHER: ServerId = ServerId(3);
 const OLD: Tenure = Tenure(5);
 const SEGMENT_BYTES: u32 = 1 << 20;
 /// Number of a manifest segment.
-const DIRECTORY: u64 = 1 << 63;
+const DIRECTORY: u64 = SegmentId::FIRST_OF_MANIFEST.0;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 
 struct World {

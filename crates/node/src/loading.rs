@@ -19,7 +19,7 @@ use crate::node::ServerIdentity;
 use crate::replicated::{LogMaster, Mode, free};
 use backup::{Disk, FileNumber, OpenedReplicas, Replicas, UnreadableFile};
 use protocols::directory::Directory;
-use protocols::replication::{DIRECTORY, Quorum};
+use protocols::replication::Quorum;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -201,7 +201,7 @@ impl RecoveredLog {
     ) -> Result<AdoptedLog, KeptError> {
         let (directory, manifest, stamp) = self.directory()?;
         let last = self.headers.iter().map(|header| header.id.segment);
-        let last = last.filter(|segment| segment.0 < DIRECTORY).max();
+        let last = last.filter(|segment| !segment.is_manifest()).max();
         store.log().skip_segment_numbers(last.unwrap_or(SegmentId(0)));
         let (mut named, unnamed): (Vec<ReplicaHeader>, Vec<ReplicaHeader>) =
             self.headers.iter().partition(|header| directory.contains(header.id.segment));
@@ -671,8 +671,7 @@ mod tests {
         epoch: u32,
         bodies: &[&[u8]],
     ) -> SegmentContent {
-        let is_manifest = segment.0 >= DIRECTORY;
-        let kind = if is_manifest { ReplicaKind::Directory } else { ReplicaKind::Data };
+        let kind = if segment.is_manifest() { ReplicaKind::Directory } else { ReplicaKind::Data };
         let id = ReplicaId { log: IDENTITY.server, segment, epoch: ReplicaEpoch(epoch) };
         let replica = replicas.create(ReplicaHeader {
             format: ReplicaFormat::CURRENT,
@@ -769,7 +768,12 @@ mod tests {
         write(&log.replicas, SEGMENT, 2, b"the segment");
         let mut directory = Directory::new();
         directory.open(SEGMENT);
-        write(&log.replicas, SegmentId(DIRECTORY | 4), 0, &directory.snapshot());
+        write(
+            &log.replicas,
+            SegmentId(SegmentId::FIRST_OF_MANIFEST.0 | 4),
+            0,
+            &directory.snapshot(),
+        );
         let first = open().expect("a log").adopt(IDENTITY, Mode::Disk, &store());
         first.expect("a whole log");
         disk.kill_process();
@@ -817,7 +821,7 @@ mod tests {
 
     #[test]
     fn earlier_versions_used_the_number_of_a_segment_again() {
-        let of_earlier_version = SegmentId(DIRECTORY | 4);
+        let of_earlier_version = SegmentId(SegmentId::FIRST_OF_MANIFEST.0 | 4);
         let replicas = [(1, &b"a segment that was dropped"[..]), (2, b"the segment")];
         let (read, left) = load(of_earlier_version, false, &replicas);
         assert_eq!((read.ok(), left), (Some(2), vec![2]), "the later one counts");

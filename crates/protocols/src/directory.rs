@@ -11,7 +11,6 @@
 //! **Invariant:** every prefix of the manifest log decodes to a state that the manifest once had.
 //! **Invariant:** a segment that was dropped never appears again.
 
-use crate::replication::DIRECTORY;
 use std::collections::BTreeMap;
 use types::SegmentId;
 use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, decode, encode};
@@ -27,7 +26,7 @@ const RECORD_BYTES: usize = 24;
 
 /// Highest number of a segment that a manifest can name. Manifest segments have higher numbers,
 /// and a log that continues after it still has numbers left.
-const SEGMENT_MAX: u64 = DIRECTORY / 2;
+const SEGMENT_MAX: u64 = SegmentId::FIRST_OF_MANIFEST.0 / 2;
 
 /// The segment manifest of one server (the log directory in the on-disk format).
 #[derive(Debug, Default)]

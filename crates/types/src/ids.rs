@@ -125,6 +125,18 @@ number!(
     "g"
 );
 
+impl SegmentId {
+    /// Lowest id of a manifest segment. Its bit is set in the ids of all of them, and clear in the
+    /// ids of data segments.
+    pub const FIRST_OF_MANIFEST: SegmentId = SegmentId(1 << 63);
+
+    /// Returns whether the segment belongs to the manifest log, not to the data log.
+    #[inline]
+    pub const fn is_manifest(self) -> bool {
+        self.0 >= SegmentId::FIRST_OF_MANIFEST.0
+    }
+}
+
 impl Tenure {
     /// Highest incarnation that fits into a log entry.
     pub const MAX: Tenure = Tenure((1 << 48) - 1);

@@ -17,8 +17,6 @@ use wire::replica::{
     BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
 };
 
-/// First number of manifest segments.
-const CHAIN: u64 = 1 << 63;
 /// Servers with log replicas on the tested server.
 const LOGS: [ServerId; 3] = [ServerId(1), ServerId(3), DEAD];
 
@@ -382,7 +380,7 @@ fn answer_to_priority_pull(draw: &mut Draw<'_>, pull: PriorityPull) -> (PeerMess
 
 fn some_segment(draw: &mut Draw<'_>) -> SegmentId {
     let any = draw.number();
-    SegmentId(draw.pick(&[1, 2, CHAIN | 1, any]))
+    SegmentId(draw.pick(&[1, 2, SegmentId::FIRST_OF_MANIFEST.0 | 1, any]))
 }
 
 /// Returns a server that is entitled to send this message about an existing object: the other

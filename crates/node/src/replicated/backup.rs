@@ -9,7 +9,7 @@ use super::backup_jobs::{
     StagedPiece, give_up, not_begun,
 };
 use super::routes::Routes;
-use super::{CHAIN, LogPlacement, Mode, Replication, lock};
+use super::{LogPlacement, Mode, Replication, lock};
 use crate::context::Context;
 use crate::loading::AdoptedManifest;
 use crate::outgoing::{DiskJob, EngineOutput, Sending, To};
@@ -75,7 +75,8 @@ impl BackupSide {
 
     /// Returns the replicas of this manifest log that have unsynced bytes.
     fn unsynced_manifest(&self, log: ServerId) -> Vec<Arc<ReplicaWriter>> {
-        let first = ReplicaId { log, segment: SegmentId(CHAIN), epoch: ReplicaEpoch(0) };
+        let first =
+            ReplicaId { log, segment: SegmentId::FIRST_OF_MANIFEST, epoch: ReplicaEpoch(0) };
         let of_manifest = self.open.range(first..).take_while(|(id, _)| id.log == log);
         let unsynced = of_manifest.map(|(_, open)| open).filter(|it| it.stable() < it.length());
         unsynced.cloned().collect()
@@ -501,7 +502,7 @@ impl BackupPart {
         let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
             segment: id.segment,
             epoch: id.epoch,
-            is_directory: id.segment.0 >= CHAIN,
+            is_directory: id.segment.is_manifest(),
             length,
             may_be_short: of_earlier_boots.contains(&id),
         };

@@ -13,7 +13,7 @@
 
 use super::master::{LogMaster, PieceHeaders, Sender, mixed, probe};
 use super::{
-    CHAIN, CHAIN_REACTOR, Letter, LogPlacement, Plan, Replication, own_disk, replicator_settings,
+    CHAIN_REACTOR, Letter, LogPlacement, Plan, Replication, own_disk, replicator_settings,
 };
 use crate::context::Context;
 use crate::loading::AdoptedManifest;
@@ -131,7 +131,7 @@ impl ReplicatedManifest {
 
     /// Registers a segment: all its backups have begun a replica.
     pub(super) fn open(&mut self, segment: SegmentId, reactor: ReactorId) {
-        assert!(segment.0 < CHAIN, "the manifest registers segments of the log");
+        assert!(!segment.is_manifest(), "the manifest registers segments of the log");
         self.directory.open(segment);
         self.notify(reactor, ReplicatorEvent::Listed { segment }, false);
         self.notify(reactor, ReplicatorEvent::ListingSynced { segment }, true);
@@ -144,7 +144,7 @@ impl ReplicatedManifest {
         content: SegmentContent,
         reactor: ReactorId,
     ) {
-        assert!(segment.0 < CHAIN, "the manifest seals segments of the log");
+        assert!(!segment.is_manifest(), "the manifest seals segments of the log");
         // The segment may have left the log already.
         if self.directory.contains(segment) {
             self.directory.close(segment, content);
@@ -427,6 +427,6 @@ mod tests {
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
         let mut manifest = ReplicatedManifest::new(plan, ServerId(1));
         manifest.open(SegmentId(7), CHAIN_REACTOR);
-        manifest.open(SegmentId(CHAIN), CHAIN_REACTOR);
+        manifest.open(SegmentId::FIRST_OF_MANIFEST, CHAIN_REACTOR);
     }
 }

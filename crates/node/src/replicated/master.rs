@@ -444,7 +444,7 @@ impl LogMaster {
         context: &mut Context<'_>,
     ) {
         let replication = &self.replication;
-        let is_chain = answer.replica.segment.0 >= super::CHAIN;
+        let is_chain = answer.replica.segment.is_manifest();
         let event = ReplicatorEvent::Answered { backup, answer };
         if let AppendResult::Refused(AppendRefusal::Failed) = answer.result
             && !is_chain
@@ -513,7 +513,7 @@ impl LogMaster {
             return;
         }
         let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
-            replicas.into_iter().partition(|replica| replica.segment.0 >= super::CHAIN);
+            replicas.into_iter().partition(|replica| replica.segment.is_manifest());
         let mut asked: BTreeMap<ReactorId, Vec<ReplicaId>> = BTreeMap::new();
         for replica in data {
             let owner = replication.owners().get(&replica.segment).copied();

@@ -45,7 +45,7 @@ use planted::Bug;
 use protocols::recovery::RecoveryMasterEvent;
 use protocols::replication::timing::LEASE;
 use protocols::replication::{
-    BackupCandidate, DIRECTORY, Misplaced, Rack, ReplicatorEvent, ReplicatorSettings,
+    BackupCandidate, Misplaced, Rack, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -58,9 +58,6 @@ use wire::replica::{ReplicaId, ReplicaKind};
 
 pub(super) use backup::BackupPart;
 pub(super) use master::LogMaster;
-
-/// First number of manifest segments. Numbers of the log's own segments are lower.
-const CHAIN: u64 = DIRECTORY;
 
 /// State of the durability of this server's log, shared by all reactors.
 pub struct Replication {

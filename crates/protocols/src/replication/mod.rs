@@ -34,6 +34,6 @@ pub use backup::{AppendHeader, Backup, BackupEffect, BackupEvent, ScrubResult};
 pub use events::{Piece, Promise, ReplicatorEffect, ReplicatorEvent, ReplicatorSettings};
 pub use manifest_segments::ManifestSegments;
 pub use placement::{BackupCandidate, Misplaced, Rack};
-pub use quorum::{DIRECTORY, Quorum, fences, is_on_own_disk};
+pub use quorum::{Quorum, fences, is_on_own_disk};
 pub use replicator::{BackupCounts, Replicator};
 pub use text::appended;

@@ -7,8 +7,8 @@
 
 use types::SegmentId;
 
-/// Bit that is set in the ids of manifest segments and clear in those of data segments.
-pub const DIRECTORY: u64 = 1 << 63;
+/// Bit that is set in the ids of manifest segments.
+const MANIFEST: u64 = SegmentId::FIRST_OF_MANIFEST.0;
 
 /// Bit that is set if the id encodes the quorum. Earlier versions issued ids without this bit.
 const TELLS_QUORUM: u64 = 1 << 62;
@@ -63,7 +63,7 @@ impl Quorum {
     /// Returns the quorum encoded in a segment's id. `None`: every replica is needed, however
     /// many there are.
     pub fn of_segment(segment: SegmentId) -> Option<Quorum> {
-        let tells = segment.0 & (DIRECTORY | TELLS_QUORUM) == DIRECTORY | TELLS_QUORUM;
+        let tells = segment.0 & (MANIFEST | TELLS_QUORUM) == MANIFEST | TELLS_QUORUM;
         let count = |at: u32| (segment.0 >> (COUNT_BITS * at)) as usize & ((1 << COUNT_BITS) - 1);
         let is_own = segment.0 & OWN_DISK != 0;
         let quorum = Quorum { replicas: count(1) & REPLICAS_MAX, needed: count(0), is_own };
@@ -76,7 +76,7 @@ impl Quorum {
         assert!(place < PLACES_MAX, "{place} manifest segments have begun");
         let counts = (self.replicas << COUNT_BITS | self.needed) as u64;
         let own = if self.is_own { OWN_DISK } else { 0 };
-        let id = SegmentId(DIRECTORY | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts | own);
+        let id = SegmentId(MANIFEST | TELLS_QUORUM | place << (2 * COUNT_BITS) | counts | own);
         assert_eq!(Quorum::of_segment(id), Some(self), "the id of a segment tells its quorum");
         id
     }
@@ -86,7 +86,7 @@ impl Quorum {
     pub fn place(segment: SegmentId) -> u64 {
         match segment.0 & TELLS_QUORUM {
             0 => 0,
-            _ => (segment.0 & !(DIRECTORY | TELLS_QUORUM)) >> (2 * COUNT_BITS),
+            _ => (segment.0 & !(MANIFEST | TELLS_QUORUM)) >> (2 * COUNT_BITS),
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(fences(quorum.segment(7)), 2);
         let next = Quorum::of_log(2, 2).segment(8);
         assert!(next > quorum.segment(7), "later segments have higher numbers");
-        let earlier = SegmentId(DIRECTORY | 9);
+        let earlier = SegmentId(MANIFEST | 9);
         assert!(earlier < quorum.segment(1), "also than those of earlier versions");
         assert_eq!((Quorum::of_segment(earlier), fences(earlier)), (None, 1));
         assert_eq!(Quorum::of_segment(SegmentId(9)), None);
@@ -163,7 +163,7 @@ mod tests {
         );
         assert_eq!((Quorum::of_segment(own), fences(own)), (Some(Quorum::OWN_DISK), 1));
         assert!(is_on_own_disk(own) && !is_on_own_disk(next) && !is_on_own_disk(earlier));
-        let nonsense = SegmentId(DIRECTORY | TELLS_QUORUM | 1 << 8 | 2);
+        let nonsense = SegmentId(MANIFEST | TELLS_QUORUM | 1 << 8 | 2);
         assert_eq!(Quorum::of_segment(nonsense), None);
     }
 }

@@ -1,11 +1,8 @@
 //! A model of the manifest log: a list of entries, and the manifest segments that contain them.
 
-use protocols::replication::{DIRECTORY, Quorum};
+use protocols::replication::Quorum;
 use std::collections::BTreeMap;
 use types::SegmentId;
-
-/// The bit that separates the ids of manifest segments from those of data segments.
-pub(crate) const CHAIN: u64 = DIRECTORY;
 
 /// Bytes of every entry.
 const ENTRY_BYTES: u32 = 8;

@@ -1,6 +1,6 @@
 //! A writing master: two replicators, a segment manifest, and the code that connects them.
 
-use super::chain::{CHAIN, Chain, Entry};
+use super::chain::{Chain, Entry};
 use super::scripts::append;
 use super::server::Envelope;
 use protocols::Outbox;
@@ -321,7 +321,7 @@ impl Master {
                 if self.sin == Some(Sin::LeaseFromAnswer) {
                     answer.sent = now;
                 }
-                let is_chain = answer.replica.segment.0 >= CHAIN;
+                let is_chain = answer.replica.segment.is_manifest();
                 let kind = if is_chain { ReplicaKind::Directory } else { ReplicaKind::Data };
                 self.todo.push_back((kind, ReplicatorEvent::Answered { backup, answer }));
                 self.run(now);
@@ -332,7 +332,7 @@ impl Master {
             }
             PeerMessage::Needed { replicas } => {
                 let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
-                    replicas.into_iter().partition(|replica| replica.segment.0 >= CHAIN);
+                    replicas.into_iter().partition(|replica| replica.segment.is_manifest());
                 let asked = |replicas| ReplicatorEvent::Needed { backup, replicas };
                 self.todo.push_back((ReplicaKind::Directory, asked(chain)));
                 self.data(now, asked(data));

@@ -6,7 +6,7 @@
 //! When all other servers are dead the master replicates its log to its own disk. No recovery
 //! fences that disk while the master lives.
 
-use super::chain::{CHAIN, Directory};
+use super::chain::Directory;
 use super::master::{MASTER, Master, Sin};
 use super::server::{Envelope, Outside, Server, Work};
 use fastrand::Rng;
@@ -621,7 +621,7 @@ impl World {
         for (server, replica, stored) in living
             .flat_map(|it| it.disk.iter().map(move |(replica, stored)| (it.id, replica, stored)))
         {
-            let is_chain = replica.segment.0 >= CHAIN;
+            let is_chain = replica.segment.is_manifest();
             let keeper = if is_chain { &master.chain_keeper } else { &master.data };
             assert!(keeper.is_needed(server, *replica), "seed {seed}: {server} keeps {replica}");
             let end = master.lengths.get(&replica.segment);
