@@ -43,7 +43,7 @@ impl ServerStorage {
     ) -> anyhow::Result<ServerStorage> {
         let path = Path::new(&configuration.durability.data_dir);
         Ok(match mode {
-            Some(mode) if configuration.network.is_alone() => {
+            Some(mode) if configuration.network.is_standalone() => {
                 ServerStorage::Own(DataFolder::open(path, mode)?)
             }
             Some(mode) => ServerStorage::Others(BackupFolder::open(path)?, mode),

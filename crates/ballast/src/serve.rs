@@ -84,7 +84,7 @@ pub(crate) fn run(
         bus_port: ports[1],
         memory_bytes: configuration.memory.limit.0,
         reactors: config.reactors,
-        is_cluster: !configuration.network.is_alone(),
+        is_cluster: !configuration.network.is_standalone(),
         cuts: node::Cuts::default(),
     };
     let seed = HashSeed::new(number);
@@ -168,12 +168,12 @@ fn credentials(configuration: &ServerConfiguration) -> anyhow::Result<Credential
         "" => None,
         file => Some(Path::new(file)),
     };
-    if network.is_alone() && file.is_none() {
+    if network.is_standalone() && file.is_none() {
         return cluster_key::private_credentials();
     }
     let mut hosts: Vec<String> =
         network.bind.addresses.iter().map(|(address, _)| address.to_string()).collect();
-    if !network.is_alone() {
+    if !network.is_standalone() {
         hosts.push(cluster_key::host_of(&network.join).to_owned());
     }
     if !network.announce.is_empty() {
@@ -259,7 +259,7 @@ fn mode_of(configuration: &ServerConfiguration) -> anyhow::Result<Option<Mode>> 
     }
     Ok(match configuration.durability.mode {
         Durability::None => None,
-        Durability::Auto => configuration.network.is_alone().then_some(Mode::Interval),
+        Durability::Auto => configuration.network.is_standalone().then_some(Mode::Interval),
         Durability::Memory => Some(Mode::Memory),
         Durability::Interval => Some(Mode::Interval),
         Durability::Disk => Some(Mode::Disk),

@@ -254,7 +254,7 @@ fn check_replicas(count: &u16) -> Result<(), Wrong> {
 
 impl NetworkSettings {
     /// Returns whether the server is stand-alone.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_standalone(&self) -> bool {
         self.join.is_empty()
     }
 

@@ -48,7 +48,7 @@ fn field(seat: &Seat, name: &str) -> Option<String> {
     seat.field(&["INFO", "everything"], name)
 }
 
-fn is_on_own_disk(seat: &Seat) -> bool {
+fn is_last_server(seat: &Seat) -> bool {
     field(seat, "log_on_own_disk_only").as_deref() == Some("1")
 }
 
@@ -78,7 +78,7 @@ fn lose_one_and_the_other(durability: &str, keys: usize) {
     seats.servers[0].kill();
     read(&seats, keys, "two");
     write(&seats, keys, "one");
-    assert!(is_on_own_disk(&seats.servers[1]));
+    assert!(is_last_server(&seats.servers[1]));
     until("an operator is warned", || status(&seats).contains("is on its own disk only"));
     // Every replica that was lost with the first server has been copied to the second one's disk.
     seats.until_whole();
@@ -96,11 +96,11 @@ fn lose_one_and_the_other(durability: &str, keys: usize) {
     seats.servers[0].ready();
     write(&seats, keys, "new");
     seats.until_whole();
-    assert!(!is_on_own_disk(&seats.servers[1]) && !status(&seats).contains("own disk"));
+    assert!(!is_last_server(&seats.servers[1]) && !status(&seats).contains("own disk"));
     seats.servers[1].kill();
     std::fs::remove_dir_all(&seats.servers[1].disk).expect("nobody uses it");
     read(&seats, keys, "new");
-    assert!(is_on_own_disk(&seats.servers[0]));
+    assert!(is_last_server(&seats.servers[0]));
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn the_last_of_three_servers_gives_everything_to_those_that_come_back() {
     seats.servers[1].kill();
     read(&seats, KEYS, "two");
     write(&seats, KEYS, "one");
-    assert!(is_on_own_disk(&seats.servers[2]));
+    assert!(is_last_server(&seats.servers[2]));
     seats.servers[0].start();
     seats.servers[0].ready();
-    until("somebody else keeps the log", || !is_on_own_disk(&seats.servers[2]));
+    until("somebody else keeps the log", || !is_last_server(&seats.servers[2]));
     read(&seats, KEYS, "one");
     write(&seats, KEYS, "two again");
     seats.servers[1].start();
@@ -148,10 +148,10 @@ fn three_of_four_servers_are_killed_one_after_the_other_and_one_comes_back() {
         write(&seats, KEYS, value);
         read(&seats, KEYS, value);
     }
-    until("it is the last one", || is_on_own_disk(&seats.servers[3]));
+    until("it is the last one", || is_last_server(&seats.servers[3]));
     seats.servers[1].start();
     seats.servers[1].ready();
-    until("somebody else keeps the log", || !is_on_own_disk(&seats.servers[3]));
+    until("somebody else keeps the log", || !is_last_server(&seats.servers[3]));
     read(&seats, KEYS, "one");
     write(&seats, KEYS, "two again");
     read(&seats, KEYS, "two again");
@@ -171,7 +171,7 @@ fn an_operator_can_have_the_last_server_refuse_writes() {
     let wants = ["CONFIG", "SET", "min-replicas-to-write", "1"];
     assert!(seats.servers[1].ask(&wants).is_some());
     seats.servers[0].kill();
-    until("it is the last one", || is_on_own_disk(&seats.servers[1]));
+    until("it is the last one", || is_last_server(&seats.servers[1]));
     seats.until_served();
     let mut client = Client::connect(seats.servers[1].address);
     assert!(client.ask(&["SET", "key", "value"]).is_error("NOREPLICAS"));

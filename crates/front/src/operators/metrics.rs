@@ -183,7 +183,7 @@ static METRICS: &[Metric] = metrics! {
         number_of("log_backups_needed", |s| s.replication(|it| it.reach_min() as u64));
     gauge "ballast_log_on_own_disk_only"
         "1 if no other server is alive and the log is on this server's disk only, else 0.":
-        number_of("log_on_own_disk_only", |s| s.replication(|it| it.is_on_own_disk().into()));
+        number_of("log_on_own_disk_only", |s| s.replication(|it| it.is_last_server().into()));
     counter "ballast_disk_errors_total" "Failed disk operations.":
         number_of("replica_disk_errors", |s| s.replication(|it| it.disk_counts().errors()));
     counter "ballast_scrubbed_replicas_total" "Replicas read by scrubbing and found intact.":

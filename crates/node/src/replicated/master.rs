@@ -225,7 +225,7 @@ impl LogMaster {
         let (wanted, members) = (replication.plan().replicas, node.map().servers.len());
         let least = match live.min_replicas {
             // There is no other server.
-            MinReplicas::Auto if replication.is_on_own_disk() => 0,
+            MinReplicas::Auto if replication.is_last_server() => 0,
             least => least.count(wanted, members),
         };
         replication.reach_min.store(least, Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl LogMaster {
         master.map = map.version;
         let (me, dead) = (context.node.me(), context.node.dead());
         let is_last = own_disk::is_last(&map, me, &dead);
-        replication.set_on_own_disk(is_last);
+        replication.set_last_server(is_last);
         let (own, servers) = candidates(&map, me, is_last);
         let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
         master.dead = dead;

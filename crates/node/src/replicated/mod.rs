@@ -40,7 +40,7 @@ use super::node::{Node, ServerIdentity};
 use ::backup::Replicas;
 use backup::BackupSide;
 use chain::ReplicatedManifest;
-use own_disk::OwnDiskState;
+use own_disk::StandaloneState;
 use planted::Bug;
 use protocols::recovery::RecoveryMasterEvent;
 use protocols::replication::timing::LEASE;
@@ -86,10 +86,10 @@ pub struct Replication {
     reach: Box<[AtomicUsize]>,
     /// Minimum number of backups that must receive a write.
     reach_min: AtomicUsize,
-    /// Set if no other server lives: the log is on this server's own disk.
-    is_on_own_disk: AtomicBool,
-    /// State of the own disk as the only backup of a server without a cluster.
-    own_disk: OwnDiskState,
+    /// Set if no other server of the cluster lives: the log is on the own disk.
+    is_last_server: AtomicBool,
+    /// State of the own disk as the only backup of a standalone server.
+    standalone: StandaloneState,
     /// Number of replicas placed against the rack rules, by reactor.
     misplaced: Box<[MisplacedCounts]>,
 }
@@ -200,8 +200,8 @@ impl Replication {
             short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
             reach: (0..reactors).map(|_| AtomicUsize::new(reach)).collect(),
             reach_min: AtomicUsize::new(0),
-            is_on_own_disk: AtomicBool::new(false),
-            own_disk: OwnDiskState::default(),
+            is_last_server: AtomicBool::new(false),
+            standalone: StandaloneState::default(),
             misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
         }
     }
@@ -309,7 +309,7 @@ impl Replication {
         let noted = &self.reach[usize::from(reactor.0)];
         if noted.load(Ordering::Relaxed) != reach {
             noted.store(reach, Ordering::Relaxed);
-            self.note_own_disk();
+            self.note_refusal();
         }
     }
 
@@ -417,7 +417,7 @@ fn replicator_settings(
         kind,
         replicas: usize::from(plan.replicas),
         promise: plan.promise(),
-        is_alone: placement == LogPlacement::OwnDisk,
+        is_standalone: placement == LogPlacement::OwnDisk,
     }
 }
 

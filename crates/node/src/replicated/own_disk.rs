@@ -25,9 +25,9 @@ use wire::replica::ReplicaId;
 /// next turn. A backup takes as much of a copy in one turn (1 ms), while its clients wait.
 const BYTES_PER_TURN: usize = 256 << 10;
 
-/// State of the own disk as the only backup of a server without a cluster.
+/// State of a standalone server: its own disk is its only backup.
 #[derive(Default)]
-pub(super) struct OwnDiskState {
+pub(super) struct StandaloneState {
     /// Set while the disk takes no segment of the manifest.
     refuses_manifest: AtomicBool,
     /// Set while writes are refused because the disk takes no replica.
@@ -41,7 +41,7 @@ pub(super) struct OwnDiskState {
 /// Makes a replicator. That of a server without a cluster has its own disk as only backup.
 pub(super) fn replicator(settings: ReplicatorSettings) -> Replicator {
     let mut replicator = Replicator::new(settings);
-    if settings.is_alone {
+    if settings.is_standalone {
         let (server, own) = (settings.log, Rack(0));
         let servers = vec![BackupCandidate { server, rack: Rack(1), is_usable: true }];
         let event = ReplicatorEvent::Candidates { own, servers };
@@ -83,24 +83,25 @@ impl Replication {
     /// Returns whether writes are refused, because the own disk, as the only backup, takes none.
     #[inline]
     pub fn refuses_writes(&self) -> bool {
-        self.placement == LogPlacement::OwnDisk && self.own_disk.is_refusing.load(Ordering::Relaxed)
+        self.placement == LogPlacement::OwnDisk
+            && self.standalone.is_refusing.load(Ordering::Relaxed)
     }
 
     /// Records whether the own disk takes segments of the manifest.
     pub(super) fn note_manifest_reach(&self, reach: usize) {
-        let state = &self.own_disk.refuses_manifest;
+        let state = &self.standalone.refuses_manifest;
         if state.load(Ordering::Relaxed) != (reach == 0) {
             state.store(reach == 0, Ordering::Relaxed);
-            self.note_own_disk();
+            self.note_refusal();
         }
     }
 
     /// Recomputes whether the own disk takes writes, and logs each change.
-    pub(super) fn note_own_disk(&self) {
+    pub(super) fn note_refusal(&self) {
         if self.placement != LogPlacement::OwnDisk {
             return;
         }
-        let state = &self.own_disk;
+        let state = &self.standalone;
         let _changing = lock(&state.changing);
         let is_refusing = state.refuses_manifest.load(Ordering::Relaxed) || self.reach() == 0;
         match (state.is_refusing.swap(is_refusing, Ordering::Relaxed), is_refusing) {
@@ -115,7 +116,7 @@ impl Replication {
     /// Asks for a sync of the replicas on the own disk at the end of this turn.
     pub(super) fn hurry_sync(&self) {
         if self.plan.mode != Mode::Memory {
-            self.own_disk.wants_sync.store(true, Ordering::Relaxed);
+            self.standalone.wants_sync.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -129,15 +130,15 @@ pub(super) fn is_last(map: &ClusterMap, me: ServerId, dead: &BTreeSet<ServerId>)
 }
 
 impl Replication {
-    /// Returns whether this server's log is on its own disk because no other server lives.
-    pub fn is_on_own_disk(&self) -> bool {
-        self.is_on_own_disk.load(Ordering::Relaxed)
+    /// Returns whether no other server of the cluster lives, so that the log is on the own disk.
+    pub fn is_last_server(&self) -> bool {
+        self.is_last_server.load(Ordering::Relaxed)
     }
 
-    /// Records whether the log is on this server's own disk. Each reactor calls this when it sees
+    /// Records whether no other server of the cluster lives. Each reactor calls this when it sees
     /// a new map; only a change is logged.
-    pub(super) fn set_on_own_disk(&self, is_last: bool) {
-        let before = self.is_on_own_disk.swap(is_last, Ordering::Relaxed);
+    pub(super) fn set_last_server(&self, is_last: bool) {
+        let before = self.is_last_server.swap(is_last, Ordering::Relaxed);
         match (before, is_last) {
             (false, true) => tracing::warn!(
                 "no other server is alive, keeping the log on this disk only. Start another \
@@ -171,7 +172,7 @@ impl Engine {
     /// synced.
     fn sync_if_wanted(&mut self, now: Instant) {
         let replication = &self.log_master.replication;
-        let wanted = &replication.own_disk.wants_sync;
+        let wanted = &replication.standalone.wants_sync;
         let is_wanted = wanted.load(Ordering::Relaxed) && wanted.swap(false, Ordering::Relaxed);
         if is_wanted || self.node.store().log().is_low() {
             self.with_backup(now, BackupPart::sync_now);

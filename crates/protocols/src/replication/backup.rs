@@ -43,9 +43,9 @@ pub struct Backup {
     scrub: Scrub,
     /// The latest expiry clock of each log's master, from its appends or from pieces on the disk.
     clocks: BTreeMap<ServerId, MasterClock>,
-    /// Set if this is the backup of its own server alone, which has no cluster. It asks nobody
+    /// Set if this is the backup of a standalone server, for its own log. It asks nobody
     /// about replicas, since their master is the same process.
-    is_alone: bool,
+    is_standalone: bool,
     /// Times at which each replica is checked for news from its master; one entry per replica.
     checks: BTreeSet<(Instant, ReplicaId)>,
 }
@@ -136,7 +136,7 @@ impl Backup {
     /// Creates the backup of a server without a cluster: its only replicas are those of the
     /// server's own log.
     pub fn of_own_log() -> Backup {
-        Backup { is_alone: true, ..Backup::default() }
+        Backup { is_standalone: true, ..Backup::default() }
     }
 
     /// Processes one event and appends the resulting effects to `out`.
@@ -149,7 +149,7 @@ impl Backup {
                 return;
             }
             BackupEvent::Adopted { replica, length } => {
-                assert!(self.is_alone, "{replica} is adopted by a server that has a cluster");
+                assert!(self.is_standalone, "{replica} is adopted by a server that has a cluster");
                 let state = ReplicaState::Written { length, stable: length };
                 self.insert(now, replica, state, Instant::default());
                 return;
@@ -188,7 +188,7 @@ impl Backup {
             }
             BackupEvent::Recovered { log } => self.free_all(log, out),
             BackupEvent::Tick => {
-                if !self.is_alone {
+                if !self.is_standalone {
                     self.ask(now, out);
                 }
                 self.scrub(now, out);
@@ -203,7 +203,7 @@ impl Backup {
     /// Returns when [`BackupEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let can_measure = self.measuring == 0 && !self.unmeasured.is_empty();
-        let check = self.checks.first().filter(|_| !self.is_alone).map(|(at, _)| *at);
+        let check = self.checks.first().filter(|_| !self.is_standalone).map(|(at, _)| *at);
         let next = [check, self.scrub.next_deadline()].into_iter().flatten().min();
         if can_measure { Some(Instant::default()) } else { next }
     }

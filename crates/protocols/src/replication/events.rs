@@ -25,9 +25,9 @@ pub struct ReplicatorSettings {
     pub replicas: usize,
     /// The condition under which bytes are acknowledged.
     pub promise: Promise,
-    /// Set if the server has no cluster: its own disk is its only backup, and no other server
+    /// Set if the server is standalone: it has no cluster, its own disk is its only backup, and no other server
     /// ever takes over its ranges. The manifest log then has neither lease nor heartbeats.
-    pub is_alone: bool,
+    pub is_standalone: bool,
 }
 
 /// An event at a replicator.

@@ -67,20 +67,20 @@ pub(super) struct Placement {
     /// Backups that do not answer.
     silent: BTreeSet<ServerId>,
     misplaced: Misplaced,
-    /// Set if the master has no cluster, so that its own disk is the only candidate.
-    is_alone: bool,
+    /// Set if the master is standalone: its own disk is the only candidate.
+    is_standalone: bool,
 }
 
 impl Placement {
-    /// Makes the choice for a master. One that is alone (without a cluster) asks its own disk
+    /// Makes the choice for a master. A standalone one asks its own disk
     /// again soon after a refusal, since it has no other.
-    pub(super) fn new(is_alone: bool) -> Placement {
-        Placement { is_alone, ..Placement::default() }
+    pub(super) fn new(is_standalone: bool) -> Placement {
+        Placement { is_standalone, ..Placement::default() }
     }
 
     /// Returns the first and the longest pause after a refusal.
     fn pauses(&self) -> (Duration, Duration) {
-        match self.is_alone {
+        match self.is_standalone {
             true => (OWN_DISK_PAUSE, OWN_DISK_PAUSE),
             false => (REFUSED_PAUSE, SHORT_MAX),
         }
@@ -88,7 +88,7 @@ impl Placement {
 
     /// Records that a backup has begun a replica.
     pub(super) fn record_success(&mut self, server: ServerId) {
-        if self.is_alone && !self.refused.is_empty() {
+        if self.is_standalone && !self.refused.is_empty() {
             self.refused.remove(&server);
         }
     }

@@ -96,7 +96,7 @@ impl Replicator {
             may_copy: false,
             rests_since: None,
             is_replaying: false,
-            placement: Placement::new(settings.is_alone),
+            placement: Placement::new(settings.is_standalone),
             replica_counts: ReplicaCounts::default(),
             releases: Releases::default(),
             suspicions: Suspicions::default(),
@@ -256,7 +256,7 @@ impl Replicator {
 
     /// Returns whether operations of this server depend on answers to this replicator.
     fn has_lease(&self) -> bool {
-        self.is_manifest_log() && !self.settings.is_alone
+        self.is_manifest_log() && !self.settings.is_standalone
     }
 
     fn poll_policy(&self) -> PollPolicy {
@@ -483,7 +483,7 @@ impl Replicator {
             self.rests_since = None;
         }
         // A server without a cluster has no backup with which to replace its own disk.
-        if !self.settings.is_alone {
+        if !self.settings.is_standalone {
             self.replace_silent_backups(now, out);
         }
         self.place_originals(out);
@@ -492,7 +492,7 @@ impl Replicator {
         for id in active {
             self.reconcile_segment(now, id, out);
         }
-        if !self.settings.is_alone {
+        if !self.settings.is_standalone {
             self.late_check_at = self.next_late(now);
             for backup in self.silence.probes(now) {
                 out.push(ReplicatorEffect::Probe { backup });
@@ -519,7 +519,7 @@ impl Replicator {
         let active = self.active.iter().map(|id| &self.segments[id]);
         let is_placed =
             |it: &&ReplicatedSegment| it.stage == SegmentStage::Open && !it.replicas.is_empty();
-        let uncounted = Some(self.settings.log).filter(|_| !self.settings.is_alone);
+        let uncounted = Some(self.settings.log).filter(|_| !self.settings.is_standalone);
         let placed = active.filter(is_placed).map(|it| it.placed(uncounted).count());
         placed.min().unwrap_or_else(|| self.answering_backups())
     }
@@ -772,8 +772,8 @@ mod tests {
 
     fn handle(events: impl IntoIterator<Item = ReplicatorEvent>) {
         let (kind, promise) = (ReplicaKind::Data, Promise::Taken);
-        let (log, is_alone) = (ServerId(1), false);
-        let settings = ReplicatorSettings { log, kind, replicas: 2, promise, is_alone };
+        let (log, is_standalone) = (ServerId(1), false);
+        let settings = ReplicatorSettings { log, kind, replicas: 2, promise, is_standalone };
         let mut replicator = Replicator::new(settings);
         for event in events {
             replicator.handle(Instant(0), event, &mut Outbox::new());

@@ -71,8 +71,8 @@ pub(crate) struct Master {
 
 impl Master {
     pub(crate) fn new(replicas: usize, promise: Promise, sin: Option<Sin>) -> Master {
-        let (log, kind, is_alone) = (MASTER, ReplicaKind::Data, false);
-        let settings = ReplicatorSettings { log, kind, replicas, promise, is_alone };
+        let (log, kind, is_standalone) = (MASTER, ReplicaKind::Data, false);
+        let settings = ReplicatorSettings { log, kind, replicas, promise, is_standalone };
         Master {
             data: Replicator::new(settings),
             chain_keeper: Replicator::new(ReplicatorSettings {

@@ -69,7 +69,7 @@ fn settings(replicas: usize) -> ReplicatorSettings {
         kind: ReplicaKind::Data,
         replicas,
         promise: Promise::Taken,
-        is_alone: false,
+        is_standalone: false,
     }
 }
 
@@ -96,12 +96,12 @@ impl World {
         let count: u32 = words[0].parse().expect("a number of backups");
         let is_stable = options.get("promise") == Some(&"stable");
         let is_chain = options.get("kind") == Some(&"chain");
-        let is_alone = options.get("alone") == Some(&"yes");
+        let is_standalone = options.get("alone") == Some(&"yes");
         self.shows_beats = is_chain;
         self.master = Replicator::new(ReplicatorSettings {
             promise: if is_stable { Promise::Stable } else { Promise::Taken },
             kind: if is_chain { ReplicaKind::Directory } else { ReplicaKind::Data },
-            is_alone,
+            is_standalone,
             ..settings(options.get("replicas").map_or(2, |it| it.parse().expect("replicas")))
         });
         let racks = options.get("racks").copied().unwrap_or("");
@@ -111,7 +111,7 @@ impl World {
         for number in 2..count + 2 {
             self.start(ServerId(number), !is_stable);
         }
-        if is_alone {
+        if is_standalone {
             self.start(MASTER, !is_stable);
             self.at(MASTER, |server, _| {
                 server.backup = Backup::of_own_log();

@@ -26,7 +26,7 @@ impl Replicator {
 
     /// Adds a segment that an earlier process has written, with its complete replica here.
     pub(super) fn adopt(&mut self, id: SegmentId, epoch: ReplicaEpoch, length: u32) {
-        assert!(self.settings.is_alone, "{id} is adopted by a server that has a cluster");
+        assert!(self.settings.is_standalone, "{id} is adopted by a server that has a cluster");
         let own = self.settings.log;
         let quorum = self.is_manifest_log().then_some(Quorum::OWN_DISK);
         self.open(id, ReplicatedSegment::adopted(own, epoch, length, quorum));
@@ -45,7 +45,7 @@ impl Replicator {
     /// disk of a server without a cluster does while it has not refused its last replica.
     pub(super) fn answering_backups(&self) -> usize {
         let own = self.settings.log;
-        match self.settings.is_alone {
+        match self.settings.is_standalone {
             true => usize::from(self.placement.contains(own) && !self.placement.has_refused(own)),
             false => self.placement.answering(own).min(self.settings.replicas),
         }
