@@ -105,7 +105,9 @@ impl ClockReader {
 
     fn take_line(&mut self, clock: &ServerClock) {
         let machine = clock.machine();
+        let before = self.number;
         self.number = clock.number.load(Ordering::Acquire);
+        assert!(before <= self.number, "a line is never replaced by an older one");
         assert_eq!(self.number == 0, machine.is_none(), "a clock that runs has a line");
         if let Some(clock) = machine.as_ref() {
             self.line = clock.line();
@@ -136,5 +138,17 @@ impl Node {
     pub(crate) fn resume_clock(&self, now: Instant, at: UnixMillis) {
         self.clock.change(now, at, |clock| clock.raise(now, at));
         self.store().raise_clock(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a clock that runs has a line")]
+    fn the_line_changes_with_the_clock() {
+        let clock = ServerClock { machine: Mutex::default(), number: AtomicU64::new(1) };
+        ClockReader::default().take_line(&clock);
     }
 }

@@ -54,6 +54,7 @@ impl ExpiryScan {
         };
         match next {
             Some(cursor) => {
+                assert!(cursor.0 >= walk.cursor, "the scan does not go back within a table");
                 walk.cursor = cursor.0;
                 walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
             }

@@ -111,7 +111,10 @@ impl Flushes {
             refuse_what_arrives(context.node, step.table);
         }
         match context.worker.flush_step(step.table, step.cursor, FLUSH_BUCKETS) {
-            Some(cursor) => step.cursor = cursor,
+            Some(cursor) => {
+                assert!(cursor >= step.cursor, "a flush does not go back");
+                step.cursor = cursor;
+            }
             None => {
                 step.cursor = KeyHash(0);
                 let next = (step.table.0 + 1..TABLES_MAX as u8).map(TableId);
@@ -143,10 +146,15 @@ impl Flushes {
     /// Ends a flush: the tables are empty, and operations resume under the new tenures.
     fn end(&mut self, context: &mut Context<'_>) {
         let step = self.queue.front_mut().and_then(|flush| flush.step.take());
-        let Some(FlushStep { map, .. }) = step else { return };
+        let Some(FlushStep { map, tables, .. }) = step else { return };
         let me = context.node.me();
         context.node.change_tablets(|tablets| {
             let over = |tablet: Tablet| {
+                assert_eq!(
+                    tables.union(tablet.flushing),
+                    tables,
+                    "one flush runs at a time, and it has emptied these tables"
+                );
                 let (new, _) = renewed(&tablet, &map, me);
                 let is_flushed = |table: usize| tablet.flushing.contains(TableId(table as u8));
                 let tenures = std::array::from_fn(|table| {
@@ -160,7 +168,8 @@ impl Flushes {
     }
 
     fn answer(&mut self, out: &mut EngineOutput) {
-        let Some(TableFlush { request, .. }) = self.queue.pop_front() else { return };
+        let Some(TableFlush { request, step, .. }) = self.queue.pop_front() else { return };
+        assert!(step.is_none(), "a flush in progress is not answered");
         let answer = |request| Wake::Answer(request, Answer::Flushed { map: 0 });
         out.wakes.extend(request.map(answer));
     }

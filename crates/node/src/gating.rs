@@ -73,14 +73,14 @@ impl Engine {
         let was_holding = std::mem::replace(&mut self.gating.holds, holds);
         let Acknowledgments { holders, .. } = &self.log_master.replication.acknowledgments;
         if holds != was_holding {
-            match holds {
-                true => holders.fetch_add(1, Ordering::SeqCst),
-                false => {
-                    let before = holders.fetch_sub(1, Ordering::SeqCst);
-                    assert!(before > 0, "a reactor with pending replies was counted");
-                    before
-                }
-            };
+            let reactors = usize::from(self.node.settings().reactors);
+            if holds {
+                let before = holders.fetch_add(1, Ordering::SeqCst);
+                assert!(before < reactors, "each reactor with pending replies is counted once");
+            } else {
+                let before = holders.fetch_sub(1, Ordering::SeqCst);
+                assert!(before > 0, "a reactor with pending replies was counted");
+            }
         }
     }
 }

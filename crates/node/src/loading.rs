@@ -286,7 +286,7 @@ impl RecoveredLog {
             let mut bodies: Vec<Vec<u8>> = Vec::new();
             let read = self.replicas.read(header.id, |body| bodies.push(body.to_vec()));
             let end = read.map_err(|error| damaged(error.to_string()))?;
-            self.check(header, &end)?;
+            check_end(header, &end, self.replicas.boot())?;
             if bodies.is_empty() {
                 // This manifest segment was begun and never relied on.
                 continue;
@@ -320,10 +320,6 @@ impl RecoveredLog {
         }
         unsynced.into_iter().for_each(|(segment, _)| directory.drop(segment));
         Ok(directory)
-    }
-
-    fn check(&self, header: &ReplicaHeader, end: &ReadEnd) -> Result<(), KeptError> {
-        check_end(header, end, self.replicas.boot())
     }
 }
 
@@ -403,6 +399,10 @@ impl Loading {
         headers: BTreeMap<SegmentId, Vec<ReplicaHeader>>,
         mode: Mode,
     ) -> Loading {
+        assert!(
+            to_read.iter().all(|(segment, _)| headers.contains_key(segment)),
+            "a log is loaded whose segments all have replicas"
+        );
         let contents = to_read.iter().filter_map(|(_, content)| *content);
         Loading {
             mode,
@@ -566,11 +566,13 @@ impl Loading {
         let entered = worker.recover(segment, from, QUANTUM_ENTRIES);
         match entered.map_err(|error| KeptError::damaged(segment, error.to_string()))? {
             Some(next) => {
+                assert!(next >= from, "{segment} is inserted from front to back");
                 self.bytes.fetch_add(u64::from(next - from), Ordering::Relaxed);
                 self.state().to_enter.push_front((segment, next));
             }
             None => {
-                self.entered.fetch_add(1, Ordering::Relaxed);
+                let before = self.entered.fetch_add(1, Ordering::Relaxed);
+                assert!(before < self.segments, "{segment} is inserted once");
             }
         }
         Ok(())
@@ -581,6 +583,7 @@ impl Loading {
         let next = context.worker.finish_recovery(cursor, QUANTUM_BUCKETS);
         let next = next.map_err(|_| self.too_small(context.node.store()))?;
         let mut state = self.state();
+        assert_eq!(state.busy, 1, "nothing else is loaded during the sweep");
         state.sweep = next;
         if next.is_none() {
             context.node.store().raise_version(state.stamp.version);
@@ -724,6 +727,12 @@ mod tests {
     /// Damages the first piece of a replica, which stays before a whole one.
     fn damage(disk: &MemoryDisk, number: u32) {
         disk.damage(FileNumber(number), wire::replica::PIECES_FROM as usize + 44, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a piece of loading ends once")]
+    fn a_piece_that_was_not_taken_does_not_end() {
+        Loading::none().end_piece();
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) fn carve(
         carved.extend(change(Tablet { range: inside, ..tablet }));
     }
     carved.sort_by_key(|tablet| tablet.range);
+    let are_apart = |pair: &[Tablet]| pair[0].range.last() < pair[1].range.first();
+    assert!(carved.windows(2).all(are_apart), "tablets of a server share no hash");
     carved
 }
 
@@ -222,6 +224,13 @@ mod tests {
                 format!("{} {state} {} {}", t.range, t.epoch, t.tenures[0])
             })
             .collect()
+    }
+
+    #[test]
+    #[should_panic(expected = "tablets of a server share no hash")]
+    fn no_hash_is_in_two_tablets() {
+        let tablets = [info(0, 9, 1, 3), info(9, 19, 1, 3)].map(|info| serving(&info));
+        with_state(tablets, slots(0, 4), &TabletState::Frozen);
     }
 
     #[test]

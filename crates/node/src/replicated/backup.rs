@@ -73,6 +73,13 @@ impl BackupSide {
         self.open.get(&writer.id()).is_some_and(|open| Arc::ptr_eq(open, writer))
     }
 
+    /// Adds a replica that takes pieces from now on.
+    fn begun(&mut self, writer: Arc<ReplicaWriter>) {
+        let replica = writer.id();
+        let before = self.open.insert(replica, writer);
+        assert!(before.is_none(), "{replica} is begun while it takes pieces");
+    }
+
     /// Returns the replicas of this manifest log that have unsynced bytes.
     fn unsynced_manifest(&self, log: ServerId) -> Vec<Arc<ReplicaWriter>> {
         let first =
@@ -320,7 +327,7 @@ impl BackupPart {
                 return Some(not_begun.event(header.id));
             }
         }
-        self.replication.backup().open.insert(header.id, replica.clone());
+        self.replication.backup().begun(replica.clone());
         Some(self.taken(replica, context))
     }
 
@@ -442,7 +449,7 @@ impl BackupPart {
     pub(crate) fn on_done(&mut self, done: BackupDone, context: &mut Context<'_>) {
         let events = match done.0 {
             Done::Begun(_, Ok(open)) => {
-                self.replication.backup().open.insert(open.id(), open.clone());
+                self.replication.backup().begun(open.clone());
                 vec![self.taken(open, context)]
             }
             Done::Begun(replica, Err(not_begun)) => {
@@ -468,7 +475,8 @@ impl BackupPart {
                 vec![BackupEvent::Scrubbed { replica, found }]
             }
             Done::DirectoryRead(read, bodies) => {
-                self.directory_read(read, bodies, context.out);
+                self.directory = Some((read.id(), bodies));
+                self.report_directory(read, context.out);
                 Vec::new()
             }
             Done::Prepared | Done::GivenUp => Vec::new(),
@@ -510,18 +518,17 @@ impl BackupPart {
         let clock = backup.machine.clock(log);
         let kept: Vec<ReplicaInfo> = backup.machine.kept(log).map(info).collect();
         drop(backup);
-        let mut messages = kept.chunks(REPLICAS_PER_MESSAGE).peekable();
-        if messages.peek().is_none() {
-            let (first, replicas) = (0, Vec::new());
-            let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
-            return out.control.push(nothing);
-        }
-        let mut first = 0;
-        while let Some(replicas) = messages.next() {
-            let (replicas, more) = (replicas.to_vec(), messages.peek().is_some());
-            let count = replicas.len() as u32;
+        let mut reported = 0;
+        loop {
+            let rest = &kept[reported..];
+            let replicas = rest[..rest.len().min(REPLICAS_PER_MESSAGE)].to_vec();
+            let first = reported as u32;
+            reported += replicas.len();
+            let more = reported < kept.len();
             out.control.push(ToCoordinator::Fenced { log, first, replicas, clock, more });
-            first += count;
+            if !more {
+                return;
+            }
         }
     }
 
@@ -542,21 +549,13 @@ impl BackupPart {
         }
     }
 
-    fn directory_read(
-        &mut self,
-        read: DirectoryRead,
-        bodies: Vec<Vec<u8>>,
-        out: &mut EngineOutput,
-    ) {
-        self.directory = Some((read.id(), bodies));
-        self.report_directory(read, out);
-    }
-
     /// Sends as much of the manifest as fits into a message. The coordinator asks for the rest.
     fn report_directory(&mut self, read: DirectoryRead, out: &mut EngineOutput) {
         let Some((_, all)) = self.directory.take() else { return };
         let DirectoryRead { log, replica, first } = read;
         let (bodies, next) = directory_part(&all, first);
+        let bytes: usize = bodies.iter().map(Vec::len).sum();
+        assert!(bytes <= DIRECTORY_BYTES_PER_MESSAGE, "a part of a manifest fits into a message");
         if next.is_some() {
             self.directory = Some((read.id(), all));
         }
@@ -596,6 +595,28 @@ fn ask_about(log: ServerId, replicas: Vec<ReplicaId>, context: &mut Context<'_>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::backup::MemoryDisk;
+    use types::ClusterId;
+    use wire::replica::{BootId, ReplicaKind};
+
+    #[test]
+    #[should_panic(expected = "is begun while it takes pieces")]
+    fn a_replica_is_begun_once() {
+        let opened = Replicas::open(Arc::new(MemoryDisk::new()), BootId::default());
+        let disk = opened.expect("an empty disk").replicas;
+        let header = ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
+            cluster: ClusterId(1),
+            id: ReplicaId { log: ServerId(1), segment: SegmentId(7), epoch: ReplicaEpoch(0) },
+            kind: ReplicaKind::Data,
+            segment_bytes: 1 << 16,
+            boot: disk.boot(),
+        };
+        let writer = disk.create(header).expect("a disk with room");
+        let mut backup = BackupSide::new(&disk, None);
+        backup.begun(writer.clone());
+        backup.begun(writer);
+    }
 
     #[test]
     fn a_directory_comes_in_parts_however_long_its_pieces_are() {

@@ -64,6 +64,7 @@ impl LogMaster {
     ) {
         let replication = self.replication.clone();
         let ReplicaId { segment, epoch, .. } = replica;
+        assert!(!segment.is_manifest(), "{segment} of the manifest is not loaded as data");
         let before = replication.owners().insert(segment, context.reactor);
         assert!(before.is_none(), "{segment} is adopted twice");
         assert!(replication.loading().is_on(), "{segment} is adopted after loading");
@@ -115,6 +116,8 @@ impl Replication {
 
     /// Asks for a sync of the replicas on the own disk at the end of this turn.
     pub(super) fn hurry_sync(&self) {
+        let is_standalone = self.placement == LogPlacement::OwnDisk;
+        assert!(is_standalone, "only a standalone server waits for its own sync");
         if self.plan.mode != Mode::Memory {
             self.standalone.wants_sync.store(true, Ordering::Relaxed);
         }
@@ -138,6 +141,7 @@ impl Replication {
     /// Records whether no other server of the cluster lives. Each reactor calls this when it sees
     /// a new map; only a change is logged.
     pub(super) fn set_last_server(&self, is_last: bool) {
+        assert!(self.is_with_others(), "only a server of a cluster is its last one");
         let before = self.is_last_server.swap(is_last, Ordering::Relaxed);
         match (before, is_last) {
             (false, true) => tracing::warn!(
@@ -238,6 +242,12 @@ mod tests {
         assert!(is_last(&[(2, true), (3, false)], &[2]));
         assert!(is_last(&[(3, false)], &[1, 2]), "dead servers do not count");
         assert!(!is_last(&[(2, true), (4, false)], &[2, 3]), "it is not one of them itself");
+    }
+
+    #[test]
+    #[should_panic(expected = "only a server of a cluster is its last one")]
+    fn a_server_without_a_cluster_is_not_the_last_one() {
+        Replication::nowhere(ServerId(1), 1).set_last_server(true);
     }
 
     #[test]
