@@ -189,6 +189,7 @@ impl ReplicatedManifest {
         if is_none || !self.manifest.has_room(body.len(), self.segment_bytes) {
             return Vec::new();
         }
+        assert!(!self.unwritten.is_empty(), "each change of the manifest has a notification");
         self.directory.written(body.len());
         let lengths = self.manifest.append(body.len() as u32);
         self.note_written();
@@ -214,6 +215,7 @@ impl ReplicatedManifest {
         let given_up = self.manifest.begin(segment, length);
         let before = self.bytes.insert(segment, body);
         assert!(before.is_none(), "{segment} of the manifest is begun once");
+        assert_eq!(self.manifest.newest(), Some(segment), "the segment begun last is the newest");
         self.forget(&given_up);
         for notice in std::mem::take(&mut self.unwritten) {
             let must_be_stable = notice.must_be_stable;
@@ -323,13 +325,7 @@ impl ReplicatedManifest {
     }
 
     fn send_piece(&mut self, backup: ServerId, piece: &Piece, context: &mut Context<'_>) {
-        let store = context.node.store();
-        let sender = Sender {
-            cluster: context.node.cluster(),
-            kind: ReplicaKind::Directory,
-            segment_bytes: store.log().segment_bytes() as u32,
-            stamp: store.stamp(),
-        };
+        let sender = Sender::new(ReplicaKind::Directory, context.node);
         let ReplicatedManifest { bytes, pieces, .. } = self;
         let segment = bytes.get(&piece.replica.segment);
         let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));

@@ -23,8 +23,10 @@ use wire::replica::{
     PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaIdentity, ReplicaKind, Stamp,
 };
 
-/// The replicator of one reactor, with the pieces that it sends.
-pub(super) struct Master {
+/// The log of this server on one reactor: the replicator of the segments that it writes, with the
+/// pieces that it sends, and the manifest on the first reactor.
+pub(crate) struct LogMaster {
+    pub(crate) replication: Arc<Replication>,
     replicator: Replicator,
     pieces: PieceHeaders,
     /// Version of the last map that the replicator was given.
@@ -59,6 +61,14 @@ pub(super) struct Sender {
     pub(super) segment_bytes: u32,
     /// Upper bounds of the versions and expiry clocks in the bytes sent so far.
     pub(super) stamp: Stamp,
+}
+
+impl Sender {
+    pub(super) fn new(kind: ReplicaKind, node: &Node) -> Sender {
+        let (cluster, store) = (node.cluster(), node.store());
+        let segment_bytes = store.log().segment_bytes() as u32;
+        Sender { cluster, kind, segment_bytes, stamp: store.stamp() }
+    }
 }
 
 impl PieceHeaders {
@@ -110,6 +120,8 @@ impl PieceHeaders {
         sender: &Sender,
     ) -> Sending {
         assert_eq!(payload.len() as u32, piece.to - piece.from, "{piece} has its bytes");
+        let is_of_manifest = sender.kind == ReplicaKind::Directory;
+        assert_eq!(is_of_manifest, piece.replica.segment.is_manifest(), "{piece} has its kind");
         let append = Append {
             replica: piece.replica,
             kind: sender.kind,
@@ -129,17 +141,12 @@ impl PieceHeaders {
     }
 }
 
-/// The log of this server on one reactor: the segments that it writes, and the manifest on the
-/// first one.
-pub(crate) struct LogMaster {
-    pub(crate) replication: Arc<Replication>,
-    pub(super) master: Master,
-}
-
-impl Master {
-    fn new(replication: &Replication, log: ServerId) -> Master {
+impl LogMaster {
+    /// Makes the part of one reactor.
+    pub(crate) fn new(replication: Arc<Replication>, log: ServerId) -> LogMaster {
         let settings = replication.settings(log, ReplicaKind::Data);
-        Master {
+        LogMaster {
+            replication,
             replicator: own_disk::replicator(settings),
             pieces: PieceHeaders::default(),
             map: 0,
@@ -150,31 +157,14 @@ impl Master {
         }
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.replicator.next_deadline()
-    }
-
     /// Returns the number of backups that receive the next write.
     pub(crate) fn reach(&self) -> usize {
         self.replicator.reach()
     }
-}
-
-impl LogMaster {
-    /// Makes the part of one reactor.
-    pub(crate) fn new(replication: Arc<Replication>, log: ServerId) -> LogMaster {
-        let master = Master::new(&replication, log);
-        LogMaster { replication, master }
-    }
-
-    /// Returns the number of backups that receive the next write.
-    pub(crate) fn reach(&self) -> usize {
-        self.master.reach()
-    }
 
     /// Returns how many other servers hold all bytes that the replicator knows of.
     pub(crate) fn holders(&self) -> BackupCounts {
-        self.master.replicator.backup_counts()
+        self.replicator.backup_counts()
     }
 
     /// Reports all changes since the last call to the replicators, and applies their effects.
@@ -189,7 +179,7 @@ impl LogMaster {
         }
         self.read_letters(context);
         self.hand_out_pieces(context);
-        if std::mem::take(&mut self.master.has_ended) {
+        if std::mem::take(&mut self.has_ended) {
             self.hand_out_pieces(context);
         }
         let is_called = || replication.chain_waits.swap(false, Ordering::AcqRel);
@@ -200,20 +190,18 @@ impl LogMaster {
 
     /// Returns whether [`LogMaster::replicate`] has work besides the bytes appended in this turn.
     pub(crate) fn has_work(&self, reactor: ReactorId, node: &Node) -> bool {
-        self.master.has_ended
-            || self.replication.is_called(reactor)
-            || node.store().log().has_changes()
+        self.has_ended || self.replication.is_called(reactor) || node.store().log().has_changes()
     }
 
     /// Returns whether a write would get fewer backups than required.
     #[inline]
     pub(crate) fn lacks_replicas(&self) -> bool {
-        self.master.reach() < self.master.reach_min
+        self.reach() < self.reach_min
     }
 
     /// Returns whether everything that this reactor has written is synced to the own disk.
     pub(crate) fn is_synced_here(&self) -> bool {
-        self.replication.placement() == LogPlacement::OwnDisk && self.master.replicator.is_synced()
+        self.replication.placement() == LogPlacement::OwnDisk && self.replicator.is_synced()
     }
 
     /// Recomputes the required number of backups, after a change of settings or members.
@@ -228,34 +216,36 @@ impl LogMaster {
             MinReplicas::Auto if replication.is_last_server() => 0,
             least => least.count(wanted, members),
         };
+        assert!(least <= usize::from(wanted), "a write never needs more backups than replicas");
         replication.reach_min.store(least, Ordering::Relaxed);
-        self.master.reach_min = least;
+        self.reach_min = least;
     }
 
     /// Reports changes of the living and dead servers to the replicators.
     fn follow_map(&mut self, context: &mut Context<'_>) {
-        let LogMaster { replication, master } = self;
-        if !replication.is_with_others() {
+        if !self.replication.is_with_others() {
             return;
         }
         let map = context.node.map();
-        if map.version == master.map {
+        if map.version == self.map {
             return;
         }
-        master.map = map.version;
+        self.map = map.version;
         let (me, dead) = (context.node.me(), context.node.dead());
+        assert!(self.dead.is_subset(&dead), "a server that died lives again");
         let is_last = own_disk::is_last(&map, me, &dead);
-        replication.set_last_server(is_last);
+        self.replication.set_last_server(is_last);
         let (own, servers) = candidates(&map, me, is_last);
-        let died: Vec<ServerId> = dead.difference(&master.dead).copied().collect();
-        master.dead = dead;
+        assert!(
+            servers.iter().all(|it| (it.server == me) == is_last),
+            "the own disk is a backup only of the last server"
+        );
+        let died: Vec<ServerId> = dead.difference(&self.dead).copied().collect();
+        self.dead = dead;
         self.update_reach_min(context.live, context.node);
         let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });
         for event in std::iter::once(ReplicatorEvent::Candidates { own, servers }).chain(died) {
-            self.drive_master(event.clone(), context);
-            if context.reactor == CHAIN_REACTOR {
-                self.drive_chain(Some(event), context);
-            }
+            self.drive_all(&event, context);
         }
     }
 
@@ -292,6 +282,8 @@ impl LogMaster {
     /// Removes a segment without live entries from the log. Its memory is free at once. Its
     /// replicas are released when the manifest no longer names the segment.
     fn end_segment(&mut self, segment: SegmentId, context: &mut Context<'_>) {
+        let owner = self.replication.owners().get(&segment).copied();
+        assert_eq!(owner, Some(context.reactor), "{segment} is ended by the reactor that wrote it");
         self.drive_master(ReplicatorEvent::Leaving { segment }, context);
         context.node.store().log().release(segment);
         let replication = &self.replication;
@@ -305,10 +297,10 @@ impl LogMaster {
 
     /// Reports the bytes appended to this reactor's segments to the replicator.
     fn hand_out_pieces(&mut self, context: &mut Context<'_>) {
-        let LogMaster { replication, master } = self;
+        let replication = &self.replication;
         let (now, reactor) = (context.now, context.reactor);
-        let mut events = std::mem::take(&mut master.handed_out);
-        let (replicator, me) = (&master.replicator, context.node.me());
+        let mut events = std::mem::take(&mut self.handed_out);
+        let (replicator, me) = (&self.replicator, context.node.me());
         let keeps_back = context.node.fleet.keeps_recovered_back.load(Ordering::Relaxed);
         context.worker.keep_recovered_back(keeps_back);
         if replicator.is_replaying() != keeps_back {
@@ -322,7 +314,8 @@ impl LogMaster {
                 return true;
             }
             if is_new {
-                replication.owners().insert(segment, reactor);
+                let before = replication.owners().insert(segment, reactor);
+                assert_eq!(before, None, "{segment} is opened once, by one reactor");
                 let random = mixed(segment.0 ^ u64::from(me.0) << 40 ^ now.0);
                 events.push(ReplicatorEvent::Opened { segment, length, random });
             } else if !unsaved.bytes.is_empty() {
@@ -337,19 +330,23 @@ impl LogMaster {
             self.drive_master(event, context);
         }
         assert!(events.is_empty(), "the replicator has seen all bytes of the turn");
-        self.master.handed_out = events;
+        self.handed_out = events;
     }
 
     /// Passes an event to this reactor's replicator, and applies its effects.
     pub(super) fn drive_master(&mut self, event: ReplicatorEvent, context: &mut Context<'_>) {
-        let LogMaster { replication, master } = self;
+        let replication = &self.replication;
         if let ReplicatorEvent::Dropped { segment } = event {
-            master.pieces.forget(segment);
-            replication.owners().remove(&segment);
+            self.pieces.forget(segment);
+            let owner = replication.owners().remove(&segment);
+            assert!(
+                owner.is_none_or(|owner| owner == context.reactor),
+                "{segment} is forgotten by the reactor that wrote it"
+            );
         }
         let mut effects = Outbox::new();
-        master.replicator.handle(context.now, event, &mut effects);
-        replication.note_reach(context.reactor, master.reach());
+        self.replicator.handle(context.now, event, &mut effects);
+        replication.note_reach(context.reactor, self.replicator.reach());
         let mut has_acknowledged = false;
         for effect in effects.drain() {
             has_acknowledged |= self.apply(effect, context);
@@ -382,20 +379,19 @@ impl LogMaster {
             }
             ReplicatorEffect::Close { segment } => {
                 store.log().end_segment(segment);
-                self.master.has_ended = true;
+                self.has_ended = true;
             }
             ReplicatorEffect::Whole { segment } => {
-                if let Some(content) = self.master.pieces.content(segment) {
+                if let Some(content) = self.pieces.content(segment) {
                     replication.chain().close(segment, content, context.reactor);
                     replication.call_chain(context.node, context.reactor);
                 }
             }
             ReplicatorEffect::UnderReplicated { segments } => {
-                let short = &replication.short[usize::from(context.reactor.0)];
-                short.store(segments, Ordering::Relaxed);
+                replication.master(context.reactor).short.store(segments, Ordering::Relaxed);
             }
             ReplicatorEffect::Misplaced(misplaced) => {
-                replication.misplaced[usize::from(context.reactor.0)].set(misplaced);
+                *lock(&replication.master(context.reactor).misplaced) = misplaced;
             }
             ReplicatorEffect::Release { backup, replicas } => {
                 context.out.send(backup, PeerMessage::Release { replicas });
@@ -416,13 +412,7 @@ impl LogMaster {
     }
 
     fn send_piece(&mut self, backup: ServerId, piece: &Piece, context: &mut Context<'_>) {
-        let store = context.node.store();
-        let sender = Sender {
-            cluster: context.node.cluster(),
-            kind: ReplicaKind::Data,
-            segment_bytes: store.log().segment_bytes() as u32,
-            stamp: store.stamp(),
-        };
+        let sender = Sender::new(ReplicaKind::Data, context.node);
         // A released segment is not sent any more; its replicator was notified before.
         let bytes = context.worker.read_segment(piece.replica.segment, piece.from, piece.to);
         if let Some(bytes) = bytes {
@@ -432,7 +422,7 @@ impl LogMaster {
                 false => Vec::with_capacity(bytes.len()),
             };
             payload.extend_from_slice(bytes);
-            context.out.peers.push(self.master.pieces.message(backup, piece, payload, &sender));
+            context.out.peers.push(self.pieces.message(backup, piece, payload, &sender));
         }
     }
 
@@ -475,11 +465,7 @@ impl LogMaster {
         if lock(&self.replication.asked_for).remove(&backup) {
             context.out.control.push(ToCoordinator::Witnessed { server: backup });
         }
-        let event = ReplicatorEvent::Heard { backup };
-        self.drive_master(event.clone(), context);
-        if context.reactor == CHAIN_REACTOR {
-            self.drive_chain(Some(event), context);
-        }
+        self.drive_all(&ReplicatorEvent::Heard { backup }, context);
     }
 
     /// Probes a server for the coordinator, which does not hear from it.
@@ -546,7 +532,7 @@ impl LogMaster {
     pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
         let now = context.now;
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if is_due(self.master.next_deadline()) {
+        if is_due(self.replicator.next_deadline()) {
             self.drive_master(ReplicatorEvent::Tick, context);
         }
         let is_first = context.reactor == CHAIN_REACTOR;
@@ -559,7 +545,7 @@ impl LogMaster {
     pub(crate) fn next_deadline(&self, reactor: ReactorId) -> Option<Instant> {
         let is_first = reactor == CHAIN_REACTOR;
         let chain = is_first.then(|| self.replication.chain().next_deadline()).flatten();
-        [chain, self.master.next_deadline()].into_iter().flatten().min()
+        [chain, self.replicator.next_deadline()].into_iter().flatten().min()
     }
 }
 
@@ -575,4 +561,22 @@ pub(super) fn mixed(seed: u64) -> u64 {
     let a = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let b = (a ^ a >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     b ^ b >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::replica::ReplicaEpoch;
+
+    #[test]
+    #[should_panic(expected = "has its bytes")]
+    fn a_piece_is_sent_with_all_its_bytes() {
+        let replica = ReplicaId { log: ServerId(1), segment: SegmentId(7), epoch: ReplicaEpoch(0) };
+        let piece = Piece { replica, from: 0, to: 2, stable: 0, is_last: false, sent: Instant(0) };
+        let (cluster, kind, stamp) = (ClusterId(1), ReplicaKind::Data, Stamp::default());
+        let sender = Sender { cluster, kind, segment_bytes: 1 << 20, stamp };
+        let mut pieces = PieceHeaders::default();
+        pieces.message(ServerId(2), &piece, vec![1, 2], &sender);
+        pieces.message(ServerId(3), &piece, vec![1], &sender);
+    }
 }

@@ -15,7 +15,7 @@
 //!
 //! The machines are in `protocols::replication`. Each reactor drives a replicator for the
 //! segments that it writes; the first reactor also drives the one of the manifest. Reactors
-//! notify each other through an [`Inbox`]. Within a turn, only pieces of existing replicas are
+//! notify each other through [`SharedMaster`]. Within a turn, only pieces of existing replicas are
 //! written to disk. All work that may take long is left in the engine's outbox, as a
 //! [`BackupJob`].
 
@@ -75,23 +75,17 @@ pub struct Replication {
     chain_waits: AtomicBool,
     /// The reactor that writes, or has written, each segment of this log.
     owners: Mutex<BTreeMap<SegmentId, ReactorId>>,
-    inboxes: Box<[Inbox]>,
+    reactors: Box<[SharedMaster]>,
     lease: ReadLease,
     is_fenced: AtomicBool,
     /// Servers that the coordinator wants this server to probe.
     asked_for: Mutex<BTreeSet<ServerId>>,
-    /// Number of under-replicated segments, by reactor.
-    short: Box<[AtomicUsize]>,
-    /// Number of backups that receive the next write, by reactor.
-    reach: Box<[AtomicUsize]>,
     /// Minimum number of backups that must receive a write.
     reach_min: AtomicUsize,
     /// Set if no other server of the cluster lives: the log is on the own disk.
     is_last_server: AtomicBool,
     /// State of the own disk as the only backup of a standalone server.
     standalone: StandaloneState,
-    /// Number of replicas placed against the rack rules, by reactor.
-    misplaced: Box<[MisplacedCounts]>,
 }
 
 /// The read lease, readable by all reactors.
@@ -111,25 +105,24 @@ struct LogParts {
     loading: Loading,
 }
 
-/// The [`Misplaced`] of one reactor, readable by others.
+/// The part of a reactor's [`LogMaster`] that other reactors use.
 #[derive(Default)]
-struct MisplacedCounts {
-    with_master: AtomicUsize,
-    together: AtomicUsize,
-}
-
-impl MisplacedCounts {
-    fn set(&self, misplaced: Misplaced) {
-        self.with_master.store(misplaced.with_master, Ordering::Relaxed);
-        self.together.store(misplaced.together, Ordering::Relaxed);
-    }
-}
-
-/// Messages from other reactors to a reactor.
-#[derive(Default)]
-struct Inbox {
+struct SharedMaster {
+    /// Messages from other reactors.
     letters: Mutex<Vec<Letter>>,
     has_letters: AtomicBool,
+    /// Number of under-replicated segments.
+    short: AtomicUsize,
+    /// Number of backups that receive the next write.
+    reach: AtomicUsize,
+    /// Number of replicas placed against the rack rules.
+    misplaced: Mutex<Misplaced>,
+}
+
+impl SharedMaster {
+    fn of(reach: usize) -> SharedMaster {
+        SharedMaster { reach: AtomicUsize::new(reach), ..SharedMaster::default() }
+    }
 }
 
 enum Letter {
@@ -179,7 +172,12 @@ impl Replication {
 
     fn of(placement: LogPlacement, plan: Plan, reactors: u16, log: LogParts) -> Replication {
         assert!(plan.replicas > 0, "a replicated log needs at least one replica");
+        assert!(reactors > CHAIN_REACTOR.0, "a reactor of the server drives the manifest");
         let LogParts { disk, backup, manifest, loading } = log;
+        assert!(
+            placement == LogPlacement::OwnDisk || !loading.is_on(),
+            "only a standalone server continues its own log"
+        );
         // Until the replicators report something else, the own disk takes writes.
         let reach = usize::from(placement == LogPlacement::OwnDisk);
         Replication {
@@ -193,16 +191,13 @@ impl Replication {
             chain: Mutex::new(manifest),
             chain_waits: AtomicBool::new(true),
             owners: Mutex::default(),
-            inboxes: (0..reactors).map(|_| Inbox::default()).collect(),
+            reactors: (0..reactors).map(|_| SharedMaster::of(reach)).collect(),
             lease: ReadLease::default(),
             is_fenced: AtomicBool::new(false),
             asked_for: Mutex::default(),
-            short: (0..reactors).map(|_| AtomicUsize::new(0)).collect(),
-            reach: (0..reactors).map(|_| AtomicUsize::new(reach)).collect(),
             reach_min: AtomicUsize::new(0),
             is_last_server: AtomicBool::new(false),
             standalone: StandaloneState::default(),
-            misplaced: (0..reactors).map(|_| MisplacedCounts::default()).collect(),
         }
     }
 
@@ -289,13 +284,13 @@ impl Replication {
 
     /// Returns the number of under-replicated segments of this log.
     pub fn under_replicated(&self) -> usize {
-        let data: usize = self.short.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        let data: usize = self.reactors.iter().map(|it| it.short.load(Ordering::Relaxed)).sum();
         data + self.chain().short()
     }
 
     /// Returns the lowest number, of all reactors, of backups that receive the next write.
     pub fn reach(&self) -> usize {
-        let reach = self.reach.iter().map(|reach| reach.load(Ordering::Relaxed));
+        let reach = self.reactors.iter().map(|it| it.reach.load(Ordering::Relaxed));
         reach.min().unwrap_or_default()
     }
 
@@ -306,7 +301,7 @@ impl Replication {
 
     /// Records how many backups receive the next write of a reactor.
     fn note_reach(&self, reactor: ReactorId, reach: usize) {
-        let noted = &self.reach[usize::from(reactor.0)];
+        let noted = &self.master(reactor).reach;
         if noted.load(Ordering::Relaxed) != reach {
             noted.store(reach, Ordering::Relaxed);
             self.note_refusal();
@@ -317,9 +312,10 @@ impl Replication {
     /// this server's rack, or in the rack of another replica of the same segment.
     pub fn misplaced(&self) -> Misplaced {
         let mut all = self.chain().misplaced();
-        for counts in &self.misplaced {
-            all.with_master += counts.with_master.load(Ordering::Relaxed);
-            all.together += counts.together.load(Ordering::Relaxed);
+        for reactor in &self.reactors {
+            let misplaced = *lock(&reactor.misplaced);
+            all.with_master += misplaced.with_master;
+            all.together += misplaced.together;
         }
         all
     }
@@ -363,27 +359,30 @@ impl Replication {
         lock(&self.owners)
     }
 
+    fn master(&self, reactor: ReactorId) -> &SharedMaster {
+        &self.reactors[usize::from(reactor.0)]
+    }
+
     /// Sends a message to a reactor, which reads it at its next commit.
     fn post(&self, to: ReactorId, letter: Letter) {
-        let inbox = &self.inboxes[usize::from(to.0)];
+        let inbox = self.master(to);
         lock(&inbox.letters).push(letter);
         inbox.has_letters.store(true, Ordering::Release);
     }
 
     fn post_to_all(&self, event: &ReplicatorEvent) {
-        let reactors = 0..self.inboxes.len() as u16;
+        let reactors = 0..self.reactors.len() as u16;
         reactors.for_each(|to| self.post(ReactorId(to), Letter::Event(event.clone())));
     }
 
     /// Returns whether there are messages for a reactor, or work on the manifest.
     fn is_called(&self, reactor: ReactorId) -> bool {
-        let inbox = &self.inboxes[usize::from(reactor.0)];
-        let has_letters = inbox.has_letters.load(Ordering::Relaxed);
+        let has_letters = self.master(reactor).has_letters.load(Ordering::Relaxed);
         has_letters || reactor == CHAIN_REACTOR && self.chain_waits.load(Ordering::Relaxed)
     }
 
     fn take_letters(&self, reactor: ReactorId) -> Vec<Letter> {
-        let inbox = &self.inboxes[usize::from(reactor.0)];
+        let inbox = self.master(reactor);
         let has_letters = inbox.has_letters.load(Ordering::Relaxed)
             && inbox.has_letters.swap(false, Ordering::Acquire);
         if has_letters { std::mem::take(&mut *lock(&inbox.letters)) } else { Vec::new() }
