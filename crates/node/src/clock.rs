@@ -101,6 +101,7 @@ impl ClockReader {
             });
         }
         self.take_line(&node.clock);
+        assert!(self.number > 0, "the clock runs from the first turn on");
     }
 
     fn take_line(&mut self, clock: &ServerClock) {

@@ -136,7 +136,8 @@ impl Flushes {
             }
             Begun::Held(step) => {
                 if let Some(flush) = self.queue.front_mut() {
-                    flush.step = Some(step);
+                    let before = flush.step.replace(step);
+                    assert!(before.is_none(), "a flush begins once");
                 }
                 true
             }
@@ -220,5 +221,34 @@ fn hold(wanted: u64, node: &Node) -> Begun {
         }
         Some(begun) => begun,
         None => Begun::NotYet,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::{Store, StoreConfig};
+    use types::{ClusterId, HashSeed};
+
+    #[test]
+    #[should_panic(expected = "a flush in progress is not answered")]
+    fn a_flush_is_answered_when_its_tables_are_empty() {
+        let config = StoreConfig {
+            memory_bytes: 64 << 20,
+            reactors: 1,
+            seed: HashSeed::new(1),
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        };
+        let store = Store::new(config).expect("memory for a small store");
+        let (servers, tablets, moving) = (Vec::new(), Vec::new(), Vec::new());
+        let map = ClusterMap { version: 1, cluster: ClusterId(1), servers, tablets, moving };
+        let (table, cursor, grace) = (TableId(0), KeyHash(0), store.grace_period());
+        let tables = TableSet::of(table);
+        let step = FlushStep { map: Arc::new(map), tables, table, cursor, grace };
+        let mut flushes = Flushes::default();
+        flushes.queue.push_back(TableFlush { request: None, map: 0, step: Some(step) });
+        flushes.answer(&mut EngineOutput::default());
     }
 }

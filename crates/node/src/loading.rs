@@ -272,8 +272,9 @@ impl RecoveredLog {
         let snapshot = directory.snapshot();
         let header = PieceWriter::new(replica.identity()).next(&snapshot, 0, stamp);
         replica.append(&header, &snapshot).map_err(io::Error::other)?;
-        replica.sync()?;
-        Ok(AdoptedManifest { replica: id, length: snapshot.len() as u32 })
+        let length = replica.sync()?;
+        assert_eq!(length as usize, snapshot.len(), "the log relies on a synced manifest");
+        Ok(AdoptedManifest { replica: id, length })
     }
 
     /// Reads the manifest from the newest manifest segment that begins with a complete snapshot.

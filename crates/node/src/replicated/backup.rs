@@ -456,7 +456,11 @@ impl BackupPart {
                 self.replication.disk_counts.note_error();
                 vec![not_begun.event(replica)]
             }
-            Done::Freed(replica) => vec![BackupEvent::Freed { replica }],
+            Done::Freed(replica) => {
+                let takes_pieces = self.replication.backup().open.contains_key(&replica);
+                assert!(!takes_pieces, "{replica} is freed while it takes pieces");
+                vec![BackupEvent::Freed { replica }]
+            }
             Done::Measured(replica, Some((length, clock))) => {
                 vec![BackupEvent::Measured { replica, length, stable: length, clock }]
             }

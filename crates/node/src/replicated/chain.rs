@@ -217,6 +217,10 @@ impl ReplicatedManifest {
         assert!(before.is_none(), "{segment} of the manifest is begun once");
         assert_eq!(self.manifest.newest(), Some(segment), "the segment begun last is the newest");
         self.forget(&given_up);
+        assert!(
+            self.bytes.keys().copied().eq(self.manifest.living()),
+            "the bytes of exactly the living manifest segments are kept"
+        );
         for notice in std::mem::take(&mut self.unwritten) {
             let must_be_stable = notice.must_be_stable;
             self.manifest.wait_for_newest(notice, must_be_stable);
@@ -383,6 +387,7 @@ impl LogMaster {
                 chain.apply(effect, &replication, context);
             }
         }
+        assert!(chain.letters.is_empty(), "the manifest's replicator has seen all its events");
         let notices = chain.manifest.take_ready();
         replication.note_manifest_reach(chain.replicator.reach());
         drop(chain);

@@ -97,7 +97,9 @@ impl PieceHeaders {
         }
         assert_eq!(piece.from, writer.before.length(), "{piece} begins where another one ended");
         writer.after = writer.before;
-        Some(writer.after.next(bytes, piece.stable, sender.stamp))
+        let header = writer.after.next(bytes, piece.stable, sender.stamp);
+        assert_eq!(piece.to, writer.after.length(), "{piece} ends where the next one begins");
+        Some(header)
     }
 
     /// Returns the content of a closed segment that has been sent completely.
