@@ -20,9 +20,9 @@ pub(super) static CLIENT: &[Command] = &[
     command("client|caching", 3, OWN, Keys::None, caching),
     command("client|capa", -3, OWN, Keys::None, capabilities),
     command("client|getname", 2, OWN, Keys::None, get_name),
-    command("client|getredir", 2, OWN, Keys::None, get_redirection),
+    command("client|getredir", 2, OWN, Keys::None, |call| call.integer(-1)),
     help("client|help"),
-    command("client|id", 2, OWN, Keys::None, id),
+    command("client|id", 2, OWN, Keys::None, |call| call.integer(call.session.id() as i64)),
     command("client|import-source", 3, OPERATOR, Keys::None, import_source),
     command("client|info", 2, OWN, Keys::None, client_list::info),
     command("client|kill", -3, OPERATOR, Keys::None, client_list::kill),
@@ -47,11 +47,6 @@ pub(super) fn valid_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
             "ERR Client names cannot contain spaces, newlines or special characters.",
         )),
     }
-}
-
-/// `CLIENT ID`.
-fn id(call: &mut Call<'_>) -> Done {
-    call.integer(call.session.id() as i64)
 }
 
 /// `CLIENT GETNAME`.
@@ -174,11 +169,6 @@ fn unblock(call: &mut Call<'_>) -> Done {
         call.backend.node().wake_all();
     }
     call.integer(meant.is_some())
-}
-
-/// `CLIENT GETREDIR`.
-fn get_redirection(call: &mut Call<'_>) -> Done {
-    call.integer(-1)
 }
 
 const NO_TRACKING: &str =

@@ -19,15 +19,16 @@ pub(super) static FAMILY: Family = Family {
         Command { secrets: Secrets::All, ..command("auth", -2, HELLO, Keys::None, auth) },
         command("asking", 1, FAST, Keys::None, asking),
         container("client", super::clients::CLIENT),
-        command("echo", 2, FAST | ANYTIME, Keys::None, echo),
+        command("echo", 2, FAST | ANYTIME, Keys::None, |call| call.bulk(call.args[1])),
         Command {
             secrets: Secrets::After { word: b"auth", count: 2 },
             ..command("hello", -1, HELLO, Keys::None, hello)
         },
         command("ping", -1, FAST | ANYTIME, Keys::None, ping),
         command("quit", -1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, quit),
-        command("readonly", 1, FAST | ANYTIME, Keys::None, readonly),
-        command("readwrite", 1, FAST | ANYTIME, Keys::None, readonly),
+        // No effect, since there are no replicas to read from.
+        command("readonly", 1, FAST | ANYTIME, Keys::None, |call| call.ok()),
+        command("readwrite", 1, FAST | ANYTIME, Keys::None, |call| call.ok()),
         command("reset", 1, HELLO | ALONE | ENDS_MULTI, Keys::Unnamed, reset),
         command("select", 2, FAST | ANYTIME | CHANGES_TABLE, Keys::None, select),
     ],
@@ -48,19 +49,9 @@ fn ping(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `ECHO message`.
-fn echo(call: &mut Call<'_>) -> Done {
-    call.bulk(call.args[1])
-}
-
 /// `QUIT`: answers, then closes.
 fn quit(call: &mut Call<'_>) -> Done {
     call.session.closing = true;
-    call.ok()
-}
-
-/// `READONLY` and `READWRITE`: no effect, since there are no replicas to read from.
-fn readonly(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 

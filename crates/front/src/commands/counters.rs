@@ -9,23 +9,13 @@ pub(super) static FAMILY: Family = Family {
     group: "string",
     category: Some("@string"),
     commands: &[
-        command("decr", 2, WRITE | DENYOOM | FAST, ONE, decr),
+        command("decr", 2, WRITE | DENYOOM | FAST, ONE, |call| add(call, -1)),
         command("decrby", 3, WRITE | DENYOOM | FAST, ONE, decrby),
-        command("incr", 2, WRITE | DENYOOM | FAST, ONE, incr),
+        command("incr", 2, WRITE | DENYOOM | FAST, ONE, |call| add(call, 1)),
         command("incrby", 3, WRITE | DENYOOM | FAST, ONE, incrby),
         command("incrbyfloat", 3, WRITE | DENYOOM | FAST, ONE, incrbyfloat),
     ],
 };
-
-/// `INCR key`.
-fn incr(call: &mut Call<'_>) -> Done {
-    add(call, 1)
-}
-
-/// `DECR key`.
-fn decr(call: &mut Call<'_>) -> Done {
-    add(call, -1)
-}
 
 /// `INCRBY key number`.
 fn incrby(call: &mut Call<'_>) -> Done {
@@ -40,6 +30,7 @@ fn decrby(call: &mut Call<'_>) -> Done {
     add(call, number)
 }
 
+/// `INCR key` and `DECR key`, and the end of `INCRBY` and `DECRBY`.
 fn add(call: &mut Call<'_>, number: i64) -> Done {
     let sum = call.update(|record, changes| {
         let (old, expiry) = match record {

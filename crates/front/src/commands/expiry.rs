@@ -2,6 +2,7 @@
 
 use super::command::flag::{FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
+use super::set_options::{EX, EXAT, ExpiryFormat, PX, PXAT};
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use crate::operators::counts::Found;
 use store::Record;
@@ -11,51 +12,33 @@ pub(super) static FAMILY: Family = Family {
     group: "generic",
     category: Some("@keyspace"),
     commands: &[
-        command("expire", -3, WRITE | FAST, ONE, expire),
-        command("expireat", -3, WRITE | FAST, ONE, expireat),
-        command("expiretime", 2, READONLY | FAST, ONE, expiretime),
+        command("expire", -3, WRITE | FAST, ONE, |call| set_expiry(call, EX)),
+        command("expireat", -3, WRITE | FAST, ONE, |call| set_expiry(call, EXAT)),
+        command("expiretime", 2, READONLY | FAST, ONE, |call| show_expiry(call, EXAT)),
         command("persist", 2, WRITE | FAST, ONE, persist),
-        command("pexpire", -3, WRITE | FAST, ONE, pexpire),
-        command("pexpireat", -3, WRITE | FAST, ONE, pexpireat),
-        command("pexpiretime", 2, READONLY | FAST, ONE, pexpiretime),
-        command("pttl", 2, READONLY | FAST, ONE, pttl),
-        command("ttl", 2, READONLY | FAST, ONE, ttl),
+        command("pexpire", -3, WRITE | FAST, ONE, |call| set_expiry(call, PX)),
+        command("pexpireat", -3, WRITE | FAST, ONE, |call| set_expiry(call, PXAT)),
+        command("pexpiretime", 2, READONLY | FAST, ONE, |call| show_expiry(call, PXAT)),
+        command("pttl", 2, READONLY | FAST, ONE, |call| show_expiry(call, PX)),
+        command("ttl", 2, READONLY | FAST, ONE, |call| show_expiry(call, EX)),
     ],
 };
 
-/// `TTL key`: seconds, rounded to the nearest.
-fn ttl(call: &mut Call<'_>) -> Done {
-    let now = call.clock_of(&[call.key(1)]);
-    tell_expiry(call, |at| rounded_seconds(at.0.saturating_sub(now.0)))
-}
-
-/// `PTTL key`: milliseconds.
-fn pttl(call: &mut Call<'_>) -> Done {
-    let now = call.clock_of(&[call.key(1)]);
-    tell_expiry(call, |at| at.0.saturating_sub(now.0))
-}
-
-/// `EXPIRETIME key`: seconds, rounded to the nearest.
-fn expiretime(call: &mut Call<'_>) -> Done {
-    tell_expiry(call, |at| rounded_seconds(at.0))
-}
-
-/// `PEXPIRETIME key`: milliseconds.
-fn pexpiretime(call: &mut Call<'_>) -> Done {
-    tell_expiry(call, |at| at.0)
-}
-
-fn rounded_seconds(millis: u64) -> u64 {
-    (millis + 500) / 1000
-}
-
-fn tell_expiry(call: &mut Call<'_>, number: impl FnOnce(UnixMillis) -> u64) -> Done {
-    let left = call.read(|record| match record {
+/// `TTL key`, `PTTL`, `EXPIRETIME` and `PEXPIRETIME`. Seconds are rounded to the nearest.
+fn show_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
+    let from = match format.absolute {
+        true => UnixMillis(0),
+        false => call.clock_of(&[call.key(1)]),
+    };
+    let shown = call.read(|record| match record {
         None => -2,
         Some(Record { expiry: None, .. }) => -1,
-        Some(Record { expiry: Some(at), .. }) => number(at) as i64,
+        Some(Record { expiry: Some(at), .. }) => {
+            let millis = at.0.saturating_sub(from.0);
+            (if format.seconds { (millis + 500) / 1000 } else { millis }) as i64
+        }
     })?;
-    call.integer(left)
+    call.integer(shown)
 }
 
 /// `PERSIST key`.
@@ -68,26 +51,6 @@ fn persist(call: &mut Call<'_>) -> Done {
         Some(_) | None => false,
     })?;
     call.integer(persisted)
-}
-
-/// `EXPIRE key seconds [NX | XX | GT | LT]`.
-fn expire(call: &mut Call<'_>) -> Done {
-    set_expiry(call, |number, now| number.checked_mul(1000)?.checked_add(now))
-}
-
-/// `PEXPIRE key milliseconds [NX | XX | GT | LT]`.
-fn pexpire(call: &mut Call<'_>) -> Done {
-    set_expiry(call, |number, now| number.checked_add(now))
-}
-
-/// `EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]`.
-fn expireat(call: &mut Call<'_>) -> Done {
-    set_expiry(call, |number, _| number.checked_mul(1000))
-}
-
-/// `PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]`.
-fn pexpireat(call: &mut Call<'_>) -> Done {
-    set_expiry(call, |number, _| Some(number))
 }
 
 /// Conditions under which `EXPIRE` and its variants set the expiry.
@@ -136,11 +99,15 @@ impl ExpireConditions {
     }
 }
 
-fn set_expiry(call: &mut Call<'_>, at: impl FnOnce(i64, i64) -> Option<i64>) -> Done {
+/// `EXPIRE key seconds [NX | XX | GT | LT]`, `PEXPIRE` with milliseconds, and `EXPIREAT` and
+/// `PEXPIREAT` with times since 1970.
+fn set_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     let conditions = ExpireConditions::parse(&call.args[3..])?;
     let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let now = call.clock_of(&[call.key(1)]);
-    let at = at(number, now.0 as i64).ok_or(Refusal::ExpireTime)?;
+    let millis = number.checked_mul(if format.seconds { 1000 } else { 1 });
+    let from = if format.absolute { 0 } else { now.0 as i64 };
+    let at = millis.and_then(|millis| millis.checked_add(from)).ok_or(Refusal::ExpireTime)?;
     let at = u64::try_from(at).unwrap_or(0);
     let mut expired = 0;
     let set = call.update(|record, changes| {

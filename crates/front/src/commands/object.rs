@@ -20,17 +20,23 @@ pub(super) static MEMORY_FAMILY: Family =
 
 static OBJECT: &[Command] = &[
     command("object|encoding", 3, READONLY, SECOND, encoding),
-    command("object|freq", 3, READONLY, SECOND, frequency),
+    command("object|freq", 3, READONLY, SECOND, |call| {
+        reply_about(call, |reply, _| reply.error(NOT_COUNTED))
+    }),
     help("object|help"),
-    command("object|idletime", 3, READONLY, SECOND, idle_time),
-    command("object|refcount", 3, READONLY, SECOND, reference_count),
+    command("object|idletime", 3, READONLY, SECOND, |call| {
+        reply_about(call, |reply, _| reply.integer(0))
+    }),
+    command("object|refcount", 3, READONLY, SECOND, |call| {
+        reply_about(call, |reply, _| reply.integer(1))
+    }),
 ];
 
 static MEMORY: &[Command] = &[
     command("memory|doctor", 2, 0, Keys::None, doctor),
     help("memory|help"),
     command("memory|malloc-stats", 2, ANYTIME, Keys::None, allocator),
-    command("memory|purge", 2, 0, Keys::None, purge),
+    command("memory|purge", 2, 0, Keys::None, |call| call.ok()),
     command("memory|stats", 2, 0, Keys::None, stats),
     command("memory|usage", -3, READONLY, SECOND, usage),
 ];
@@ -38,18 +44,14 @@ static MEMORY: &[Command] = &[
 /// Replies about a record, or with null if there is none.
 fn reply_about(
     call: &mut Call<'_>,
-    f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>) -> Result<(), Refusal>,
+    f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>),
 ) -> Done {
     let key = call.key(2);
     let reply = &mut call.reply;
     call.backend.data().read_one(call.session.table, key, |record| match record {
         Some(record) => f(reply, record),
-        None => {
-            reply.null();
-            Ok(())
-        }
-    })??;
-    Ok(())
+        None => reply.null(),
+    })
 }
 
 /// Longest string that Redis embeds in its object header, in bytes.
@@ -63,32 +65,10 @@ fn encoding(call: &mut Call<'_>) -> Done {
             0..=EMBEDDED_BYTES_MAX => b"embstr",
             _ => b"raw",
         });
-        Ok(())
     })
-}
-
-/// `OBJECT FREQ key`.
-fn frequency(call: &mut Call<'_>) -> Done {
-    reply_about(call, |_, _| Err(Refusal::because(NOT_COUNTED)))
 }
 
 const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
-
-/// `OBJECT IDLETIME key`.
-fn idle_time(call: &mut Call<'_>) -> Done {
-    reply_about(call, |reply, _| {
-        reply.integer(0);
-        Ok(())
-    })
-}
-
-/// `OBJECT REFCOUNT key`.
-fn reference_count(call: &mut Call<'_>) -> Done {
-    reply_about(call, |reply, _| {
-        reply.integer(1);
-        Ok(())
-    })
-}
 
 /// `MEMORY USAGE key [SAMPLES count]`.
 fn usage(call: &mut Call<'_>) -> Done {
@@ -152,11 +132,6 @@ fn allocator(call: &mut Call<'_>) -> Done {
         usage.log.resident_bytes,
     );
     call.text(&text)
-}
-
-/// `MEMORY PURGE`.
-fn purge(call: &mut Call<'_>) -> Done {
-    call.ok()
 }
 
 /// `MEMORY STATS`: those of Redis's numbers that have a meaning here.

@@ -27,8 +27,10 @@ pub(super) static TABLE_FAMILY: Family = Family {
     category: Some("@keyspace"),
     commands: &[
         command("dbsize", 1, READONLY | FAST, Keys::Unnamed, dbsize),
-        command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, flushall),
-        command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, flushdb),
+        command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, |call| flush(call, None)),
+        command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, |call| {
+            flush(call, Some(call.session.table))
+        }),
     ],
 };
 
@@ -195,16 +197,7 @@ fn randomkey(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `FLUSHDB [ASYNC | SYNC]`: empties the table on this server.
-fn flushdb(call: &mut Call<'_>) -> Done {
-    flush(call, Some(call.session.table))
-}
-
-/// `FLUSHALL [ASYNC | SYNC]`: empties every table on this server.
-fn flushall(call: &mut Call<'_>) -> Done {
-    flush(call, None)
-}
-
+/// `FLUSHDB [ASYNC | SYNC]` and `FLUSHALL`: empty one table or every table on this server.
 fn flush(call: &mut Call<'_>, table: Option<TableId>) -> Done {
     match &call.args[1..] {
         [] => {}

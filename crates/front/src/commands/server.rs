@@ -49,7 +49,7 @@ static ACL: &[Command] = &[
     help("acl|help"),
     command("acl|list", 2, OPERATOR, Keys::None, acl_list),
     command("acl|users", 2, OPERATOR, Keys::None, acl_users),
-    command("acl|whoami", 2, NOSCRIPT | ANYTIME, Keys::None, acl_who_am_i),
+    command("acl|whoami", 2, NOSCRIPT | ANYTIME, Keys::None, |call| call.bulk(b"default")),
 ];
 
 static DEBUG: &[Command] = &[
@@ -307,11 +307,6 @@ fn replica_of(call: &mut Call<'_>) -> Done {
         true => call.ok(),
         false => no_replicas(call),
     }
-}
-
-/// `ACL WHOAMI`.
-fn acl_who_am_i(call: &mut Call<'_>) -> Done {
-    call.bulk(b"default")
 }
 
 /// `ACL USERS`.

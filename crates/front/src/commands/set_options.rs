@@ -40,13 +40,28 @@ pub(super) enum Expiry {
     At(UnixMillis),
 }
 
+/// The meaning of a number that is an expiry time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ExpiryFormat {
+    /// The number counts seconds, else milliseconds.
+    pub(super) seconds: bool,
+    /// The number counts from 1970, else from now.
+    pub(super) absolute: bool,
+}
+
+/// The formats, under the names of `SET`'s options.
+pub(super) const EX: ExpiryFormat = ExpiryFormat { seconds: true, absolute: false };
+pub(super) const PX: ExpiryFormat = ExpiryFormat { seconds: false, absolute: false };
+pub(super) const EXAT: ExpiryFormat = ExpiryFormat { seconds: true, absolute: true };
+pub(super) const PXAT: ExpiryFormat = ExpiryFormat { seconds: false, absolute: true };
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OptionKeyword {
     Nx,
     Xx,
     IfEq,
     Get,
-    Expire { seconds: bool, absolute: bool },
+    Expire(ExpiryFormat),
     KeepTtl,
     Persist,
 }
@@ -60,10 +75,10 @@ const OPTIONS: [(&[u8], OptionKeyword, &[Dialect]); 10] = [
     (b"XX", OptionKeyword::Xx, SETTING),
     (b"IFEQ", OptionKeyword::IfEq, &[Dialect::Set]),
     (b"GET", OptionKeyword::Get, &[Dialect::Set]),
-    (b"EX", OptionKeyword::Expire { seconds: true, absolute: false }, EACH),
-    (b"PX", OptionKeyword::Expire { seconds: false, absolute: false }, EACH),
-    (b"EXAT", OptionKeyword::Expire { seconds: true, absolute: true }, EACH),
-    (b"PXAT", OptionKeyword::Expire { seconds: false, absolute: true }, EACH),
+    (b"EX", OptionKeyword::Expire(EX), EACH),
+    (b"PX", OptionKeyword::Expire(PX), EACH),
+    (b"EXAT", OptionKeyword::Expire(EXAT), EACH),
+    (b"PXAT", OptionKeyword::Expire(PXAT), EACH),
     (b"KEEPTTL", OptionKeyword::KeepTtl, SETTING),
     (b"PERSIST", OptionKeyword::Persist, &[Dialect::GetEx]),
 ];
@@ -77,7 +92,7 @@ impl OptionKeyword {
     }
 
     fn takes_value(self) -> bool {
-        matches!(self, OptionKeyword::IfEq | OptionKeyword::Expire { .. })
+        matches!(self, OptionKeyword::IfEq | OptionKeyword::Expire(_))
     }
 }
 
@@ -108,7 +123,7 @@ impl<'a> SetOptions<'a> {
                     continue;
                 }
                 OptionKeyword::Nx | OptionKeyword::Xx | OptionKeyword::IfEq => &mut condition,
-                OptionKeyword::Expire { .. } | OptionKeyword::KeepTtl | OptionKeyword::Persist => {
+                OptionKeyword::Expire(_) | OptionKeyword::KeepTtl | OptionKeyword::Persist => {
                     &mut expiry
                 }
             };
@@ -147,8 +162,8 @@ impl<'a> SetOptions<'a> {
 }
 
 fn parse_expiry(word: OptionKeyword, number: &[u8], now: UnixMillis) -> Result<Expiry, Refusal> {
-    let (seconds, absolute) = match word {
-        OptionKeyword::Expire { seconds, absolute } => (seconds, absolute),
+    let format = match word {
+        OptionKeyword::Expire(format) => format,
         OptionKeyword::Persist => return Ok(Expiry::Never),
         OptionKeyword::KeepTtl
         | OptionKeyword::Nx
@@ -157,21 +172,16 @@ fn parse_expiry(word: OptionKeyword, number: &[u8], now: UnixMillis) -> Result<E
         | OptionKeyword::Get => return Ok(Expiry::Keep),
     };
     let number = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
-    let at = expire_at(number, seconds, absolute, now);
+    let at = expire_at(number, format, now);
     at.map(Expiry::At).ok_or(Refusal::ExpireTime)
 }
 
-/// Returns the expiry time for a number given as seconds or milliseconds, relative or absolute.
-/// Returns `None` if the number is invalid. Redis accepts only positive numbers here.
-pub(super) fn expire_at(
-    number: i64,
-    seconds: bool,
-    absolute: bool,
-    now: UnixMillis,
-) -> Option<UnixMillis> {
+/// Returns the expiry time for a number of this format, or `None` if the number is invalid. Redis
+/// accepts only positive numbers here.
+pub(super) fn expire_at(number: i64, format: ExpiryFormat, now: UnixMillis) -> Option<UnixMillis> {
     let number = u64::try_from(number).ok().filter(|&number| number > 0)?;
-    let millis = if seconds { number.checked_mul(1000)? } else { number };
-    let at = if absolute { millis } else { millis.checked_add(now.0)? };
+    let millis = if format.seconds { number.checked_mul(1000)? } else { number };
+    let at = if format.absolute { millis } else { millis.checked_add(now.0)? };
     (at <= i64::MAX as u64).then_some(UnixMillis(at))
 }
 

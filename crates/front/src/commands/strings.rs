@@ -2,7 +2,9 @@
 
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, PAIRS, command};
-use super::set_options::{Dialect, Expiry, SetCondition, SetOptions, expire_at};
+use super::set_options::{
+    Dialect, EX, Expiry, ExpiryFormat, PX, SetCondition, SetOptions, expire_at,
+};
 use super::{Call, Done, Refusal, parse_integer, refused};
 use crate::operators::counts::Found;
 use store::{Changes, Need};
@@ -21,9 +23,9 @@ pub(super) static FAMILY: Family = Family {
         command("mset", -3, WRITE | DENYOOM, PAIRS, mset),
         command("msetex", -4, WRITE | DENYOOM, Keys::CountedPairs, msetex),
         command("msetnx", -3, WRITE | DENYOOM, PAIRS, msetnx),
-        command("psetex", 4, WRITE | DENYOOM, ONE, psetex),
+        command("psetex", 4, WRITE | DENYOOM, ONE, |call| put_for(call, PX)),
         command("set", -3, WRITE | DENYOOM, ONE, set),
-        command("setex", 4, WRITE | DENYOOM, ONE, setex),
+        command("setex", 4, WRITE | DENYOOM, ONE, |call| put_for(call, EX)),
         command("setnx", 3, WRITE | DENYOOM | FAST, ONE, setnx),
     ],
 };
@@ -195,20 +197,11 @@ fn setnx(call: &mut Call<'_>) -> Done {
     call.integer(set)
 }
 
-/// `SETEX key seconds value`.
-fn setex(call: &mut Call<'_>) -> Done {
-    put_for(call, true)
-}
-
-/// `PSETEX key milliseconds value`.
-fn psetex(call: &mut Call<'_>) -> Done {
-    put_for(call, false)
-}
-
-fn put_for(call: &mut Call<'_>, seconds: bool) -> Done {
+/// `SETEX key seconds value` and `PSETEX key milliseconds value`.
+fn put_for(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let now = call.clock_of(&[call.key(1)]);
-    let at = expire_at(number, seconds, false, now).ok_or(Refusal::ExpireTime)?;
+    let at = expire_at(number, format, now).ok_or(Refusal::ExpireTime)?;
     put(call, call.args[3], Some(at))
 }
 
