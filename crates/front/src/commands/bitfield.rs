@@ -4,7 +4,7 @@ use super::bits::check_bit_offset;
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::pieces::value_of;
-use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer, refused};
 use types::limits::VALUE_BYTES_MAX;
 
 pub(super) static FAMILY: Family = Family {
@@ -124,21 +124,21 @@ impl FieldOperation {
         let mut operations = Vec::new();
         let mut overflow = Overflow::Wrap;
         let mut rest = words;
-        while !rest.is_empty() {
+        while let [word, values @ ..] = rest {
             let (field, action);
-            (field, action, rest) = match *rest {
-                [word, how, ref after @ ..] if uppercase_is(word, b"OVERFLOW") => {
+            (field, action, rest) = match (&word.to_ascii_uppercase()[..], values) {
+                (b"OVERFLOW", [how, after @ ..]) => {
                     overflow = Overflow::parse(how)?;
                     rest = after;
                     continue;
                 }
-                [word, kind, offset, ref after @ ..] if uppercase_is(word, b"GET") => {
+                (b"GET", [kind, offset, after @ ..]) => {
                     (Field::parse(kind, offset)?, FieldAction::Get, after)
                 }
-                [word, kind, offset, number, ref after @ ..] if uppercase_is(word, b"SET") => {
+                (b"SET", [kind, offset, number, after @ ..]) => {
                     (Field::parse(kind, offset)?, FieldAction::Set(parse_number(number)?), after)
                 }
-                [word, kind, offset, number, ref after @ ..] if uppercase_is(word, b"INCRBY") => {
+                (b"INCRBY", [kind, offset, number, after @ ..]) => {
                     (Field::parse(kind, offset)?, FieldAction::Add(parse_number(number)?), after)
                 }
                 _ => return Err(Refusal::Syntax),
@@ -176,11 +176,11 @@ impl FieldOperation {
 
 impl Overflow {
     fn parse(word: &[u8]) -> Result<Overflow, Refusal> {
-        match () {
-            () if uppercase_is(word, b"WRAP") => Ok(Overflow::Wrap),
-            () if uppercase_is(word, b"SAT") => Ok(Overflow::Saturate),
-            () if uppercase_is(word, b"FAIL") => Ok(Overflow::Fail),
-            () => Err(Refusal::because("ERR Invalid OVERFLOW type specified")),
+        match &word.to_ascii_uppercase()[..] {
+            b"WRAP" => Ok(Overflow::Wrap),
+            b"SAT" => Ok(Overflow::Saturate),
+            b"FAIL" => Ok(Overflow::Fail),
+            _ => Err(Refusal::because("ERR Invalid OVERFLOW type specified")),
         }
     }
 }

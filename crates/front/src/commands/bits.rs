@@ -192,13 +192,13 @@ enum Operator {
 
 impl Operator {
     fn parse(word: &[u8]) -> Option<Operator> {
-        let names: [(&[u8], Operator); 4] = [
-            (b"AND", Operator::And),
-            (b"OR", Operator::Or),
-            (b"XOR", Operator::Xor),
-            (b"NOT", Operator::Not),
-        ];
-        names.iter().find(|(name, _)| uppercase_is(word, name)).map(|(_, operator)| *operator)
+        match &word.to_ascii_uppercase()[..] {
+            b"AND" => Some(Operator::And),
+            b"OR" => Some(Operator::Or),
+            b"XOR" => Some(Operator::Xor),
+            b"NOT" => Some(Operator::Not),
+            _ => None,
+        }
     }
 
     /// Combines the values. Shorter values are padded with zeros to the longest.
@@ -232,9 +232,8 @@ fn bitop(call: &mut Call<'_>) -> Done {
         return Err(refused("ERR BITOP NOT must be called with a single source key."));
     }
     let keys = call.keys(2..call.args.len());
-    let table = call.session.table;
     let mut found = Found::default();
-    let length = call.backend.data().update(table, &keys, Need::Records, |records, changes| {
+    let length = call.update_keys(&keys, Need::Records, |records, changes| {
         found = Found::keys(&records[1..]);
         let values: Vec<&[u8]> = records[1..].iter().map(|record| value_of(*record).0).collect();
         let result = operator.combine(&values);

@@ -49,6 +49,18 @@ impl<'a> Call<'a> {
         positions.map(|position| self.key(position)).collect()
     }
 
+    /// Replies about the record whose key is the argument at this position.
+    #[inline]
+    pub(crate) fn answer(
+        &mut self,
+        position: usize,
+        f: impl FnOnce(&mut ReplyWriter<'a>, Option<Record<'_>>),
+    ) -> Done {
+        let key = self.key(position);
+        let reply = &mut self.reply;
+        self.backend.data().read_one(self.session.table, key, |record| f(reply, record))
+    }
+
     /// Reads the record whose key is argument 1.
     #[inline]
     pub(crate) fn read<T>(&mut self, f: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T, Undone> {
@@ -62,10 +74,20 @@ impl<'a> Call<'a> {
         &mut self,
         f: impl FnOnce(Option<Record<'_>>, &mut Changes<'_>) -> T,
     ) -> Result<T, Undone> {
-        let (key, table) = (self.key(1), self.session.table);
         let change =
             |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| f(records[0], changes);
-        self.backend.data().update(table, &[key], Need::Records, change)
+        self.update_keys(&[self.key(1)], Need::Records, change)
+    }
+
+    /// Reads the records of these keys, and changes them by their positions.
+    #[inline]
+    pub(crate) fn update_keys<T>(
+        &mut self,
+        keys: &[Key<'_>],
+        need: Need,
+        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
+    ) -> Result<T, Undone> {
+        self.backend.data().update(self.session.table, keys, need, f)
     }
 
     /// Returns the time from which a relative expiry of these keys counts. It is the range's clock,

@@ -5,7 +5,7 @@ use super::command::flag::{
     ALLOW_BUSY, ALONE, ANYTIME, CHANGES_TABLE, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT,
 };
 use super::command::{Command, Family, Keys, Secrets, command, container};
-use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
+use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused};
 use crate::commands::Watched;
 use crate::operators::lock;
 use crate::session::Replies;
@@ -131,19 +131,18 @@ fn hello(call: &mut Call<'_>) -> Done {
         };
     }
     let mut name = None;
-    let mut rest = call.args.get(2..).unwrap_or(&[]);
-    loop {
-        rest = match rest {
-            [] => break,
-            [option, new_name, after @ ..] if uppercase_is(option, b"SETNAME") => {
+    let mut rest = call.args.get(2..).unwrap_or_default();
+    while let [option, values @ ..] = rest {
+        rest = match (&option.to_ascii_uppercase()[..], values) {
+            (b"SETNAME", [new_name, after @ ..]) => {
                 name = Some(valid_name(new_name)?);
                 after
             }
-            [option, user, password, after @ ..] if uppercase_is(option, b"AUTH") => {
+            (b"AUTH", [user, password, after @ ..]) => {
                 identify(call, user, password)?;
                 after
             }
-            [option, ..] => {
+            _ => {
                 let option = printable(option, 128);
                 return Err(refused(format!("ERR Syntax error in HELLO option '{option}'")));
             }

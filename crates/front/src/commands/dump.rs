@@ -3,7 +3,7 @@
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::rdb::{self, Unreadable};
-use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer};
 use store::Need;
 use types::UnixMillis;
 
@@ -19,13 +19,10 @@ pub(super) static FAMILY: Family = Family {
 
 /// `DUMP key`.
 fn dump(call: &mut Call<'_>) -> Done {
-    let key = call.key(1);
-    let reply = &mut call.reply;
-    call.backend.data().read_one(call.session.table, key, |record| match record {
+    call.answer(1, |reply, record| match record {
         Some(record) => reply.bulk(&rdb::dump(record.value)),
         None => reply.null(),
-    })?;
-    Ok(())
+    })
 }
 
 #[derive(Debug, Default)]
@@ -39,18 +36,17 @@ impl RestoreOptions {
     fn parse(words: &[&[u8]]) -> Result<RestoreOptions, Refusal> {
         let mut options = RestoreOptions::default();
         let (mut idle, mut frequency) = (None, None);
-        let mut rest = words;
-        while let [word, after @ ..] = rest {
-            rest = after;
-            match rest {
-                _ if uppercase_is(word, b"REPLACE") => options.replaces = true,
-                _ if uppercase_is(word, b"ABSTTL") => options.is_absolute = true,
-                [number, after @ ..] if uppercase_is(word, b"IDLETIME") && frequency.is_none() => {
-                    rest = after;
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match &word.to_ascii_uppercase()[..] {
+                b"REPLACE" => options.replaces = true,
+                b"ABSTTL" => options.is_absolute = true,
+                b"IDLETIME" if frequency.is_none() => {
+                    let number = words.next().ok_or(Refusal::Syntax)?;
                     idle = Some(parse_between(number, i64::MAX, BAD_IDLE_TIME)?);
                 }
-                [number, after @ ..] if uppercase_is(word, b"FREQ") && idle.is_none() => {
-                    rest = after;
+                b"FREQ" if idle.is_none() => {
+                    let number = words.next().ok_or(Refusal::Syntax)?;
                     frequency = Some(parse_between(number, 255, BAD_FREQUENCY)?);
                 }
                 _ => return Err(Refusal::Syntax),
@@ -74,11 +70,11 @@ fn parse_between(text: &[u8], last: i64, refusal: &'static str) -> Result<u64, R
 /// `RESTORE key ttl dump [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
 fn restore(call: &mut Call<'_>) -> Done {
     let options = RestoreOptions::parse(&call.args[4..])?;
-    let (key, table) = (call.key(1), call.session.table);
+    let key = call.key(1);
     let now = call.clock_of(&[key]);
     let restored = parse(call.args[2], call.args[3], options.is_absolute, now);
     let need = if options.replaces { Need::Nothing } else { Need::Records };
-    call.backend.data().update(table, &[key], need, |records, changes| {
+    call.update_keys(&[key], need, |records, changes| {
         if records[0].is_some() && !options.replaces {
             return Err(BUSY);
         }

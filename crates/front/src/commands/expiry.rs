@@ -3,7 +3,7 @@
 use super::command::flag::{FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::set_options::{EX, EXAT, ExpiryFormat, PX, PXAT};
-use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer};
 use crate::operators::counts::Found;
 use store::Record;
 use types::UnixMillis;
@@ -66,17 +66,16 @@ impl ExpireConditions {
     fn parse(words: &[&[u8]]) -> Result<ExpireConditions, Refusal> {
         let mut conditions = ExpireConditions::default();
         for word in words {
-            let field = match () {
-                () if uppercase_is(word, b"NX") => &mut conditions.if_none,
-                () if uppercase_is(word, b"XX") => &mut conditions.if_some,
-                () if uppercase_is(word, b"GT") => &mut conditions.if_later,
-                () if uppercase_is(word, b"LT") => &mut conditions.if_sooner,
-                () => {
+            match &word.to_ascii_uppercase()[..] {
+                b"NX" => conditions.if_none = true,
+                b"XX" => conditions.if_some = true,
+                b"GT" => conditions.if_later = true,
+                b"LT" => conditions.if_sooner = true,
+                _ => {
                     let text = format!("ERR Unsupported option {}", String::from_utf8_lossy(word));
                     return Err(Refusal::Because(text.into()));
                 }
-            };
-            *field = true;
+            }
         }
         let ExpireConditions { if_none, if_some, if_later, if_sooner } = conditions;
         if if_none && (if_some || if_later || if_sooner) {

@@ -3,7 +3,7 @@
 use super::command::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
-use super::{Call, Done, Refusal, refused, uppercase_is};
+use super::{Call, Done, Refusal, refused};
 use crate::operators::counts::Found;
 use store::{Changes, Need, Record, TableKey};
 use types::TableId;
@@ -29,23 +29,18 @@ pub(super) static FAMILY: Family = Family {
 /// `DEL key [key ...]` and `UNLINK`: both return the number of keys removed, so both read first.
 fn del(call: &mut Call<'_>) -> Done {
     let keys = call.keys(1..call.args.len());
-    let removed = call.backend.data().update(
-        call.session.table,
-        &keys,
-        Need::Records,
-        |records, changes| {
-            let mut removed = 0;
-            for (at, record) in records.iter().enumerate() {
-                // A key that is named twice is removed and counted once.
-                let again = keys[..at].iter().any(|key| key.bytes == keys[at].bytes);
-                if record.is_some() && !again {
-                    changes.delete(at);
-                    removed += 1;
-                }
+    let removed = call.update_keys(&keys, Need::Records, |records, changes| {
+        let mut removed = 0;
+        for (at, record) in records.iter().enumerate() {
+            // A key that is named twice is removed and counted once.
+            let again = keys[..at].iter().any(|key| key.bytes == keys[at].bytes);
+            if record.is_some() && !again {
+                changes.delete(at);
+                removed += 1;
             }
-            removed
-        },
-    )?;
+        }
+        removed
+    })?;
     call.integer(removed)
 }
 
@@ -85,8 +80,7 @@ fn rename_if(
     allows: impl FnOnce(Option<Record<'_>>) -> bool,
 ) -> Result<bool, super::Undone> {
     let keys = [call.key(1), call.key(2)];
-    let table = call.session.table;
-    let renamed = call.backend.data().update(table, &keys, Need::Records, |records, changes| {
+    let renamed = call.update_keys(&keys, Need::Records, |records, changes| {
         let record = records[0].ok_or(NO_SUCH_KEY)?;
         let renamed = allows(records[1]);
         if renamed && keys[0] != keys[1] {
@@ -101,15 +95,11 @@ fn rename_if(
 /// `COPY key newkey [DB database] [REPLACE]`.
 fn copy(call: &mut Call<'_>) -> Done {
     let (table, mut to, mut replaces) = (call.session.table, call.session.table, false);
-    let mut rest = &call.args[3..];
-    while let [word, after @ ..] = rest {
-        rest = after;
-        match rest {
-            _ if uppercase_is(word, b"REPLACE") => replaces = true,
-            [number, after @ ..] if uppercase_is(word, b"DB") => {
-                rest = after;
-                to = parse_database(number)?;
-            }
+    let mut words = call.args[3..].iter();
+    while let Some(word) = words.next() {
+        match &word.to_ascii_uppercase()[..] {
+            b"REPLACE" => replaces = true,
+            b"DB" => to = parse_database(words.next().ok_or(Refusal::Syntax)?)?,
             _ => return Err(Refusal::Syntax.into()),
         }
     }
@@ -128,7 +118,7 @@ fn copy(call: &mut Call<'_>) -> Done {
         true
     };
     let copied = if table == to {
-        call.backend.data().update(table, &[from, key], Need::Records, |records, changes| {
+        call.update_keys(&[from, key], Need::Records, |records, changes| {
             copy(records[0], records[1], 1, changes)
         })?
     } else {

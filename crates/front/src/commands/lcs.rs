@@ -6,7 +6,7 @@
 use super::command::flag::READONLY;
 use super::command::{Family, TWO, command};
 use super::pieces::value_of;
-use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer, refused};
 use std::ops::Range;
 use types::limits::VALUE_BYTES_MAX;
 
@@ -27,21 +27,17 @@ struct LcsOptions {
 impl LcsOptions {
     fn parse(words: &[&[u8]]) -> Result<LcsOptions, Refusal> {
         let mut options = LcsOptions::default();
-        let mut rest = words;
-        while let [word, after @ ..] = rest {
-            rest = after;
-            if uppercase_is(word, b"IDX") {
-                options.indexes = true;
-            } else if uppercase_is(word, b"LEN") {
-                options.length = true;
-            } else if uppercase_is(word, b"WITHMATCHLEN") {
-                options.with_lengths = true;
-            } else if uppercase_is(word, b"MINMATCHLEN") {
-                let [number, after @ ..] = rest else { return Err(Refusal::Syntax) };
-                rest = after;
-                options.length_min = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
-            } else {
-                return Err(Refusal::Syntax);
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match &word.to_ascii_uppercase()[..] {
+                b"IDX" => options.indexes = true,
+                b"LEN" => options.length = true,
+                b"WITHMATCHLEN" => options.with_lengths = true,
+                b"MINMATCHLEN" => {
+                    let number = words.next().ok_or(Refusal::Syntax)?;
+                    options.length_min = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
+                }
+                _ => return Err(Refusal::Syntax),
             }
         }
         if options.length && options.indexes {

@@ -46,9 +46,7 @@ fn reply_about(
     call: &mut Call<'_>,
     f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>),
 ) -> Done {
-    let key = call.key(2);
-    let reply = &mut call.reply;
-    call.backend.data().read_one(call.session.table, key, |record| match record {
+    call.answer(2, |reply, record| match record {
         Some(record) => f(reply, record),
         None => reply.null(),
     })

@@ -53,13 +53,10 @@ fn strlen(call: &mut Call<'_>) -> Done {
 fn getrange(call: &mut Call<'_>) -> Done {
     let first = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let last = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
-    let key = call.key(1);
-    let reply = &mut call.reply;
-    call.backend.data().read_one(call.session.table, key, |record| {
+    call.answer(1, |reply, record| {
         let (value, _) = value_of(record);
         reply.bulk(piece(first, last, value.len()).map_or(&[], |piece| &value[piece]));
-    })?;
-    Ok(())
+    })
 }
 
 /// `APPEND key value`.

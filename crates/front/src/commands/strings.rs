@@ -32,13 +32,10 @@ pub(super) static FAMILY: Family = Family {
 
 /// `GET key`.
 fn get(call: &mut Call<'_>) -> Done {
-    let key = call.key(1);
-    let reply = &mut call.reply;
-    call.backend.data().read_one(call.session.table, key, |record| match record {
+    call.answer(1, |reply, record| match record {
         Some(record) => reply.bulk(record.value),
         None => reply.null(),
-    })?;
-    Ok(())
+    })
 }
 
 /// `MGET key [key ...]`.
@@ -53,8 +50,7 @@ fn mget(call: &mut Call<'_>) -> Done {
                 None => reply.null(),
             }
         }
-    })?;
-    Ok(())
+    })
 }
 
 /// `MSET key value [key value ...]`.
@@ -64,7 +60,7 @@ fn mset(call: &mut Call<'_>) -> Done {
     }
     let args = call.args;
     let keys = call.keys((1..args.len()).step_by(2));
-    call.backend.data().update(call.session.table, &keys, Need::Nothing, |_, changes| {
+    call.update_keys(&keys, Need::Nothing, |_, changes| {
         for at in 0..args.len() / 2 {
             changes.put(at, args[2 + 2 * at], None);
         }
@@ -79,8 +75,7 @@ fn msetnx(call: &mut Call<'_>) -> Done {
     }
     let args = call.args;
     let keys = call.keys((1..args.len()).step_by(2));
-    let table = call.session.table;
-    let set = call.backend.data().update(table, &keys, Need::Records, |records, changes| {
+    let set = call.update_keys(&keys, Need::Records, |records, changes| {
         let none_exists = records.iter().all(Option::is_none);
         if none_exists {
             for at in 0..args.len() / 2 {
@@ -159,7 +154,7 @@ fn msetex(call: &mut Call<'_>) -> Done {
     let count = parse_integer(call.args[1]).and_then(|count| u32::try_from(count).ok());
     let count = count.filter(|count| (1..=i32::MAX as u32).contains(count));
     let count = count.ok_or_else(|| refused("ERR invalid numkeys value or out of range"))? as usize;
-    let (args, table) = (call.args, call.session.table);
+    let args = call.args;
     let words = args.get(2 + 2 * count..).ok_or(Refusal::Syntax)?;
     let keys = call.keys((0..count).map(|at| 2 + 2 * at));
     let now = call.clock_of(&keys);
@@ -169,7 +164,7 @@ fn msetex(call: &mut Call<'_>) -> Done {
     let is_blind = options.condition == SetCondition::Always && !keeps && !is_past;
     let need = if is_blind { Need::Nothing } else { Need::Records };
     let mut expired = 0;
-    let set = call.backend.data().update(table, &keys, need, |records, changes| {
+    let set = call.update_keys(&keys, need, |records, changes| {
         let set = records.iter().all(|record| options.allows(*record));
         if set {
             for (at, record) in records.iter().enumerate() {
