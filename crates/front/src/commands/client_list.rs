@@ -2,10 +2,11 @@
 //! select clients.
 
 use super::command::Command;
-use super::{Call, Done, Refusal, parse_integer, printable, refused, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer, printable, refused};
 use crate::operators::clients::{Facts, Traffic};
 use crate::operators::lock;
 use resp::Protocol;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,41 +67,16 @@ fn describe(facts: &Facts, now: Instant) -> String {
 }
 
 /// One condition on a client.
-#[derive(Debug, PartialEq, Eq)]
-enum ClientFilter {
-    Ids(Vec<u64>),
-    Address(Vec<u8>),
-    Local(Vec<u8>),
-    Ip(Vec<u8>),
-    Name(Vec<u8>),
-    Library(Vec<u8>),
-    Version(Vec<u8>),
-    /// The client has all of these flags.
-    Flags(Vec<u8>),
-    /// The client has all of these capabilities.
-    Capabilities(Vec<u8>),
-    /// The client's type. All clients are of type `normal`, so the condition is constant.
-    Type(bool),
-    Table(TableId),
-    /// The client's user. `default` is the only one, so the condition is always true.
-    DefaultUser,
-    AgeMin(Duration),
-    IdleMin(Duration),
-}
+type ClientCondition = Box<dyn Fn(&Facts, Instant) -> bool>;
 
 /// A filter: clients must meet all conditions.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Filter {
-    conditions: Vec<(Polarity, ClientFilter)>,
+    /// By their names, and true if the clients that meet the condition are excluded (`NOT-`). The
+    /// last condition of a kind counts.
+    conditions: BTreeMap<(Vec<u8>, bool), ClientCondition>,
     /// True to exclude the requesting client; `None` if not given.
     spares_me: Option<bool>,
-}
-
-/// Polarity of a condition: required or excluded (`NOT-`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Polarity {
-    Is,
-    IsNot,
 }
 
 /// Flags and capabilities known to Valkey.
@@ -137,117 +113,100 @@ fn parse_table(word: &[u8]) -> Result<TableId, Refusal> {
     }
 }
 
-/// Parses letters, all of which must be in `known`.
-fn parse_letters(
-    name: &str,
-    polarity: Polarity,
-    word: &[u8],
-    known: &[u8],
-) -> Result<Vec<u8>, Refusal> {
+/// Checks letters, all of which must be in `known`.
+fn check_letters(name: &str, is_excluding: bool, word: &[u8], known: &[u8]) -> Result<(), Refusal> {
     if word.iter().all(|letter| known.contains(letter)) {
-        return Ok(word.to_vec());
+        return Ok(());
     }
-    let place = match polarity {
-        Polarity::Is => "provided".to_string(),
-        Polarity::IsNot => format!("NOT-{}", name.to_uppercase()),
+    let place = match is_excluding {
+        false => "provided".to_string(),
+        true => format!("NOT-{}", name.to_uppercase()),
     };
     because(format!("ERR Unknown {name} found in the {place} filter: {}", printable(word, 128)))
 }
 
-impl ClientFilter {
-    /// Parses a condition with one value; `None` if there is no condition of this name.
-    fn parse(
-        name: &[u8],
-        value: &[u8],
-        polarity: Polarity,
-    ) -> Result<Option<ClientFilter>, Refusal> {
-        let bytes = value.to_vec();
-        Ok(Some(match name {
-            b"ADDR" => ClientFilter::Address(bytes),
-            b"LADDR" => ClientFilter::Local(bytes),
-            b"IP" => ClientFilter::Ip(bytes),
-            b"NAME" => ClientFilter::Name(bytes),
-            b"LIB-NAME" => ClientFilter::Library(bytes),
-            b"LIB-VER" => ClientFilter::Version(bytes),
-            b"FLAGS" => ClientFilter::Flags(parse_letters("flags", polarity, value, FLAGS)?),
-            b"CAPA" => {
-                ClientFilter::Capabilities(parse_letters("capa", polarity, value, CAPABILITIES)?)
-            }
-            b"TYPE" => ClientFilter::Type(parse_type(value)?),
-            b"DB" => ClientFilter::Table(parse_table(value)?),
-            b"USER" if value == b"default" => ClientFilter::DefaultUser,
-            b"USER" => return because(format!("ERR No such user '{}'", printable(value, 128))),
-            b"MAXAGE" if polarity == Polarity::Is => {
-                ClientFilter::AgeMin(parse_seconds("maxage", value)?)
-            }
-            b"IDLE" if polarity == Polarity::Is => {
-                ClientFilter::IdleMin(parse_seconds("idle", value)?)
-            }
-            _ => return Ok(None),
-        }))
-    }
-
-    fn holds(&self, facts: &Facts, now: Instant) -> bool {
-        let named = |wanted: &Vec<u8>, name: fn(&crate::operators::clients::Names) -> &Vec<u8>| {
-            name(&lock(&facts.names)) == wanted
-        };
-        match self {
-            ClientFilter::Ids(ids) => ids.contains(&facts.id),
-            ClientFilter::Address(address) => facts.peer.as_bytes() == address,
-            ClientFilter::Local(address) => facts.local.as_bytes() == address,
-            ClientFilter::Ip(ip) => {
-                let peer = facts.peer.parse::<SocketAddr>();
-                peer.is_ok_and(|peer| peer.ip().to_string().as_bytes() == ip)
-            }
-            ClientFilter::Name(name) => named(name, |names| &names.name),
-            ClientFilter::Library(name) => named(name, |names| &names.library),
-            ClientFilter::Version(version) => named(version, |names| &names.version),
-            ClientFilter::Flags(wanted) => {
+/// Parses a condition with one value. All clients have the type `normal` and the user `default`.
+fn parse_condition(
+    name: &[u8],
+    value: &[u8],
+    is_excluding: bool,
+) -> Result<ClientCondition, Refusal> {
+    let value = value.to_vec();
+    Ok(match name {
+        b"ADDR" => Box::new(move |facts, _| facts.peer.as_bytes() == value),
+        b"LADDR" => Box::new(move |facts, _| facts.local.as_bytes() == value),
+        b"IP" => Box::new(move |facts, _| {
+            let peer = facts.peer.parse::<SocketAddr>();
+            peer.is_ok_and(|peer| peer.ip().to_string().as_bytes() == value)
+        }),
+        b"NAME" => Box::new(move |facts, _| lock(&facts.names).name == value),
+        b"LIB-NAME" => Box::new(move |facts, _| lock(&facts.names).library == value),
+        b"LIB-VER" => Box::new(move |facts, _| lock(&facts.names).version == value),
+        b"FLAGS" => {
+            check_letters("flags", is_excluding, &value, FLAGS)?;
+            Box::new(move |facts, _| {
                 let flags = flags(facts);
-                wanted.iter().all(|flag| flags.as_bytes().contains(flag))
-            }
-            ClientFilter::Capabilities(wanted) => {
-                wanted.is_empty() || facts.shown().takes_redirects
-            }
-            ClientFilter::Type(is_normal) => *is_normal,
-            ClientFilter::Table(table) => facts.shown().table == *table,
-            ClientFilter::DefaultUser => true,
-            ClientFilter::AgeMin(age) => now.since(facts.since) >= *age,
-            ClientFilter::IdleMin(idle) => now.since(facts.last_request()) >= *idle,
+                value.iter().all(|flag| flags.as_bytes().contains(flag))
+            })
         }
-    }
+        b"CAPA" => {
+            check_letters("capa", is_excluding, &value, CAPABILITIES)?;
+            Box::new(move |facts, _| value.is_empty() || facts.shown().takes_redirects)
+        }
+        b"TYPE" => {
+            let is_normal = parse_type(&value)?;
+            Box::new(move |_, _| is_normal)
+        }
+        b"DB" => {
+            let table = parse_table(&value)?;
+            Box::new(move |facts, _| facts.shown().table == table)
+        }
+        b"USER" if value == b"default" => Box::new(|_, _| true),
+        b"USER" => return because(format!("ERR No such user '{}'", printable(&value, 128))),
+        b"MAXAGE" if !is_excluding => {
+            let age = parse_seconds("maxage", &value)?;
+            Box::new(move |facts, now| now.since(facts.since) >= age)
+        }
+        b"IDLE" if !is_excluding => {
+            let idle = parse_seconds("idle", &value)?;
+            Box::new(move |facts, now| now.since(facts.last_request()) >= idle)
+        }
+        _ => return Err(Refusal::Syntax),
+    })
 }
 
 impl Filter {
-    /// Parses pairs of name and value. `ID` may have several numeric values.
+    /// Parses pairs of name and value. `ID` may have several numeric values, and they accumulate.
     fn parse(mut words: &[&[u8]]) -> Result<Filter, Refusal> {
         let mut filter = Filter::default();
+        let mut ids = [Vec::new(), Vec::new()];
         while let [name, value, rest @ ..] = words {
             let name = name.to_ascii_uppercase();
-            let (polarity, name) = match name.strip_prefix(b"NOT-") {
-                Some(name) => (Polarity::IsNot, name),
-                None => (Polarity::Is, &name[..]),
+            let (name, is_excluding) = match name.strip_prefix(b"NOT-") {
+                Some(name) => (name, true),
+                None => (&name[..], false),
             };
             words = rest;
-            if name == b"ID" {
-                let mut ids = vec![parse_id(value)?];
-                while let [next, rest @ ..] = words
-                    && parse_integer(next).is_some()
-                {
-                    ids.push(parse_id(next)?);
-                    words = rest;
+            let condition: ClientCondition = match (name, &value.to_ascii_uppercase()[..]) {
+                (b"ID", _) => {
+                    let ids = &mut ids[usize::from(is_excluding)];
+                    ids.push(parse_id(value)?);
+                    while let [next, rest @ ..] = words
+                        && parse_integer(next).is_some()
+                    {
+                        ids.push(parse_id(next)?);
+                        words = rest;
+                    }
+                    let ids = ids.clone();
+                    Box::new(move |facts: &Facts, _| ids.contains(&facts.id))
                 }
-                filter.add(polarity, ClientFilter::Ids(ids));
-            } else if name == b"SKIPME" && polarity == Polarity::Is {
-                filter.spares_me = Some(match value {
-                    word if uppercase_is(word, b"YES") => true,
-                    word if uppercase_is(word, b"NO") => false,
-                    _ => return Err(Refusal::Syntax),
-                });
-            } else {
-                let condition = ClientFilter::parse(name, value, polarity)?;
-                filter.add(polarity, condition.ok_or(Refusal::Syntax)?);
-            }
+                (b"SKIPME", word @ (b"YES" | b"NO")) if !is_excluding => {
+                    filter.spares_me = Some(word == b"YES");
+                    continue;
+                }
+                _ => parse_condition(name, value, is_excluding)?,
+            };
+            filter.conditions.insert((name.to_vec(), is_excluding), condition);
         }
         match words {
             [] => Ok(filter),
@@ -255,25 +214,9 @@ impl Filter {
         }
     }
 
-    /// Adds a condition. The last one of a kind counts, but client numbers accumulate.
-    fn add(&mut self, polarity: Polarity, mut condition: ClientFilter) {
-        let kind = std::mem::discriminant(&condition);
-        let is_same = |(other, before): &(Polarity, ClientFilter)| {
-            *other == polarity && std::mem::discriminant(before) == kind
-        };
-        if let Some(at) = self.conditions.iter().position(is_same)
-            && let (_, ClientFilter::Ids(before)) = self.conditions.swap_remove(at)
-            && let ClientFilter::Ids(ids) = &mut condition
-        {
-            ids.extend(before);
-        }
-        self.conditions.push((polarity, condition));
-    }
-
     fn means(&self, facts: &Facts, now: Instant) -> bool {
-        self.conditions
-            .iter()
-            .all(|(polarity, condition)| condition.holds(facts, now) == (*polarity == Polarity::Is))
+        let mut conditions = self.conditions.iter();
+        conditions.all(|((_, is_excluding), holds)| holds(facts, now) != *is_excluding)
     }
 }
 
@@ -302,8 +245,8 @@ pub(super) fn kill(call: &mut Call<'_>) -> Done {
     let words = &call.args[2..];
     let (filter, is_old_form) = match words {
         [address] => {
-            let address = (Polarity::Is, ClientFilter::Address(address.to_vec()));
-            (Filter { conditions: vec![address], spares_me: Some(false) }, true)
+            let filter = Filter::parse(&[b"ADDR", *address])?;
+            (Filter { spares_me: Some(false), ..filter }, true)
         }
         _ => (Filter::parse(words)?, false),
     };
@@ -369,7 +312,7 @@ mod tests {
             ("NAME", "syntax error"),
             ("FOO x", "syntax error"),
         ] {
-            let refusal = parse(line).expect_err(line);
+            let refusal = parse(line).err().expect(line);
             assert_eq!(refusal.text("client"), format!("ERR {text}"), "{line}");
         }
     }
