@@ -27,20 +27,25 @@ use types::limits::CLIENT_BACKLOG_MAX;
 struct TurnReplies {
     connection: ConnectionId,
     from: usize,
-    dependency: Option<Dependency>,
-    /// Execution time, if these replies must wait until a heartbeat sent later is acknowledged.
-    executed: Option<Instant>,
+    needs: ReplyNeeds,
 }
 
 /// Pending replies that leave together.
 struct ReplyBatch {
     replies: Vec<u8>,
+    needs: ReplyNeeds,
+}
+
+/// Events that replies must wait for.
+#[derive(Default)]
+struct ReplyNeeds {
     dependency: Option<Dependency>,
+    /// Execution time, if the replies must wait until a heartbeat sent later is acknowledged.
     executed: Option<Instant>,
 }
 
-impl ReplyBatch {
-    fn is_safe(&self, engine: &Engine) -> bool {
+impl ReplyNeeds {
+    fn are_met(&self, engine: &Engine) -> bool {
         self.dependency.as_ref().is_none_or(|it| engine.is_acknowledged(it))
             && self.executed.is_none_or(|executed| engine.is_confirmed(executed))
     }
@@ -96,19 +101,15 @@ impl ReplyGate {
         engine: &mut Engine,
         now: Instant,
     ) {
-        let (dependency, executed) = (engine.take_dependency(), engine.take_data(now));
-        if dependency.is_some()
-            || executed.is_some()
+        let needs =
+            ReplyNeeds { dependency: engine.take_dependency(), executed: engine.take_data(now) };
+        if needs.dependency.is_some()
+            || needs.executed.is_some()
             || (!self.pending.is_empty() && self.pending.contains_key(&connection))
         {
             self.turn_bytes += replies.len();
             self.bytes += replies.len();
-            self.of_turn.push(TurnReplies {
-                connection,
-                from: replies.start,
-                dependency,
-                executed,
-            });
+            self.of_turn.push(TurnReplies { connection, from: replies.start, needs });
         }
     }
 
@@ -180,10 +181,8 @@ impl ReplyGate {
         // Replies of this turn come after replies that are already pending. They must leave the
         // output before pending replies are released into it.
         let mut of_turn = std::mem::take(&mut self.of_turn);
-        of_turn.retain(|TurnReplies { connection, dependency, executed, .. }| {
-            let waits = dependency.as_ref().is_some_and(|it| !engine.is_acknowledged(it))
-                || executed.is_some_and(|executed| !engine.is_confirmed(executed));
-            if waits {
+        of_turn.retain(|TurnReplies { connection, needs, .. }| {
+            if !needs.are_met(engine) {
                 self.pending.entry(*connection).or_default();
             }
             self.pending.contains_key(connection)
@@ -194,10 +193,9 @@ impl ReplyGate {
             if output.len() > *from { output.split_off(*from) } else { Vec::new() }
         };
         let mut replies: Vec<Vec<u8>> = of_turn.iter().rev().map(take).collect();
-        for (TurnReplies { connection, dependency, executed, .. }, replies) in
-            of_turn.drain(..).zip(replies.drain(..).rev())
-        {
-            self.hold(connection, ReplyBatch { replies, dependency, executed }, io);
+        let all = of_turn.drain(..).zip(replies.drain(..).rev());
+        for (TurnReplies { connection, needs, .. }, replies) in all {
+            self.hold(connection, ReplyBatch { replies, needs }, io);
         }
         self.of_turn = of_turn;
         engine.note_held(!self.pending.is_empty());
@@ -213,7 +211,7 @@ impl ReplyGate {
         let news = (engine.acknowledgments(), engine.lease_until());
         if self.checked_at != news {
             self.checked_at = news;
-            self.release(|batch| batch.is_safe(engine), io);
+            self.release(|batch| batch.needs.are_met(engine), io);
         }
     }
 
@@ -289,7 +287,7 @@ mod tests {
     }
 
     fn reply(bytes: usize) -> ReplyBatch {
-        ReplyBatch { replies: vec![b'x'; bytes], dependency: None, executed: None }
+        ReplyBatch { replies: vec![b'x'; bytes], needs: ReplyNeeds::default() }
     }
 
     #[test]
