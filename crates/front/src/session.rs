@@ -2,9 +2,8 @@
 
 use crate::commands::{QueuedTransaction, Watched};
 use crate::operators::clients::{ClientStatus, Facts, TransactionCounts};
-use resp::Protocol;
 use std::sync::Arc;
-use types::{Instant, TableId};
+use types::Instant;
 
 /// State shared by all commands of one connection.
 #[derive(Clone, Debug)]
@@ -13,24 +12,10 @@ pub(crate) struct Session {
     pub(crate) facts: Arc<Facts>,
     /// True if the client has authenticated, or if no password is set.
     pub(crate) is_authenticated: bool,
-    /// The table (Redis database) that the connection's commands work on.
-    pub(crate) table: TableId,
-    /// The protocol version in which replies are written.
-    pub(crate) protocol: Protocol,
+    /// The state that is published after each request.
+    pub(crate) status: ClientStatus,
     /// The replies that are sent: see `CLIENT REPLY`.
     pub(crate) replies: Replies,
-    /// Set by `MONITOR`.
-    pub(crate) is_monitor: bool,
-    /// Set by `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, only for display in `CLIENT LIST`.
-    pub(crate) no_evict: bool,
-    pub(crate) no_touch: bool,
-    pub(crate) command: Option<u16>,
-    /// Set by `CLIENT CAPA redirect`, and shown in `CLIENT LIST`.
-    pub(crate) takes_redirects: bool,
-    /// True while a request of the connection is parked, or the connection is paused.
-    pub(crate) is_blocked: bool,
-    /// True while a request waits for replicas: see `WAIT`.
-    pub(crate) is_waiting: bool,
     /// The transaction being collected since `MULTI`, if any.
     pub(crate) collecting: Option<QueuedTransaction>,
     /// Watched keys: if one of them changes, the next transaction fails.
@@ -47,16 +32,8 @@ impl Session {
         Session {
             facts,
             is_authenticated,
-            table: TableId(0),
-            protocol: Protocol::Resp2,
+            status: ClientStatus::default(),
             replies: Replies::All,
-            is_monitor: false,
-            no_evict: false,
-            no_touch: false,
-            command: None,
-            takes_redirects: false,
-            is_blocked: false,
-            is_waiting: false,
             collecting: None,
             watched: Watched::new(),
             draws: 0,
@@ -72,23 +49,11 @@ impl Session {
 
     /// Publishes the current state to other connections, after `requests` more requests.
     pub(crate) fn publish(&self, now: Instant, requests: u64) {
-        let shown = ClientStatus {
-            table: self.table,
-            protocol: self.protocol,
-            is_monitor: self.is_monitor,
-            no_evict: self.no_evict,
-            no_touch: self.no_touch,
-            is_blocked: self.is_blocked,
-            is_waiting: self.is_waiting,
-            takes_redirects: self.takes_redirects,
-            has_called: self.command.is_some(),
-            command: self.command.unwrap_or(0),
-            collected: TransactionCounts {
-                commands: self.collecting.as_ref().map(|collecting| collecting.len() as u32),
-                watched: self.watched.len() as u32,
-            },
+        let collected = TransactionCounts {
+            commands: self.collecting.as_ref().map(|collecting| collecting.len() as u32),
+            watched: self.watched.len() as u32,
         };
-        self.facts.publish(now, requests, shown);
+        self.facts.publish(now, requests, self.status, collected);
     }
 
     /// Returns whether to send the reply to the request that was just parsed or executed. Must be

@@ -58,14 +58,14 @@ impl<'a> Call<'a> {
     ) -> Done {
         let key = self.key(position);
         let reply = &mut self.reply;
-        self.backend.data().read_one(self.session.table, key, |record| f(reply, record))
+        self.backend.data().read_one(self.session.status.table, key, |record| f(reply, record))
     }
 
     /// Reads the record whose key is argument 1.
     #[inline]
     pub(crate) fn read<T>(&mut self, f: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T, Undone> {
         let key = self.key(1);
-        self.backend.data().read_one(self.session.table, key, f)
+        self.backend.data().read_one(self.session.status.table, key, f)
     }
 
     /// Reads the record whose key is argument 1, and changes it as change 0.
@@ -87,7 +87,7 @@ impl<'a> Call<'a> {
         need: Need,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
     ) -> Result<T, Undone> {
-        self.backend.data().update(self.session.table, keys, need, f)
+        self.backend.data().update(self.session.status.table, keys, need, f)
     }
 
     /// Returns the time from which a relative expiry of these keys counts. It is the range's clock,

@@ -3,7 +3,7 @@
 
 use super::command::Command;
 use super::{Call, Done, Refusal, parse_integer, printable, refused};
-use crate::operators::clients::{Facts, Traffic};
+use crate::operators::clients::{Facts, Traffic, TransactionCounts};
 use crate::operators::lock;
 use resp::Protocol;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ fn flags(facts: &Facts) -> String {
     let shown = facts.shown();
     let flags = [
         (shown.is_monitor, 'O'),
-        (shown.collected.commands.is_some(), 'x'),
+        (facts.collected().commands.is_some(), 'x'),
         (shown.is_blocked, 'b'),
         (shown.no_evict, 'e'),
         (shown.no_touch, 'T'),
@@ -39,8 +39,9 @@ fn describe(facts: &Facts, now: Instant) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let shown = facts.shown();
     let names = lock(&facts.names).clone();
-    let command = Command::numbered(usize::from(shown.command)).map(|command| command.name);
-    let command = command.filter(|_| shown.has_called).unwrap_or("NULL");
+    let command = shown.command.and_then(|number| Command::numbered(usize::from(number)));
+    let command = command.map_or("NULL", |command| command.name);
+    let TransactionCounts { commands, watched } = facts.collected();
     let Traffic { read, written, unread, unsent } = facts.traffic();
     format!(
         "id={} addr={} laddr={} fd=0 name={} age={} idle={} flags={} capa={} db={} sub=0 psub=0 \
@@ -56,8 +57,8 @@ fn describe(facts: &Facts, now: Instant) -> String {
         flags(facts),
         if shown.takes_redirects { "r" } else { "" },
         shown.table.0,
-        shown.collected.commands.map_or(-1, i64::from),
-        shown.collected.watched,
+        commands.map_or(-1, i64::from),
+        watched,
         unread + unsent,
         if shown.protocol == Protocol::Resp3 { 3 } else { 2 },
         text(&names.library),

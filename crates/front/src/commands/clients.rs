@@ -97,13 +97,13 @@ fn on_or_off(call: &Call<'_>) -> Result<bool, Refusal> {
 
 /// `CLIENT NO-EVICT ON | OFF`.
 fn no_evict(call: &mut Call<'_>) -> Done {
-    call.session.no_evict = on_or_off(call)?;
+    call.session.status.no_evict = on_or_off(call)?;
     call.ok()
 }
 
 /// `CLIENT NO-TOUCH ON | OFF`.
 fn no_touch(call: &mut Call<'_>) -> Done {
-    call.session.no_touch = on_or_off(call)?;
+    call.session.status.no_touch = on_or_off(call)?;
     call.ok()
 }
 
@@ -206,7 +206,7 @@ fn tracking_info(call: &mut Call<'_>) -> Done {
 /// `CLIENT CAPA capability [...]`: unknown capabilities are ignored, as in Valkey.
 fn capabilities(call: &mut Call<'_>) -> Done {
     let is_redirect = |word: &&[u8]| uppercase_is(word, b"REDIRECT");
-    call.session.takes_redirects |= call.args[2..].iter().any(is_redirect);
+    call.session.status.takes_redirects |= call.args[2..].iter().any(is_redirect);
     call.ok()
 }
 

@@ -212,7 +212,7 @@ fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
     let counts = call.backend.engine.worker.counts(HashRange::of_slots(slot, slot));
     let records: u64 = counts
         .iter()
-        .filter(|(table, _, _)| *table == call.session.table)
+        .filter(|(table, _, _)| *table == call.session.status.table)
         .map(|(_, _, records)| u64::from(*records))
         .sum();
     call.integer(records as i64)

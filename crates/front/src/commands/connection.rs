@@ -7,10 +7,10 @@ use super::command::flag::{
 use super::command::{Command, Family, Keys, Secrets, command, container};
 use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused};
 use crate::commands::Watched;
+use crate::operators::clients::ClientStatus;
 use crate::operators::lock;
 use crate::session::Replies;
 use resp::Protocol;
-use types::TableId;
 
 pub(super) static FAMILY: Family = Family {
     group: "connection",
@@ -65,7 +65,7 @@ fn asking(call: &mut Call<'_>) -> Done {
 
 /// `SELECT database`.
 fn select(call: &mut Call<'_>) -> Done {
-    call.session.table = super::keys::parse_database(call.args[1])?;
+    call.session.status.table = super::keys::parse_database(call.args[1])?;
     call.ok()
 }
 
@@ -101,11 +101,9 @@ fn auth(call: &mut Call<'_>) -> Done {
 /// `RESET`.
 fn reset(call: &mut Call<'_>) -> Done {
     let session = &mut *call.session;
-    session.table = TableId(0);
-    session.protocol = Protocol::Resp2;
+    let ClientStatus { takes_redirects, command, .. } = session.status;
+    session.status = ClientStatus { takes_redirects, command, ..ClientStatus::default() };
     session.replies = Replies::All;
-    session.is_monitor = false;
-    (session.no_evict, session.no_touch) = (false, false);
     session.collecting = None;
     session.watched = Watched::new();
     session.is_authenticated = !call.backend.configuration.access.needs_password();
@@ -118,7 +116,7 @@ fn reset(call: &mut Call<'_>) -> Done {
 
 /// `HELLO [protocol [AUTH user password] [SETNAME name]]`.
 fn hello(call: &mut Call<'_>) -> Done {
-    let mut protocol = call.session.protocol;
+    let mut protocol = call.session.status.protocol;
     if let Some(version) = call.args.get(1) {
         protocol = match parse_integer(version) {
             Some(2) => Protocol::Resp2,
@@ -158,7 +156,7 @@ fn hello(call: &mut Call<'_>) -> Done {
     if let Some(name) = name {
         lock(&call.session.facts.names).name = name;
     }
-    call.session.protocol = protocol;
+    call.session.status.protocol = protocol;
     call.reply.set_protocol(protocol);
     greet(call);
     Ok(())
@@ -170,7 +168,7 @@ fn greet(call: &mut Call<'_>) {
     let reply = &mut call.reply;
     reply.map(7);
     reply.texts([("server", "redis"), ("version", REDIS_VERSION)]);
-    let version = if call.session.protocol == Protocol::Resp3 { 3 } else { 2 };
+    let version = if call.session.status.protocol == Protocol::Resp3 { 3 } else { 2 };
     reply.integers([("proto", version), ("id", id as i64)]);
     reply.texts([("mode", mode), ("role", "master")]);
     reply.bulk(b"modules");

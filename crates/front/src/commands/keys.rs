@@ -50,7 +50,7 @@ fn exists(call: &mut Call<'_>) -> Done {
     let count = call
         .backend
         .data()
-        .read(call.session.table, &keys, |records| records.iter().flatten().count())?;
+        .read(call.session.status.table, &keys, |records| records.iter().flatten().count())?;
     call.integer(count as i64)
 }
 
@@ -94,7 +94,8 @@ fn rename_if(
 
 /// `COPY key newkey [DB database] [REPLACE]`.
 fn copy(call: &mut Call<'_>) -> Done {
-    let (table, mut to, mut replaces) = (call.session.table, call.session.table, false);
+    let (table, mut to, mut replaces) =
+        (call.session.status.table, call.session.status.table, false);
     let mut words = call.args[3..].iter();
     while let Some(word) = words.next() {
         match &word.to_ascii_uppercase()[..] {

@@ -143,7 +143,7 @@ pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
                 break;
             };
             next = call.backend.engine.worker.scan(
-                call.session.table,
+                call.session.status.table,
                 from,
                 STEP_BUCKETS,
                 |key, _| {

@@ -84,7 +84,7 @@ fn usage(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Syntax.into());
     }
     let key = call.key(2);
-    let bytes = call.backend.data().peek_one(call.session.table, key, |record| {
+    let bytes = call.backend.data().peek_one(call.session.status.table, key, |record| {
         let record = record?;
         let expires = usize::from(record.expiry.is_some());
         Some(wire::entry::encoded_bytes(key.bytes.len(), record.value.len(), expires))

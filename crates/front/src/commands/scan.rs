@@ -29,7 +29,7 @@ pub(super) static TABLE_FAMILY: Family = Family {
         command("dbsize", 1, READONLY | FAST, Keys::Unnamed, dbsize),
         command("flushall", -1, WRITE | DANGEROUS, Keys::Unnamed, |call| flush(call, None)),
         command("flushdb", -1, WRITE | DANGEROUS, Keys::Unnamed, |call| {
-            flush(call, Some(call.session.table))
+            flush(call, Some(call.session.status.table))
         }),
     ],
 };
@@ -43,7 +43,7 @@ const TURN_STEPS: usize = 32;
 
 /// `DBSIZE`: exact, except that it is approximate while records arrive or expire.
 fn dbsize(call: &mut Call<'_>) -> Done {
-    let records = call.backend.engine.worker.table_records(call.session.table);
+    let records = call.backend.engine.worker.table_records(call.session.status.table);
     call.integer(records as i64)
 }
 
@@ -101,13 +101,17 @@ fn scan(call: &mut Call<'_>) -> Done {
         if seen >= options.count {
             break;
         }
-        next =
-            call.backend.engine.worker.scan(call.session.table, from, STEP_BUCKETS, |key, _| {
+        next = call.backend.engine.worker.scan(
+            call.session.status.table,
+            from,
+            STEP_BUCKETS,
+            |key, _| {
                 seen += 1;
                 if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
                     found.push(key.to_vec());
                 }
-            })?;
+            },
+        )?;
     }
     call.reply.array(2);
     let cursor = next.map_or(0, |hash| hash.0);
@@ -124,7 +128,7 @@ fn resume_scan(
     mut f: impl FnMut(&mut KeyspaceScan, &[u8]),
     stop: impl Fn(&KeyspaceScan) -> bool,
 ) -> Result<bool, Stall> {
-    let table = call.session.table;
+    let table = call.session.status.table;
     for _ in 0..TURN_STEPS {
         let from = scan.next;
         let next =
@@ -168,7 +172,7 @@ fn leave(call: &mut Call<'_>, scan: KeyspaceScan, undone: Undone) -> Done {
 
 /// `RANDOMKEY`: returns one of the first keys after a random hash.
 fn randomkey(call: &mut Call<'_>) -> Done {
-    if call.backend.engine.worker.table_records(call.session.table) == 0 {
+    if call.backend.engine.worker.table_records(call.session.status.table) == 0 {
         call.reply.null();
         return Ok(());
     }

@@ -195,7 +195,7 @@ fn latency_histogram(call: &mut Call<'_>) -> Done {
 
 /// `MONITOR`.
 fn monitor(call: &mut Call<'_>) -> Done {
-    call.session.is_monitor = true;
+    call.session.status.is_monitor = true;
     call.ok()
 }
 
@@ -372,7 +372,7 @@ fn debug_nothing(call: &mut Call<'_>) -> Done {
 /// `DEBUG OBJECT key`.
 fn debug_object(call: &mut Call<'_>) -> Done {
     permit_debug(call)?;
-    let (table, key) = (call.session.table, call.key(2));
+    let (table, key) = (call.session.status.table, call.key(2));
     let found = call.backend.data().peek_one(table, key, |record| {
         record.map(|record| (record.value.len(), record.version.0))
     })?;

@@ -42,7 +42,7 @@ fn get(call: &mut Call<'_>) -> Done {
 fn mget(call: &mut Call<'_>) -> Done {
     let keys = call.keys(1..call.args.len());
     let reply = &mut call.reply;
-    call.backend.data().read(call.session.table, &keys, |records| {
+    call.backend.data().read(call.session.status.table, &keys, |records| {
         reply.array(records.len());
         for record in records {
             match record {
@@ -106,7 +106,7 @@ fn set(call: &mut Call<'_>) -> Done {
 /// Writes a value blindly, without reading the old record.
 fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
     let key = call.key(1);
-    call.backend.data().put(call.session.table, key, value, expiry)?;
+    call.backend.data().put(call.session.status.table, key, value, expiry)?;
     call.ok()
 }
 
@@ -208,7 +208,7 @@ fn getset(call: &mut Call<'_>) -> Done {
 
 /// `GETDEL key`.
 fn getdel(call: &mut Call<'_>) -> Done {
-    let (key, table) = (call.key(1), call.session.table);
+    let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
     let exists = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
         match records[0] {
@@ -226,7 +226,7 @@ fn getdel(call: &mut Call<'_>) -> Done {
 
 /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
 fn getex(call: &mut Call<'_>) -> Done {
-    let (key, table) = (call.key(1), call.session.table);
+    let (key, table) = (call.key(1), call.session.status.table);
     let now = call.clock_of(&[key]);
     let options = SetOptions::parse(&call.args[2..], Dialect::GetEx, now)?;
     let Some(expiry) = options.expiry else { return get(call) };

@@ -130,7 +130,7 @@ fn unwatch(call: &mut Call<'_>) -> Done {
 /// `WATCH key [key ...]`.
 fn watch(call: &mut Call<'_>) -> Done {
     let keys = call.keys(1..call.args.len());
-    let table = call.session.table;
+    let table = call.session.status.table;
     let versions: Vec<Option<Version>> =
         call.backend
             .engine
@@ -171,7 +171,7 @@ fn run(call: &mut Call<'_>, transaction: &QueuedTransaction) -> Done {
     if transaction.is_broken() {
         return Err(refused("EXECABORT Transaction discarded because of previous errors."));
     }
-    let table = call.session.table;
+    let table = call.session.status.table;
     let watched = std::mem::take(&mut call.session.watched);
     let outcome = match has_changed(call, &watched, table) {
         Ok(false) => attempt_often(call, transaction, &watched),
@@ -198,7 +198,7 @@ fn has_changed(call: &mut Call<'_>, watched: &Watched, table: TableId) -> Result
 }
 
 fn attempt_often(call: &mut Call<'_>, transaction: &QueuedTransaction, watched: &Watched) -> Done {
-    let table = call.session.table;
+    let table = call.session.status.table;
     let here = watched.iter().filter(|((its, _), _)| *its == table);
     let (watched, versions): (Vec<&[u8]>, Vec<_>) =
         here.map(|((_, key), version)| (&**key, *version)).unzip();
@@ -235,7 +235,7 @@ fn attempt(
     keys: &[Key<'_>],
     watched: &[Option<Version>],
 ) -> Result<bool, Undone> {
-    let table = call.session.table;
+    let table = call.session.status.table;
     let clock = call.clock_of(keys);
     let staged = call.backend.engine.worker.read(table, keys, |records| {
         let is_as_watched =
@@ -313,14 +313,15 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
     let mut replies = Vec::new();
     let mut executed = Vec::with_capacity(transaction.requests().len());
     let mut begun = call.backend.engine.time_within_turn(call.now);
-    ReplyWriter::new(call.session.protocol, &mut replies).array(transaction.requests().len());
+    ReplyWriter::new(call.session.status.protocol, &mut replies)
+        .array(transaction.requests().len());
     for (place, request) in transaction.requests().iter().enumerate() {
         let request = request.request();
         let args: Vec<&[u8]> = request.iter().collect();
         // Unknown commands were refused when they were queued.
         let Ok(command) = Command::of(args[0], args.get(1).copied()) else { continue };
         let before = replies.len();
-        let protocol = call.session.protocol;
+        let protocol = call.session.status.protocol;
         let mut one = Call {
             args: &args,
             answer: None,

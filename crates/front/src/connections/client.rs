@@ -129,7 +129,7 @@ impl RedisClient {
     /// Returns whether the client is in `MONITOR` mode.
     #[inline]
     pub(crate) fn is_monitor(&self) -> bool {
-        self.conversation.session.is_monitor
+        self.conversation.session.status.is_monitor
     }
 
     /// Returns whether the client has an unfinished request or is in `MONITOR` mode, so not idle.
@@ -168,7 +168,8 @@ impl RedisClient {
                 self.parser.set_limits(limits(&turn.backend.configuration, self.is_trusted));
             }
             if prefetched == 0 {
-                prefetched = prefetch(rest, conversation.session.table, &mut turn.backend.engine);
+                prefetched =
+                    prefetch(rest, conversation.session.status.table, &mut turn.backend.engine);
             }
             prefetched = prefetched.saturating_sub(1);
             match self.parser.next(&mut rest) {
@@ -274,8 +275,8 @@ impl Conversation {
 
     /// Publishes the connection's state to other connections, after `requests` more requests.
     fn publish(&mut self, is_paused: bool, now: Instant, requests: u64) {
-        self.session.is_blocked = is_paused || !self.queue.is_empty();
-        self.session.is_waiting = self.queue.waiting_for_replicas().is_some();
+        self.session.status.is_blocked = is_paused || !self.queue.is_empty();
+        self.session.status.is_waiting = self.queue.waiting_for_replicas().is_some();
         self.session.publish(now, requests);
     }
 
@@ -283,7 +284,7 @@ impl Conversation {
     fn refuse(&mut self, text: &str, out: &mut Vec<u8>) {
         self.session.closing = true;
         let mut reply = Vec::new();
-        ReplyWriter::new(self.session.protocol, &mut reply).error(format!("ERR {text}"));
+        ReplyWriter::new(self.session.status.protocol, &mut reply).error(format!("ERR {text}"));
         self.answer_in_order(reply, out);
     }
 
@@ -303,7 +304,7 @@ impl Conversation {
         admission::count_refusal(None, text, turn.backend);
         let mut reply = Vec::new();
         if self.session.takes_reply() {
-            ReplyWriter::new(self.session.protocol, &mut reply).error(text);
+            ReplyWriter::new(self.session.status.protocol, &mut reply).error(text);
         }
         self.answer_in_order(reply, out);
     }
@@ -375,7 +376,7 @@ impl Conversation {
             return CollectOutcome::Answered(Vec::new());
         }
         if let Ok(command) = command {
-            self.session.command = Some(command.number() as u16);
+            self.session.status.command = Some(command.number() as u16);
         }
         let node = turn.backend.engine.node();
         let known = command.map_err(|unknown| {
@@ -384,7 +385,7 @@ impl Conversation {
         });
         let added = queue_command(transaction, known, request, node);
         let mut reply = Vec::new();
-        let mut writer = ReplyWriter::new(self.session.protocol, &mut reply);
+        let mut writer = ReplyWriter::new(self.session.status.protocol, &mut reply);
         match added {
             Ok(()) => writer.simple("QUEUED"),
             Err(text) => {
@@ -410,8 +411,8 @@ impl Conversation {
         let number = self.queue.push_waiting(ParkedRequest {
             request: request.to_owned(),
             scope: scope_of(request, &self.session, &turn.backend.engine),
-            table: self.session.table,
-            protocol: self.session.protocol,
+            table: self.session.status.table,
+            protocol: self.session.status.protocol,
             cause: cause.clone(),
             state,
         });
@@ -448,13 +449,14 @@ impl Conversation {
         let Some(waiting) = self.queue.waiting(number) else { return };
         let request = waiting.request.clone();
         let mut state = std::mem::take(&mut waiting.state);
-        let current = (self.session.table, self.session.protocol);
-        (self.session.table, self.session.protocol) = (waiting.table, waiting.protocol);
+        let current = (self.session.status.table, self.session.status.protocol);
+        (self.session.status.table, self.session.status.protocol) =
+            (waiting.table, waiting.protocol);
         let mut reply = Vec::new();
         let outcome = self.execute(request.request(), &mut state, turn, &mut reply);
         // Nothing was parsed after an `ALONE` command, so its table and protocol apply.
         if !state.blocks_parsing {
-            (self.session.table, self.session.protocol) = current;
+            (self.session.status.table, self.session.status.protocol) = current;
         }
         match outcome {
             ExecutionOutcome::Replied => {
@@ -532,7 +534,7 @@ impl Conversation {
                 &many
             }
         };
-        let protocol = self.session.protocol;
+        let protocol = self.session.status.protocol;
         let before = out.len();
         let command = match Command::of(args[0], args.get(1).copied()) {
             Ok(command) => command,
@@ -547,7 +549,7 @@ impl Conversation {
             }
         };
         turn.begin(command);
-        self.session.command = Some(command.number() as u16);
+        self.session.status.command = Some(command.number() as u16);
         let admitted = match command.takes(args.len()) {
             false => Err(Refusal::Arity.into()),
             true => admission::admit(command, state, &self.session, turn),

@@ -35,7 +35,7 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
             let keys = command
                 .key_positions(request.len(), request.get(1))
                 .filter_map(|at| request.get(at));
-            Scope::Keys(session.table, keys.map(|key| engine.hash(key)).collect())
+            Scope::Keys(session.status.table, keys.map(|key| engine.hash(key)).collect())
         }
     }
 }

@@ -65,12 +65,16 @@ pub(crate) struct Traffic {
     pub(crate) unsent: u64,
 }
 
-/// The part of a client's state that changes with its requests.
+/// The part of a client's state that changes with its requests, except its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientStatus {
+    /// The table (Redis database) that the client's commands work on.
     pub(crate) table: TableId,
+    /// The protocol version in which replies are written.
     pub(crate) protocol: Protocol,
+    /// Set by `MONITOR`.
     pub(crate) is_monitor: bool,
+    /// Set by `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, only for display.
     pub(crate) no_evict: bool,
     pub(crate) no_touch: bool,
     /// True while a request of the client is parked, or the client is paused.
@@ -79,11 +83,14 @@ pub(crate) struct ClientStatus {
     pub(crate) is_waiting: bool,
     /// True if the client follows redirections: `CLIENT CAPA redirect`.
     pub(crate) takes_redirects: bool,
-    /// True if the client has called a command, and the number of the last command.
-    pub(crate) has_called: bool,
-    pub(crate) command: u16,
-    /// The client's transaction.
-    pub(crate) collected: TransactionCounts,
+    /// Number of the last command; `None` if the client has called none.
+    pub(crate) command: Option<u16>,
+}
+
+impl Default for ClientStatus {
+    fn default() -> ClientStatus {
+        ClientStatus::unpack(0)
+    }
 }
 
 /// The transaction that a client is collecting.
@@ -115,12 +122,12 @@ impl ClientStatus {
             | u64::from(self.no_touch) << 11
             | u64::from(self.is_blocked) << 12
             | u64::from(self.takes_redirects) << 13
-            | u64::from(self.has_called) << 14
+            | u64::from(self.command.is_some()) << 14
             | u64::from(self.is_waiting) << 15
-            | u64::from(self.command) << 16
+            | u64::from(self.command.unwrap_or(0)) << 16
     }
 
-    fn unpack(word: u64, collected: u64) -> ClientStatus {
+    fn unpack(word: u64) -> ClientStatus {
         let bit = |at: u32| word >> at & 1 == 1;
         ClientStatus {
             table: TableId(word as u8),
@@ -131,9 +138,7 @@ impl ClientStatus {
             is_blocked: bit(12),
             is_waiting: bit(15),
             takes_redirects: bit(13),
-            has_called: bit(14),
-            command: (word >> 16) as u16,
-            collected: TransactionCounts::unpack(collected),
+            command: bit(14).then_some((word >> 16) as u16),
         }
     }
 }
@@ -164,11 +169,17 @@ impl Facts {
     }
 
     /// Publishes changes. Plain stores suffice, because only the client's reactor writes.
-    pub(crate) fn publish(&self, now: Instant, requests: u64, shown: ClientStatus) {
+    pub(crate) fn publish(
+        &self,
+        now: Instant,
+        requests: u64,
+        shown: ClientStatus,
+        collected: TransactionCounts,
+    ) {
         self.last_request.store(now.0, Ordering::Relaxed);
         self.requests.store(self.requests() + requests, Ordering::Relaxed);
         self.shown.store(shown.pack(), Ordering::Relaxed);
-        self.collected.store(shown.collected.pack(), Ordering::Relaxed);
+        self.collected.store(collected.pack(), Ordering::Relaxed);
     }
 
     /// Publishes the bytes read and written since the last call, and those that remain.
@@ -198,9 +209,11 @@ impl Facts {
     }
 
     pub(crate) fn shown(&self) -> ClientStatus {
-        let [shown, collected] =
-            [&self.shown, &self.collected].map(|word| word.load(Ordering::Relaxed));
-        ClientStatus::unpack(shown, collected)
+        ClientStatus::unpack(self.shown.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn collected(&self) -> TransactionCounts {
+        TransactionCounts::unpack(self.collected.load(Ordering::Relaxed))
     }
 }
 
@@ -222,7 +235,7 @@ pub(crate) struct Sums {
 impl Sums {
     fn add(&mut self, facts: &Facts) {
         let (shown, traffic) = (facts.shown(), facts.traffic());
-        let watched = u64::from(shown.collected.watched);
+        let watched = u64::from(facts.collected().watched);
         self.blocked += u64::from(shown.is_blocked);
         self.watching += u64::from(watched > 0);
         self.watched_keys += watched;
@@ -370,11 +383,11 @@ mod tests {
                 is_blocked: true,
                 is_waiting: true,
                 takes_redirects: false,
-                has_called: true,
-                command,
-                collected: TransactionCounts { commands: Some(u32::from(command)), watched: 7 },
+                command: Some(command),
             };
-            assert_eq!(ClientStatus::unpack(shown.pack(), shown.collected.pack()), shown);
+            assert_eq!(ClientStatus::unpack(shown.pack()), shown);
+            let collected = TransactionCounts { commands: Some(u32::from(command)), watched: 7 };
+            assert_eq!(TransactionCounts::unpack(collected.pack()), collected);
         }
     }
 }

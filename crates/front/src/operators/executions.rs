@@ -38,7 +38,7 @@ impl Execution<'_> {
         }
         let args = self.shown_args();
         let session = self.session;
-        let line = monitor::line(self.wall, session.table.0, &session.facts.peer, &args);
+        let line = monitor::line(self.wall, session.status.table.0, &session.facts.peer, &args);
         monitors.show(&line);
         node.wake_all();
     }

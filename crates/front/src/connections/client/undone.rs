@@ -17,7 +17,7 @@ impl Conversation {
         turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
     ) -> ExecutionOutcome {
-        let mut reply = ReplyWriter::new(self.session.protocol, out);
+        let mut reply = ReplyWriter::new(self.session.status.protocol, out);
         match undone {
             Undone::Refused(refusal) => {
                 reply.error(refusal.text(command.name).as_bytes());
