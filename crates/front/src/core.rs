@@ -9,16 +9,19 @@
 //!
 //! **Invariant:** clients are only looked up by connection id, so no order depends on the hash map.
 
+pub(crate) mod backend;
 mod client_limits;
+mod connections;
+pub(crate) mod data;
 mod reply_gating;
 
-use crate::backend::Backend;
-use crate::connections::{
-    ConnectionAction, ConnectionTurn, RedisClient, WaiterId, Waits, prefetch_clients,
-};
 use crate::operators::Operators;
 use crate::operators::clients::{Facts, Unblocked};
+use backend::Backend;
 use client_limits::ClientLimits;
+use connections::{
+    ConnectionAction, ConnectionTurn, RedisClient, WaiterId, Waits, prefetch_clients,
+};
 use node::{DiskDone, Engine, Payload, Route, Safety, Wake};
 use reply_gating::ReplyGate;
 use std::collections::HashMap;

@@ -2,24 +2,23 @@
 //! commands, and the state that operators see and change.
 //!
 //! - [`core`]: one reactor's engine with its clients, without sockets: bytes in, bytes out;
-//! - `connections`: client connections, order of replies, parked requests;
+//!   - `backend`, `data`: the seam between commands and the node;
+//!   - `connections`: client connections, order of replies, parked requests;
 //! - `commands`: one handler per command, from arguments to a reply;
-//! - `data`: records as commands see them;
 //! - [`operators`]: the state that operators see and change while a server runs.
 //!
-//! **Invariant:** no command and nothing in `connections` knows about migration. They only see that
-//! an operation was not executed and must wait.
+//! **Invariant:** commands reach the engine and the store only through the methods of `Backend`.
+//! Its field `engine` is visible in `core` only.
+//! **Invariant:** no command on data knows about migration. It only sees that an operation was not
+//! executed, and its caller does what `NotExecuted` says.
 //! **Invariant:** no bytes from a socket can cause a panic.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
-mod backend;
 mod commands;
-mod connections;
 pub mod core;
-mod data;
 pub mod operators;
 mod session;
 

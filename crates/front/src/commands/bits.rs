@@ -4,9 +4,9 @@ use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{FROM_SECOND, Family, ONE, command};
 use super::pieces::{clamped, piece, value_of};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
+use crate::core::data::Need;
 use crate::operators::counts::Found;
 use std::ops::Range;
-use store::Need;
 use types::limits::VALUE_BYTES_MAX;
 
 pub(super) static FAMILY: Family = Family {
@@ -243,7 +243,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
         }
         result.len()
     })?;
-    call.backend.data().count(found);
+    call.backend.count(found);
     call.integer(length as i64)
 }
 

@@ -1,13 +1,13 @@
 //! The execution of a command: its arguments, and access to data, connection and reply.
 
+use super::not_executed::{Done, NotExecuted};
 use super::queued::QueuedTransaction;
-use super::refusal::{Done, Undone};
 use super::resumption::{KeyspaceScan, Past};
-use crate::backend::Backend;
+use crate::core::backend::Backend;
+use crate::core::data::{Changes, Key, Need, Record};
 use crate::session::Session;
 use planted::Bug;
 use resp::ReplyWriter;
-use store::{Changes, Key, Need, Record};
 use types::{Instant, UnixMillis};
 use wire::control::Answer;
 
@@ -15,8 +15,7 @@ use wire::control::Answer;
 pub(crate) struct Call<'a> {
     /// The command's name and its arguments.
     pub(crate) args: &'a [&'a [u8]],
-    /// The answer to an earlier [`super::Undone::Ask`] or [`super::Undone::Begin`] of the same
-    /// request.
+    /// The answer that an earlier execution of the same request waited for.
     pub(crate) answer: Option<&'a Answer>,
     /// The transaction that `EXEC` executes.
     pub(crate) transaction: Option<&'a QueuedTransaction>,
@@ -40,8 +39,7 @@ impl<'a> Call<'a> {
     /// Returns the key at this position, with its hash.
     #[inline]
     pub(crate) fn key(&self, position: usize) -> Key<'a> {
-        let bytes = self.args[position];
-        Key { hash: self.backend.engine.hash(bytes), bytes }
+        self.backend.key(self.args[position])
     }
 
     /// Returns the keys at these positions, with their hashes.
@@ -51,21 +49,24 @@ impl<'a> Call<'a> {
 
     /// Replies about the record whose key is the argument at this position.
     #[inline]
-    pub(crate) fn answer(
+    pub(crate) fn reply_with(
         &mut self,
         position: usize,
         f: impl FnOnce(&mut ReplyWriter<'a>, Option<Record<'_>>),
     ) -> Done {
         let key = self.key(position);
         let reply = &mut self.reply;
-        self.backend.data().read_one(self.session.status.table, key, |record| f(reply, record))
+        self.backend.read_one(self.session.status.table, key, |record| f(reply, record))
     }
 
     /// Reads the record whose key is argument 1.
     #[inline]
-    pub(crate) fn read<T>(&mut self, f: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T, Undone> {
+    pub(crate) fn read<T>(
+        &mut self,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<T, NotExecuted> {
         let key = self.key(1);
-        self.backend.data().read_one(self.session.status.table, key, f)
+        self.backend.read_one(self.session.status.table, key, f)
     }
 
     /// Reads the record whose key is argument 1, and changes it as change 0.
@@ -73,7 +74,7 @@ impl<'a> Call<'a> {
     pub(crate) fn update<T>(
         &mut self,
         f: impl FnOnce(Option<Record<'_>>, &mut Changes<'_>) -> T,
-    ) -> Result<T, Undone> {
+    ) -> Result<T, NotExecuted> {
         let change =
             |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| f(records[0], changes);
         self.update_keys(&[self.key(1)], Need::Records, change)
@@ -86,8 +87,8 @@ impl<'a> Call<'a> {
         keys: &[Key<'_>],
         need: Need,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
-    ) -> Result<T, Undone> {
-        self.backend.data().update(self.session.status.table, keys, need, f)
+    ) -> Result<T, NotExecuted> {
+        self.backend.update(self.session.status.table, keys, need, f)
     }
 
     /// Returns the time from which a relative expiry of these keys counts. It is the range's clock,
@@ -98,10 +99,7 @@ impl<'a> Call<'a> {
         if planted::is(Bug::LifeFromWallClock) {
             return self.wall;
         }
-        self.backend.engine.refresh_clock(self.now);
-        let worker = &self.backend.engine.worker;
-        let clocks = keys.iter().map(|key| worker.clock_at(key.hash));
-        clocks.max().unwrap_or_else(|| worker.store().clock())
+        self.backend.clock_of(keys, self.now)
     }
 
     /// Replies with a number.

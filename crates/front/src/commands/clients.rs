@@ -146,7 +146,7 @@ fn pause(call: &mut Call<'_>) -> Done {
 /// `CLIENT UNPAUSE`.
 fn unpause(call: &mut Call<'_>) -> Done {
     call.backend.operators.pause.end();
-    call.backend.engine.node().wake_all();
+    call.backend.node().wake_all();
     call.ok()
 }
 

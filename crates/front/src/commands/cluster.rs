@@ -8,7 +8,7 @@ use super::moving;
 use super::slot_stats::slot_stats;
 use super::slots::{parse_slot, refuse_if_alone, reply_done, server_named, slot_ranges};
 use super::tasks::{Task, tasks};
-use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer, printable, refused, uppercase_is};
 use types::{HashRange, SLOT_COUNT, ServerId};
 use wire::control::{Answer, Ask, ClusterMap, MigrationReport, MigrationState, ServerInfo};
 
@@ -65,7 +65,7 @@ fn key_slot(call: &mut Call<'_>) -> Done {
 /// `CLUSTER MYID`.
 fn my_id(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    let node = call.backend.engine.node();
+    let node = call.backend.node();
     let name = node.name_of(node.me());
     call.bulk(name.as_bytes())
 }
@@ -77,7 +77,7 @@ fn server(map: &ClusterMap, id: ServerId) -> Option<&ServerInfo> {
 /// `CLUSTER SLOTS`.
 fn slots(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    let map = call.backend.engine.node().map();
+    let map = call.backend.node().map();
     let ranges: Vec<_> = slot_ranges(&map)
         .into_iter()
         .filter_map(|(first, last, owner)| Some((first, last, server(&map, owner)?)))
@@ -100,7 +100,7 @@ fn slots(call: &mut Call<'_>) -> Done {
 /// `CLUSTER SHARDS`.
 fn shards(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    let map = call.backend.engine.node().map();
+    let map = call.backend.node().map();
     let ranges = slot_ranges(&map);
     let reply = &mut call.reply;
     reply.array(map.servers.len());
@@ -133,7 +133,7 @@ fn shards(call: &mut Call<'_>) -> Done {
 /// `CLUSTER NODES`.
 fn nodes(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    let node = call.backend.engine.node();
+    let node = call.backend.node();
     let (map, me) = (node.map(), node.me());
     let ranges = slot_ranges(&map);
     let mut text = String::new();
@@ -173,7 +173,7 @@ fn nodes(call: &mut Call<'_>) -> Done {
 /// `CLUSTER INFO`.
 fn info(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    let map = call.backend.engine.node().map();
+    let map = call.backend.node().map();
     let assigned: u32 =
         slot_ranges(&map).iter().map(|(first, last, _)| u32::from(last.0 - first.0) + 1).sum();
     let failed: u32 = slot_ranges(&map)
@@ -209,7 +209,7 @@ fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let slot = parse_slot(call.args[2]).ok_or_else(|| refused("ERR Invalid slot"))?;
-    let counts = call.backend.engine.worker.counts(HashRange::of_slots(slot, slot));
+    let counts = call.backend.record_counts(HashRange::of_slots(slot, slot));
     let records: u64 = counts
         .iter()
         .filter(|(table, _, _)| *table == call.session.status.table)
@@ -223,7 +223,7 @@ fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
 /// another.
 fn migrate_slots(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    let me = call.backend.engine.node().me();
+    let me = call.backend.node().me();
     let mut groups = parse_migrate(&call.args[2..]).map_err(refused)?;
     let mut targets = Vec::with_capacity(groups.len());
     for group in &groups {
@@ -251,7 +251,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
         Some(_) | None => {}
     }
     let SlotMove { ranges, policy, .. } = groups.swap_remove(asked);
-    Err(Undone::Ask(Ask::Migrate { target: targets[asked], ranges, source: Some(me), policy }))
+    Err(call.backend.ask(Ask::Migrate { target: targets[asked], ranges, source: Some(me), policy }))
 }
 
 /// `CLUSTER CANCELSLOTMIGRATIONS [ALL]`.
@@ -263,10 +263,9 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
         _ => return Err(Refusal::Arity.into()),
     }
     match call.answer {
-        None => Err(Undone::Ask(Ask::Cancel {
-            source: Some(call.backend.engine.node().me()),
-            task: None,
-        })),
+        None => Err(call
+            .backend
+            .ask(Ask::Cancel { source: Some(call.backend.node().me()), task: None })),
         Some(answer) => reply_done(call, answer),
     }
 }
@@ -275,11 +274,11 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
 fn get_slot_migrations(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let reports = match call.answer {
-        None => return Err(Undone::Ask(Ask::List { task: None })),
+        None => return Err(call.backend.ask(Ask::List { task: None })),
         Some(Answer::Migrations(reports)) => reports,
         Some(answer) => return reply_done(call, answer),
     };
-    let node = call.backend.engine.node();
+    let node = call.backend.node();
     let me = node.me();
     let mine = tasks(reports, |report| report.source == me || report.target == me);
     let name = |server| node.name_of(server);

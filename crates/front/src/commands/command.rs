@@ -3,8 +3,8 @@
 //! state) is derived from them.
 
 use super::call::Call;
+use super::not_executed::{Done, Refusal};
 use super::numbers::parse_unsigned;
-use super::refusal::{Done, Refusal};
 use super::{UNKNOWN_BYTES_MAX, printable};
 
 /// The handler of a command: writes one reply, or changes nothing and returns the reason.

@@ -5,7 +5,7 @@ use super::command::{Command, Keys, Secrets, command};
 use super::glob::glob_matches;
 use super::help::help;
 use super::slots::reply_done;
-use super::{Call, Done, Refusal, Undone, printable, refused};
+use super::{Call, Done, Refusal, printable, refused};
 use crate::operators::host::HostJob;
 use node::{Mode, Node};
 use settings::{SETTINGS, Setting, When};
@@ -67,7 +67,7 @@ fn fixed(node: &Node) -> Vec<Fixed> {
 /// client's spelling.
 fn get(call: &mut Call<'_>) -> Done {
     let patterns = &call.args[2..];
-    let node = call.backend.engine.node();
+    let node = call.backend.node();
     let configuration = call.backend.operators.configuration();
     let fixed = fixed(node).into_iter().map(|Fixed { name, value, .. }| (name, value));
     let names = SETTINGS
@@ -96,7 +96,7 @@ fn set(call: &mut Call<'_>) -> Done {
     if !odd.is_empty() {
         return Err(Refusal::Syntax.into());
     }
-    let node = call.backend.engine.node();
+    let node = call.backend.node();
     let mut changed = (*call.backend.operators.configuration()).clone();
     let mut names: Vec<String> = Vec::new();
     for [name, value] in pairs {
@@ -141,8 +141,7 @@ fn set(call: &mut Call<'_>) -> Done {
     }
     call.backend.operators.configure(node, changed);
     node.wake_all();
-    call.backend.follow_operators();
-    call.backend.engine.follow_settings();
+    call.backend.follow_settings();
     call.ok()
 }
 
@@ -161,5 +160,6 @@ fn rewrite(call: &mut Call<'_>) -> Done {
     if operators.host().is_none_or(|host| host.file().is_none()) {
         return Err(refused("ERR The server is running without a config file"));
     }
-    Err(Undone::Begin(HostJob::Rewrite(operators.configuration())))
+    let job = HostJob::Rewrite(operators.configuration());
+    Err(call.backend.begin(job))
 }

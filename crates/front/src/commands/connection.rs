@@ -5,7 +5,7 @@ use super::command::flag::{
     ALLOW_BUSY, ALONE, ANYTIME, CHANGES_TABLE, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT,
 };
 use super::command::{Command, Family, Keys, Secrets, command, container};
-use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused};
+use super::{Call, Done, NotExecuted, Refusal, parse_integer, printable, refused};
 use crate::commands::Watched;
 use crate::operators::clients::ClientStatus;
 use crate::operators::lock;
@@ -57,7 +57,7 @@ fn quit(call: &mut Call<'_>) -> Done {
 
 /// `ASKING`: no effect. A range has one owner at any time, so the server never replies `ASK`.
 fn asking(call: &mut Call<'_>) -> Done {
-    match call.backend.engine.node().is_cluster() {
+    match call.backend.node().is_cluster() {
         true => call.ok(),
         false => Err(refused(super::slots::NO_CLUSTER)),
     }
@@ -70,7 +70,7 @@ fn select(call: &mut Call<'_>) -> Done {
 }
 
 /// Authenticates the only user. Without a set password, any password is right, as in Redis.
-fn identify(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Result<(), Undone> {
+fn identify(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Result<(), NotExecuted> {
     let access = &call.backend.configuration.access;
     let is_right = !access.needs_password() || access.is_password(password);
     if user != b"default" || !is_right {
@@ -164,7 +164,7 @@ fn hello(call: &mut Call<'_>) -> Done {
 
 fn greet(call: &mut Call<'_>) {
     let id = call.session.id();
-    let mode = if call.backend.engine.node().is_cluster() { "cluster" } else { "standalone" };
+    let mode = if call.backend.node().is_cluster() { "cluster" } else { "standalone" };
     let reply = &mut call.reply;
     reply.map(7);
     reply.texts([("server", "redis"), ("version", REDIS_VERSION)]);

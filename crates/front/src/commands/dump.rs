@@ -4,7 +4,7 @@ use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::rdb::{self, Unreadable};
 use super::{Call, Done, Refusal, parse_integer};
-use store::Need;
+use crate::core::data::Need;
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
 
 /// `DUMP key`.
 fn dump(call: &mut Call<'_>) -> Done {
-    call.answer(1, |reply, record| match record {
+    call.reply_with(1, |reply, record| match record {
         Some(record) => reply.bulk(&rdb::dump(record.value)),
         None => reply.null(),
     })

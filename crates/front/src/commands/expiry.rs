@@ -4,8 +4,8 @@ use super::command::flag::{FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::set_options::{EX, EXAT, ExpiryFormat, PX, PXAT};
 use super::{Call, Done, Refusal, parse_integer};
+use crate::core::data::Record;
 use crate::operators::counts::Found;
-use store::Record;
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -122,7 +122,7 @@ fn set_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
         }
         true
     })?;
-    call.backend.data().count(Found::expired(expired));
+    call.backend.count(Found::expired(expired));
     call.integer(set)
 }
 

@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::command::{Command, Keys, command, flag};
 use super::documentation::documentation;
-use super::refusal::{Done, Refusal};
+use super::not_executed::{Done, Refusal};
 
 /// Returns the `HELP` subcommand, which lists the other subcommands.
 pub(super) const fn help(name: &'static str) -> Command {

@@ -4,8 +4,8 @@ use super::command::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRI
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
 use super::{Call, Done, Refusal, refused};
+use crate::core::data::{Changes, Need, Record, TableKey};
 use crate::operators::counts::Found;
-use store::{Changes, Need, Record, TableKey};
 use types::TableId;
 use types::limits::TABLES_MAX;
 
@@ -49,7 +49,6 @@ fn exists(call: &mut Call<'_>) -> Done {
     let keys = call.keys(1..call.args.len());
     let count = call
         .backend
-        .data()
         .read(call.session.status.table, &keys, |records| records.iter().flatten().count())?;
     call.integer(count as i64)
 }
@@ -78,7 +77,7 @@ fn renamenx(call: &mut Call<'_>) -> Done {
 fn rename_if(
     call: &mut Call<'_>,
     allows: impl FnOnce(Option<Record<'_>>) -> bool,
-) -> Result<bool, super::Undone> {
+) -> Result<bool, super::NotExecuted> {
     let keys = [call.key(1), call.key(2)];
     let renamed = call.update_keys(&keys, Need::Records, |records, changes| {
         let record = records[0].ok_or(NO_SUCH_KEY)?;
@@ -124,11 +123,11 @@ fn copy(call: &mut Call<'_>) -> Done {
         })?
     } else {
         let (beside, changed) = (TableKey { table, key: from }, TableKey { table: to, key });
-        call.backend.data().update_beside(beside, changed, |[record, old], changes| {
+        call.backend.update_beside(beside, changed, |[record, old], changes| {
             copy(record, old, 0, changes)
         })?
     };
-    call.backend.data().count(found);
+    call.backend.count(found);
     call.integer(copied)
 }
 

@@ -67,7 +67,7 @@ struct Common {
 fn lcs(call: &mut Call<'_>) -> Done {
     let options = LcsOptions::parse(&call.args[3..])?;
     let keys = [call.key(1), call.key(2)];
-    let common = call.backend.data().read(call.session.status.table, &keys, |records| {
+    let common = call.backend.read(call.session.status.table, &keys, |records| {
         let [first, second] = [value_of(records[0]).0, value_of(records[1]).0];
         Common::of(first, second)
     })?;

@@ -1,12 +1,12 @@
 //! Commands: from arguments to one reply.
 //!
-//! A handler either writes exactly one reply and has applied its changes, or it returns [`Undone`]
-//! and has done neither. In the second case the front end replies with an error, or parks the
-//! request and later restarts it from the beginning. Handlers therefore keep no state, except for a
-//! [`KeyspaceScan`] of several turns, and do not know about migration.
+//! A handler either writes exactly one reply and has applied its changes, or it returns
+//! [`NotExecuted`] and has done neither. In the second case the front end replies with an error, or
+//! parks the request and later restarts it from the beginning. Handlers therefore keep no state,
+//! except for a [`KeyspaceScan`] of several turns, and do not know about migration.
 //!
-//! `refusal`, `call` and `command` define what a handler gets and returns. The modules of commands
-//! use them, and `table` lists these modules. `documentation` describes the commands.
+//! `not_executed`, `call` and `command` define what a handler gets and returns. The modules of
+//! commands use them, and `table` lists these modules. `documentation` describes the commands.
 //!
 //! Replies and error texts match those of Redis, byte for byte where clients depend on them.
 
@@ -32,12 +32,12 @@ mod keys;
 mod lcs;
 mod migrate;
 mod moving;
+mod not_executed;
 mod numbers;
 mod object;
 mod pieces;
 mod queued;
 mod rdb;
-mod refusal;
 mod resumption;
 mod scan;
 mod server;
@@ -54,9 +54,9 @@ mod waiting;
 pub(crate) use call::Call;
 pub(crate) use command::{Command, Keys, Secrets, flag};
 pub(crate) use connection::REDIS_VERSION;
+pub(crate) use not_executed::{CROSS_SLOT, Cause, Done, NOT_INSIDE, NotExecuted, Refusal, refused};
 pub(crate) use numbers::{parse_integer, parse_unsigned};
 pub(crate) use queued::{QueuedTransaction, Watched};
-pub(crate) use refusal::{CROSS_SLOT, Done, Refusal, Undone, refused};
 pub(crate) use resumption::{KeyspaceScan, Past};
 pub(crate) use table::commands_and_subcommands;
 pub(crate) use transactions::queue_command;

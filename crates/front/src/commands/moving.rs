@@ -9,15 +9,15 @@
 use super::migrate::slot_range;
 use super::slots::{names_of, parse_slot, refuse_if_alone, reply_done, server_named};
 use super::tasks::{Task, is_over, parse_task, task_name, tasks};
-use super::{Call, Done, Refusal, Undone, parse_integer, printable, refused, uppercase_is};
+use super::{Call, Cause, Done, NotExecuted, Refusal};
+use super::{parse_integer, printable, refused, uppercase_is};
 use crate::operators::lock;
-use store::Stall;
 use types::{HashRange, MigrationId, ServerId, Slot};
 use wire::control::{Answer, Ask, MigrationPolicy, MigrationReport, MigrationState};
 
 /// Returns the owner of a slot in the newest map.
 fn owner(call: &Call<'_>, slot: Slot) -> Option<ServerId> {
-    let map = call.backend.engine.node().map();
+    let map = call.backend.node().map();
     let hash = slot.first_hash();
     map.tablets.iter().find(|tablet| tablet.range.contains(hash)).map(|tablet| tablet.owner)
 }
@@ -26,7 +26,7 @@ fn owner(call: &Call<'_>, slot: Slot) -> Option<ServerId> {
 pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
     let slot = slot_of(call)?;
-    let me = call.backend.engine.node().me();
+    let me = call.backend.node().me();
     let is_mine = owner(call, slot) == Some(me);
     match (&call.args[3].to_ascii_uppercase()[..], &call.args[4..]) {
         (b"IMPORTING", [node]) => {
@@ -76,8 +76,8 @@ fn forget(call: &mut Call<'_>, slot: Slot) -> Done {
 /// tool that moves thousands of slots one by one would start thousands of concurrent migrations,
 /// each of which needs memory.
 fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
-    let me = call.backend.engine.node().me();
-    let map = call.backend.engine.node().map();
+    let me = call.backend.node().me();
+    let map = call.backend.node().map();
     let moves_here = map
         .moving
         .iter()
@@ -85,7 +85,7 @@ fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
     let (answer, is_here) = (call.answer, is_mine && !moves_here);
     match answer {
         None if is_mine => forget(call, slot),
-        None => Err(Undone::Ask(Ask::Migrate {
+        None => Err(call.backend.ask(Ask::Migrate {
             ranges: vec![HashRange::of_slots(slot, slot)],
             source: None,
             target: me,
@@ -93,14 +93,16 @@ fn take_over(call: &mut Call<'_>, slot: Slot, is_mine: bool) -> Done {
         })),
         Some(Answer::Started(_) | Answer::Migrations(_)) if is_here => forget(call, slot),
         // Retry when tablets or the map change.
-        Some(Answer::Started(_) | Answer::Migrations(_)) if moves_here => Err(Stall::Held.into()),
+        Some(Answer::Started(_) | Answer::Migrations(_)) if moves_here => {
+            Err(NotExecuted::Retry(Cause::Held))
+        }
         // The map does not contain the move yet, or no longer, so ask the coordinator.
         Some(Answer::Started(started)) => {
-            Err(Undone::Ask(Ask::List { task: started.first().copied() }))
+            Err(call.backend.ask(Ask::List { task: started.first().copied() }))
         }
         Some(Answer::Migrations(reports)) => match reports.first() {
             Some(report) if !is_over(report.state) => {
-                Err(Undone::Ask(Ask::List { task: Some(report.task) }))
+                Err(call.backend.ask(Ask::List { task: Some(report.task) }))
             }
             Some(report) => end(call, report),
             None => Err(refused("ERR the migration of this slot is unknown")),
@@ -122,7 +124,7 @@ fn end(call: &mut Call<'_>, report: &MigrationReport) -> Done {
     }
 }
 
-fn slot_of(call: &Call<'_>) -> Result<Slot, Undone> {
+fn slot_of(call: &Call<'_>) -> Result<Slot, NotExecuted> {
     parse_slot(call.args[2]).ok_or_else(|| refused("ERR Invalid or out of range slot"))
 }
 
@@ -142,16 +144,11 @@ pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
             else {
                 break;
             };
-            next = call.backend.engine.worker.scan(
-                call.session.status.table,
-                from,
-                STEP_BUCKETS,
-                |key, _| {
-                    if found.len() < count && types::slot_of(key) == slot {
-                        found.push(key.to_vec());
-                    }
-                },
-            )?;
+            next = call.backend.scan(call.session.status.table, from, STEP_BUCKETS, |key, _| {
+                if found.len() < count && types::slot_of(key) == slot {
+                    found.push(key.to_vec());
+                }
+            })?;
         }
     }
     call.reply.bulks(&found);
@@ -191,10 +188,10 @@ fn import(call: &mut Call<'_>, slots: &[&[u8]]) -> Done {
         return Err(Refusal::Arity.into());
     }
     let ranges = pairs.iter().map(|[first, last]| slot_range(first, last));
-    Err(Undone::Ask(Ask::Migrate {
+    Err(call.backend.ask(Ask::Migrate {
         ranges: ranges.collect::<Result<_, _>>().map_err(refused)?,
         source: None,
-        target: call.backend.engine.node().me(),
+        target: call.backend.node().me(),
         policy: MigrationPolicy::default(),
     }))
 }
@@ -210,11 +207,11 @@ fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
         _ => return Err(Refusal::Syntax.into()),
     };
     let reports = match call.answer {
-        None => return Err(Undone::Ask(Ask::List { task: wanted })),
+        None => return Err(call.backend.ask(Ask::List { task: wanted })),
         Some(Answer::Migrations(reports)) => reports,
         Some(answer) => return reply_done(call, answer),
     };
-    let me = call.backend.engine.node().me();
+    let me = call.backend.node().me();
     let shown = tasks(reports, |report| {
         let is_mine = report.source == me || report.target == me;
         is_mine && wanted.is_none_or(|task| task == report.task)
@@ -227,7 +224,7 @@ fn status(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
 /// Writes a task in Redis's format.
 fn describe(call: &mut Call<'_>, task: &Task<'_>) {
     let MigrationReport { source, target, created, .. } = *task.first();
-    let is_import = target == call.backend.engine.node().me();
+    let is_import = target == call.backend.node().me();
     let [source, target] = names_of(call, [source, target]);
     let texts = [
         ("id", task.name()),
@@ -273,7 +270,7 @@ fn cancel(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
         _ => return Err(Refusal::Syntax.into()),
     };
     match call.answer {
-        None => Err(Undone::Ask(Ask::Cancel { source: None, task })),
+        None => Err(call.backend.ask(Ask::Cancel { source: None, task })),
         Some(Answer::Cancelled(count)) => {
             let count = if task.is_some() { (*count).min(1) } else { *count };
             call.integer(count)
@@ -285,7 +282,7 @@ fn cancel(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
 /// `CLUSTER MYSHARDID`: each server is a shard of its own.
 pub(super) fn my_shard_id(call: &mut Call<'_>) -> Done {
     refuse_if_alone(call)?;
-    let me = call.backend.engine.node().me();
+    let me = call.backend.node().me();
     let [name] = names_of(call, [me]);
     call.bulk(name.as_bytes())
 }

@@ -7,7 +7,7 @@ use super::command::flag::{ANYTIME, READONLY};
 use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
-use store::Record;
+use crate::core::data::Record;
 
 pub(super) static OBJECT_FAMILY: Family = Family {
     group: "generic",
@@ -46,7 +46,7 @@ fn reply_about(
     call: &mut Call<'_>,
     f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>),
 ) -> Done {
-    call.answer(2, |reply, record| match record {
+    call.reply_with(2, |reply, record| match record {
         Some(record) => f(reply, record),
         None => reply.null(),
     })
@@ -84,7 +84,7 @@ fn usage(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Syntax.into());
     }
     let key = call.key(2);
-    let bytes = call.backend.data().peek_one(call.session.status.table, key, |record| {
+    let bytes = call.backend.peek_one(call.session.status.table, key, |record| {
         let record = record?;
         let expires = usize::from(record.expiry.is_some());
         Some(wire::entry::encoded_bytes(key.bytes.len(), record.value.len(), expires))
@@ -104,7 +104,7 @@ const FULL_PERCENT: u64 = 90;
 
 /// `MEMORY DOCTOR`.
 fn doctor(call: &mut Call<'_>) -> Done {
-    let usage = call.backend.engine.node().store().usage();
+    let usage = call.backend.node().store().usage();
     let live = usage.log.live_bytes + usage.index_bytes;
     let percent = 100 * live / usage.log.total_bytes.max(1);
     let text = match percent {
@@ -120,7 +120,7 @@ fn doctor(call: &mut Call<'_>) -> Done {
 
 /// `MEMORY MALLOC-STATS`.
 fn allocator(call: &mut Call<'_>) -> Done {
-    let usage = call.backend.engine.node().store().usage();
+    let usage = call.backend.node().store().usage();
     let text = format!(
         "Log and index share one mapping. Bytes: total {}, free {}, live records {}, index {}, resident {}.\n",
         usage.log.total_bytes,
@@ -134,10 +134,10 @@ fn allocator(call: &mut Call<'_>) -> Done {
 
 /// `MEMORY STATS`: those of Redis's numbers that have a meaning here.
 fn stats(call: &mut Call<'_>) -> Done {
-    let usage = call.backend.engine.node().store().usage();
+    let usage = call.backend.node().store().usage();
     let used = usage.log.total_bytes.saturating_sub(usage.log.free_bytes);
     let keys: u64 = (0..types::limits::TABLES_MAX)
-        .map(|table| call.backend.engine.worker.table_records(types::TableId(table as u8)))
+        .map(|table| call.backend.table_records(types::TableId(table as u8)))
         .sum();
     let dataset = usage.log.live_bytes;
     let numbers = [

@@ -3,8 +3,8 @@
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::{Call, Done, Refusal, parse_integer, refused};
+use crate::core::data::Record;
 use std::ops::Range;
-use store::Record;
 use types::UnixMillis;
 use types::limits::VALUE_BYTES_MAX;
 
@@ -53,7 +53,7 @@ fn strlen(call: &mut Call<'_>) -> Done {
 fn getrange(call: &mut Call<'_>) -> Done {
     let first = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let last = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
-    call.answer(1, |reply, record| {
+    call.reply_with(1, |reply, record| {
         let (value, _) = value_of(record);
         reply.bulk(piece(first, last, value.len()).map_or(&[], |piece| &value[piece]));
     })

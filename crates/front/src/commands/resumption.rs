@@ -1,6 +1,6 @@
 //! The state that a request keeps from one execution to the next.
 
-use crate::connections::Cause;
+use super::not_executed::Cause;
 use crate::operators::clients::Unblocked;
 use types::{Instant, KeyHash};
 

@@ -4,11 +4,10 @@ use super::command::flag::{DANGEROUS, FAST, READONLY, WRITE};
 use super::command::{Family, Keys, command};
 use super::glob::glob_matches;
 use super::{
-    Call, Done, KeyspaceScan, Refusal, UNKNOWN_BYTES_MAX, Undone, parse_integer, parse_unsigned,
-    printable, refused, uppercase_is,
+    Call, Cause, Done, KeyspaceScan, NotExecuted, Refusal, UNKNOWN_BYTES_MAX, parse_integer,
+    parse_unsigned, printable, refused, uppercase_is,
 };
 use resp::{Protocol, ReplyWriter};
-use store::Stall;
 use types::{KeyHash, TableId};
 use wire::control::Ask;
 
@@ -43,7 +42,7 @@ const TURN_STEPS: usize = 32;
 
 /// `DBSIZE`: exact, except that it is approximate while records arrive or expire.
 fn dbsize(call: &mut Call<'_>) -> Done {
-    let records = call.backend.engine.worker.table_records(call.session.status.table);
+    let records = call.backend.table_records(call.session.status.table);
     call.integer(records as i64)
 }
 
@@ -101,17 +100,12 @@ fn scan(call: &mut Call<'_>) -> Done {
         if seen >= options.count {
             break;
         }
-        next = call.backend.engine.worker.scan(
-            call.session.status.table,
-            from,
-            STEP_BUCKETS,
-            |key, _| {
-                seen += 1;
-                if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
-                    found.push(key.to_vec());
-                }
-            },
-        )?;
+        next = call.backend.scan(call.session.status.table, from, STEP_BUCKETS, |key, _| {
+            seen += 1;
+            if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
+                found.push(key.to_vec());
+            }
+        })?;
     }
     call.reply.array(2);
     let cursor = next.map_or(0, |hash| hash.0);
@@ -127,12 +121,11 @@ fn resume_scan(
     scan: &mut KeyspaceScan,
     mut f: impl FnMut(&mut KeyspaceScan, &[u8]),
     stop: impl Fn(&KeyspaceScan) -> bool,
-) -> Result<bool, Stall> {
+) -> Result<bool, NotExecuted> {
     let table = call.session.status.table;
     for _ in 0..TURN_STEPS {
         let from = scan.next;
-        let next =
-            call.backend.engine.worker.scan(table, from, STEP_BUCKETS, |key, _| f(scan, key))?;
+        let next = call.backend.scan(table, from, STEP_BUCKETS, |key, _| f(scan, key))?;
         let Some(next) = next else { return Ok(true) };
         scan.next = next;
         if stop(scan) {
@@ -159,26 +152,26 @@ fn keys(call: &mut Call<'_>) -> Done {
             call.reply.written(&scan.replies);
             Ok(())
         }
-        Ok(false) => leave(call, scan, Undone::Unfinished),
-        Err(stall) => leave(call, scan, stall.into()),
+        Ok(false) => leave(call, scan, NotExecuted::Retry(Cause::Turn)),
+        Err(next) => leave(call, scan, next),
     }
 }
 
 /// Saves the scan until the command is executed again.
-fn leave(call: &mut Call<'_>, scan: KeyspaceScan, undone: Undone) -> Done {
+fn leave(call: &mut Call<'_>, scan: KeyspaceScan, next: NotExecuted) -> Done {
     *call.scan = Some(scan);
-    Err(undone)
+    Err(next)
 }
 
 /// `RANDOMKEY`: returns one of the first keys after a random hash.
 fn randomkey(call: &mut Call<'_>) -> Done {
-    if call.backend.engine.worker.table_records(call.session.status.table) == 0 {
+    if call.backend.table_records(call.session.status.table) == 0 {
         call.reply.null();
         return Ok(());
     }
     call.session.draws += 1;
     let seed = [call.now.0, call.session.id(), call.session.draws].map(u64::to_le_bytes);
-    let random = call.backend.engine.hash(seed.as_flattened());
+    let random = call.backend.key(seed.as_flattened()).hash;
     let mut scan = call.scan.take().unwrap_or_else(|| KeyspaceScan::from(random));
     // Reservoir sampling over one step.
     let mut draw = fastrand::Rng::with_seed(random.0);
@@ -193,10 +186,10 @@ fn randomkey(call: &mut Call<'_>) -> Done {
         Ok(true) if scan.is_second => call.reply.null(),
         Ok(true) => {
             let again = KeyspaceScan { is_second: true, ..KeyspaceScan::from(KeyHash(0)) };
-            return leave(call, again, Undone::Unfinished);
+            return leave(call, again, NotExecuted::Retry(Cause::Turn));
         }
-        Ok(false) => return leave(call, scan, Undone::Unfinished),
-        Err(stall) => return leave(call, scan, stall.into()),
+        Ok(false) => return leave(call, scan, NotExecuted::Retry(Cause::Turn)),
+        Err(next) => return leave(call, scan, next),
     }
     Ok(())
 }
@@ -209,7 +202,7 @@ fn flush(call: &mut Call<'_>, table: Option<TableId>) -> Done {
         _ => return Err(Refusal::Syntax.into()),
     }
     match call.answer {
-        None => Err(Undone::Ask(Ask::Flush { table })),
+        None => Err(call.backend.ask(Ask::Flush { table })),
         Some(answer) => super::slots::reply_done(call, answer),
     }
 }

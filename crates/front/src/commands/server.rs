@@ -5,7 +5,7 @@ use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
 use super::slots::reply_done;
 use super::table::commands_and_subcommands;
-use super::{Call, Done, Refusal, Undone, slow_log};
+use super::{Call, Done, Refusal, slow_log};
 use super::{printable, refused, uppercase_is};
 use crate::operators::host::HostJob;
 use crate::operators::lock;
@@ -205,7 +205,7 @@ fn shut_down(call: &mut Call<'_>) -> Done {
     for word in &call.args[1..] {
         match &word.to_ascii_uppercase()[..] {
             b"NOSAVE" | b"NOW" | b"FORCE" => {}
-            b"SAVE" if call.backend.engine.node().persistence().is_none() => return save(call),
+            b"SAVE" if call.backend.node().persistence().is_none() => return save(call),
             // The write-ahead log is complete when the process has ended.
             b"SAVE" => {}
             b"ABORT" if call.args.len() == 2 => is_abort = true,
@@ -255,7 +255,7 @@ fn background_rewrite(call: &mut Call<'_>) -> Done {
 /// Refuses to save unless `durability` is `disk`. With `disk`, each write is on disk before its
 /// reply, so a save has nothing to do. With other settings, a save on demand is not supported.
 fn refuse_unless_saved(call: &Call<'_>) -> Done {
-    let node = call.backend.engine.node();
+    let node = call.backend.node();
     let disk =
         if node.durability().is_with_others() { "the disks of the backups" } else { "the disk" };
     match node.persistence() {
@@ -279,8 +279,8 @@ fn refuse_unless_saved(call: &Call<'_>) -> Done {
 
 /// `LASTSAVE`.
 fn last_save(call: &mut Call<'_>) -> Done {
-    let uptime = call.backend.engine.uptime(call.now);
-    let last = call.backend.engine.node().last_save(call.wall, uptime);
+    let uptime = call.backend.uptime(call.now);
+    let last = call.backend.node().last_save(call.wall, uptime);
     call.integer(last as i64)
 }
 
@@ -300,7 +300,7 @@ fn no_replicas(_: &mut Call<'_>) -> Done {
 
 /// `REPLICAOF host port`, `REPLICAOF NO ONE`.
 fn replica_of(call: &mut Call<'_>) -> Done {
-    if call.backend.engine.node().is_cluster() {
+    if call.backend.node().is_cluster() {
         return Err(refused("ERR REPLICAOF not allowed in cluster mode."));
     }
     match uppercase_is(call.args[1], b"NO") && uppercase_is(call.args[2], b"ONE") {
@@ -373,7 +373,7 @@ fn debug_nothing(call: &mut Call<'_>) -> Done {
 fn debug_object(call: &mut Call<'_>) -> Done {
     permit_debug(call)?;
     let (table, key) = (call.session.status.table, call.key(2));
-    let found = call.backend.data().peek_one(table, key, |record| {
+    let found = call.backend.peek_one(table, key, |record| {
         record.map(|record| (record.value.len(), record.version.0))
     })?;
     let (bytes, version) = found.ok_or_else(|| refused("ERR no such key"))?;
@@ -392,7 +392,7 @@ fn debug_active_expire(call: &mut Call<'_>) -> Done {
         b"1" => true,
         _ => return Err(Refusal::NotAnInteger.into()),
     };
-    call.backend.engine.node().set_active_expiry(is_on);
+    call.backend.node().set_active_expiry(is_on);
     call.ok()
 }
 
@@ -406,7 +406,7 @@ fn debug_sleep(call: &mut Call<'_>) -> Done {
     let seconds = seconds.filter(|seconds| (0.0..=SLEEP_SECONDS_MAX).contains(seconds));
     let seconds = seconds
         .ok_or_else(|| refused(format!("ERR seconds must be between 0 and {SLEEP_SECONDS_MAX}")))?;
-    Err(Undone::Begin(HostJob::Sleep(Duration::from_secs_f64(seconds))))
+    Err(call.backend.begin(HostJob::Sleep(Duration::from_secs_f64(seconds))))
 }
 
 /// Longest sleep, in seconds. Requests that wait longer are answered with `TRYAGAIN`.

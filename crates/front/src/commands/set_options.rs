@@ -1,7 +1,7 @@
 //! The options of `SET`, `GETEX` and `MSETEX`.
 
 use super::{Refusal, parse_integer, uppercase_is};
-use store::Record;
+use crate::core::data::Record;
 use types::UnixMillis;
 
 /// The command whose options are parsed. The commands accept different options.

@@ -3,7 +3,7 @@
 
 use super::migrate::slot_range;
 use super::slots::{refuse_if_alone, slot_ranges};
-use super::{Call, Done, Refusal, Undone, parse_integer, refused, uppercase_is};
+use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use types::{HashRange, SLOT_COUNT, Slot};
@@ -45,7 +45,7 @@ pub(super) fn slot_stats(call: &mut Call<'_>) -> Done {
 }
 
 /// Parses the number of slots to return, and the direction: true for ascending.
-fn parse_order(mut options: &[&[u8]]) -> Result<(usize, bool), Undone> {
+fn parse_order(mut options: &[&[u8]]) -> Result<(usize, bool), NotExecuted> {
     let (mut limit, mut is_ascending) = (usize::from(SLOT_COUNT), false);
     loop {
         options = match options {
@@ -72,10 +72,10 @@ fn parse_order(mut options: &[&[u8]]) -> Result<(usize, bool), Undone> {
 /// Returns the counts of all slots of a range that this server owns, in slot order.
 fn stats_of(call: &Call<'_>, range: HashRange) -> Vec<Stat> {
     let mut keys: BTreeMap<Slot, u64> = BTreeMap::new();
-    for (_, slot, records) in call.backend.engine.worker.counts(range) {
+    for (_, slot, records) in call.backend.record_counts(range) {
         *keys.entry(slot).or_default() += u64::from(records);
     }
-    let node = call.backend.engine.node();
+    let node = call.backend.node();
     let (first, last) = range.slots();
     slot_ranges(&node.map())
         .into_iter()

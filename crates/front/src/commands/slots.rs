@@ -1,6 +1,6 @@
 //! Slots, servers and answers of the coordinator, as the commands of a cluster use them.
 
-use super::{Call, Done, Undone, parse_integer, printable, refused};
+use super::{Call, Done, NotExecuted, parse_integer, printable, refused};
 use types::{SLOT_COUNT, ServerId, Slot};
 use wire::control::{Answer, ClusterMap, ServerInfo, TabletInfo};
 
@@ -8,7 +8,7 @@ pub(super) const NO_CLUSTER: &str = "ERR This instance has cluster support disab
 
 /// Refuses a `CLUSTER` subcommand on a server that is not part of a cluster.
 pub(super) fn refuse_if_alone(call: &Call<'_>) -> Done {
-    match call.backend.engine.node().is_cluster() {
+    match call.backend.node().is_cluster() {
         true => Ok(()),
         false => Err(refused(NO_CLUSTER)),
     }
@@ -34,8 +34,8 @@ pub(super) fn parse_slot(argument: &[u8]) -> Option<Slot> {
 }
 
 /// Returns the server with this 40-digit node name.
-pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, Undone> {
-    let map = call.backend.engine.node().map();
+pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, NotExecuted> {
+    let map = call.backend.node().map();
     let wanted = name.to_ascii_lowercase();
     let is_it = |server: &&ServerInfo| server.id.node_name(map.cluster).as_bytes() == wanted;
     let found = map.servers.iter().find(is_it).map(|server| server.id);
@@ -44,7 +44,7 @@ pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, Und
 
 /// Returns the 40-digit node names of some servers.
 pub(super) fn names_of<const N: usize>(call: &Call<'_>, servers: [ServerId; N]) -> [String; N] {
-    servers.map(|server| call.backend.engine.node().name_of(server))
+    servers.map(|server| call.backend.node().name_of(server))
 }
 
 /// Writes the reply to a request that the coordinator has merely accepted or refused.

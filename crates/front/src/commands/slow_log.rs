@@ -4,7 +4,7 @@
 use super::command::{Command, Keys, command};
 use super::help::help;
 use super::server::OPERATOR;
-use super::{Call, Done, Refusal, Undone, parse_integer, refused};
+use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused};
 use crate::operators::lock;
 
 pub(super) static SLOWLOG: &[Command] = &[
@@ -33,7 +33,7 @@ fn get(call: &mut Call<'_>) -> Done {
 }
 
 /// Parses the number of entries to return; -1 means all.
-fn parse_count(argument: &[u8]) -> Result<usize, Undone> {
+fn parse_count(argument: &[u8]) -> Result<usize, NotExecuted> {
     match parse_integer(argument) {
         Some(-1) => Ok(usize::MAX),
         count => count
@@ -70,7 +70,7 @@ fn reset(call: &mut Call<'_>) -> Done {
 }
 
 /// Returns whether an argument names the slow log. The other valid names refer to empty logs.
-fn is_slow(argument: &[u8]) -> Result<bool, Undone> {
+fn is_slow(argument: &[u8]) -> Result<bool, NotExecuted> {
     match &argument.to_ascii_lowercase()[..] {
         b"slow" => Ok(true),
         b"large-request" | b"large-reply" => Ok(false),

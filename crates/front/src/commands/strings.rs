@@ -6,8 +6,8 @@ use super::set_options::{
     Dialect, EX, Expiry, ExpiryFormat, PX, SetCondition, SetOptions, expire_at,
 };
 use super::{Call, Done, Refusal, parse_integer, refused};
+use crate::core::data::{Changes, Need};
 use crate::operators::counts::Found;
-use store::{Changes, Need};
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -32,7 +32,7 @@ pub(super) static FAMILY: Family = Family {
 
 /// `GET key`.
 fn get(call: &mut Call<'_>) -> Done {
-    call.answer(1, |reply, record| match record {
+    call.reply_with(1, |reply, record| match record {
         Some(record) => reply.bulk(record.value),
         None => reply.null(),
     })
@@ -42,7 +42,7 @@ fn get(call: &mut Call<'_>) -> Done {
 fn mget(call: &mut Call<'_>) -> Done {
     let keys = call.keys(1..call.args.len());
     let reply = &mut call.reply;
-    call.backend.data().read(call.session.status.table, &keys, |records| {
+    call.backend.read(call.session.status.table, &keys, |records| {
         reply.array(records.len());
         for record in records {
             match record {
@@ -106,7 +106,7 @@ fn set(call: &mut Call<'_>) -> Done {
 /// Writes a value blindly, without reading the old record.
 fn put(call: &mut Call<'_>, value: &[u8], expiry: Option<UnixMillis>) -> Done {
     let key = call.key(1);
-    call.backend.data().put(call.session.status.table, key, value, expiry)?;
+    call.backend.put(call.session.status.table, key, value, expiry)?;
     call.ok()
 }
 
@@ -123,7 +123,7 @@ fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>, now: UnixMill
         }
         (set, options.get.then(|| record.map(|record| record.value.to_vec())))
     })?;
-    call.backend.data().count(found);
+    call.backend.count(found);
     match (old, set) {
         (Some(Some(old)), _) => call.reply.bulk(&old),
         (Some(None), _) | (None, false) => call.reply.null(),
@@ -175,7 +175,7 @@ fn msetex(call: &mut Call<'_>) -> Done {
         }
         set
     })?;
-    call.backend.data().count(Found::expired(expired));
+    call.backend.count(Found::expired(expired));
     call.integer(set)
 }
 
@@ -210,7 +210,7 @@ fn getset(call: &mut Call<'_>) -> Done {
 fn getdel(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
-    let exists = call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+    let exists = call.backend.update(table, &[key], Need::Records, |records, changes| {
         match records[0] {
             Some(record) => {
                 reply.bulk(record.value);
@@ -220,7 +220,7 @@ fn getdel(call: &mut Call<'_>) -> Done {
         }
         records[0].is_some()
     })?;
-    call.backend.data().count(Found::key(exists));
+    call.backend.count(Found::key(exists));
     Ok(())
 }
 
@@ -232,7 +232,7 @@ fn getex(call: &mut Call<'_>) -> Done {
     let Some(expiry) = options.expiry else { return get(call) };
     let reply = &mut call.reply;
     let mut found = Found::key(false);
-    call.backend.data().update(table, &[key], Need::Records, |records, changes| {
+    call.backend.update(table, &[key], Need::Records, |records, changes| {
         let Some(record) = records[0] else { return reply.null() };
         found = Found::key(true);
         reply.bulk(record.value);
@@ -241,7 +241,7 @@ fn getex(call: &mut Call<'_>) -> Done {
             found.expired = u64::from(write(changes, 0, record.value, new, now));
         }
     })?;
-    call.backend.data().count(found);
+    call.backend.count(found);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Transactions: commands that are collected, and take effect at one moment or not at all.
 //!
 //! The front end collects them in a [`QueuedTransaction`]. `EXEC` runs them on copies of their
-//! records (see [`crate::data`]). In a cluster, all keys of a transaction are in one slot.
+//! records (see [`crate::core::data`]). In a cluster, all keys of a transaction are in one slot.
 
 use super::command::flag::{
     ALLOW_BUSY, ALONE, ANYTIME, CHANGES_TABLE, DATA, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT,
@@ -9,15 +9,15 @@ use super::command::flag::{
 };
 use super::command::{ALL, Family, Keys, command};
 use super::{
-    CROSS_SLOT, Call, Command, Done, Past, QueuedTransaction, Refusal, Undone, Watched, refused,
+    CROSS_SLOT, Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Past, QueuedTransaction,
+    Refusal, Watched, refused,
 };
-use crate::data::TransactionRecords;
+use crate::core::data::{Key, Need, Record, TransactionRecords};
 use crate::operators::executions::{Execution, is_slow_possible};
 use node::Node;
 use resp::{BorrowedRequest, OwnedRequest, ReplyWriter};
 use std::collections::HashSet;
 use std::time::Duration;
-use store::{Key, Need, Record, Stall};
 use types::{TableId, Version};
 
 pub(super) static FAMILY: Family = Family {
@@ -132,10 +132,7 @@ fn watch(call: &mut Call<'_>) -> Done {
     let keys = call.keys(1..call.args.len());
     let table = call.session.status.table;
     let versions: Vec<Option<Version>> =
-        call.backend
-            .engine
-            .worker
-            .read(table, &keys, |records| records.iter().map(version).collect())?;
+        call.backend.peek(table, &keys, |records| records.iter().map(version).collect())?;
     for (key, version) in keys.iter().zip(versions) {
         // The first `WATCH` of a key counts: it may have changed before the second.
         call.session.watched.entry((table, key.bytes.into())).or_insert(version);
@@ -151,17 +148,17 @@ fn version(record: &Option<Record<'_>>) -> Option<Version> {
 fn exec(call: &mut Call<'_>) -> Done {
     let transaction = call.transaction.ok_or_else(|| refused("ERR EXEC without MULTI"))?;
     let outcome = match run(call, transaction) {
-        Err(Undone::Stall(Stall::NotOwned)) => {
+        Err(NotExecuted::Redirect) => {
             let key = first_key(transaction);
-            match key.and_then(|key| call.backend.engine.node().redirection(key)) {
+            match key.and_then(|key| call.backend.node().redirection(key)) {
                 Some(moved) => Err(refused(moved)),
-                None => Err(Undone::Stall(Stall::Held)),
+                None => Err(NotExecuted::Retry(Cause::Held)),
             }
         }
         outcome => outcome,
     };
     // A transaction that is restarted still needs its watched keys.
-    if matches!(outcome, Ok(()) | Err(Undone::Refused(_))) {
+    if matches!(outcome, Ok(()) | Err(NotExecuted::Reject(_))) {
         call.session.watched.clear();
     }
     outcome
@@ -179,17 +176,20 @@ fn run(call: &mut Call<'_>, transaction: &QueuedTransaction) -> Done {
             call.reply.null_array();
             Ok(())
         }
-        Err(undone) => Err(undone),
+        Err(next) => Err(next),
     };
     call.session.watched = watched;
     outcome
 }
 
 /// Returns whether a watched key has changed in another table than the transaction's.
-fn has_changed(call: &mut Call<'_>, watched: &Watched, table: TableId) -> Result<bool, Undone> {
+fn has_changed(
+    call: &mut Call<'_>,
+    watched: &Watched,
+    table: TableId,
+) -> Result<bool, NotExecuted> {
     for ((its, key), before) in watched.iter().filter(|((its, _), _)| *its != table) {
-        let key = Key { hash: call.backend.engine.hash(key), bytes: key };
-        let now = call.backend.engine.worker.read_one(*its, key, |record| version(&record))?;
+        let now = call.backend.peek_one(*its, call.backend.key(key), |record| version(&record))?;
         if now != *before {
             return Ok(true);
         }
@@ -208,7 +208,7 @@ fn attempt_often(call: &mut Call<'_>, transaction: &QueuedTransaction, watched: 
             return Ok(());
         }
     }
-    Err(Undone::Stall(Stall::Contended))
+    Err(NotExecuted::Retry(Cause::Turn))
 }
 
 /// Returns the watched keys, followed by those that commands name, each once.
@@ -224,7 +224,7 @@ fn keys_of<'k>(
     });
     let mut seen = HashSet::new();
     let each = watched.into_iter().chain(named).filter(|bytes| seen.insert(*bytes));
-    each.map(|bytes| Key { hash: call.backend.engine.hash(bytes), bytes }).collect()
+    each.map(|bytes| call.backend.key(bytes)).collect()
 }
 
 /// Runs all commands once. The first keys are watched and must have these versions. Returns false
@@ -234,10 +234,10 @@ fn attempt(
     transaction: &QueuedTransaction,
     keys: &[Key<'_>],
     watched: &[Option<Version>],
-) -> Result<bool, Undone> {
+) -> Result<bool, NotExecuted> {
     let table = call.session.status.table;
     let clock = call.clock_of(keys);
-    let staged = call.backend.engine.worker.read(table, keys, |records| {
+    let staged = call.backend.peek(table, keys, |records| {
         let is_as_watched =
             records.iter().map(version).take(watched.len()).eq(watched.iter().copied());
         is_as_watched.then(|| TransactionRecords::new(table, clock, keys, records))
@@ -251,19 +251,20 @@ fn attempt(
     let staged = call.backend.staged.take();
     let found = staged.as_ref().map(TransactionRecords::found).unwrap_or_default();
     if let Some(staged) = staged.filter(TransactionRecords::is_changed) {
-        let update =
-            call.backend.engine.worker.update(table, keys, Need::Records, |records, changes| {
-                let is_current = staged.is_current(records);
-                if is_current {
-                    staged.apply(changes);
-                }
-                is_current
-            });
+        let update = call.backend.update(table, keys, Need::Records, |records, changes| {
+            let is_current = staged.is_current(records);
+            if is_current {
+                staged.apply(changes);
+            }
+            is_current
+        });
         match update {
             Ok(true) => {}
             Ok(false) => return Ok(false),
-            Err(Stall::TooLarge) => return Err(refused("ERR the transaction is too large")),
-            Err(stall) => return Err(stall.into()),
+            Err(NotExecuted::Reject(Refusal::TooLarge)) => {
+                return Err(refused("ERR the transaction is too large"));
+            }
+            Err(next) => return Err(next),
         }
     }
     call.reply.written(&replies);
@@ -290,7 +291,7 @@ impl Executed {
             counts.failed.add(1);
             call.backend.counts.error(&replies[self.reply + 1..]);
         }
-        let node = call.backend.engine.node();
+        let node = call.backend.node();
         let monitors = &call.backend.operators.monitors;
         let is_watched = monitors.is_watched();
         let is_slow = is_slow_possible(self.spent, &call.backend.configuration.operators);
@@ -312,7 +313,7 @@ impl Executed {
 fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Vec<Executed>) {
     let mut replies = Vec::new();
     let mut executed = Vec::with_capacity(transaction.requests().len());
-    let mut begun = call.backend.engine.time_within_turn(call.now);
+    let mut begun = call.backend.time_within_turn(call.now);
     ReplyWriter::new(call.session.status.protocol, &mut replies)
         .array(transaction.requests().len());
     for (place, request) in transaction.requests().iter().enumerate() {
@@ -334,25 +335,18 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
             now: call.now,
             wall: call.wall,
         };
-        if let Err(undone) = (command.handler)(&mut one) {
+        if let Err(next) = (command.handler)(&mut one) {
             replies.truncate(before);
-            let refusal = match undone {
-                Undone::Refused(refusal) => refusal,
-                // Work on copies never has to wait, and a transaction cannot ask the coordinator.
-                Undone::Stall(_)
-                | Undone::Ask(_)
-                | Undone::Begin(_)
-                | Undone::Unsafe { .. }
-                | Undone::Paused
-                | Undone::Unfinished => NOT_INSIDE,
+            let refusal = match next {
+                NotExecuted::Reject(refusal) => refusal,
+                // Work on copies never has to wait.
+                NotExecuted::Retry(_) | NotExecuted::Redirect => NOT_INSIDE,
             };
             ReplyWriter::new(protocol, &mut replies).error(refusal.text(command.name).as_bytes());
         }
-        let end = call.backend.engine.time_within_turn(call.now);
+        let end = call.backend.time_within_turn(call.now);
         executed.push(Executed { command, place, spent: end.since(begun), reply: before });
         begun = end;
     }
     (replies, executed)
 }
-
-const NOT_INSIDE: Refusal = Refusal::because("ERR not possible inside a transaction");

@@ -3,7 +3,7 @@
 use super::command::flag::ALONE;
 use super::command::{Family, Keys, command};
 use super::numbers::parse_integer_within;
-use super::{Call, Done, Refusal, Undone, parse_integer, refused};
+use super::{Call, Cause, Done, NotExecuted, Refusal, parse_integer, refused};
 use crate::operators::clients::Unblocked;
 use node::Safety;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn wait_for_disks(call: &mut Call<'_>) -> Done {
     let own = parse_integer_within(call.args[1], 0..=1)?;
     let others = parse_integer_within(call.args[2], 0..=i64::MAX)?;
     let patience = parse_timeout(call.args[3])?;
-    if own == 1 && !call.backend.engine.can_sync() {
+    if own == 1 && !call.backend.can_sync() {
         return Err(refused(
             "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
         ));
@@ -62,17 +62,17 @@ fn wait_until(
     call: &mut Call<'_>,
     patience: Option<Duration>,
     is_enough: impl Fn(&Safety) -> bool,
-) -> Result<Safety, Undone> {
+) -> Result<Safety, NotExecuted> {
     if call.past.unblocked == Some(Unblocked::Error) {
         return Err(refused("UNBLOCKED client unblocked via CLIENT UNBLOCK"));
     }
-    let safety = call.backend.engine.safety();
+    let safety = call.backend.safety();
     let until = patience.map(|patience| call.past.began.unwrap_or(call.now) + patience);
     let is_over = call.past.unblocked.is_some()
         || call.backend.staged.is_some()
         || until.is_some_and(|until| until <= call.now);
     match is_enough(&safety) || is_over {
         true => Ok(safety),
-        false => Err(Undone::Unsafe { until }),
+        false => Err(NotExecuted::Retry(Cause::Replicas(until))),
     }
 }

@@ -5,12 +5,12 @@
 //! is exact, but the numbers may be from different moments. A reset replaces all counters together.
 
 use super::lock;
+use crate::core::data::Record;
 use node::Background;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use store::Record;
 
 /// A counter written by a single thread.
 #[derive(Debug, Default)]

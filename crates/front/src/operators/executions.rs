@@ -2,8 +2,8 @@
 
 use super::monitor::{self, Monitors};
 use super::{lock, slow};
-use crate::backend::Backend;
 use crate::commands::{Command, Secrets, flag};
+use crate::core::backend::Backend;
 use crate::session::Session;
 use node::Node;
 use settings::OperatorSettings;

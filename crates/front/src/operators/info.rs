@@ -1,7 +1,7 @@
 //! The sections of `INFO`, with the fields that clients, tools and exporters read.
 
-use crate::backend::Backend;
 use crate::commands::{REDIS_VERSION, flag};
+use crate::core::backend::Backend;
 use crate::operators::counts;
 use crate::operators::pause::Paused;
 use crate::operators::sources::{Sources, called};
@@ -104,7 +104,7 @@ pub(crate) fn text(
     is_wanted: impl Fn(&Section) -> bool,
 ) -> String {
     let numbers = Sources::new(backend.node(), &backend.operators, now);
-    let uptime = backend.engine.uptime(now);
+    let uptime = backend.uptime(now);
     let rate = lock(&backend.operators.rate).at(uptime, numbers.sum(|counts| &counts.requests));
     let shown = InfoSources { backend, numbers, uptime, wall, rate };
     let mut page = InfoPage::default();
@@ -367,7 +367,7 @@ fn recovery(shown: &InfoSources<'_>, page: &mut InfoPage) {
 
 fn keyspace(shown: &InfoSources<'_>, page: &mut InfoPage) {
     for table in (0..TABLES_MAX as u8).map(TableId) {
-        let records = shown.backend.engine.worker.table_records(table);
+        let records = shown.backend.table_records(table);
         let (expires, mean_left) = shown.node().expiring_records(table);
         let expires = expires.min(records);
         if records > 0 {

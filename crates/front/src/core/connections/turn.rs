@@ -1,8 +1,8 @@
 //! The state of one call into a connection, and the time of the commands that it executes.
 
 use super::waits::Waits;
-use crate::backend::Backend;
 use crate::commands::{Command, flag};
+use crate::core::backend::Backend;
 use std::time::Duration;
 use types::{Instant, UnixMillis};
 

@@ -1,6 +1,6 @@
 //! One client's connection: parses, executes and parks requests, and answers them in order.
 
-mod undone;
+mod not_executed;
 
 use super::admission::{self, AnsweredCommand};
 use super::http;
@@ -8,9 +8,9 @@ use super::prefetch::prefetch;
 use super::queue::{ParkedRequest, Queue, RequestState};
 use super::scope::{crosses_slots, scope_of};
 use super::turn::ConnectionTurn;
-use super::waits::{Cause, WaiterId};
+use super::waits::WaiterId;
 use crate::commands::{
-    CROSS_SLOT, Call, Command, QueuedTransaction, Refusal, Undone, flag, queue_command,
+    CROSS_SLOT, Call, Cause, Command, NotExecuted, QueuedTransaction, Refusal, flag, queue_command,
 };
 use crate::operators::clients::{Facts, Traffic, Unblocked};
 use crate::operators::pause::Paused;
@@ -568,14 +568,14 @@ impl Conversation {
         };
         let is_admitted = admitted.is_ok();
         let done = admitted.and_then(|()| match crosses_slots(command, &call) {
-            true => Err(Undone::Refused(CROSS_SLOT)),
+            true => Err(NotExecuted::Reject(CROSS_SLOT)),
             false => (command.handler)(&mut call),
         });
         let outcome = match done {
             Ok(()) => ExecutionOutcome::Replied,
-            Err(undone) => {
+            Err(next) => {
                 out.truncate(before);
-                self.undone(undone, command, args, turn, out)
+                self.not_executed(next, command, args, turn, out)
             }
         };
         if let ExecutionOutcome::Replied = outcome {

@@ -20,4 +20,4 @@ mod waits;
 pub(crate) use client::{ConnectionAction, RedisClient};
 pub(crate) use prefetch::prefetch_clients;
 pub(crate) use turn::ConnectionTurn;
-pub(crate) use waits::{Cause, WaiterId, Waits};
+pub(crate) use waits::{WaiterId, Waits};

@@ -2,13 +2,12 @@
 
 use super::queue::RequestState;
 use super::turn::{ConnectionTurn, is_short};
-use crate::backend::Backend;
-use crate::commands::{Command, Past, Undone, flag, refused};
+use crate::commands::{Cause, Command, NotExecuted, Past, flag, refused};
+use crate::core::backend::Backend;
 use crate::operators::executions::{Execution, is_slow_possible};
 use crate::operators::pause::Paused;
 use crate::session::Session;
 use std::time::Duration;
-use store::Stall;
 use types::Instant;
 
 /// Checks whether an existing command with a valid argument count may be executed now. `state` is
@@ -19,7 +18,7 @@ pub(super) fn admit(
     state: &RequestState,
     session: &Session,
     turn: &ConnectionTurn<'_>,
-) -> Result<(), Undone> {
+) -> Result<(), NotExecuted> {
     if !session.is_authenticated
         && !command.has(flag::NO_AUTH)
         && turn.backend.configuration.access.needs_password()
@@ -31,7 +30,7 @@ pub(super) fn admit(
         return Err(refused("LOADING Redis is loading the dataset in memory"));
     }
     if needs_data && turn.backend.engine.lacks_lease(turn.now) {
-        return Err(Undone::Stall(Stall::Held));
+        return Err(NotExecuted::Retry(Cause::Held));
     }
     if needs_data {
         turn.backend.engine.note_data();
@@ -48,13 +47,13 @@ pub(super) fn admit(
     }
     match turn.backend.operators.pause.at(turn.now) {
         None => Ok(()),
-        Some(Paused::All) => Err(Undone::Paused),
-        Some(Paused::Writes) if writes => Err(Undone::Paused),
+        Some(Paused::All) => Err(NotExecuted::Retry(Cause::Paused)),
+        Some(Paused::Writes) if writes => Err(NotExecuted::Retry(Cause::Paused)),
         Some(Paused::Writes) => Ok(()),
     }
 }
 
-fn refuse_write(why: &'static str, is_transaction: bool) -> Undone {
+fn refuse_write(why: &'static str, is_transaction: bool) -> NotExecuted {
     match is_transaction {
         true => refused(format!("EXECABORT Transaction discarded because of: {why}")),
         false => refused(why),
@@ -64,11 +63,11 @@ fn refuse_write(why: &'static str, is_transaction: bool) -> Undone {
 /// Makes a write wait for enough replicas for a short time, and then refuses it. The check comes
 /// before the execution, because an executed write must not be refused.
 #[cold]
-fn wait_for_replicas(past: Past, is_transaction: bool, now: Instant) -> Undone {
+fn wait_for_replicas(past: Past, is_transaction: bool, now: Instant) -> NotExecuted {
     let until = past.began.unwrap_or(now) + REPLICAS_PATIENCE;
     match until <= now || past.unblocked.is_some() {
         true => refuse_write(NO_REPLICAS, is_transaction),
-        false => Undone::Unsafe { until: Some(until) },
+        false => NotExecuted::Retry(Cause::Replicas(Some(until))),
     }
 }
 

@@ -1,34 +1,45 @@
-//! The reasons for which a command is not executed.
+//! The outcome of a command that was not executed: what its caller does next.
 
-use crate::operators::host::HostJob;
+use crate::core::data::Missing;
 use std::borrow::Cow;
-use store::Stall;
-use types::Instant;
-use wire::control::Ask;
+use types::{Instant, KeyHash, MigrationId};
 
-/// The reason why a command was not executed. Neither data nor reply were changed.
+/// The next step for a command that was not executed. Neither data nor reply were changed.
 #[derive(Debug)]
-pub(crate) enum Undone {
-    /// The store did not execute it: a record is missing, contended, frozen or elsewhere, or memory
-    /// is full.
-    Stall(Stall),
-    /// The coordinator must be asked first. Its answer is passed to the next execution.
-    Ask(Ask),
-    /// The turn's share is used up. The request's scan contains the position to continue at.
-    Unfinished,
-    /// The process must do a job first. Its answer is passed to the next execution.
-    Begin(HostJob),
-    /// Too few servers have earlier writes, or would get this one. The request is retried when that
-    /// changes, and at this time.
-    Unsafe { until: Option<Instant> },
-    /// A `CLIENT PAUSE` is in force.
+pub(crate) enum NotExecuted {
+    /// Wait for this, then execute the request again from the beginning.
+    Retry(Cause),
+    /// Send the client to the owner of the command's first key.
+    Redirect,
+    /// Reply with an error: the request is invalid or not supported.
+    Reject(Refusal),
+}
+
+/// The cause of a wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Records that have not arrived yet.
+    Missing(Missing),
+    /// Progress of a migration: hashes that a scan needs from this one on have not arrived.
+    Progress { migration: MigrationId, from: KeyHash },
+    /// A change of tablets or leases: the range is frozen, not owned yet, or being flushed.
+    Held,
+    /// The next turn: the request met contention, or takes several turns.
+    Turn,
+    /// The answer of the coordinator, or of the process, to the request of this number. It is passed
+    /// to the next execution.
+    Answer(u64),
+    /// Replication or sync of earlier writes, or enough replicas for a write; until this time at
+    /// most.
+    Replicas(Option<Instant>),
+    /// The end of a pause: see `CLIENT PAUSE`.
     Paused,
-    /// The request is invalid or not supported.
-    Refused(Refusal),
+    /// Memory, which the cleaner may still free.
+    Memory,
 }
 
 /// The result of a command.
-pub(crate) type Done = Result<(), Undone>;
+pub(crate) type Done = Result<(), NotExecuted>;
 
 /// The reason why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,23 +86,20 @@ impl Refusal {
     }
 }
 
+/// The error for a command that can be executed only outside of transactions.
+pub(crate) const NOT_INSIDE: Refusal = Refusal::because("ERR not possible inside a transaction");
+
 /// The error for keys of several slots in a cluster, since they may belong to several servers.
 pub(crate) const CROSS_SLOT: Refusal =
     Refusal::because("CROSSSLOT Keys in request don't hash to the same slot");
 
-impl From<Stall> for Undone {
-    fn from(stall: Stall) -> Undone {
-        Undone::Stall(stall)
-    }
-}
-
-impl From<Refusal> for Undone {
-    fn from(refusal: Refusal) -> Undone {
-        Undone::Refused(refusal)
+impl From<Refusal> for NotExecuted {
+    fn from(refusal: Refusal) -> NotExecuted {
+        NotExecuted::Reject(refusal)
     }
 }
 
 /// Returns a refusal with this text.
-pub(crate) fn refused(text: impl Into<Cow<'static, str>>) -> Undone {
-    Undone::Refused(Refusal::Because(text.into()))
+pub(crate) fn refused(text: impl Into<Cow<'static, str>>) -> NotExecuted {
+    NotExecuted::Reject(Refusal::Because(text.into()))
 }

@@ -5,28 +5,39 @@
 //! record still has the version that was copied (optimistic concurrency control after Kung and
 //! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
 
-use crate::commands::{Refusal, Undone, refused};
-use crate::operators::counts::{Found, FrontEndCounters};
+use super::backend::Backend;
+use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
+use crate::operators::counts::Found;
+use planted::Bug;
 use std::collections::HashMap;
-use store::{Changes, Key, Need, NewValue, Record, Scratch, TableKey, Worker};
+use store::{NewValue, Scratch, Stall};
 use types::limits::VALUE_BYTES_MAX;
-use types::{TableId, UnixMillis, Version};
+use types::{Instant, KeyHash, TableId, UnixMillis, Version};
 
-/// The place where a command reads and writes records.
-pub(crate) enum Data<'d> {
-    /// The store, and the counters of this reactor.
-    Store(&'d mut Worker, &'d FrontEndCounters),
-    /// The copies of a transaction.
-    Staged(&'d mut TransactionRecords),
-}
+pub(crate) use store::{Changes, Key, Missing, Need, Record, TableKey};
 
-impl Data<'_> {
+/// The data that commands read and write: the records of the store, or a transaction's copies.
+impl Backend {
+    /// Returns the key of these bytes, with its hash.
+    #[inline]
+    pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        Key { hash: self.engine.hash(bytes), bytes }
+    }
+
+    /// Returns the expiry clock of these keys' ranges, read now; with several, the latest.
+    pub(crate) fn clock_of(&self, keys: &[Key<'_>], now: Instant) -> UnixMillis {
+        self.engine.refresh_clock(now);
+        let worker = &self.engine.worker;
+        let clocks = keys.iter().map(|key| worker.clock_at(key.hash));
+        clocks.max().unwrap_or_else(|| worker.store().clock())
+    }
+
     /// Counts a command's results: at once, or when its transaction takes effect.
     #[inline]
     pub(crate) fn count(&mut self, found: Found) {
-        match self {
-            Data::Store(_, counts) => counts.found(found),
-            Data::Staged(staged) => {
+        match &mut self.staged {
+            None => self.counts.found(found),
+            Some(staged) => {
                 staged.found.hits += found.hits;
                 staged.found.misses += found.misses;
                 staged.found.expired += found.expired;
@@ -34,14 +45,14 @@ impl Data<'_> {
         }
     }
 
-    /// Reads one record like [`Data::peek_one`], and counts a hit or miss.
+    /// Reads one record like [`Backend::peek_one`], and counts a hit or miss.
     #[inline]
     pub(crate) fn read_one<T>(
         &mut self,
         table: TableId,
         key: Key<'_>,
         f: impl FnOnce(Option<Record<'_>>) -> T,
-    ) -> Result<T, Undone> {
+    ) -> Result<T, NotExecuted> {
         let mut exists = false;
         let result = self.peek_one(table, key, |record| {
             exists = record.is_some();
@@ -51,44 +62,50 @@ impl Data<'_> {
         Ok(result)
     }
 
-    /// Reads records like [`Worker::read`], and counts a hit or miss for each key.
+    /// Reads records like [`Backend::peek`], and counts a hit or miss for each key.
     pub(crate) fn read<T>(
         &mut self,
         table: TableId,
         keys: &[Key<'_>],
         f: impl FnOnce(&[Option<Record<'_>>]) -> T,
-    ) -> Result<T, Undone> {
+    ) -> Result<T, NotExecuted> {
         let mut found = Found::default();
-        let count = |records: &[Option<Record<'_>>]| {
+        let result = self.peek(table, keys, |records| {
             found = Found::keys(records);
             f(records)
-        };
-        let result = match self {
-            Data::Store(worker, _) => worker.read(table, keys, count)?,
-            Data::Staged(staged) => {
-                let places = staged.places(table, keys)?;
-                count(&staged.records(&places))
-            }
-        };
+        })?;
         self.count(found);
         Ok(result)
     }
 
-    /// Reads one record like [`Worker::read_one`], without counting it.
+    /// Reads one record like `store::Worker::read_one`, without counting it.
     #[inline]
     pub(crate) fn peek_one<T>(
         &mut self,
         table: TableId,
         key: Key<'_>,
         f: impl FnOnce(Option<Record<'_>>) -> T,
-    ) -> Result<T, Undone> {
-        match self {
-            Data::Store(worker, _) => Ok(worker.read_one(table, key, f)?),
-            Data::Staged(staged) => Ok(f(staged.record(staged.place(table, key)?))),
+    ) -> Result<T, NotExecuted> {
+        match &self.staged {
+            None => Ok(self.engine.worker.read_one(table, key, f)?),
+            Some(staged) => Ok(f(staged.record(staged.place(table, key)?))),
         }
     }
 
-    /// Writes one record like [`Worker::put`].
+    /// Reads records like `store::Worker::read`, without counting them.
+    pub(crate) fn peek<T>(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
+    ) -> Result<T, NotExecuted> {
+        match &self.staged {
+            None => Ok(self.engine.worker.read(table, keys, f)?),
+            Some(staged) => Ok(f(&staged.records(&staged.places(table, keys)?))),
+        }
+    }
+
+    /// Writes one record like `store::Worker::put`.
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -96,17 +113,17 @@ impl Data<'_> {
         key: Key<'_>,
         value: &[u8],
         expiry: Option<UnixMillis>,
-    ) -> Result<(), Undone> {
-        match self {
-            Data::Store(worker, _) => Ok(worker.put(table, key, value, expiry)?),
-            Data::Staged(staged) => {
+    ) -> Result<(), NotExecuted> {
+        match &mut self.staged {
+            None => Ok(self.engine.worker.put(table, key, value, expiry)?),
+            Some(staged) => {
                 let place = staged.place(table, key)?;
                 staged.change(place, Some((value, expiry)))
             }
         }
     }
 
-    /// Reads and changes records like [`Worker::update`].
+    /// Reads and changes records like `store::Worker::update`.
     #[inline]
     pub(crate) fn update<T>(
         &mut self,
@@ -114,10 +131,10 @@ impl Data<'_> {
         keys: &[Key<'_>],
         need: Need,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
-    ) -> Result<T, Undone> {
-        match self {
-            Data::Store(worker, _) => Ok(worker.update(table, keys, need, f)?),
-            Data::Staged(staged) => {
+    ) -> Result<T, NotExecuted> {
+        match &mut self.staged {
+            None => Ok(self.engine.worker.update(table, keys, need, f)?),
+            Some(staged) => {
                 let places = staged.places(table, keys)?;
                 let mut scratch = std::mem::take(&mut staged.scratch);
                 let result = f(&staged.records(&places), &mut scratch.changes(keys.len()));
@@ -130,18 +147,45 @@ impl Data<'_> {
         }
     }
 
-    /// Changes a record beside another one like [`Worker::update_beside`].
+    /// Changes a record beside another one like `store::Worker::update_beside`.
     pub(crate) fn update_beside<T>(
         &mut self,
         beside: TableKey<'_>,
         key: TableKey<'_>,
         f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
-    ) -> Result<T, Undone> {
-        match self {
-            Data::Store(worker, _) => Ok(worker.update_beside(beside, key, f)?),
+    ) -> Result<T, NotExecuted> {
+        match self.staged {
+            None => Ok(self.engine.worker.update_beside(beside, key, f)?),
             // A transaction has copies of one table only.
-            Data::Staged(_) => Err(refused("ERR not possible inside a transaction")),
+            Some(_) => Err(NOT_INSIDE.into()),
         }
+    }
+
+    /// Scans buckets of the store like `store::Worker::scan`, also inside a transaction.
+    pub(crate) fn scan(
+        &mut self,
+        table: TableId,
+        from: KeyHash,
+        buckets: usize,
+        f: impl FnMut(&[u8], Record<'_>),
+    ) -> Result<Option<KeyHash>, NotExecuted> {
+        Ok(self.engine.worker.scan(table, from, buckets, f)?)
+    }
+}
+
+/// Decides what follows when the store has not executed an operation.
+impl From<Stall> for NotExecuted {
+    fn from(stall: Stall) -> NotExecuted {
+        NotExecuted::Retry(match stall {
+            Stall::NotOwned => return NotExecuted::Redirect,
+            Stall::TooLarge => return Refusal::TooLarge.into(),
+            Stall::Held if planted::is(Bug::RedirectedWhileHeld) => return NotExecuted::Redirect,
+            Stall::Held => Cause::Held,
+            Stall::Missing(missing) => Cause::Missing(missing),
+            Stall::NotArrived { migration, from } => Cause::Progress { migration, from },
+            Stall::Contended => Cause::Turn,
+            Stall::OutOfMemory => Cause::Memory,
+        })
     }
 }
 
@@ -220,12 +264,12 @@ impl TransactionRecords {
         }
     }
 
-    fn place(&self, table: TableId, key: Key<'_>) -> Result<usize, Undone> {
+    fn place(&self, table: TableId, key: Key<'_>) -> Result<usize, NotExecuted> {
         let place = (table == self.table).then(|| self.places.get(key.bytes)).flatten();
-        place.copied().ok_or_else(|| refused("ERR not possible inside a transaction"))
+        place.copied().ok_or(NOT_INSIDE.into())
     }
 
-    fn places(&self, table: TableId, keys: &[Key<'_>]) -> Result<Vec<usize>, Undone> {
+    fn places(&self, table: TableId, keys: &[Key<'_>]) -> Result<Vec<usize>, NotExecuted> {
         keys.iter().map(|key| self.place(table, *key)).collect()
     }
 
@@ -241,7 +285,7 @@ impl TransactionRecords {
         places.iter().map(|&place| self.record(place)).collect()
     }
 
-    fn change(&mut self, place: usize, new: NewValue<'_>) -> Result<(), Undone> {
+    fn change(&mut self, place: usize, new: NewValue<'_>) -> Result<(), NotExecuted> {
         if new.is_some_and(|(value, _)| value.len() > VALUE_BYTES_MAX) {
             return Err(Refusal::TooLarge.into());
         }

@@ -8,8 +8,7 @@
 //! Both find the next runnable request without a scan over all waiting requests, which are many
 //! after a range was unavailable for a while.
 
-use super::waits::Cause;
-use crate::commands::{KeyspaceScan, Past, QueuedTransaction};
+use crate::commands::{Cause, KeyspaceScan, Past, QueuedTransaction};
 use resp::{OwnedRequest, Protocol};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use types::{KeyHash, TableId};

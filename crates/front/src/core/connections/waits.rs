@@ -5,6 +5,7 @@
 //! has a deadline, after which the request times out. The waiters of timed-out requests are dropped
 //! in batches, so at most about half of all waiters are stale, however long a cause persists.
 
+use crate::commands::Cause;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use types::ConnectionId;
@@ -15,28 +16,6 @@ use types::{Instant, KeyHash, TableId};
 pub(crate) struct WaiterId {
     pub(crate) connection: ConnectionId,
     pub(crate) number: u64,
-}
-
-/// The cause of a wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// Records that have not arrived yet.
-    Missing(TableId, Vec<KeyHash>),
-    /// Progress of a migration.
-    Progress,
-    /// A change of tablets or leases: the range is frozen, not owned yet, or being flushed.
-    Held,
-    /// The next turn: the request met contention, or takes several turns.
-    Turn,
-    /// The answer of the coordinator, or of the process, to the request of this number.
-    Answer(u64),
-    /// Replication or sync of earlier writes, or enough replicas for a write; until this time at
-    /// most.
-    Replicas(Option<Instant>),
-    /// The end of a pause: see `CLIENT PAUSE`.
-    Paused,
-    /// Memory, which the cleaner may still free.
-    Memory,
 }
 
 /// Longest wait of a request before it is answered with `-TRYAGAIN`.
@@ -80,16 +59,16 @@ impl Waits {
     /// Parks a request under a cause.
     pub(crate) fn add(&mut self, waiter: WaiterId, cause: &Cause) {
         match cause {
-            Cause::Missing(table, hashes) => {
-                for hash in hashes {
-                    let waiting = self.missing.entry((*table, *hash)).or_default();
+            Cause::Missing(missing) => {
+                for hash in &missing.hashes {
+                    let waiting = self.missing.entry((missing.table, *hash)).or_default();
                     if !waiting.contains(&waiter) {
                         waiting.push(waiter);
                         self.missing_waiters += 1;
                     }
                 }
             }
-            Cause::Progress => self.progress.push(waiter),
+            Cause::Progress { .. } => self.progress.push(waiter),
             Cause::Held => self.held.push(waiter),
             Cause::Turn => self.turn.push_back(waiter),
             Cause::Paused => self.paused.push(waiter),
@@ -291,6 +270,8 @@ impl Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use store::Missing;
+    use types::MigrationId;
 
     fn waiter(number: u64) -> WaiterId {
         WaiterId { connection: ConnectionId::from_number(1), number }
@@ -300,12 +281,14 @@ mod tests {
     fn waiters_of_requests_that_were_given_up_do_not_pile_up() {
         let mut waits = Waits::default();
         let living = waiter(0);
-        waits.add(living, &Cause::Missing(TableId(0), vec![KeyHash(1)]));
+        let migration = MigrationId(1);
+        let missing = |hashes| Cause::Missing(Missing { table: TableId(0), migration, hashes });
+        let progress = Cause::Progress { migration, from: KeyHash(0) };
+        waits.add(living, &missing(vec![KeyHash(1)]));
         waits.add(living, &Cause::Held);
         for number in 1..20_000 {
-            let hashes = vec![KeyHash(1), KeyHash(number)];
-            let causes =
-                [Cause::Missing(TableId(0), hashes), Cause::Held, Cause::Memory, Cause::Progress];
+            let missing = missing(vec![KeyHash(1), KeyHash(number)]);
+            let causes = [missing, Cause::Held, Cause::Memory, progress.clone()];
             waits.add(waiter(number), &causes[number as usize % causes.len()]);
             waits.give_up(waiter(number));
             assert!(waits.standing() <= 2 * (GIVEN_UP_MIN + 2), "{} waiters", waits.standing());
