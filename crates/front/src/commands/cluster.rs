@@ -6,7 +6,7 @@ use super::help::help;
 use super::migrate::{SlotMove, parse_migrate};
 use super::moving;
 use super::slot_stats::slot_stats;
-use super::slots::{parse_slot, refuse_if_alone, reply_done, server_named, slot_ranges};
+use super::slots::{cluster_node, parse_slot, reply_done, server_named, slot_ranges};
 use super::tasks::{Task, tasks};
 use super::{Call, Done, Refusal, parse_integer, printable, refused, uppercase_is};
 use types::{HashRange, SLOT_COUNT, ServerId};
@@ -45,7 +45,7 @@ static CLUSTER: &[Command] = &[
     command("cluster|migrateslots", -4, OPERATOR, Keys::None, migrate_slots),
     command("cluster|migration", -3, OPERATOR, Keys::None, moving::migration),
     command("cluster|myid", 2, ANYTIME, Keys::None, my_id),
-    command("cluster|myshardid", 2, ANYTIME, Keys::None, moving::my_shard_id),
+    command("cluster|myshardid", 2, ANYTIME, Keys::None, my_id),
     command("cluster|nodes", 2, ANYTIME, Keys::None, nodes),
     command("cluster|replicas", 3, OPERATOR, Keys::None, moving::replicas),
     command("cluster|replicate", -3, OPERATOR, Keys::None, moving::coordinators),
@@ -62,10 +62,9 @@ fn key_slot(call: &mut Call<'_>) -> Done {
     call.integer(types::slot_of(call.args[2]).0)
 }
 
-/// `CLUSTER MYID`.
+/// `CLUSTER MYID` and `CLUSTER MYSHARDID`: each server is a shard of its own.
 fn my_id(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
-    let node = call.backend.node();
+    let node = cluster_node(call)?;
     let name = node.name_of(node.me());
     call.bulk(name.as_bytes())
 }
@@ -76,8 +75,7 @@ fn server(map: &ClusterMap, id: ServerId) -> Option<&ServerInfo> {
 
 /// `CLUSTER SLOTS`.
 fn slots(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
-    let map = call.backend.node().map();
+    let map = cluster_node(call)?.map();
     let ranges: Vec<_> = slot_ranges(&map)
         .into_iter()
         .filter_map(|(first, last, owner)| Some((first, last, server(&map, owner)?)))
@@ -99,8 +97,7 @@ fn slots(call: &mut Call<'_>) -> Done {
 
 /// `CLUSTER SHARDS`.
 fn shards(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
-    let map = call.backend.node().map();
+    let map = cluster_node(call)?.map();
     let ranges = slot_ranges(&map);
     let reply = &mut call.reply;
     reply.array(map.servers.len());
@@ -132,8 +129,7 @@ fn shards(call: &mut Call<'_>) -> Done {
 
 /// `CLUSTER NODES`.
 fn nodes(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
-    let node = call.backend.node();
+    let node = cluster_node(call)?;
     let (map, me) = (node.map(), node.me());
     let ranges = slot_ranges(&map);
     let mut text = String::new();
@@ -172,8 +168,7 @@ fn nodes(call: &mut Call<'_>) -> Done {
 
 /// `CLUSTER INFO`.
 fn info(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
-    let map = call.backend.node().map();
+    let map = cluster_node(call)?.map();
     let assigned: u32 =
         slot_ranges(&map).iter().map(|(first, last, _)| u32::from(last.0 - first.0) + 1).sum();
     let failed: u32 = slot_ranges(&map)
@@ -206,7 +201,7 @@ fn info(call: &mut Call<'_>) -> Done {
 
 /// `CLUSTER COUNTKEYSINSLOT slot`.
 fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let slot = parse_slot(call.args[2]).ok_or_else(|| refused("ERR Invalid slot"))?;
     let counts = call.backend.record_counts(HashRange::of_slots(slot, slot));
@@ -222,8 +217,7 @@ fn count_keys_in_slot(call: &mut Call<'_>) -> Done {
 /// [SLOTSRANGE ...]`. After all groups were checked, the coordinator is asked for one group after
 /// another.
 fn migrate_slots(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
-    let me = call.backend.node().me();
+    let me = cluster_node(call)?.me();
     let mut groups = parse_migrate(&call.args[2..]).map_err(refused)?;
     let mut targets = Vec::with_capacity(groups.len());
     for group in &groups {
@@ -256,7 +250,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
 
 /// `CLUSTER CANCELSLOTMIGRATIONS [ALL]`.
 fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     match call.args[2..] {
         [] => {}
         [all] if uppercase_is(all, b"ALL") => {}
@@ -272,7 +266,7 @@ fn cancel_slot_migrations(call: &mut Call<'_>) -> Done {
 
 /// `CLUSTER GETSLOTMIGRATIONS`.
 fn get_slot_migrations(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     let reports = match call.answer {
         None => return Err(call.backend.ask(Ask::List { task: None })),
         Some(Answer::Migrations(reports)) => reports,

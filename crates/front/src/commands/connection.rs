@@ -5,6 +5,7 @@ use super::command::flag::{
     ALLOW_BUSY, ALONE, ANYTIME, CHANGES_TABLE, ENDS_MULTI, FAST, NO_AUTH, NOSCRIPT,
 };
 use super::command::{Command, Family, Keys, Secrets, command, container};
+use super::slots::cluster_node;
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, printable, refused};
 use crate::commands::Watched;
 use crate::operators::clients::ClientStatus;
@@ -57,10 +58,8 @@ fn quit(call: &mut Call<'_>) -> Done {
 
 /// `ASKING`: no effect. A range has one owner at any time, so the server never replies `ASK`.
 fn asking(call: &mut Call<'_>) -> Done {
-    match call.backend.node().is_cluster() {
-        true => call.ok(),
-        false => Err(refused(super::slots::NO_CLUSTER)),
-    }
+    cluster_node(call)?;
+    call.ok()
 }
 
 /// `SELECT database`.

@@ -7,7 +7,7 @@
 //! is declared the owner, and the target replies when the migration is complete.
 
 use super::migrate::slot_range;
-use super::slots::{names_of, parse_slot, refuse_if_alone, reply_done, server_named};
+use super::slots::{cluster_node, names_of, parse_slot, reply_done, server_named};
 use super::tasks::{Task, is_over, parse_task, task_name, tasks};
 use super::{Call, Cause, Done, NotExecuted, Refusal};
 use super::{parse_integer, printable, refused, uppercase_is};
@@ -24,7 +24,7 @@ fn owner(call: &Call<'_>, slot: Slot) -> Option<ServerId> {
 
 /// `CLUSTER SETSLOT slot IMPORTING source | MIGRATING target | NODE owner | STABLE`.
 pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     let slot = slot_of(call)?;
     let me = call.backend.node().me();
     let is_mine = owner(call, slot) == Some(me);
@@ -130,7 +130,7 @@ fn slot_of(call: &Call<'_>) -> Result<Slot, NotExecuted> {
 
 /// `CLUSTER GETKEYSINSLOT slot count`.
 pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     let slot = slot_of(call)?;
     let count = parse_integer(call.args[3]).and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or_else(|| refused("ERR Invalid number of keys"))?;
@@ -161,7 +161,7 @@ const STEPS_MAX: usize = 256;
 /// `CLUSTER MIGRATION IMPORT first last [first last ...] | STATUS [ID task | ALL] | CANCEL ID task
 /// | ALL`.
 pub(super) fn migration(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     let args = call.args;
     match &args[2].to_ascii_uppercase()[..] {
         b"IMPORT" => import(call, &args[3..]),
@@ -279,31 +279,23 @@ fn cancel(call: &mut Call<'_>, words: &[&[u8]]) -> Done {
     }
 }
 
-/// `CLUSTER MYSHARDID`: each server is a shard of its own.
-pub(super) fn my_shard_id(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
-    let me = call.backend.node().me();
-    let [name] = names_of(call, [me]);
-    call.bulk(name.as_bytes())
-}
-
 /// `CLUSTER LINKS`: empty, since bus connections open and close as needed.
 pub(super) fn links(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     call.reply.array(0);
     Ok(())
 }
 
 /// `CLUSTER COUNT-FAILURE-REPORTS node`: always 0, since servers do not report each other.
 pub(super) fn count_failure_reports(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     server_named(call, call.args[2])?;
     call.integer(0)
 }
 
 /// Refuses a command whose effect only the coordinator can decide.
 pub(super) fn coordinators(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     let word = printable(&call.args[1].to_ascii_uppercase(), 64);
     Err(refused(format!(
         "ERR CLUSTER {word} is not supported: servers join with 'ballast serve --join', the \
@@ -313,7 +305,7 @@ pub(super) fn coordinators(call: &mut Call<'_>) -> Done {
 
 /// `CLUSTER REPLICAS node`: always empty.
 pub(super) fn replicas(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     server_named(call, call.args[2])?;
     call.reply.array(0);
     Ok(())

@@ -2,7 +2,7 @@
 //! not measured, as in a Valkey without `cluster-slot-stats-enabled`.
 
 use super::migrate::slot_range;
-use super::slots::{refuse_if_alone, slot_ranges};
+use super::slots::{cluster_node, slot_ranges};
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ type Stat = (Slot, u64);
 
 /// `CLUSTER SLOT-STATS SLOTSRANGE first last | ORDERBY metric [LIMIT count] [ASC | DESC]`.
 pub(super) fn slot_stats(call: &mut Call<'_>) -> Done {
-    refuse_if_alone(call)?;
+    cluster_node(call)?;
     let stats = match call.args[2..] {
         [word, first, last] if uppercase_is(word, b"SLOTSRANGE") => {
             stats_of(call, slot_range(first, last).map_err(refused)?)

@@ -1,17 +1,16 @@
 //! Slots, servers and answers of the coordinator, as the commands of a cluster use them.
 
 use super::{Call, Done, NotExecuted, parse_integer, printable, refused};
+use node::Node;
 use types::{SLOT_COUNT, ServerId, Slot};
 use wire::control::{Answer, ClusterMap, ServerInfo, TabletInfo};
 
-pub(super) const NO_CLUSTER: &str = "ERR This instance has cluster support disabled";
+const NO_CLUSTER: &str = "ERR This instance has cluster support disabled";
 
-/// Refuses a `CLUSTER` subcommand on a server that is not part of a cluster.
-pub(super) fn refuse_if_alone(call: &Call<'_>) -> Done {
-    match call.backend.node().is_cluster() {
-        true => Ok(()),
-        false => Err(refused(NO_CLUSTER)),
-    }
+/// Returns the node, for a `CLUSTER` subcommand. Refuses it on a server outside of clusters.
+pub(super) fn cluster_node<'c>(call: &'c Call<'_>) -> Result<&'c Node, NotExecuted> {
+    let node = call.backend.node();
+    if node.is_cluster() { Ok(node) } else { Err(refused(NO_CLUSTER)) }
 }
 
 /// Merges adjacent tablets of one owner. Returns first slot, last slot and owner of each range.
