@@ -14,6 +14,7 @@ mod client_limits;
 mod connections;
 pub(crate) mod data;
 mod reply_gating;
+pub(crate) mod staged;
 
 use crate::operators::Operators;
 use crate::operators::clients::{Facts, Unblocked};

@@ -1,7 +1,7 @@
 //! Transactions: commands that are collected, and take effect at one moment or not at all.
 //!
 //! The front end collects them in a [`QueuedTransaction`]. `EXEC` runs them on copies of their
-//! records (see [`crate::core::data`]). In a cluster, all keys of a transaction are in one slot.
+//! records (see [`crate::core::staged`]). In a cluster, all keys of a transaction are in one slot.
 
 use super::command::flag::{
     ALLOW_BUSY, ALONE, ANYTIME, CHANGES_TABLE, DATA, ENDS_MULTI, FAST, NO_MULTI, NOSCRIPT,
@@ -12,7 +12,8 @@ use super::{
     CROSS_SLOT, Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Past, QueuedTransaction,
     Refusal, Watched, refused,
 };
-use crate::core::data::{Key, Need, Record, TransactionRecords};
+use crate::core::data::{Key, Need, Record};
+use crate::core::staged::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
 use node::Node;
 use resp::{BorrowedRequest, OwnedRequest, ReplyWriter};

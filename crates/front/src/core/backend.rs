@@ -3,7 +3,7 @@
 //! The methods in [`super::data`] read and change records. Those in this file are for commands that
 //! administer the server or the cluster, and for connections.
 
-use super::data::{Missing, TransactionRecords};
+use super::staged::TransactionRecords;
 use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal, refused};
 use crate::operators::counts::FrontEndCounters;
 use crate::operators::host::HostJob;
@@ -12,6 +12,7 @@ use node::{Engine, Node, Safety};
 use settings::ServerConfiguration;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Missing;
 use types::{HashRange, Instant, ReactorCounts, Slot, TableId, UnixMillis};
 use wire::control::Ask;
 

@@ -1,0 +1,124 @@
+//! The records of a transaction: copies that its commands read and change.
+//!
+//! The commands of a transaction work on copies that were read at one moment. Each command sees the
+//! changes of those before it. When all have run, the store makes all changes at once if every
+//! record still has the version that was copied (optimistic concurrency control after Kung and
+//! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
+
+use crate::commands::{NOT_INSIDE, NotExecuted, Refusal};
+use crate::operators::counts::Found;
+use std::collections::HashMap;
+use store::{Changes, Key, NewValue, Record, Scratch};
+use types::limits::VALUE_BYTES_MAX;
+use types::{TableId, UnixMillis, Version};
+
+/// The records of a transaction: as read from the store, and as changed by its commands so far.
+#[derive(Debug)]
+pub(crate) struct TransactionRecords {
+    table: TableId,
+    /// Time by which expiry is judged.
+    clock: UnixMillis,
+    records: Vec<StagedRecord>,
+    /// Position of each key's record in `records`. The map is only looked up, never iterated.
+    places: HashMap<Box<[u8]>, usize>,
+    pub(super) scratch: Scratch,
+    /// Results of the commands so far.
+    pub(super) found: Found,
+}
+
+/// One record, or its absence.
+#[derive(Debug)]
+struct StagedRecord {
+    /// Version of the record that was read; `None` if there was no record.
+    version: Option<Version>,
+    now: Option<(Vec<u8>, Option<UnixMillis>)>,
+    is_changed: bool,
+}
+
+impl TransactionRecords {
+    /// Copies the records that were read under these distinct keys of a table.
+    pub(crate) fn new(
+        table: TableId,
+        clock: UnixMillis,
+        keys: &[Key<'_>],
+        records: &[Option<Record<'_>>],
+    ) -> TransactionRecords {
+        let copy = |record: &Option<Record<'_>>| StagedRecord {
+            version: record.map(|record| record.version),
+            now: record.map(|record| (record.value.to_vec(), record.expiry)),
+            is_changed: false,
+        };
+        let place = |(place, key): (usize, &Key<'_>)| (Box::from(key.bytes), place);
+        TransactionRecords {
+            table,
+            clock,
+            records: records.iter().map(copy).collect(),
+            places: keys.iter().enumerate().map(place).collect(),
+            scratch: Scratch::default(),
+            found: Found::default(),
+        }
+    }
+
+    /// Returns whether the given records are still the versions that were read.
+    pub(crate) fn is_current(&self, records: &[Option<Record<'_>>]) -> bool {
+        let versions = records.iter().map(|record| record.map(|record| record.version));
+        self.records.iter().map(|record| record.version).eq(versions)
+    }
+
+    /// Returns the results of the commands so far.
+    pub(crate) fn found(&self) -> Found {
+        self.found
+    }
+
+    /// Returns whether the commands have changed any record.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.records.iter().any(|record| record.is_changed)
+    }
+
+    /// Adds the commands' changes to `changes`. Positions are those of the keys.
+    pub(crate) fn apply(&self, changes: &mut Changes<'_>) {
+        for (place, record) in self.records.iter().enumerate().filter(|(_, r)| r.is_changed) {
+            match &record.now {
+                Some((value, expiry)) => changes.put(place, value, *expiry),
+                // The record does not exist in the store, so there is nothing to delete.
+                None if record.version.is_none() => {}
+                None => changes.delete(place),
+            }
+        }
+    }
+
+    pub(super) fn place(&self, table: TableId, key: Key<'_>) -> Result<usize, NotExecuted> {
+        let place = (table == self.table).then(|| self.places.get(key.bytes)).flatten();
+        place.copied().ok_or(NOT_INSIDE.into())
+    }
+
+    pub(super) fn places(
+        &self,
+        table: TableId,
+        keys: &[Key<'_>],
+    ) -> Result<Vec<usize>, NotExecuted> {
+        keys.iter().map(|key| self.place(table, *key)).collect()
+    }
+
+    pub(super) fn record(&self, place: usize) -> Option<Record<'_>> {
+        let StagedRecord { version, now, .. } = &self.records[place];
+        let (value, expiry) = now.as_ref()?;
+        let lasts = expiry.is_none_or(|expiry| expiry > self.clock);
+        let version = version.unwrap_or(Version(0));
+        lasts.then_some(Record { value, version, expiry: *expiry })
+    }
+
+    pub(super) fn records(&self, places: &[usize]) -> Vec<Option<Record<'_>>> {
+        places.iter().map(|&place| self.record(place)).collect()
+    }
+
+    pub(super) fn change(&mut self, place: usize, new: NewValue<'_>) -> Result<(), NotExecuted> {
+        if new.is_some_and(|(value, _)| value.len() > VALUE_BYTES_MAX) {
+            return Err(Refusal::TooLarge.into());
+        }
+        let record = &mut self.records[place];
+        record.now = new.map(|(value, expiry)| (value.to_vec(), expiry));
+        record.is_changed = true;
+        Ok(())
+    }
+}
