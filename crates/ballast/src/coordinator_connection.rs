@@ -7,8 +7,8 @@ use links::BlockingLink;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use wire::control::{
-    Answer, Ask, ClockReport, ClusterMap, FromCoordinator, Health, MigrationReport, RecoveryReport,
-    ToCoordinator,
+    Answer, Ask, ClockReport, ClusterMap, FromCoordinator, Health, JoinReply, MigrationReport,
+    RecoveryReport, ToCoordinator,
 };
 use wire::handshake::ConnectionPurpose;
 
@@ -48,7 +48,7 @@ impl CoordinatorConnection {
                         answer => Ok(answer),
                     };
                 }
-                FromCoordinator::Rejected { reason, .. } => {
+                FromCoordinator::Join(JoinReply::Rejected { reason, .. }) => {
                     bail!("the coordinator refused: {reason}")
                 }
                 _ => {}

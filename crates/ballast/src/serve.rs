@@ -32,7 +32,7 @@ use thread_priority::{
     set_thread_priority_and_policy, thread_native_id,
 };
 use types::{ClusterId, HashSeed, ServerId};
-use wire::control::{ClusterMap, FromCoordinator, Holdings, Join};
+use wire::control::{ClusterMap, FromCoordinator, Holdings, Join, JoinReply};
 
 /// Start a server.
 #[derive(Args)]
@@ -343,10 +343,14 @@ fn join(
     })?;
     let trouble = || link.trouble().map_or(String::new(), |trouble| format!(" ({trouble})"));
     match first_answer(coordinator, received, &trouble) {
-        Some(ProcessEvent::Received(FromCoordinator::Welcome { server, cluster, seed })) => {
-            Ok((Arc::new(link), ServerIdentity { cluster, server }, seed))
-        }
-        Some(ProcessEvent::Received(FromCoordinator::Rejected { reason, .. })) => {
+        Some(ProcessEvent::Received(FromCoordinator::Join(JoinReply::Welcome {
+            server,
+            cluster,
+            seed,
+        }))) => Ok((Arc::new(link), ServerIdentity { cluster, server }, seed)),
+        Some(ProcessEvent::Received(FromCoordinator::Join(JoinReply::Rejected {
+            reason, ..
+        }))) => {
             bail!("the coordinator refused the join: {reason}")
         }
         Some(ProcessEvent::Received(other)) => {
@@ -373,7 +377,7 @@ fn first_answer(
     let mut limit = JOIN_QUIET;
     loop {
         match received.recv_timeout(limit) {
-            Ok(ProcessEvent::Received(FromCoordinator::Waiting { reason })) => {
+            Ok(ProcessEvent::Received(FromCoordinator::Join(JoinReply::Waiting { reason }))) => {
                 if last_reason.as_ref() != Some(&reason) {
                     eprintln!("ballast serve: {reason}");
                 }
@@ -497,7 +501,7 @@ fn forward(
             Ok(ProcessEvent::Fenced(_)) => return Ok(ShutdownReason::Fenced),
             Ok(ProcessEvent::ShutDown) | Err(_) => return Ok(ShutdownReason::Requested),
         };
-        if let FromCoordinator::Rejected { reason, is_fenced: true } = message {
+        if let FromCoordinator::Join(JoinReply::Rejected { reason, is_fenced: true }) = message {
             if can_rejoin {
                 tracing::error!(reason, "server was fenced, rejoining as a new member");
                 return Ok(ShutdownReason::Fenced);
@@ -528,7 +532,8 @@ mod tests {
 
     #[test]
     fn a_server_that_was_given_up_stops_and_one_that_is_only_refused_goes_on() {
-        let refused = |is_fenced| FromCoordinator::Rejected { reason: "because".into(), is_fenced };
+        let refused =
+            |is_fenced| JoinReply::Rejected { reason: "because".into(), is_fenced }.into();
         assert_eq!(passed_on(vec![refused(false), refused(false)]), (2, false));
         assert_eq!(passed_on(vec![refused(false), refused(true), refused(false)]), (1, true));
     }

@@ -10,8 +10,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use types::{ClusterId, Generation, HashRange, MigrationId, ServerId, Slot};
 use wire::control::{
-    Answer, Ask, ClusterMap, FromCoordinator, Join, MigrationPolicy, MigrationReport,
-    MigrationState, SILENCE_MAX, ToCoordinator,
+    Answer, Ask, ClusterMap, FromCoordinator, Join, JoinReply, MigrationPolicy, MigrationReport,
+    MigrationRequest, MigrationState, MigrationUpdate, SILENCE_MAX, ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::handshake::ConnectionPurpose;
@@ -87,9 +87,9 @@ impl Peer {
     /// Connects and joins; receives the welcome, and confirms new ranges.
     fn join(address: SocketAddr, rejoin: Option<ServerId>) -> (Peer, ServerId) {
         let mut peer = Peer::proven(address, rejoin);
-        peer.say(&ToCoordinator::Join(join_of(rejoin)));
+        peer.say(ToCoordinator::Join(join_of(rejoin)));
         match peer.hear() {
-            Some(FromCoordinator::Welcome { server, cluster, seed }) => {
+            Some(FromCoordinator::Join(JoinReply::Welcome { server, cluster, seed })) => {
                 assert_eq!((cluster, seed), (IDENTITY.cluster, IDENTITY.seed));
                 let map = peer.receive();
                 peer.heard.extend(map);
@@ -99,9 +99,9 @@ impl Peer {
         }
     }
 
-    fn say(&mut self, message: &ToCoordinator) {
+    fn say(&mut self, message: impl Into<ToCoordinator>) {
         let mut bytes = Vec::new();
-        frame::encode(message, 0, &mut bytes).unwrap();
+        frame::encode(&message.into(), 0, &mut bytes).unwrap();
         self.stream.write_all(&bytes).unwrap();
     }
 
@@ -136,7 +136,7 @@ impl Peer {
                 FromCoordinator::Map(map) => {
                     for born in map.tablets.iter().filter(|tablet| tablet.is_born) {
                         let (range, epoch) = (born.range, born.epoch);
-                        self.say(&ToCoordinator::Holding { range, epoch });
+                        self.say(ToCoordinator::Holding { range, epoch });
                     }
                     return Some(FromCoordinator::Map(map));
                 }
@@ -163,7 +163,7 @@ impl Peer {
     }
 
     fn ask(&mut self, ask: Ask) -> Answer {
-        self.say(&ToCoordinator::Ask { request: 5, ask });
+        self.say(ToCoordinator::Ask { request: 5, ask });
         self.expect(|message| match message {
             FromCoordinator::Answer { request: 5, answer } => Some(answer.clone()),
             _ => None,
@@ -190,21 +190,31 @@ fn a_range_moves_between_two_servers_over_sockets() {
     let (mut target, second) = Peer::join(coordinator.address(), None);
     let migration = MigrationId(1);
     assert_eq!(source.ask(migrate(0, 99, second)), Answer::Started(vec![migration]));
-    source.expect(|m| matches!(m, FromCoordinator::Measure { .. }).then_some(()));
-    source.say(&ToCoordinator::Measured { migration, records: 9, bytes: 900 });
-    target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
-    target.say(&ToCoordinator::Prepared { migration, refused: None });
-    source.expect(|m| matches!(m, FromCoordinator::Start(_)).then_some(()));
-    target.say(&ToCoordinator::Flipped { migration });
+    source.expect(|m| {
+        matches!(m, FromCoordinator::Migration(MigrationRequest::Measure { .. })).then_some(())
+    });
+    source.say(MigrationUpdate::Measured { migration, records: 9, bytes: 900 });
+    target.expect(|m| {
+        matches!(m, FromCoordinator::Migration(MigrationRequest::Prepare(_))).then_some(())
+    });
+    target.say(MigrationUpdate::Prepared { migration, refused: None });
+    source.expect(|m| {
+        matches!(m, FromCoordinator::Migration(MigrationRequest::Start(_))).then_some(())
+    });
+    target.say(MigrationUpdate::Flipped { migration });
     let map = source.expect_map(|map| map.tablets.len() == 2);
     assert_eq!((map.tablets[0].owner, map.tablets[1].owner), (second, first));
-    target.say(&ToCoordinator::Shrink { migration, remaining: vec![] });
+    target.say(MigrationUpdate::Shrink { migration, remaining: vec![] });
     source.expect(|message| match message {
-        FromCoordinator::Forget { remaining, .. } => remaining.is_empty().then_some(()),
+        FromCoordinator::Migration(MigrationRequest::Forget { remaining, .. }) => {
+            remaining.is_empty().then_some(())
+        }
         _ => None,
     });
-    source.say(&ToCoordinator::Released { migration });
-    target.expect(|m| matches!(m, FromCoordinator::Finished { .. }).then_some(()));
+    source.say(MigrationUpdate::Released { migration });
+    target.expect(|m| {
+        matches!(m, FromCoordinator::Migration(MigrationRequest::Finished { .. })).then_some(())
+    });
     assert_eq!(target.reports()[0].state, MigrationState::Success);
     coordinator.stop().unwrap();
 }
@@ -233,7 +243,8 @@ fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
         bytes
     };
     let long =
-        ToCoordinator::Prepared { migration: MigrationId(1), refused: Some("x".repeat(5_000)) };
+        MigrationUpdate::Prepared { migration: MigrationId(1), refused: Some("x".repeat(5_000)) }
+            .into();
     let mut flipped = frame_of(&ToCoordinator::Join(join_of(None)), 0);
     *flipped.last_mut().unwrap() ^= 1;
     let mut huge = frame_of(&ToCoordinator::Join(join_of(None)), 0);
@@ -263,8 +274,8 @@ fn what_is_not_a_server_is_cut_off_and_disturbs_nobody() {
         assert!(refused.to_string().contains(why), "{refused}");
     }
     let mut impatient = Peer::proven(coordinator.address(), None);
-    impatient.say(&ToCoordinator::Ask { request: 1, ask: Ask::List { task: None } });
-    assert!(matches!(impatient.hear(), Some(FromCoordinator::Rejected { .. })));
+    impatient.say(ToCoordinator::Ask { request: 1, ask: Ask::List { task: None } });
+    assert!(matches!(impatient.hear(), Some(FromCoordinator::Join(JoinReply::Rejected { .. }))));
     impatient.expect_end();
     assert_eq!(server.reports(), []);
 }
@@ -278,8 +289,10 @@ fn a_coordinator_that_stops_and_starts_again_goes_on() {
     let (mut target, second) = Peer::join(coordinator.address(), None);
     let migration = MigrationId(1);
     assert_eq!(source.ask(migrate(0, 9, second)), Answer::Started(vec![migration]));
-    source.say(&ToCoordinator::Measured { migration, records: 1, bytes: 1 });
-    target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
+    source.say(MigrationUpdate::Measured { migration, records: 1, bytes: 1 });
+    target.expect(|m| {
+        matches!(m, FromCoordinator::Migration(MigrationRequest::Prepare(_))).then_some(())
+    });
     coordinator.stop().unwrap();
     while source.hear().is_some() {}
     target.expect_end();
@@ -287,11 +300,15 @@ fn a_coordinator_that_stops_and_starts_again_goes_on() {
     let coordinator = start(FileStore::open(&path).unwrap());
     let (mut target, number) = Peer::join(coordinator.address(), Some(second));
     assert_eq!(number, second);
-    target.expect(|m| matches!(m, FromCoordinator::Prepare(_)).then_some(()));
-    target.say(&ToCoordinator::Prepared { migration, refused: None });
+    target.expect(|m| {
+        matches!(m, FromCoordinator::Migration(MigrationRequest::Prepare(_))).then_some(())
+    });
+    target.say(MigrationUpdate::Prepared { migration, refused: None });
     let (mut source, number) = Peer::join(coordinator.address(), Some(first));
     assert_eq!(number, first);
-    source.expect(|m| matches!(m, FromCoordinator::Start(_)).then_some(()));
+    source.expect(|m| {
+        matches!(m, FromCoordinator::Migration(MigrationRequest::Start(_))).then_some(())
+    });
     let (_third, number) = Peer::join(coordinator.address(), None);
     assert_eq!(number, ServerId(3));
 }
@@ -304,7 +321,7 @@ fn a_coordinator_whose_store_was_taken_over_stops() {
     let new = start(store);
     // A welcome from the new coordinator shows that it has taken over.
     let (_other, _) = Peer::join(new.address(), None);
-    server.say(&ToCoordinator::Ask { request: 1, ask: Ask::Flush { table: None } });
+    server.say(ToCoordinator::Ask { request: 1, ask: Ask::Flush { table: None } });
     while server.hear().is_some() {}
     assert!(old.stop().unwrap_err().to_string().contains("another coordinator"));
     let (_, again) = Peer::join(new.address(), Some(number));

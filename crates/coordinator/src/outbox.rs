@@ -1,6 +1,5 @@
 //! Inputs and outputs of the coordinator: plain data that can be printed.
 
-use protocols::migration::{from_coordinator, to_coordinator};
 use std::fmt;
 use types::{ClusterId, Generation, Instant, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
@@ -102,7 +101,7 @@ impl fmt::Display for CoordinatorEvent {
                 write!(f, "{connection} opened by {caller}")
             }
             CoordinatorEvent::Received { connection, message } => {
-                write!(f, "{connection} says {}", to_coordinator(message))
+                write!(f, "{connection} says {message}")
             }
             CoordinatorEvent::Closed { connection } => write!(f, "{connection} closed"),
             CoordinatorEvent::Tick => f.write_str("tick"),
@@ -114,7 +113,7 @@ impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Effect::Send { connection, message } => {
-                write!(f, "to {connection}: {}", from_coordinator(message))
+                write!(f, "to {connection}: {message}")
             }
             Effect::Close { connection } => write!(f, "close {connection}"),
         }

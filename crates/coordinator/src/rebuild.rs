@@ -31,8 +31,8 @@ use types::{
     ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
 };
 use wire::control::{
-    Answer, Ask, ClusterMap, FromCoordinator, HeldMigration, HeldState, Holdings, Intent, Join,
-    MigrationProgress, RebuildReport, ServerInfo, ToCoordinator,
+    Answer, Ask, ClusterMap, Description, FromCoordinator, HeldMigration, HeldState, Holdings,
+    Intent, Join, JoinReply, MigrationProgress, RebuildReport, ServerInfo, ToCoordinator,
 };
 
 /// Server numbers that may have been assigned without being known to any server: only those
@@ -154,7 +154,7 @@ impl<S: MetaStore> Rebuilding<S> {
         match message {
             ToCoordinator::Join(join) if join.rejoin == number => match teller(&join) {
                 Some((cluster, server)) => {
-                    out.push(Effect::Send { connection, message: FromCoordinator::Describe });
+                    out.push(Effect::Send { connection, message: JoinReply::Describe.into() });
                     let join = Box::new(join);
                     let asked = AskedServer { cluster, server, join, map: None };
                     self.guests.insert(connection, Guest::Asked(asked));
@@ -176,11 +176,11 @@ impl<S: MetaStore> Rebuilding<S> {
     ) {
         let AskedServer { cluster, server, join, map } = asked;
         match (message, map) {
-            (ToCoordinator::KnownMap(map), _) => {
+            (ToCoordinator::Described(Description::KnownMap(map)), _) => {
                 let asked = AskedServer { cluster, server, join, map: Some(*map) };
                 self.guests.insert(connection, Guest::Asked(asked));
             }
-            (ToCoordinator::Holds(holdings), Some(map)) => {
+            (ToCoordinator::Described(Description::Holds(holdings)), Some(map)) => {
                 let told = ClusterIdentity { cluster, seed: holdings.seed };
                 if *self.identity.get_or_insert(told) == told {
                     let news = ServerReport { join: *join, map, holdings: *holdings };
@@ -485,7 +485,7 @@ fn teller(join: &Join) -> Option<(ClusterId, ServerId)> {
 }
 
 fn send_away(connection: LinkId, reason: &str, out: &mut Effects) {
-    let message = FromCoordinator::Rejected { reason: reason.to_owned(), is_fenced: false };
+    let message = JoinReply::Rejected { reason: reason.to_owned(), is_fenced: false }.into();
     out.push(Effect::Send { connection, message });
     out.push(Effect::Close { connection });
 }
@@ -669,8 +669,8 @@ mod tests {
                 former,
                 mark: None,
             };
-            let known = ToCoordinator::KnownMap(Box::new(map));
-            let holds = ToCoordinator::Holds(Box::new(holdings));
+            let known = Description::KnownMap(Box::new(map)).into();
+            let holds = Description::Holds(Box::new(holdings)).into();
             let number = join.rejoin;
             let caller = Caller::Server { number, generation: Generation(1) };
             let effects = self.say(caller, vec![ToCoordinator::Join(join), known, holds]);

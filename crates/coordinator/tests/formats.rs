@@ -10,7 +10,7 @@ use coordinator::{
 use coordinator_server::FileStore;
 use std::path::{Path, PathBuf};
 use types::{ClusterId, Generation, Instant, ServerId, Slot, UnixMillis};
-use wire::control::{FromCoordinator, HistoryMark, Join, ToCoordinator};
+use wire::control::{FromCoordinator, HistoryMark, Join, JoinReply, ToCoordinator};
 
 /// Returns a copy of the file, and the folder that contains it.
 fn copy() -> (PathBuf, tempfile::TempDir) {
@@ -70,7 +70,10 @@ fn servers_of_the_format_before_have_heard_of_no_mark_and_later_ones_count() {
     coordinator.handle(at, CoordinatorEvent::Received { connection, message }, &mut out).unwrap();
     let said: Vec<Effect> = out.drain().collect();
     let is_refused = |effect: &Effect| {
-        matches!(effect, Effect::Send { message: FromCoordinator::Rejected { .. }, .. })
+        matches!(
+            effect,
+            Effect::Send { message: FromCoordinator::Join(JoinReply::Rejected { .. }), .. }
+        )
     };
     assert!(said.iter().any(is_refused), "{said:?}");
 }

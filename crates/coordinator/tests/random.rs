@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use support::{Storage, World, caller_of, join_of, migrate, slots};
 use types::{HashRange, Instant, MigrationId, ServerId, Slot};
-use wire::control::{Ask, FromCoordinator, Intent, ToCoordinator};
+use wire::control::{
+    Ask, FromCoordinator, Intent, JoinReply, MigrationRequest, MigrationUpdate, ToCoordinator,
+};
 
 /// Number of slots that move. All others stay with the first server.
 const SLOTS: u16 = 12;
@@ -178,7 +180,8 @@ impl History {
         }
     }
 
-    fn tell(&mut self, server: usize, message: ToCoordinator) {
+    fn tell(&mut self, server: usize, message: impl Into<ToCoordinator>) {
+        let message = message.into();
         if let Some(connection) = self.servers[server].connection {
             self.put_in_order(connection, true, Delivery::ToCoordinator { connection, message });
         }
@@ -261,7 +264,7 @@ impl History {
             Delivery::FlipAnswer { migration, source, accepted } => {
                 self.end_flip(source, migration, accepted);
                 if !accepted {
-                    self.tell(source, ToCoordinator::FlipUnanswered { migration });
+                    self.tell(source, MigrationUpdate::FlipUnanswered { migration });
                 }
             }
             Delivery::Connect { server } => self.connect(server),
@@ -277,46 +280,48 @@ impl History {
     fn hear(&mut self, server: usize, message: FromCoordinator) {
         let this = &mut self.servers[server];
         match message {
-            FromCoordinator::Welcome { server: id, .. } => {
+            FromCoordinator::Join(JoinReply::Welcome { server: id, .. }) => {
                 assert!(this.id.is_none_or(|known| known == id), "a server keeps its number");
                 this.id = Some(id);
             }
-            FromCoordinator::Rejected { reason, .. } => panic!("seed {}: {reason}", self.seed),
-            FromCoordinator::Map(_) | FromCoordinator::Answer { .. } => {}
-            FromCoordinator::Measure { migration, .. } => {
-                self.tell(server, ToCoordinator::Measured { migration, records: 1, bytes: 1 });
+            FromCoordinator::Join(JoinReply::Rejected { reason, .. }) => {
+                panic!("seed {}: {reason}", self.seed)
             }
-            FromCoordinator::Prepare(intent) => {
+            FromCoordinator::Map(_) | FromCoordinator::Answer { .. } => {}
+            FromCoordinator::Migration(request) => self.migrate(server, request),
+            FromCoordinator::Join(JoinReply::Describe | JoinReply::Waiting { .. })
+            | FromCoordinator::Log(_)
+            | FromCoordinator::Recovery(_)
+            | FromCoordinator::Liveness(_)
+            | FromCoordinator::Clock(_)
+            | FromCoordinator::Mark(_) => panic!("seed {}: no server dies here", self.seed),
+        }
+    }
+
+    fn migrate(&mut self, server: usize, request: MigrationRequest) {
+        match request {
+            MigrationRequest::Measure { migration, .. } => {
+                self.tell(server, MigrationUpdate::Measured { migration, records: 1, bytes: 1 });
+            }
+            MigrationRequest::Prepare(intent) => {
                 let migration = intent.migration;
                 let refused = (self.random.u8(..) < 10).then(|| "no".to_owned());
                 if refused.is_none() {
                     let until = self.world.now() + PREPARED_MAX;
                     let known = TargetState::Known { intent, until };
-                    this.targets.entry(migration).or_insert(known);
+                    self.servers[server].targets.entry(migration).or_insert(known);
                 }
-                self.tell(server, ToCoordinator::Prepared { migration, refused });
+                self.tell(server, MigrationUpdate::Prepared { migration, refused });
             }
-            FromCoordinator::Start(intent) => self.start(server, intent),
-            FromCoordinator::Decide { migration } => self.decide(server, migration),
-            FromCoordinator::Outcome { migration, accepted } => {
+            MigrationRequest::Start(intent) => self.start(server, intent),
+            MigrationRequest::Decide { migration } => self.decide(server, migration),
+            MigrationRequest::Outcome { migration, accepted } => {
                 self.end_flip(server, migration, accepted);
             }
-            FromCoordinator::Forget { migration, remaining } => {
+            MigrationRequest::Forget { migration, remaining } => {
                 self.forget(server, migration, &remaining);
             }
-            FromCoordinator::Finished { migration } => self.finish(server, migration),
-            FromCoordinator::ChainNoted { .. }
-            | FromCoordinator::Fence { .. }
-            | FromCoordinator::ReadDirectory { .. }
-            | FromCoordinator::Recover(_)
-            | FromCoordinator::RecoveryConfirmed { .. }
-            | FromCoordinator::FreeLog { .. }
-            | FromCoordinator::Ping
-            | FromCoordinator::Clock(_)
-            | FromCoordinator::Witness { .. }
-            | FromCoordinator::Describe
-            | FromCoordinator::Mark(_)
-            | FromCoordinator::Waiting { .. } => panic!("seed {}: no server dies here", self.seed),
+            MigrationRequest::Finished { migration } => self.finish(server, migration),
         }
     }
 
@@ -334,10 +339,10 @@ impl History {
             }
             // Some sources leave this report to their target.
             Some(SourceState::Leaving { .. }) if self.seed.is_multiple_of(2) => {
-                self.tell(server, ToCoordinator::Flipped { migration });
+                self.tell(server, MigrationUpdate::Flipped { migration });
             }
             Some(SourceState::Over) => {
-                self.tell(server, ToCoordinator::FlipUnanswered { migration });
+                self.tell(server, MigrationUpdate::FlipUnanswered { migration });
             }
             Some(SourceState::Flipping { .. } | SourceState::Leaving { .. }) => {}
         }
@@ -356,7 +361,7 @@ impl History {
                 this.serves.push(range);
                 let remaining = vec![range];
                 this.targets.insert(migration, TargetState::Accepted { remaining });
-                self.tell(target, ToCoordinator::Flipped { migration });
+                self.tell(target, MigrationUpdate::Flipped { migration });
                 true
             }
             None => return,
@@ -387,7 +392,7 @@ impl History {
             Some(TargetState::Accepted { .. }) => true,
             Some(TargetState::Over { accepted }) => *accepted,
         };
-        self.tell(server, ToCoordinator::Decided { migration, accepted });
+        self.tell(server, MigrationUpdate::Decided { migration, accepted });
     }
 
     fn end_flip(&mut self, server: usize, migration: MigrationId, accepted: bool) {
@@ -402,7 +407,7 @@ impl History {
         let range = intent.range;
         if accepted {
             this.sources.insert(migration, SourceState::Leaving { kept: vec![range] });
-            self.tell(server, ToCoordinator::Flipped { migration });
+            self.tell(server, MigrationUpdate::Flipped { migration });
         } else {
             this.serves.push(range);
             this.sources.insert(migration, SourceState::Over);
@@ -420,10 +425,10 @@ impl History {
                     .collect();
                 if kept.is_empty() {
                     sources.insert(migration, SourceState::Over);
-                    self.tell(server, ToCoordinator::Released { migration });
+                    self.tell(server, MigrationUpdate::Released { migration });
                 }
             }
-            Some(SourceState::Over) => self.tell(server, ToCoordinator::Released { migration }),
+            Some(SourceState::Over) => self.tell(server, MigrationUpdate::Released { migration }),
             other => panic!("seed {}: forget of {other:?}", self.seed),
         }
     }
@@ -452,7 +457,7 @@ impl History {
         for (migration, target) in flips {
             self.put_peer(Delivery::Flip { migration, source: server, target });
             if self.random.u8(..) < 30 {
-                self.tell(server, ToCoordinator::FlipUnanswered { migration });
+                self.tell(server, MigrationUpdate::FlipUnanswered { migration });
             }
         }
         let mut shrinks = Vec::new();
@@ -469,7 +474,7 @@ impl History {
             }
         }
         for (migration, remaining) in shrinks {
-            self.tell(server, ToCoordinator::Shrink { migration, remaining });
+            self.tell(server, MigrationUpdate::Shrink { migration, remaining });
         }
     }
 

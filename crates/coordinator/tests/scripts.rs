@@ -42,8 +42,9 @@ use types::{
     ServerId, TableId,
 };
 use wire::control::{
-    Ask, DirectoryPlace, FromCoordinator, HistoryMark, LoadProfile, LogLoss, MigrationPolicy,
-    MigrationProgress, PriorityPullMode, ReplicaInfo, ToCoordinator,
+    Ask, DirectoryPlace, FromCoordinator, HistoryMark, JoinReply, LivenessUpdate, LoadProfile,
+    LogLoss, LogUpdate, MigrationPolicy, MigrationProgress, MigrationUpdate, PriorityPullMode,
+    RecoveryUpdate, ReplicaInfo, ToCoordinator,
 };
 use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -85,7 +86,7 @@ impl Script {
         for effect in effects {
             match effect {
                 Effect::Send { connection, message } => {
-                    if let FromCoordinator::Welcome { server, .. } = message {
+                    if let FromCoordinator::Join(JoinReply::Welcome { server, .. }) = message {
                         self.connections.insert(*server, *connection);
                     }
                     let (to, text) = (self.name(*connection), text::message(message));
@@ -310,10 +311,14 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             ask(Ask::Flush { table })
         }
         "holding" => holding(&mut args)?,
-        "pong" => ToCoordinator::Pong { is_stalled: false },
-        "stalled" => ToCoordinator::Pong { is_stalled: true },
-        "witnessed" => ToCoordinator::Witnessed { server: server(args.next_pos().ok_or("who?")?)? },
-        "suspect" => ToCoordinator::Suspect { server: server(args.next_pos().ok_or("whom?")?)? },
+        "pong" => LivenessUpdate::Pong { is_stalled: false }.into(),
+        "stalled" => LivenessUpdate::Pong { is_stalled: true }.into(),
+        "witnessed" => {
+            LivenessUpdate::Witnessed { server: server(args.next_pos().ok_or("who?")?)? }.into()
+        }
+        "suspect" => {
+            LivenessUpdate::Suspect { server: server(args.next_pos().ok_or("whom?")?)? }.into()
+        }
         "will" => {
             let mut loads = vec![0; usize::from(SLOT_COUNT)];
             while let Some(text) = args.next_pos() {
@@ -322,7 +327,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
                 let (first, last) = slots(first.parse()?, last.parse()?).slots();
                 loads[usize::from(first.0)..=usize::from(last.0)].fill(load.parse()?);
             }
-            ToCoordinator::LoadProfile(LoadProfile::of(&loads))
+            LogUpdate::LoadProfile(LoadProfile::of(&loads)).into()
         }
         "show-map" => ask(Ask::Map),
         "standing" => ask(Ask::Standing),
@@ -343,7 +348,7 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
         }
         "chain" | "fenced" | "directory" | "replayed" | "recovered" | "not-recovered"
         | "damaged" | "freed" | "needed" => about_log(command)?,
-        _ => about_migration(command)?,
+        _ => about_migration(command)?.into(),
     };
     Ok(message)
 }
@@ -352,7 +357,7 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
     let mut args = command.consume_args();
     if command.name == "chain" {
         let number = SegmentId(args.next_pos().ok_or("which one?")?.parse()?);
-        return Ok(ToCoordinator::Chain { number });
+        return Ok(LogUpdate::Chain { number }.into());
     }
     let log = server(args.next_pos().ok_or("of whom?")?)?;
     Ok(match command.name.as_str() {
@@ -365,7 +370,7 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
                 replicas.push(replica(text, false)?);
             }
             let clock = types::UnixMillis(args.take_key("clock").unwrap_or("0").parse()?);
-            ToCoordinator::Fenced { log, first, replicas, clock, more }
+            LogUpdate::Fenced { log, first, replicas, clock, more }.into()
         }
         "directory" => {
             let more = args.take_key("more").is_some();
@@ -401,7 +406,8 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
                 None => more.then(|| place(first + 1, 0)),
             };
             let replica = (segment, ReplicaEpoch(0));
-            ToCoordinator::DirectoryRead { log, replica, first: place(first, skip), bodies, next }
+            LogUpdate::DirectoryRead { log, replica, first: place(first, skip), bodies, next }
+                .into()
         }
         "replayed" | "recovered" | "not-recovered" => {
             let epoch = args.take_key("as").and_then(|text| text.strip_prefix('e'));
@@ -410,19 +416,21 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
             let range = ranges(&mut args)?[0];
             match reason {
                 None if command.name == "replayed" => {
-                    ToCoordinator::Replayed { dead: log, range, epoch }
+                    RecoveryUpdate::Replayed { dead: log, range, epoch }.into()
                 }
-                None => ToCoordinator::Recovered { dead: log, range, epoch },
-                Some(reason) => ToCoordinator::NotRecovered { dead: log, range, epoch, reason },
+                None => RecoveryUpdate::Recovered { dead: log, range, epoch }.into(),
+                Some(reason) => {
+                    RecoveryUpdate::NotRecovered { dead: log, range, epoch, reason }.into()
+                }
             }
         }
-        "freed" => ToCoordinator::LogFreed { log },
+        "freed" => LogUpdate::LogFreed { log }.into(),
         "damaged" => {
             let ReplicaInfo { segment, epoch, .. } =
                 replica(args.next_pos().ok_or("which segment?")?, false)?;
-            ToCoordinator::Damaged { log, segment, epoch }
+            LogUpdate::Damaged { log, segment, epoch }.into()
         }
-        _ => ToCoordinator::IsNeeded { log },
+        _ => LogUpdate::IsNeeded { log }.into(),
     })
 }
 
@@ -451,32 +459,32 @@ fn record(text: &str) -> Result<SegmentRecord, Failure> {
     Ok(SegmentRecord { segment: SegmentId(segment.parse()?), content })
 }
 
-fn about_migration(command: &Command) -> Result<ToCoordinator, Failure> {
+fn about_migration(command: &Command) -> Result<MigrationUpdate, Failure> {
     let mut args = command.consume_args();
     let number = args.next_pos().and_then(|text| text.strip_prefix('m')).ok_or("which one?")?;
     let migration = MigrationId(number.parse()?);
     Ok(match command.name.as_str() {
-        "measured" => ToCoordinator::Measured {
+        "measured" => MigrationUpdate::Measured {
             migration,
             records: args.take_key("records").unwrap_or("10").parse()?,
             bytes: args.take_key("bytes").unwrap_or("1000").parse()?,
         },
         "prepared" => {
             let refused = args.take_key("refused").map(str::to_owned);
-            ToCoordinator::Prepared { migration, refused }
+            MigrationUpdate::Prepared { migration, refused }
         }
-        "unanswered" => ToCoordinator::FlipUnanswered { migration },
-        "flipped" => ToCoordinator::Flipped { migration },
-        "accepted" => ToCoordinator::Decided { migration, accepted: true },
-        "never" => ToCoordinator::Decided { migration, accepted: false },
-        "shrink" => ToCoordinator::Shrink { migration, remaining: ranges(&mut args)? },
+        "unanswered" => MigrationUpdate::FlipUnanswered { migration },
+        "flipped" => MigrationUpdate::Flipped { migration },
+        "accepted" => MigrationUpdate::Decided { migration, accepted: true },
+        "never" => MigrationUpdate::Decided { migration, accepted: false },
+        "shrink" => MigrationUpdate::Shrink { migration, remaining: ranges(&mut args)? },
         "progress" => {
             let records = args.next_pos().ok_or("how many?")?.parse()?;
             let progress =
                 MigrationProgress { records_total: 10, records, ..MigrationProgress::default() };
-            ToCoordinator::Progress { migration, progress }
+            MigrationUpdate::Progress { migration, progress }
         }
-        "released" => ToCoordinator::Released { migration },
+        "released" => MigrationUpdate::Released { migration },
         other => return Err(format!("unknown message {other}").into()),
     })
 }

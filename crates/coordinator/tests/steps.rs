@@ -8,7 +8,10 @@ use std::time::Duration;
 use support::{Storage, World, migrate, sent_to, slots};
 use types::limits::TABLES_MAX;
 use types::{MigrationId, ServerId};
-use wire::control::{Answer, Ask, FromCoordinator, MigrationState, ToCoordinator};
+use wire::control::{
+    Answer, Ask, FromCoordinator, JoinReply, MigrationRequest, MigrationState, MigrationUpdate,
+    ToCoordinator,
+};
 use wire::frame;
 
 const SOURCE: ServerId = ServerId(1);
@@ -22,13 +25,13 @@ fn steps() -> Vec<(ServerId, ToCoordinator, bool)> {
     let ask = ToCoordinator::Ask { request: 1, ask: migrate(slots(0, 9), TARGET) };
     vec![
         (SOURCE, ask, false),
-        (SOURCE, ToCoordinator::Measured { migration, records: 1, bytes: 1 }, true),
-        (TARGET, ToCoordinator::Prepared { migration, refused: None }, true),
-        (SOURCE, ToCoordinator::FlipUnanswered { migration }, true),
-        (TARGET, ToCoordinator::Decided { migration, accepted: true }, true),
-        (TARGET, ToCoordinator::Shrink { migration, remaining: vec![slots(5, 9)] }, false),
-        (TARGET, ToCoordinator::Shrink { migration, remaining: vec![] }, false),
-        (SOURCE, ToCoordinator::Released { migration }, false),
+        (SOURCE, MigrationUpdate::Measured { migration, records: 1, bytes: 1 }.into(), true),
+        (TARGET, MigrationUpdate::Prepared { migration, refused: None }.into(), true),
+        (SOURCE, MigrationUpdate::FlipUnanswered { migration }.into(), true),
+        (TARGET, MigrationUpdate::Decided { migration, accepted: true }.into(), true),
+        (TARGET, MigrationUpdate::Shrink { migration, remaining: vec![slots(5, 9)] }.into(), false),
+        (TARGET, MigrationUpdate::Shrink { migration, remaining: vec![] }.into(), false),
+        (SOURCE, MigrationUpdate::Released { migration }.into(), false),
     ]
 }
 
@@ -45,7 +48,7 @@ impl Pair {
         Pair { world, source, target }
     }
 
-    fn say(&mut self, server: ServerId, message: ToCoordinator) -> Vec<Effect> {
+    fn say(&mut self, server: ServerId, message: impl Into<ToCoordinator>) -> Vec<Effect> {
         let connection = if server == SOURCE { self.source } else { self.target };
         self.world.say(connection, message)
     }
@@ -72,9 +75,9 @@ fn demands(heard: &[Vec<FromCoordinator>; 2]) -> [Option<FromCoordinator>; 2] {
             !matches!(
                 message,
                 FromCoordinator::Map(_)
-                    | FromCoordinator::Welcome { .. }
+                    | FromCoordinator::Join(JoinReply::Welcome { .. })
                     | FromCoordinator::Answer { .. }
-                    | FromCoordinator::Outcome { .. }
+                    | FromCoordinator::Migration(MigrationRequest::Outcome { .. })
             )
         })
     })
@@ -119,7 +122,7 @@ fn a_cancel_before_any_step_withdraws_or_changes_nothing() {
             let answer = FromCoordinator::Answer { request: 2, answer: count };
             assert!(sent_to(&answers, pair.source).contains(&answer), "before step {number}");
             // When asked, the target answers that it never accepts, if it still can.
-            pair.say(TARGET, ToCoordinator::Decided { migration: MIGRATION, accepted: false });
+            pair.say(TARGET, MigrationUpdate::Decided { migration: MIGRATION, accepted: false });
             assert_eq!(pair.state() == MigrationState::Cancelled, can_be_withdrawn);
             assert_eq!(pair.world.coordinator().map().tablets.len() == 1, can_be_withdrawn);
             break;
@@ -169,19 +172,19 @@ fn only_so_many_migrations_and_tablets_can_there_be_and_lists_of_them_fit_into_m
 
     // Dropped migrations are answered according to the only possible outcome.
     let old = MigrationId(1);
-    let told = pair.say(TARGET, ToCoordinator::Shrink { migration: old, remaining: vec![] });
-    assert_eq!(sent_to(&told, pair.target), [FromCoordinator::Finished { migration: old }]);
-    let told = pair.say(SOURCE, ToCoordinator::FlipUnanswered { migration: old });
-    let outcome = FromCoordinator::Outcome { migration: old, accepted: false };
+    let told = pair.say(TARGET, MigrationUpdate::Shrink { migration: old, remaining: vec![] });
+    assert_eq!(sent_to(&told, pair.target), [MigrationRequest::Finished { migration: old }.into()]);
+    let told = pair.say(SOURCE, MigrationUpdate::FlipUnanswered { migration: old });
+    let outcome = MigrationRequest::Outcome { migration: old, accepted: false }.into();
     assert_eq!(sent_to(&told, pair.source), [outcome]);
 }
 
 fn steps_of(migration: MigrationId) -> Vec<(ServerId, ToCoordinator, bool)> {
     vec![
-        (SOURCE, ToCoordinator::Measured { migration, records: 1, bytes: 1 }, true),
-        (TARGET, ToCoordinator::Prepared { migration, refused: None }, true),
-        (TARGET, ToCoordinator::Shrink { migration, remaining: vec![] }, true),
-        (SOURCE, ToCoordinator::Released { migration }, true),
+        (SOURCE, MigrationUpdate::Measured { migration, records: 1, bytes: 1 }.into(), true),
+        (TARGET, MigrationUpdate::Prepared { migration, refused: None }.into(), true),
+        (TARGET, MigrationUpdate::Shrink { migration, remaining: vec![] }.into(), true),
+        (SOURCE, MigrationUpdate::Released { migration }.into(), true),
     ]
 }
 
@@ -191,14 +194,20 @@ fn servers_that_are_gone_and_own_nothing_make_room_for_others() {
     let (first, _) = world.join(None);
     for _ in 0..SERVERS_MAX + 10 {
         let (connection, effects) = world.join(None);
-        assert!(matches!(sent_to(&effects, connection)[0], FromCoordinator::Welcome { .. }));
+        assert!(matches!(
+            sent_to(&effects, connection)[0],
+            FromCoordinator::Join(JoinReply::Welcome { .. })
+        ));
         world.handle(coordinator::CoordinatorEvent::Closed { connection });
     }
     let map = world.coordinator().map();
     assert_eq!(map.servers.len(), 1, "servers that are gone and own nothing are not shown");
     world.handle(coordinator::CoordinatorEvent::Closed { connection: first });
     let (_, effects) = world.join(Some(SOURCE));
-    assert!(matches!(effects[0], Effect::Send { message: FromCoordinator::Welcome { .. }, .. }));
+    assert!(matches!(
+        effects[0],
+        Effect::Send { message: FromCoordinator::Join(JoinReply::Welcome { .. }), .. }
+    ));
 }
 
 #[test]
@@ -213,6 +222,9 @@ fn a_coordinator_whose_store_another_one_has_opened_changes_nothing_more() {
     };
     assert!(matches!(old.try_handle(connect), Err(Stopped::Deposed)));
     let (_, effects) = new.join(Some(SOURCE));
-    assert!(matches!(effects[0], Effect::Send { message: FromCoordinator::Welcome { .. }, .. }));
+    assert!(matches!(
+        effects[0],
+        Effect::Send { message: FromCoordinator::Join(JoinReply::Welcome { .. }), .. }
+    ));
     assert_eq!(new.wait(Duration::from_secs(1)), []);
 }

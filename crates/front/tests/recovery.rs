@@ -18,8 +18,8 @@ use types::{
 };
 use wire::control::{
     ClusterMap, DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, FromCoordinator, LoadProfile,
-    RecoveryLog, RecoveryPart, RecoverySegment, ReplicaPlace, ServerInfo, TabletInfo,
-    ToCoordinator,
+    LogRequest, LogUpdate, RecoveryLog, RecoveryPart, RecoveryRequest, RecoverySegment,
+    RecoveryUpdate, ReplicaPlace, ServerInfo, TabletInfo, ToCoordinator,
 };
 use wire::directory::{DirectoryEntry, SegmentContent};
 use wire::entry::{Body, Dead, Entry};
@@ -138,7 +138,8 @@ fn map_of(
 
 /// Returns the coordinator's confirmation that the partition is durable.
 fn kept(epoch: u64) -> FromCoordinator {
-    FromCoordinator::RecoveryConfirmed { range: HashRange::ALL, epoch: OwnershipEpoch(epoch) }
+    RecoveryRequest::RecoveryConfirmed { range: HashRange::ALL, epoch: OwnershipEpoch(epoch) }
+        .into()
 }
 
 /// Returns a partition that is the whole key space.
@@ -150,7 +151,7 @@ fn part(epoch: u64, segments: &[(u64, SegmentContent, ServerId)]) -> FromCoordin
         places: vec![ReplicaPlace { backup, epoch: ReplicaEpoch(0), length: content.length }],
         settled: content.length,
     };
-    FromCoordinator::Recover(Box::new(RecoveryPart {
+    RecoveryRequest::Recover(Box::new(RecoveryPart {
         range: HashRange::ALL,
         epoch: OwnershipEpoch(epoch),
         tenures: vec![Tenure(epoch); TABLES_MAX],
@@ -161,6 +162,7 @@ fn part(epoch: u64, segments: &[(u64, SegmentContent, ServerId)]) -> FromCoordin
         segments_total: segments.len() as u32,
         segments: segments.iter().map(segment).collect(),
     }))
+    .into()
 }
 
 impl World {
@@ -181,7 +183,7 @@ impl World {
         };
         world.pass(10);
         world.hear(map(1, DEAD, 1, OLD));
-        world.hear(FromCoordinator::Fence { log: DEAD });
+        world.hear(LogRequest::Fence { log: DEAD }.into());
         world
     }
 
@@ -249,16 +251,20 @@ impl World {
 
     fn told(&mut self, message: ToCoordinator) {
         let told = match message {
-            ToCoordinator::Chain { number } => {
-                return self.cores[0].on_control(FromCoordinator::ChainNoted { number });
+            ToCoordinator::Log(LogUpdate::Chain { number }) => {
+                return self.cores[0].on_control(LogRequest::ChainNoted { number }.into());
             }
-            ToCoordinator::LoadProfile(profile) => {
+            ToCoordinator::Log(LogUpdate::LoadProfile(profile)) => {
                 self.profile = Some(profile);
                 return;
             }
-            ToCoordinator::Replayed { epoch, .. } => format!("{epoch} replayed"),
-            ToCoordinator::Recovered { epoch, .. } => format!("{epoch} recovered"),
-            ToCoordinator::NotRecovered { epoch, reason, .. } => {
+            ToCoordinator::Recovery(RecoveryUpdate::Replayed { epoch, .. }) => {
+                format!("{epoch} replayed")
+            }
+            ToCoordinator::Recovery(RecoveryUpdate::Recovered { epoch, .. }) => {
+                format!("{epoch} recovered")
+            }
+            ToCoordinator::Recovery(RecoveryUpdate::NotRecovered { epoch, reason, .. }) => {
                 format!("{epoch} not recovered: {reason}")
             }
             _ => return,
@@ -427,14 +433,15 @@ fn a_directory_is_read_by_the_disk_thread_and_once_for_all_parts() {
     while let Some(first) = next.take() {
         let replica = (SegmentId(DIRECTORY), ReplicaEpoch(0));
         let core = &mut world.cores[0];
-        core.on_control(FromCoordinator::ReadDirectory { log: DEAD, replica, first });
+        core.on_control(LogRequest::ReadDirectory { log: DEAD, replica, first }.into());
         for job in std::mem::take(&mut core.engine_mut().out.disk) {
             assert!(core.engine_mut().out.control.is_empty(), "the reactor has read it");
             jobs += 1;
             core.on_disk(job.carry_out());
         }
         let told = std::mem::take(&mut core.engine_mut().out.control);
-        let [ToCoordinator::DirectoryRead { bodies, next: rest, .. }] = &told[..] else {
+        let [ToCoordinator::Log(LogUpdate::DirectoryRead { bodies, next: rest, .. })] = &told[..]
+        else {
             panic!("{told:?}");
         };
         parts += 1;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use store::Expiring;
 use types::limits::TABLES_MAX;
 use types::{Instant, ReactorId, SLOT_COUNT, Slot, TableId};
-use wire::control::{LoadProfile, ToCoordinator};
+use wire::control::{LoadProfile, LogUpdate};
 
 /// Time between the starts of two scans.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -115,7 +115,7 @@ impl LoadProfileScan {
         if !count.loads.is_empty() {
             count.profile_at = now + PROFILE_PAUSE;
             let profile = LoadProfile::of(&std::mem::take(&mut count.loads));
-            context.out.control.push(ToCoordinator::LoadProfile(profile));
+            context.out.control.push(LogUpdate::LoadProfile(profile).into());
         }
     }
 }

@@ -25,7 +25,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Missing, Worker};
 use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, TableId, UnixMillis, key_hash};
-use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+use wire::control::{
+    Answer, Ask, FromCoordinator, LivenessRequest, LogRequest, LogUpdate, MigrationRequest,
+    RecoveryRequest, ToCoordinator,
+};
 use wire::peer::PeerMessage;
 
 /// The part of a server that one reactor runs, without sockets.
@@ -353,23 +356,13 @@ impl Engine {
     pub fn on_control(&mut self, now: Instant, message: FromCoordinator) {
         match message {
             // The control link handles these.
-            FromCoordinator::Welcome { .. }
-            | FromCoordinator::Rejected { .. }
-            | FromCoordinator::Ping
-            | FromCoordinator::Describe
-            | FromCoordinator::Mark(_)
-            | FromCoordinator::Waiting { .. } => {}
+            FromCoordinator::Join(_) | FromCoordinator::Mark(_) => {}
             FromCoordinator::Clock(question) => {
                 if let Some(reference) = question.reference {
                     self.node.lead_clock_from_afar(now, reference);
                 }
             }
-            FromCoordinator::Witness { server } if self.node.durability().is_with_others() => {
-                self.with_log_master(now, |master, context| {
-                    master.ask_for_coordinator(server, context);
-                });
-            }
-            FromCoordinator::Witness { .. } => {}
+            FromCoordinator::Liveness(request) => self.on_liveness_request(now, request),
             FromCoordinator::Map(map) => {
                 for (range, epoch) in self.node.adopt(map) {
                     self.out.control.push(ToCoordinator::Holding { range, epoch });
@@ -385,101 +378,96 @@ impl Engine {
                 node.change_machines(|it| it.follow_map_of_recoveries(&mut context));
             }
             FromCoordinator::Answer { request, answer } => self.answered(request, answer),
-            FromCoordinator::Measure { .. }
-            | FromCoordinator::Prepare(_)
-            | FromCoordinator::Start(_)
-            | FromCoordinator::Decide { .. }
-            | FromCoordinator::Outcome { .. }
-            | FromCoordinator::Forget { .. }
-            | FromCoordinator::Finished { .. } => self.on_migration_order(now, message),
-            FromCoordinator::ChainNoted { .. }
-            | FromCoordinator::Fence { .. }
-            | FromCoordinator::FreeLog { .. }
-            | FromCoordinator::ReadDirectory { .. }
-            | FromCoordinator::Recover(_)
-            | FromCoordinator::RecoveryConfirmed { .. } => self.on_log_order(now, message),
+            FromCoordinator::Migration(request) => self.on_migration_request(now, request),
+            FromCoordinator::Log(request) => self.on_log_request(now, request),
+            FromCoordinator::Recovery(request) => self.on_recovery_request(now, request),
         }
     }
 
-    /// Handles a message of the coordinator about a migration.
-    fn on_migration_order(&mut self, now: Instant, message: FromCoordinator) {
-        match message {
-            FromCoordinator::Measure { migration, range } => {
+    /// Handles a request about the liveness of servers.
+    fn on_liveness_request(&mut self, now: Instant, request: LivenessRequest) {
+        match request {
+            // The control link answers this.
+            LivenessRequest::Ping => {}
+            LivenessRequest::Witness { server } if self.node.durability().is_with_others() => {
+                self.with_log_master(now, |master, context| {
+                    master.ask_for_coordinator(server, context);
+                });
+            }
+            LivenessRequest::Witness { .. } => {}
+        }
+    }
+
+    /// Handles a request about a migration.
+    fn on_migration_request(&mut self, now: Instant, request: MigrationRequest) {
+        match request {
+            MigrationRequest::Measure { migration, range } => {
                 source_side::measure(migration, range, &mut self.context(now));
             }
-            FromCoordinator::Prepare(intent) => {
+            MigrationRequest::Prepare(intent) => {
                 let (id, intent) = (intent.migration, Box::new(intent));
                 let event = TargetEvent::Prepare(intent);
                 self.change_machines(now, |it, context| it.drive_target(id, event, context));
             }
-            FromCoordinator::Start(intent) => {
+            MigrationRequest::Start(intent) => {
                 let (id, intent) = (intent.migration, Box::new(intent));
                 let event = SourceEvent::Start(intent);
                 self.change_machines(now, |it, context| it.drive_source(id, event, context));
             }
-            FromCoordinator::Decide { migration } => {
+            MigrationRequest::Decide { migration } => {
                 let event = TargetEvent::Decide;
                 self.change_machines(now, |it, context| it.drive_target(migration, event, context));
             }
-            FromCoordinator::Outcome { migration, accepted } => {
+            MigrationRequest::Outcome { migration, accepted } => {
                 let event = SourceEvent::Outcome { accepted };
                 self.change_machines(now, |it, context| it.drive_source(migration, event, context));
             }
-            FromCoordinator::Forget { migration, remaining } => {
+            MigrationRequest::Forget { migration, remaining } => {
                 let event = SourceEvent::Forget { remaining };
                 self.change_machines(now, |it, context| it.drive_source(migration, event, context));
             }
-            FromCoordinator::Finished { migration } => {
+            MigrationRequest::Finished { migration } => {
                 let event = TargetEvent::Finished;
                 self.change_machines(now, |it, context| it.drive_target(migration, event, context));
             }
-            other => unreachable!("not a message about a migration: {other:?}"),
         }
     }
 
-    /// Handles a message of the coordinator about logs and their recovery.
-    fn on_log_order(&mut self, now: Instant, message: FromCoordinator) {
-        let is_backup = self.node.durability().is_with_others();
-        match message {
-            FromCoordinator::ChainNoted { number } if is_backup => {
-                self.with_log_master(now, |master, context| {
-                    master.chain_noted(number, context);
-                });
-            }
-            FromCoordinator::ChainNoted { .. } => {}
-            FromCoordinator::Fence { log } if is_backup => {
+    /// Handles a request about a log.
+    fn on_log_request(&mut self, now: Instant, request: LogRequest) {
+        if !self.node.durability().is_with_others() {
+            return self.out.control.extend(without_replicas(request));
+        }
+        match request {
+            LogRequest::ChainNoted { number } => self.with_log_master(now, |master, context| {
+                master.chain_noted(number, context);
+            }),
+            LogRequest::Fence { log } => {
                 let event = BackupEvent::Fence { log };
                 self.with_backup(now, |backup, context| backup.on_event(event, context));
             }
-            FromCoordinator::FreeLog { log } if is_backup => {
+            LogRequest::FreeLog { log } => {
                 let event = BackupEvent::Recovered { log };
                 self.with_backup(now, |backup, context| backup.on_event(event, context));
             }
-            // A server without replication holds no replicas of other servers' logs.
-            FromCoordinator::Fence { log } => {
-                let (first, replicas, clock) = (0, Vec::new(), UnixMillis(0));
-                let nothing = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
-                self.out.control.push(nothing);
-            }
-            FromCoordinator::ReadDirectory { log, replica, first } if is_backup => {
+            LogRequest::ReadDirectory { log, replica, first } => {
                 self.backup.read_directory(log, replica, first, &mut self.out);
             }
-            FromCoordinator::ReadDirectory { log, replica, first } => {
-                let (bodies, next) = (Vec::new(), None);
-                let nothing = ToCoordinator::DirectoryRead { log, replica, first, bodies, next };
-                self.out.control.push(nothing);
-            }
-            FromCoordinator::Recover(part) if is_backup => {
+        }
+    }
+
+    /// Handles a request about a recovery.
+    fn on_recovery_request(&mut self, now: Instant, request: RecoveryRequest) {
+        match request {
+            RecoveryRequest::Recover(part) if self.node.durability().is_with_others() => {
                 self.change_machines(now, |it, context| it.recover(part, context));
             }
-            FromCoordinator::Recover(part) => self.out.control.extend(recovering::refusal(&part)),
-            FromCoordinator::RecoveryConfirmed { range, epoch } => {
+            RecoveryRequest::Recover(part) => {
+                self.out.control.extend(recovering::refusal(&part));
+            }
+            RecoveryRequest::RecoveryConfirmed { range, epoch } => {
                 self.change_machines(now, |it, context| it.part_kept(range, epoch, context));
             }
-            FromCoordinator::FreeLog { log } => {
-                self.out.control.push(ToCoordinator::LogFreed { log });
-            }
-            other => unreachable!("not a message about a log: {other:?}"),
         }
     }
 
@@ -651,4 +639,22 @@ impl Engine {
         let (_, context) = parts!(self, now, turn);
         context
     }
+}
+
+/// Returns the answer of a server without replication, which holds no replicas of other servers'
+/// logs.
+fn without_replicas(request: LogRequest) -> Option<ToCoordinator> {
+    let update = match request {
+        LogRequest::ChainNoted { .. } => return None,
+        LogRequest::Fence { log } => {
+            let (first, replicas, clock) = (0, Vec::new(), UnixMillis(0));
+            LogUpdate::Fenced { log, first, replicas, clock, more: false }
+        }
+        LogRequest::FreeLog { log } => LogUpdate::LogFreed { log },
+        LogRequest::ReadDirectory { log, replica, first } => {
+            let (bodies, next) = (Vec::new(), None);
+            LogUpdate::DirectoryRead { log, replica, first, bodies, next }
+        }
+    };
+    Some(update.into())
 }

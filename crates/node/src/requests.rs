@@ -49,33 +49,10 @@ const REQUEST_REACTOR_SHIFT: u32 = 48;
 /// Returns the reactor that processes a message of the coordinator. The first reactor gets answers
 /// to unknown requests, and ignores them.
 pub fn reactor_for(message: &FromCoordinator, reactors: u16) -> ReactorId {
-    match message {
-        FromCoordinator::Answer { request, .. } => match asked_by(*request) {
-            asker if asker.0 < reactors => asker,
-            _ => ReactorId(0),
-        },
-        FromCoordinator::Welcome { .. }
-        | FromCoordinator::Rejected { .. }
-        | FromCoordinator::Map(_)
-        | FromCoordinator::Measure { .. }
-        | FromCoordinator::Prepare(_)
-        | FromCoordinator::Start(_)
-        | FromCoordinator::Decide { .. }
-        | FromCoordinator::Outcome { .. }
-        | FromCoordinator::Forget { .. }
-        | FromCoordinator::Finished { .. }
-        | FromCoordinator::ChainNoted { .. }
-        | FromCoordinator::Fence { .. }
-        | FromCoordinator::ReadDirectory { .. }
-        | FromCoordinator::Recover(_)
-        | FromCoordinator::RecoveryConfirmed { .. }
-        | FromCoordinator::FreeLog { .. }
-        | FromCoordinator::Ping
-        | FromCoordinator::Clock(_)
-        | FromCoordinator::Witness { .. }
-        | FromCoordinator::Describe
-        | FromCoordinator::Mark(_)
-        | FromCoordinator::Waiting { .. } => ReactorId(0),
+    let FromCoordinator::Answer { request, .. } = message else { return ReactorId(0) };
+    match asked_by(*request) {
+        asker if asker.0 < reactors => asker,
+        _ => ReactorId(0),
     }
 }
 

@@ -152,7 +152,7 @@ impl SourceSide {
                     context.node.change_tablets(|tablets| carve(tablets, range, unless_leaving));
                 }
             }
-            SourceEffect::Tell(message) => context.out.control.push(message),
+            SourceEffect::Tell(message) => context.out.control.push(message.into()),
         }
     }
 }
@@ -319,7 +319,7 @@ pub(crate) fn measure(migration: MigrationId, range: HashRange, context: &mut Co
     let counts = context.worker.counts(range);
     let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
     let bytes = context.worker.range_bytes(range);
-    let measured = wire::control::ToCoordinator::Measured { migration, records, bytes };
+    let measured = wire::control::MigrationUpdate::Measured { migration, records, bytes }.into();
     context.out.control.push(measured);
 }
 

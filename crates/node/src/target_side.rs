@@ -184,7 +184,7 @@ impl TargetSide {
                 self.cutting = Some(Cut::Splicing((0..reactors).map(ReactorId).collect()));
                 context.node.wake_all();
             }
-            TargetEffect::Tell(message) => context.out.control.push(message),
+            TargetEffect::Tell(message) => context.out.control.push(message.into()),
             TargetEffect::Finish => self.finish(context.node),
         }
     }

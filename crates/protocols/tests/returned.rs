@@ -6,7 +6,7 @@ use protocols::migration::{FrozenState, MigrationSource, SourceEffect, SourceEve
 use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, ServerId, Slot, Tenure, UnixMillis, Version,
 };
-use wire::control::{Intent, MigrationPolicy, ToCoordinator};
+use wire::control::{Intent, MigrationPolicy, MigrationUpdate};
 use wire::peer::RecordCounts;
 
 const MIGRATION: MigrationId = MigrationId(1);
@@ -62,7 +62,7 @@ fn effects_of(source: &mut MigrationSource, events: Vec<SourceEvent>) -> Vec<Sou
 
 fn is_released(effects: &[SourceEffect]) -> bool {
     effects.iter().any(|effect| {
-        *effect == SourceEffect::Tell(ToCoordinator::Released { migration: MIGRATION })
+        *effect == SourceEffect::Tell(MigrationUpdate::Released { migration: MIGRATION })
     })
 }
 

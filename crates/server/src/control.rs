@@ -27,8 +27,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use types::Instant;
 use wire::control::{
-    ClockQuestion, ClockReading, ClusterMap, FromCoordinator, HistoryMark, Holdings, Join,
-    ToCoordinator,
+    ClockQuestion, ClockReading, ClusterMap, Description, FromCoordinator, HistoryMark, Holdings,
+    Join, JoinReply, LivenessRequest, LivenessUpdate, ToCoordinator,
 };
 use wire::handshake::ConnectionPurpose;
 
@@ -206,7 +206,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         // Report a wrong cluster key at once to the operator who starts the server.
         if error.kind() == io::ErrorKind::PermissionDenied && !self.has_joined {
             let reason = error.to_string();
-            (self.on_message)(FromCoordinator::Rejected { reason, is_fenced: false });
+            (self.on_message)(JoinReply::Rejected { reason, is_fenced: false }.into());
             return AttemptOutcome::Refused;
         }
         AttemptOutcome::Failed
@@ -302,7 +302,9 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         let now = self.clock.now();
         match &message {
             FromCoordinator::Mark(mark) => raise(&mut self.join.mark, *mark),
-            FromCoordinator::Ping => return Ok(attempt.send(now, &pong(&self.pulse))?),
+            FromCoordinator::Liveness(LivenessRequest::Ping) => {
+                return Ok(attempt.send(now, &pong(&self.pulse))?);
+            }
             // The reactors need the reference clock too.
             FromCoordinator::Clock(question) => {
                 attempt.send(now, &reading(&self.pulse, *question))?;
@@ -319,21 +321,36 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         attempt: &mut JoinAttempt,
         message: FromCoordinator,
     ) -> Result<(), AttemptEnd> {
-        let now = self.clock.now();
         match message {
             FromCoordinator::Mark(mark) => raise(&mut self.join.mark, mark),
+            // The coordinator checks this server's clock before it accepts the join.
+            FromCoordinator::Clock(question) => {
+                attempt.send(self.clock.now(), &reading(&self.pulse, question))?;
+            }
+            FromCoordinator::Join(reply) => return self.join_answered(attempt, reply),
+            other => {
+                let text = format!("unexpected first message of the coordinator: {other:?}");
+                return Err(io::Error::other(text).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles the reply to the join.
+    fn join_answered(
+        &mut self,
+        attempt: &mut JoinAttempt,
+        reply: JoinReply,
+    ) -> Result<(), AttemptEnd> {
+        match reply {
             // This may take long: report the reason to the caller that waits for the welcome.
-            FromCoordinator::Waiting { .. } if !self.has_joined => (self.on_message)(message),
-            FromCoordinator::Waiting { .. } => {}
-            FromCoordinator::Describe => {
+            JoinReply::Waiting { .. } if !self.has_joined => (self.on_message)(reply.into()),
+            JoinReply::Waiting { .. } => {}
+            JoinReply::Describe => {
                 attempt.is_described = true;
                 self.describe(attempt)?;
             }
-            // The coordinator checks this server's clock before it accepts the join.
-            FromCoordinator::Clock(question) => {
-                attempt.send(now, &reading(&self.pulse, question))?;
-            }
-            FromCoordinator::Welcome { server, cluster, .. } => {
+            JoinReply::Welcome { server, cluster, .. } => {
                 let number = (cluster, server);
                 if self.join.rejoin.is_some_and(|known| known != number) {
                     return Err(io::Error::other("coordinator returned another server id").into());
@@ -343,27 +360,23 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
                 attempt.is_joined = true;
                 self.handle(attempt, LinkEvent::Accepted);
                 if !std::mem::replace(&mut self.has_joined, true) {
-                    (self.on_message)(message);
+                    (self.on_message)(reply.into());
                 }
                 if let Some(mark) = self.join.mark {
-                    (self.on_message)(FromCoordinator::Mark(mark));
+                    (self.on_message)(mark.into());
                 }
             }
             // An operator will act soon: reconnect, and send the description again until then.
-            FromCoordinator::Rejected { reason, .. } if attempt.is_described => {
+            JoinReply::Rejected { reason, .. } if attempt.is_described => {
                 if !self.has_joined {
-                    (self.on_message)(FromCoordinator::Waiting { reason: reason.clone() });
+                    (self.on_message)(JoinReply::Waiting { reason: reason.clone() }.into());
                 }
                 return Err(io::Error::other(reason).into());
             }
-            FromCoordinator::Rejected { ref reason, .. } => {
+            JoinReply::Rejected { ref reason, .. } => {
                 tracing::error!(reason, "coordinator rejected this server");
-                (self.on_message)(message);
+                (self.on_message)(reply.into());
                 return Err(AttemptEnd::Rejected);
-            }
-            other => {
-                let text = format!("unexpected first message of the coordinator: {other:?}");
-                return Err(io::Error::other(text).into());
             }
         }
         Ok(())
@@ -375,8 +388,8 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         let (map, holdings) = known.ok_or_else(|| {
             io::Error::other("coordinator asks for a map and holdings, and this server has neither")
         })?;
-        attempt.send(self.clock.now(), &ToCoordinator::KnownMap(Box::new(map)))?;
-        attempt.send(self.clock.now(), &ToCoordinator::Holds(Box::new(holdings)))
+        attempt.send(self.clock.now(), &Description::KnownMap(Box::new(map)).into())?;
+        attempt.send(self.clock.now(), &Description::Holds(Box::new(holdings)).into())
     }
 }
 
@@ -397,7 +410,8 @@ fn described(pulse: &Mutex<Option<ReactorLiveness>>) -> Option<(ClusterMap, Hold
 /// Returns the answer to a ping.
 fn pong(pulse: &Mutex<Option<ReactorLiveness>>) -> ToCoordinator {
     let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
-    ToCoordinator::Pong { is_stalled: pulse.as_mut().is_some_and(ReactorLiveness::is_stalled) }
+    let is_stalled = pulse.as_mut().is_some_and(ReactorLiveness::is_stalled);
+    LivenessUpdate::Pong { is_stalled }.into()
 }
 
 /// Returns the answer to a clock question.
@@ -421,6 +435,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
     use types::{ClusterId, Generation, ServerId};
+    use wire::control::MigrationUpdate;
     use wire::frame::{self, HEADER_BYTES, Header};
     use wire::handshake::{HandshakeMessage, HandshakeRefusal};
 
@@ -486,7 +501,8 @@ mod tests {
 
         fn welcome(&mut self) -> Join {
             let Some(ToCoordinator::Join(join)) = self.hear() else { panic!("no join") };
-            self.say(&FromCoordinator::Welcome { server: NUMBER, cluster: CLUSTER, seed: 1 });
+            let (server, cluster) = (NUMBER, CLUSTER);
+            self.say(&JoinReply::Welcome { server, cluster, seed: 1 }.into());
             join
         }
     }
@@ -521,7 +537,8 @@ mod tests {
         })
     }
 
-    const MESSAGE: ToCoordinator = ToCoordinator::Flipped { migration: types::MigrationId(1) };
+    const MESSAGE: ToCoordinator =
+        ToCoordinator::Migration(MigrationUpdate::Flipped { migration: types::MigrationId(1) });
 
     #[test]
     fn the_highest_mark_that_was_heard_is_told_on_the_next_connection() {
@@ -543,7 +560,10 @@ mod tests {
         let (listener, link, messages) = start();
         let mut coordinator = Accepted::from(&listener);
         assert_eq!(coordinator.welcome().rejoin, None);
-        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { server: NUMBER, .. })));
+        assert!(matches!(
+            messages.recv(),
+            Ok(FromCoordinator::Join(JoinReply::Welcome { server: NUMBER, .. }))
+        ));
         coordinator.say(&map(1));
         assert_eq!(messages.recv(), Ok(map(1)));
         assert!(link.is_connected());
@@ -557,11 +577,11 @@ mod tests {
         let mut coordinator = Accepted::from(&listener);
         coordinator.welcome();
         for _ in 0..3 {
-            coordinator.say(&FromCoordinator::Ping);
-            assert_eq!(coordinator.hear(), Some(ToCoordinator::Pong { is_stalled: false }));
+            coordinator.say(&FromCoordinator::Liveness(LivenessRequest::Ping));
+            assert_eq!(coordinator.hear(), Some(LivenessUpdate::Pong { is_stalled: false }.into()));
         }
         coordinator.say(&map(1));
-        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { .. })));
+        assert!(matches!(messages.recv(), Ok(FromCoordinator::Join(JoinReply::Welcome { .. }))));
         assert_eq!(messages.recv(), Ok(map(1)), "nobody else hears of them");
     }
 
@@ -578,7 +598,7 @@ mod tests {
             assert_eq!(coordinator.welcome().rejoin, Some((CLUSTER, NUMBER)));
         }
         coordinator.say(&map(2));
-        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { .. })));
+        assert!(matches!(messages.recv(), Ok(FromCoordinator::Join(JoinReply::Welcome { .. }))));
         assert_eq!(messages.recv(), Ok(map(2)), "only the first welcome is passed on");
         link.send(MESSAGE);
         assert_eq!(coordinator.hear(), Some(MESSAGE));
@@ -591,9 +611,10 @@ mod tests {
         let mut coordinator = Accepted::from(&listener);
         coordinator.welcome();
         coordinator.say(&map(1));
-        assert!(matches!(messages.recv(), Ok(FromCoordinator::Welcome { .. })));
+        assert!(matches!(messages.recv(), Ok(FromCoordinator::Join(JoinReply::Welcome { .. }))));
         assert_eq!(messages.recv(), Ok(map(1)));
-        let other = ToCoordinator::Released { migration: types::MigrationId(2) };
+        let other: ToCoordinator =
+            MigrationUpdate::Released { migration: types::MigrationId(2) }.into();
         link.send(other.clone());
         assert_eq!(coordinator.hear(), Some(other));
     }
@@ -603,7 +624,7 @@ mod tests {
         let (listener, _link, messages) = start();
         let mut coordinator = Accepted::from(&listener);
         coordinator.hear();
-        let refusal = FromCoordinator::Rejected { reason: "no".into(), is_fenced: false };
+        let refusal = JoinReply::Rejected { reason: "no".into(), is_fenced: false }.into();
         coordinator.say(&refusal);
         assert_eq!(messages.recv(), Ok(refusal));
         assert!(messages.recv().is_err(), "the callback is dropped");
@@ -620,7 +641,7 @@ mod tests {
         frame::encode(&refusal, 0, &mut bytes).unwrap();
         coordinator.0.write_all(&bytes).unwrap();
         let reason = HandshakeError::Theirs(HandshakeRefusal::WrongKey).to_string();
-        let told = FromCoordinator::Rejected { reason, is_fenced: false };
+        let told = JoinReply::Rejected { reason, is_fenced: false }.into();
         assert_eq!(messages.recv(), Ok(told), "the reason, not that a message is not valid");
     }
 

@@ -1,7 +1,7 @@
 //! Messages that change the state on which servers and coordinator agree. Deaths shortly after them
 //! are the hardest ones.
 
-use wire::control::{FromCoordinator, ToCoordinator};
+use wire::control::{FromCoordinator, LogUpdate, MigrationRequest, MigrationUpdate, ToCoordinator};
 use wire::peer::PeerMessage;
 
 /// Returns whether a message between servers changes agreed state.
@@ -34,61 +34,37 @@ fn is_manifest(append: &wire::peer::Append) -> bool {
 /// Returns whether a message from a server to the coordinator changes agreed state.
 pub(crate) fn is_changed_by_server(message: &ToCoordinator) -> bool {
     match message {
-        ToCoordinator::Prepared { .. }
-        | ToCoordinator::Flipped { .. }
-        | ToCoordinator::Decided { .. }
-        | ToCoordinator::Shrink { .. }
-        | ToCoordinator::Released { .. }
-        | ToCoordinator::Chain { .. }
-        | ToCoordinator::Fenced { .. }
-        | ToCoordinator::DirectoryRead { .. }
-        | ToCoordinator::Replayed { .. }
-        | ToCoordinator::Recovered { .. }
-        | ToCoordinator::NotRecovered { .. }
-        | ToCoordinator::Damaged { .. }
-        | ToCoordinator::LogFreed { .. } => true,
+        ToCoordinator::Migration(update) => match update {
+            MigrationUpdate::Prepared { .. }
+            | MigrationUpdate::Flipped { .. }
+            | MigrationUpdate::Decided { .. }
+            | MigrationUpdate::Shrink { .. }
+            | MigrationUpdate::Released { .. } => true,
+            MigrationUpdate::Measured { .. }
+            | MigrationUpdate::FlipUnanswered { .. }
+            | MigrationUpdate::Progress { .. } => false,
+        },
+        ToCoordinator::Log(LogUpdate::IsNeeded { .. } | LogUpdate::LoadProfile(_)) => false,
+        ToCoordinator::Log(_) | ToCoordinator::Recovery(_) => true,
         ToCoordinator::Join(_)
-        | ToCoordinator::Measured { .. }
-        | ToCoordinator::FlipUnanswered { .. }
-        | ToCoordinator::Progress { .. }
-        | ToCoordinator::Ask { .. }
-        | ToCoordinator::IsNeeded { .. }
-        | ToCoordinator::Pong { .. }
         | ToCoordinator::Clock(_)
-        | ToCoordinator::Suspect { .. }
-        | ToCoordinator::Witnessed { .. }
-        | ToCoordinator::KnownMap(_)
-        | ToCoordinator::Holds(_)
-        | ToCoordinator::Holding { .. }
-        | ToCoordinator::LoadProfile(_) => false,
+        | ToCoordinator::Ask { .. }
+        | ToCoordinator::Described(_)
+        | ToCoordinator::Liveness(_)
+        | ToCoordinator::Holding { .. } => false,
     }
 }
 
 /// Returns whether a message from the coordinator to a server changes agreed state.
 pub(crate) fn is_changed_by_coordinator(message: &FromCoordinator) -> bool {
     match message {
-        FromCoordinator::Prepare(_)
-        | FromCoordinator::Start(_)
-        | FromCoordinator::Decide { .. }
-        | FromCoordinator::Outcome { .. }
-        | FromCoordinator::Forget { .. }
-        | FromCoordinator::Finished { .. }
-        | FromCoordinator::ChainNoted { .. }
-        | FromCoordinator::Fence { .. }
-        | FromCoordinator::ReadDirectory { .. }
-        | FromCoordinator::Recover(_)
-        | FromCoordinator::RecoveryConfirmed { .. }
-        | FromCoordinator::FreeLog { .. } => true,
-        FromCoordinator::Welcome { .. }
-        | FromCoordinator::Rejected { .. }
-        | FromCoordinator::Map(_)
-        | FromCoordinator::Measure { .. }
-        | FromCoordinator::Answer { .. }
-        | FromCoordinator::Ping
+        FromCoordinator::Migration(request) => !matches!(request, MigrationRequest::Measure { .. }),
+        FromCoordinator::Log(_) | FromCoordinator::Recovery(_) => true,
+        FromCoordinator::Join(_)
         | FromCoordinator::Clock(_)
-        | FromCoordinator::Witness { .. }
-        | FromCoordinator::Describe
+        | FromCoordinator::Answer { .. }
         | FromCoordinator::Mark(_)
-        | FromCoordinator::Waiting { .. } => false,
+        | FromCoordinator::Liveness(_)
+        | FromCoordinator::Map(_) => false,
     }
 }

@@ -8,7 +8,8 @@
 //! - [`handshake`]: the first messages of every connection;
 //! - [`replica`]: a segment's bytes on a disk, in pieces with checksums;
 //! - [`saved`]: the state of its cluster that a server saves on disk;
-//! - [`directory`]: the segment manifest of a log, as stored on disks.
+//! - [`directory`]: the segment manifest of a log, as stored on disks;
+//! - [`text`]: parts of the text form of messages.
 //!
 //! `docs/formats.md` documents the layouts for readers without the code.
 //!
@@ -28,6 +29,7 @@ pub mod handshake;
 pub mod peer;
 pub mod replica;
 pub mod saved;
+pub mod text;
 
 mod bounded;
 mod checksum;
@@ -35,7 +37,7 @@ mod checksum;
 pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
 /// Version of the bus protocol, compared in the handshake. Every change of a message raises it.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// An error: bytes that do not decode, with the kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,7 +8,10 @@ use types::{
     UnixMillis, Version, key_hash, slot_of,
 };
 use wire::batch::BatchWriter;
-use wire::control::{FromCoordinator, ToCoordinator};
+use wire::control::{
+    Description, FromCoordinator, JoinReply, LivenessRequest, LivenessUpdate, LogRequest,
+    LogUpdate, MigrationRequest, MigrationUpdate, RecoveryRequest, RecoveryUpdate, ToCoordinator,
+};
 use wire::entry::{Body, Dead, Entry, Location, NOTE_BYTES};
 use wire::handshake::{
     ConnectionPurpose, HandshakeAnswer, HandshakeMessage, HandshakeOpen, Nonce, Party, Side,
@@ -136,6 +139,16 @@ fn assert_listed<M: DeserializeOwned + Debug>(count: u8) {
 fn every_message_is_listed_under_its_number() {
     assert_listed::<HandshakeMessage>(4);
     assert_listed::<PeerMessage>(15);
-    assert_listed::<ToCoordinator>(27);
-    assert_listed::<FromCoordinator>(23);
+    assert_listed::<ToCoordinator>(9);
+    assert_listed::<Description>(2);
+    assert_listed::<LivenessUpdate>(3);
+    assert_listed::<MigrationUpdate>(8);
+    assert_listed::<LogUpdate>(7);
+    assert_listed::<RecoveryUpdate>(3);
+    assert_listed::<FromCoordinator>(9);
+    assert_listed::<JoinReply>(4);
+    assert_listed::<LivenessRequest>(2);
+    assert_listed::<MigrationRequest>(7);
+    assert_listed::<LogRequest>(4);
+    assert_listed::<RecoveryRequest>(2);
 }

@@ -33,30 +33,12 @@ pub(super) fn judge(
             (Caller::Server { .. }, None) => Err(NOT_JOINED),
             (Caller::Operator, _) => Err("an operator's connection may only send requests"),
         },
-        ToCoordinator::Measured { .. }
-        | ToCoordinator::Prepared { .. }
-        | ToCoordinator::FlipUnanswered { .. }
-        | ToCoordinator::Flipped { .. }
-        | ToCoordinator::Decided { .. }
-        | ToCoordinator::Shrink { .. }
-        | ToCoordinator::Progress { .. }
-        | ToCoordinator::Released { .. }
-        | ToCoordinator::Chain { .. }
-        | ToCoordinator::Fenced { .. }
-        | ToCoordinator::Damaged { .. }
-        | ToCoordinator::DirectoryRead { .. }
-        | ToCoordinator::Replayed { .. }
-        | ToCoordinator::Recovered { .. }
-        | ToCoordinator::NotRecovered { .. }
-        | ToCoordinator::LogFreed { .. }
-        | ToCoordinator::IsNeeded { .. }
-        | ToCoordinator::Pong { .. }
-        | ToCoordinator::Suspect { .. }
-        | ToCoordinator::Witnessed { .. }
-        | ToCoordinator::KnownMap(_)
-        | ToCoordinator::Holds(_)
+        ToCoordinator::Described(_)
+        | ToCoordinator::Liveness(_)
         | ToCoordinator::Holding { .. }
-        | ToCoordinator::LoadProfile(_) => match (caller, joined) {
+        | ToCoordinator::Migration(_)
+        | ToCoordinator::Log(_)
+        | ToCoordinator::Recovery(_) => match (caller, joined) {
             (Caller::Server { .. }, Some(_)) => Ok(()),
             (Caller::Server { .. }, None) => Err(NOT_JOINED),
             (Caller::Operator, _) => Err("an operator's connection may only send requests"),
@@ -96,7 +78,7 @@ mod tests {
         Caller::Server { number, generation: Generation(1) }
     }
 
-    /// Returns every message type: its number, followed by fields that are all zero.
+    /// Returns a message of each family: its number, followed by fields that are all zero.
     fn messages() -> Vec<ToCoordinator> {
         let decoded = |number: u8| {
             let bytes = [&[number][..], &[0; 64]].concat();
@@ -123,7 +105,7 @@ mod tests {
 
     #[test]
     fn operators_ask_and_do_nothing_else() {
-        assert!(messages().len() > 20, "messages can be read from zeros");
+        assert_eq!(messages().len(), 9, "messages can be read from zeros");
         for message in messages() {
             assert_eq!(judge(Caller::Operator, None, &message).is_ok(), is_ask(&message));
         }

@@ -28,7 +28,7 @@ use crate::outbox::{Effect, Effects, LinkId};
 use crate::records::Server;
 use std::collections::{BTreeMap, BTreeSet};
 use types::ServerId;
-use wire::control::{Ask, FromCoordinator, HistoryMark, Join};
+use wire::control::{Ask, FromCoordinator, HistoryMark, Join, JoinReply};
 
 /// Most asks held until the store is confirmed: usually those of half a second.
 const QUESTIONS_MAX: usize = 1024;
@@ -134,7 +134,7 @@ impl Confirmation {
         if let Trust::Unconfirmed { waiting, .. } = &mut self.state {
             waiting.insert(connection, join);
             let reason = self.doubt(configuration).unwrap_or_default();
-            let message = FromCoordinator::Waiting { reason };
+            let message = JoinReply::Waiting { reason }.into();
             out.push(Effect::Send { connection, message });
         }
     }
@@ -244,7 +244,7 @@ impl Confirmation {
         for effect in effects.drain() {
             if let Effect::Send { connection, message } = &effect
                 && is_confirmed
-                && !matches!(message, FromCoordinator::Rejected { .. })
+                && !matches!(message, FromCoordinator::Join(JoinReply::Rejected { .. }))
                 && membership.server_on(*connection).is_some()
                 && self.told.insert(*connection, mark) != Some(mark)
             {

@@ -35,8 +35,12 @@ impl Decision {
     }
 
     /// Adds a message, to be sent after the commit.
-    pub(super) fn then_send(mut self, to: ServerId, message: FromCoordinator) -> Decision {
-        self.messages.push((to, message));
+    pub(super) fn then_send(
+        mut self,
+        to: ServerId,
+        message: impl Into<FromCoordinator>,
+    ) -> Decision {
+        self.messages.push((to, message.into()));
         self
     }
 }

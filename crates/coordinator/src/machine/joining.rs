@@ -14,7 +14,7 @@ use crate::outbox::{Effect, Effects, LinkId, Moment};
 use crate::records::{Server, TabletRecord};
 use std::collections::BTreeSet;
 use types::{ClusterId, HashRange, ServerId};
-use wire::control::{ClockReading, FromCoordinator, Join};
+use wire::control::{ClockReading, Join, JoinReply};
 
 /// The admission of a new server.
 struct Admission {
@@ -168,7 +168,7 @@ impl<S: MetaStore> Coordinator<S> {
     fn welcome(&self, server: ServerId, connection: LinkId, out: &mut Effects) {
         let identity = self.identity();
         let (cluster, seed) = (identity.cluster, identity.seed);
-        let message = FromCoordinator::Welcome { server, cluster, seed };
+        let message = JoinReply::Welcome { server, cluster, seed }.into();
         out.push(Effect::Send { connection, message });
     }
 

@@ -236,9 +236,14 @@ impl Membership {
 
     /// Sends a message to a server, if it is connected. Everything that matters is repeated on
     /// reconnection.
-    pub(super) fn send(&self, server: ServerId, message: FromCoordinator, out: &mut Effects) {
+    pub(super) fn send(
+        &self,
+        server: ServerId,
+        message: impl Into<FromCoordinator>,
+        out: &mut Effects,
+    ) {
         if let Some(connection) = self.connection_of(server) {
-            out.push(Effect::Send { connection, message });
+            out.push(Effect::Send { connection, message: message.into() });
         }
     }
 }

@@ -74,7 +74,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::{Instant, ServerId};
 use view::ClusterView;
-use wire::control::{ClusterMap, FromCoordinator, MigrationReport, RecoveryReport, ToCoordinator};
+use wire::control::{
+    ClusterMap, JoinReply, LivenessUpdate, MigrationReport, RecoveryReport, ToCoordinator,
+};
 
 /// The coordinator's tunable parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,7 +232,8 @@ impl<S: MetaStore> Coordinator<S> {
         let is_pong = matches!(
             event,
             CoordinatorEvent::Received {
-                message: ToCoordinator::Pong { .. } | ToCoordinator::Clock(_),
+                message: ToCoordinator::Liveness(LivenessUpdate::Pong { .. })
+                    | ToCoordinator::Clock(_),
                 ..
             }
         );
@@ -330,7 +333,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.confirmation.closed(connection);
         self.clocks.forget_join(connection);
         self.membership.forget(connection);
-        let message = FromCoordinator::Rejected { reason, is_fenced };
+        let message = JoinReply::Rejected { reason, is_fenced }.into();
         out.push(Effect::Send { connection, message });
         out.push(Effect::Close { connection });
     }

@@ -16,7 +16,10 @@ use crate::ranges::without;
 use crate::records::{Server, TabletRecord};
 use std::collections::BTreeSet;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId};
-use wire::control::{Answer, Ask, FromCoordinator, ToCoordinator};
+use wire::control::{
+    Answer, Ask, LivenessUpdate, LogRequest, LogUpdate, MigrationUpdate, RecoveryRequest,
+    RecoveryUpdate, ToCoordinator,
+};
 
 impl<S: MetaStore> Coordinator<S> {
     pub(super) fn receive(
@@ -64,7 +67,30 @@ impl<S: MetaStore> Coordinator<S> {
     ) -> Result<(), Stopped> {
         match message {
             ToCoordinator::Join(_) | ToCoordinator::Ask { .. } => unreachable!("handled above"),
-            ToCoordinator::Pong { is_stalled } => {
+            ToCoordinator::Clock(reading) => {
+                self.clocks.note(at.now, server, reading);
+                Ok(())
+            }
+            // This answers a rebuild's question; this coordinator has its store.
+            ToCoordinator::Described(_) => Ok(()),
+            ToCoordinator::Liveness(update) => self.receive_of_liveness(at, server, update, out),
+            ToCoordinator::Holding { range, epoch } => self.holding(at, server, range, epoch),
+            ToCoordinator::Migration(update) => self.receive_of_migration(at, server, update, out),
+            ToCoordinator::Log(update) => self.receive_of_log(at, server, update, out),
+            ToCoordinator::Recovery(update) => self.receive_of_recovery(at, server, update, out),
+        }
+    }
+
+    /// Dispatches a message about the liveness of servers.
+    fn receive_of_liveness(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        update: LivenessUpdate,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        match update {
+            LivenessUpdate::Pong { is_stalled } => {
                 if self.failure_detector.pong(at.now, server, is_stalled) {
                     tracing::warn!(
                         %server,
@@ -72,42 +98,13 @@ impl<S: MetaStore> Coordinator<S> {
                     );
                     self.declare_dead(at, BTreeSet::from([server]), out)?;
                 }
-                Ok(())
             }
-            ToCoordinator::Clock(reading) => {
-                self.clocks.note(at.now, server, reading);
-                Ok(())
-            }
-            ToCoordinator::Suspect { server: suspect } => {
+            LivenessUpdate::Suspect { server: suspect } => {
                 self.failure_detector.verify(at.now, suspect, &self.membership, out);
-                Ok(())
             }
-            ToCoordinator::Witnessed { server } => {
-                self.witnessed(at, server);
-                Ok(())
-            }
-            ToCoordinator::Holding { range, epoch } => self.holding(at, server, range, epoch),
-            // These answer a rebuild's question; this coordinator has its store.
-            ToCoordinator::KnownMap(_) | ToCoordinator::Holds(_) => Ok(()),
-            ToCoordinator::Measured { .. }
-            | ToCoordinator::Prepared { .. }
-            | ToCoordinator::FlipUnanswered { .. }
-            | ToCoordinator::Flipped { .. }
-            | ToCoordinator::Decided { .. }
-            | ToCoordinator::Shrink { .. }
-            | ToCoordinator::Progress { .. }
-            | ToCoordinator::Released { .. } => self.receive_of_migration(at, server, message, out),
-            ToCoordinator::Chain { .. }
-            | ToCoordinator::Fenced { .. }
-            | ToCoordinator::DirectoryRead { .. }
-            | ToCoordinator::Replayed { .. }
-            | ToCoordinator::Recovered { .. }
-            | ToCoordinator::NotRecovered { .. }
-            | ToCoordinator::Damaged { .. }
-            | ToCoordinator::LogFreed { .. }
-            | ToCoordinator::IsNeeded { .. }
-            | ToCoordinator::LoadProfile(_) => self.receive_of_log(at, server, message, out),
+            LivenessUpdate::Witnessed { server } => self.witnessed(at, server),
         }
+        Ok(())
     }
 
     /// Passes a message about a migration to the component, and applies its decision.
@@ -115,96 +112,104 @@ impl<S: MetaStore> Coordinator<S> {
         &mut self,
         at: Moment,
         server: ServerId,
-        message: ToCoordinator,
+        update: MigrationUpdate,
         out: &mut Effects,
     ) -> Result<(), Stopped> {
         let sender = |migration| MigrationSender { server, migration };
         let view = ClusterView::new(at, self.store.configuration(), &self.membership);
-        let decision = match message {
-            ToCoordinator::Measured { migration, records, bytes } => {
+        let decision = match update {
+            MigrationUpdate::Measured { migration, records, bytes } => {
                 self.migrations.measured(sender(migration), records, bytes, view)
             }
-            ToCoordinator::Prepared { migration, refused } => {
+            MigrationUpdate::Prepared { migration, refused } => {
                 self.migrations.prepared(sender(migration), refused, view)
             }
-            ToCoordinator::FlipUnanswered { migration } => {
+            MigrationUpdate::FlipUnanswered { migration } => {
                 self.migrations.flip_unanswered(sender(migration), view)
             }
-            ToCoordinator::Flipped { migration } => {
+            MigrationUpdate::Flipped { migration } => {
                 self.migrations.flipped(sender(migration), view)
             }
-            ToCoordinator::Decided { migration, accepted } => {
+            MigrationUpdate::Decided { migration, accepted } => {
                 self.migrations.decided(sender(migration), accepted, view)
             }
-            ToCoordinator::Shrink { migration, remaining } => {
+            MigrationUpdate::Shrink { migration, remaining } => {
                 let sender = sender(migration);
                 let decision = self.migrations.shrink_accepts(sender, &remaining, view);
                 self.apply(at, decision, out)?;
                 self.migrations.shrink(sender, &remaining, self.view(at))
             }
-            ToCoordinator::Progress { migration, progress } => {
+            MigrationUpdate::Progress { migration, progress } => {
                 self.migrations.note_progress(sender(migration), progress, view);
                 Decision::nothing()
             }
-            ToCoordinator::Released { migration } => {
+            MigrationUpdate::Released { migration } => {
                 self.migrations.released(sender(migration), view)
             }
-            other => unreachable!("not about a migration: {other:?}"),
         };
         self.apply(at, decision, out)
     }
 
-    /// Dispatches a message about logs and their recovery.
+    /// Dispatches a message about a log, from its master or from a backup.
     fn receive_of_log(
         &mut self,
         at: Moment,
         server: ServerId,
-        message: ToCoordinator,
+        update: LogUpdate,
         out: &mut Effects,
     ) -> Result<(), Stopped> {
         let configuration = self.store.configuration();
         let view = ClusterView::new(at, configuration, &self.membership);
-        match message {
-            ToCoordinator::Chain { number } => return self.chain(at, server, number, out),
-            ToCoordinator::Fenced { log, first, replicas, clock, more } => {
+        match update {
+            LogUpdate::Chain { number } => return self.chain(at, server, number, out),
+            LogUpdate::LoadProfile(profile) => {
+                if let Some(edit) = changed_profile(server, profile, configuration) {
+                    self.commit(at, edit)?;
+                }
+            }
+            LogUpdate::Fenced { log, first, replicas, clock, more } => {
                 let report = FencedReport { first, replicas: &replicas, clock, more };
                 self.recoveries.fenced(server, log, report, view);
             }
-            ToCoordinator::DirectoryRead { log, replica, first, bodies, next } => {
+            LogUpdate::DirectoryRead { log, replica, first, bodies, next } => {
                 let question = DirectoryQuestion { backup: server, replica, first };
                 let answer = DirectoryAnswer { bodies, next };
                 self.recoveries.directory_read(log, question, answer, view);
             }
-            ToCoordinator::Replayed { dead, range, epoch } => {
-                let key = PartitionKey { dead, range, epoch };
-                if let Some(edit) = self.recoveries.replayed(server, key, view) {
-                    self.commit(at, edit)?;
-                }
-            }
-            ToCoordinator::Recovered { dead, range, epoch } => {
-                return self.recovered(at, server, PartitionKey { dead, range, epoch }, out);
-            }
-            ToCoordinator::NotRecovered { dead, range, epoch, reason } => {
-                let key = PartitionKey { dead, range, epoch };
-                if let Some(edit) = self.recoveries.not_recovered(server, key, reason, view) {
-                    self.commit(at, edit)?;
-                }
-            }
-            ToCoordinator::Damaged { log, segment, epoch } => {
+            LogUpdate::Damaged { log, segment, epoch } => {
                 self.recoveries.damaged(server, log, (segment, epoch), configuration);
             }
-            ToCoordinator::LogFreed { log } => {
-                self.recoveries.log_freed(server, log, configuration);
-            }
-            ToCoordinator::IsNeeded { log } => self.is_needed(server, log, out),
-            ToCoordinator::LoadProfile(will) => {
-                if let Some(edit) = changed_profile(server, will, configuration) {
-                    self.commit(at, edit)?;
-                }
-            }
-            other => unreachable!("not about a log: {other:?}"),
+            LogUpdate::LogFreed { log } => self.recoveries.log_freed(server, log, configuration),
+            LogUpdate::IsNeeded { log } => self.is_needed(server, log, out),
         }
         Ok(())
+    }
+
+    /// Dispatches a message of a recovery master.
+    fn receive_of_recovery(
+        &mut self,
+        at: Moment,
+        server: ServerId,
+        update: RecoveryUpdate,
+        out: &mut Effects,
+    ) -> Result<(), Stopped> {
+        let view = ClusterView::new(at, self.store.configuration(), &self.membership);
+        let edit = match update {
+            RecoveryUpdate::Replayed { dead, range, epoch } => {
+                self.recoveries.replayed(server, PartitionKey { dead, range, epoch }, view)
+            }
+            RecoveryUpdate::Recovered { dead, range, epoch } => {
+                return self.recovered(at, server, PartitionKey { dead, range, epoch }, out);
+            }
+            RecoveryUpdate::NotRecovered { dead, range, epoch, reason } => {
+                let key = PartitionKey { dead, range, epoch };
+                self.recoveries.not_recovered(server, key, reason, view)
+            }
+        };
+        match edit {
+            Some(edit) => self.commit(at, edit),
+            None => Ok(()),
+        }
     }
 
     /// Answers a message that its sender is not entitled to send. A joined server's refused ask
@@ -282,7 +287,7 @@ impl<S: MetaStore> Coordinator<S> {
             edit.put_server(Server { chain: Some(number), ..record });
             self.commit(at, edit)?;
         }
-        self.membership.send(server, FromCoordinator::ChainNoted { number }, out);
+        self.membership.send(server, LogRequest::ChainNoted { number }, out);
         Ok(())
     }
 
@@ -310,7 +315,7 @@ impl<S: MetaStore> Coordinator<S> {
             }
         }
         if self.store.configuration().owns(server, key.range, key.epoch) {
-            let kept = FromCoordinator::RecoveryConfirmed { range: key.range, epoch: key.epoch };
+            let kept = RecoveryRequest::RecoveryConfirmed { range: key.range, epoch: key.epoch };
             self.membership.send(server, kept, out);
         }
         Ok(())
@@ -323,7 +328,7 @@ impl<S: MetaStore> Coordinator<S> {
         let was_given = log < configuration.counters().server;
         let lives = configuration.servers().get(&log).is_some_and(|record| !record.declared_dead);
         if was_given && !lives && !configuration.recoveries().contains_key(&log) {
-            self.membership.send(server, FromCoordinator::FreeLog { log }, out);
+            self.membership.send(server, LogRequest::FreeLog { log }, out);
         }
     }
 }

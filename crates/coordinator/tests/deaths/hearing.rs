@@ -7,29 +7,29 @@ impl History {
     pub(super) fn hear(&mut self, machine: usize, message: FromCoordinator) {
         let now = self.world.now();
         match message {
-            FromCoordinator::Welcome { server, .. } => {
+            FromCoordinator::Join(JoinReply::Welcome { server, .. }) => {
                 let process = self.process(machine);
                 assert!(process.id.is_none_or(|known| known == server));
                 process.id = Some(server);
                 self.formers[machine].0 = Some(server);
             }
-            FromCoordinator::Rejected { is_fenced, reason } => {
+            FromCoordinator::Join(JoinReply::Rejected { is_fenced, reason }) => {
                 assert!(is_fenced, "seed {}: {reason}", self.seed);
                 self.process(machine).connection = None;
                 self.meet("sent away");
                 self.kill(machine);
             }
-            FromCoordinator::Waiting { .. } => self.meet("waited for others"),
+            FromCoordinator::Join(JoinReply::Waiting { .. }) => self.meet("waited for others"),
             FromCoordinator::Mark(mark) => self.note_mark(machine, mark),
             FromCoordinator::Map(map) => self.hear_of_map(machine, &map),
-            FromCoordinator::ChainNoted { number } => {
+            FromCoordinator::Log(LogRequest::ChainNoted { number }) => {
                 let log = &mut self.process(machine).log;
                 if log.next.as_ref().is_some_and(|next| next.0 == number) {
                     log.chain = log.next.take();
                     self.count(machine);
                 }
             }
-            FromCoordinator::Fence { log } => {
+            FromCoordinator::Log(LogRequest::Fence { log }) => {
                 self.process(machine).fenced.insert(log);
                 self.leases.entry((machine, log)).or_insert(now);
                 let of_log = |name: &&(ServerId, bool, SegmentId)| name.0 == log;
@@ -43,19 +43,21 @@ impl History {
                 });
                 let replicas = replicas.collect();
                 let (first, clock) = (0, types::UnixMillis(0));
-                let report = ToCoordinator::Fenced { log, first, replicas, clock, more: false };
+                let report = LogUpdate::Fenced { log, first, replicas, clock, more: false };
                 self.tell(machine, report);
             }
-            FromCoordinator::ReadDirectory { log, replica, first } => {
+            FromCoordinator::Log(LogRequest::ReadDirectory { log, replica, first }) => {
                 let body = self.disks[machine].get(&(log, true, replica.0)).cloned();
                 let bodies = Vec::from_iter(
                     body.filter(|_| first == wire::control::DirectoryPlace::default()),
                 );
-                let read = ToCoordinator::DirectoryRead { log, replica, first, bodies, next: None };
+                let read = LogUpdate::DirectoryRead { log, replica, first, bodies, next: None };
                 self.tell(machine, read);
             }
-            FromCoordinator::Recover(part) => self.recover(machine, *part),
-            FromCoordinator::RecoveryConfirmed { epoch, .. } => {
+            FromCoordinator::Recovery(RecoveryRequest::Recover(part)) => {
+                self.recover(machine, *part)
+            }
+            FromCoordinator::Recovery(RecoveryRequest::RecoveryConfirmed { epoch, .. }) => {
                 let process = self.process(machine);
                 process.parts.remove(&epoch);
                 process.kept.insert(epoch);
@@ -64,12 +66,14 @@ impl History {
                     held.state = State::Serving;
                 }
             }
-            FromCoordinator::FreeLog { log } => {
+            FromCoordinator::Log(LogRequest::FreeLog { log }) => {
                 self.process(machine).fenced.insert(log);
                 self.disks[machine].retain(|name, _| name.0 != log);
-                self.tell(machine, ToCoordinator::LogFreed { log });
+                self.tell(machine, LogUpdate::LogFreed { log });
             }
-            message => self.hear_of_migration(machine, message),
+            FromCoordinator::Migration(request) => self.hear_of_migration(machine, request),
+            FromCoordinator::Answer { .. } => {}
+            other => panic!("{other:?}"),
         }
     }
 
@@ -102,40 +106,38 @@ impl History {
             let reason = "no".to_owned();
             self.process(machine).parts.remove(&epoch);
             self.abandon_part(machine, &part);
-            self.tell(machine, ToCoordinator::NotRecovered { dead, range, epoch, reason });
+            self.tell(machine, RecoveryUpdate::NotRecovered { dead, range, epoch, reason });
             return;
         }
         self.process(machine).parts.insert(epoch, part);
     }
 
-    pub(super) fn hear_of_migration(&mut self, machine: usize, message: FromCoordinator) {
+    fn hear_of_migration(&mut self, machine: usize, request: MigrationRequest) {
         let process = self.process(machine);
-        match message {
-            FromCoordinator::Measure { migration, .. } => {
-                self.tell(machine, ToCoordinator::Measured { migration, records: 1, bytes: 1 });
+        match request {
+            MigrationRequest::Measure { migration, .. } => {
+                self.tell(machine, MigrationUpdate::Measured { migration, records: 1, bytes: 1 });
             }
-            FromCoordinator::Prepare(intent) => {
+            MigrationRequest::Prepare(intent) => {
                 let migration = intent.migration;
                 process.intents.entry(migration).or_insert(Some(intent));
-                self.tell(machine, ToCoordinator::Prepared { migration, refused: None });
+                self.tell(machine, MigrationUpdate::Prepared { migration, refused: None });
             }
-            FromCoordinator::Start(intent) => self.flip(machine, &intent),
-            FromCoordinator::Decide { migration } => {
+            MigrationRequest::Start(intent) => self.flip(machine, &intent),
+            MigrationRequest::Decide { migration } => {
                 let accepted = process.accepted.contains_key(&migration);
                 if !accepted {
                     process.intents.insert(migration, None);
                 }
-                self.tell(machine, ToCoordinator::Decided { migration, accepted });
+                self.tell(machine, MigrationUpdate::Decided { migration, accepted });
             }
-            FromCoordinator::Forget { migration, remaining } => {
+            MigrationRequest::Forget { migration, remaining } => {
                 self.forget(machine, migration, &remaining);
             }
-            FromCoordinator::Outcome { migration, accepted } => {
+            MigrationRequest::Outcome { migration, accepted } => {
                 self.outcome(machine, migration, accepted);
             }
-            FromCoordinator::Finished { migration } => self.finish(machine, migration),
-            FromCoordinator::Answer { .. } => {}
-            other => panic!("{other:?}"),
+            MigrationRequest::Finished { migration } => self.finish(machine, migration),
         }
     }
 }

@@ -27,8 +27,9 @@ use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId, Tenure,
 };
 use wire::control::{
-    Ask, ClusterMap, FromCoordinator, HistoryMark, Intent, MigrationState, RecoveryPart,
-    RecoveryState, ReplicaInfo, TabletInfo, ToCoordinator,
+    Ask, ClusterMap, FromCoordinator, HistoryMark, Intent, JoinReply, LogRequest, LogUpdate,
+    MigrationRequest, MigrationState, MigrationUpdate, RecoveryPart, RecoveryRequest,
+    RecoveryState, RecoveryUpdate, ReplicaInfo, TabletInfo, ToCoordinator,
 };
 use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -259,7 +260,7 @@ impl History {
         for effect in effects {
             match effect {
                 Effect::Send { connection, message } => {
-                    if let FromCoordinator::Recover(part) = &message {
+                    if let FromCoordinator::Recovery(RecoveryRequest::Recover(part)) = &message {
                         self.judge(connection, part);
                     }
                     self.put_in_order(connection, false, Delivery::Down { connection, message });
@@ -296,7 +297,8 @@ impl History {
         (0..MACHINES).find(|&machine| self.id_of(machine) == Some(server))
     }
 
-    fn tell(&mut self, machine: usize, message: ToCoordinator) {
+    fn tell(&mut self, machine: usize, message: impl Into<ToCoordinator>) {
+        let message = message.into();
         if let Some(connection) = self.process(machine).connection {
             let again = self.random.u8(..) < 10;
             if again {
@@ -460,7 +462,7 @@ impl History {
         let logs: BTreeSet<ServerId> = self.disks[machine].keys().map(|name| name.0).collect();
         for log in logs {
             if self.random.u8(..) < 10 {
-                self.tell(machine, ToCoordinator::IsNeeded { log });
+                self.tell(machine, LogUpdate::IsNeeded { log });
             }
         }
     }
@@ -473,12 +475,12 @@ impl History {
         let is_simple = part.logs.len() == 1 && !part.keeps;
         if self.random.bool() && is_simple && self.replay(machine, part) {
             self.process(machine).replayed.insert(epoch);
-            self.tell(machine, ToCoordinator::Replayed { dead, range, epoch });
+            self.tell(machine, RecoveryUpdate::Replayed { dead, range, epoch });
         }
         if self.random.bool() && self.can_acknowledge(machine) && self.replay(machine, part) {
             self.process(machine).replayed.insert(epoch);
             self.secure(machine, part);
-            self.tell(machine, ToCoordinator::Recovered { dead, range, epoch });
+            self.tell(machine, RecoveryUpdate::Recovered { dead, range, epoch });
             self.meet("recovered");
         }
     }

@@ -159,12 +159,12 @@ impl History {
             all.iter().all(|slot| held_now.get(slot).is_some_and(|held| held.state == state))
         };
         if all_are(held_now, State::Leaving(migration)) {
-            return self.tell(machine, ToCoordinator::Flipped { migration });
+            return self.tell(machine, MigrationUpdate::Flipped { migration });
         }
         let is_ours = |slot: &u16| held_now[slot].epoch == intent.source_epoch;
         let may_freeze = all_are(held_now, State::Serving) && all.iter().all(is_ours);
         if !may_freeze && !all_are(held_now, State::Frozen(migration)) {
-            return self.tell(machine, ToCoordinator::FlipUnanswered { migration });
+            return self.tell(machine, MigrationUpdate::FlipUnanswered { migration });
         }
         for slot in &all {
             held_now.get_mut(slot).unwrap().state = State::Frozen(migration);
@@ -174,13 +174,13 @@ impl History {
         if let Some(target) = target
             && self.accept(target, migration)
         {
-            self.tell(target, ToCoordinator::Flipped { migration });
+            self.tell(target, MigrationUpdate::Flipped { migration });
             if self.random.bool() {
-                self.tell(machine, ToCoordinator::Flipped { migration });
+                self.tell(machine, MigrationUpdate::Flipped { migration });
                 return self.leave(machine, migration);
             }
         }
-        self.tell(machine, ToCoordinator::FlipUnanswered { migration });
+        self.tell(machine, MigrationUpdate::FlipUnanswered { migration });
     }
 
     fn accept(&mut self, target: usize, migration: MigrationId) -> bool {
@@ -227,7 +227,7 @@ impl History {
         }
         if remaining.is_empty() {
             held.retain(|_, held| held.state != State::Leaving(id));
-            self.tell(machine, ToCoordinator::Released { migration: id });
+            self.tell(machine, MigrationUpdate::Released { migration: id });
         }
     }
 
@@ -257,7 +257,7 @@ impl History {
         let has_any = |held: &Held| matches!(held.state, State::Arriving(m, _) if m == migration);
         if self.process(machine).held.values().any(has_any) {
             let remaining = ranges_of(&missing);
-            self.tell(machine, ToCoordinator::Shrink { migration, remaining });
+            self.tell(machine, MigrationUpdate::Shrink { migration, remaining });
         }
     }
 

@@ -56,7 +56,7 @@ impl History {
             _ => self.begin_chain_again(machine, backups),
         }
         if let Some((number, _)) = self.process(machine).log.next {
-            self.tell(machine, ToCoordinator::Chain { number });
+            self.tell(machine, LogUpdate::Chain { number });
         }
     }
 

@@ -8,6 +8,7 @@ use crate::support::{IDENTITY, Storage, World};
 use coordinator::{Caller, CoordinatorEvent, Effect, LinkId};
 pub(crate) use draw::Draw;
 use draw::kinds;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
@@ -16,10 +17,11 @@ use types::{
     TableId, Tenure, UnixMillis,
 };
 use wire::control::{
-    Ask, ClockReading, ClusterMap, DirectoryPlace, FromCoordinator, HeldMigration, HeldState,
-    HeldTablet, HistoryMark, Holdings, Intent, Join, LoadProfile, LogLoss, MigrationPolicy,
-    MigrationProgress, PriorityPullMode, RecoveryPart, ReplicaInfo, ServerInfo, TabletInfo,
-    ToCoordinator,
+    Ask, ClockReading, ClusterMap, Description, DirectoryPlace, FromCoordinator, HeldMigration,
+    HeldState, HeldTablet, HistoryMark, Holdings, Intent, Join, LivenessRequest, LivenessUpdate,
+    LoadProfile, LogLoss, LogRequest, LogUpdate, MigrationPolicy, MigrationProgress,
+    MigrationRequest, MigrationUpdate, PriorityPullMode, RecoveryPart, RecoveryRequest,
+    RecoveryUpdate, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator,
 };
 use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
 use wire::frame::{self, HEADER_BYTES, Header};
@@ -42,16 +44,16 @@ struct Told {
     last_connection: u64,
     demands: Vec<(LinkId, FromCoordinator)>,
     heard: usize,
-    kinds_heard: u32,
+    kinds_heard: u128,
 }
 
 /// Sends the messages encoded by the bytes to a coordinator. Returns how many messages it has sent,
 /// and a bit for each of their kinds. Fails if it panics or makes a message too large for a frame.
-pub(crate) fn tell_anything(data: &[u8]) -> (usize, u32) {
+pub(crate) fn tell_anything(data: &[u8]) -> (usize, u128) {
     let mut draw = Draw::new(data);
     let mut told = Told {
         world: World::new(Storage::memory()),
-        kinds: kinds(),
+        kinds: all_kinds(),
         asks: kinds(),
         connections: BTreeMap::new(),
         last_connection: 1_000,
@@ -64,12 +66,48 @@ pub(crate) fn tell_anything(data: &[u8]) -> (usize, u32) {
     for replicas in [1, 1, 1, 0] {
         let connection = told.open(server(None, 1));
         told.say(connection, ToCoordinator::Join(join(None, replicas)));
-        told.say(connection, ToCoordinator::Chain { number: SegmentId(1) });
+        told.say(connection, LogUpdate::Chain { number: SegmentId(1) });
     }
     while !draw.is_over() {
         told.step(&mut draw);
     }
     (told.heard, told.kinds_heard)
+}
+
+/// Returns one message of each kind, of all families.
+fn all_kinds() -> Vec<ToCoordinator> {
+    let of_family = |family| match family {
+        ToCoordinator::Described(_) => in_family::<Description>(),
+        ToCoordinator::Liveness(_) => in_family::<LivenessUpdate>(),
+        ToCoordinator::Migration(_) => in_family::<MigrationUpdate>(),
+        ToCoordinator::Log(_) => in_family::<LogUpdate>(),
+        ToCoordinator::Recovery(_) => in_family::<RecoveryUpdate>(),
+        ToCoordinator::Join(_)
+        | ToCoordinator::Clock(_)
+        | ToCoordinator::Ask { .. }
+        | ToCoordinator::Holding { .. } => vec![family],
+    };
+    kinds().into_iter().flat_map(of_family).collect()
+}
+
+fn in_family<F: DeserializeOwned + Into<ToCoordinator>>() -> Vec<ToCoordinator> {
+    kinds::<F>().into_iter().map(Into::into).collect()
+}
+
+/// Returns the number of a message's kind: that of its family, and that within the family.
+fn kind_of(message: &FromCoordinator, encoded: &[u8]) -> u8 {
+    let within = match message {
+        FromCoordinator::Join(_)
+        | FromCoordinator::Liveness(_)
+        | FromCoordinator::Migration(_)
+        | FromCoordinator::Log(_)
+        | FromCoordinator::Recovery(_) => encoded[1],
+        FromCoordinator::Clock(_)
+        | FromCoordinator::Answer { .. }
+        | FromCoordinator::Mark(_)
+        | FromCoordinator::Map(_) => 0,
+    };
+    8 * encoded[0] + within
 }
 
 /// Returns a message as its receiver decodes it; `None` if decoding refuses it.
@@ -117,8 +155,8 @@ impl Told {
         connection
     }
 
-    fn say(&mut self, connection: LinkId, message: ToCoordinator) {
-        if let Some(message) = sent(&message) {
+    fn say(&mut self, connection: LinkId, message: impl Into<ToCoordinator>) {
+        if let Some(message) = sent(&message.into()) {
             if let (ToCoordinator::Join(_), Some(known)) =
                 (&message, self.connections.get_mut(&connection))
             {
@@ -141,7 +179,7 @@ impl Told {
                     if let Err(error) = frame::encode(&message, 0, &mut bytes) {
                         panic!("{error}");
                     }
-                    self.kinds_heard |= 1 << bytes[HEADER_BYTES];
+                    self.kinds_heard |= 1 << kind_of(&message, &bytes[HEADER_BYTES..]);
                     self.heard += 1;
                     if self.demands.len() == DEMANDS_MAX {
                         self.demands.remove(0);
@@ -239,73 +277,86 @@ impl Told {
 
 /// Returns a server's answer to a demand.
 fn answer(draw: &mut Draw<'_>, demand: FromCoordinator) -> Option<ToCoordinator> {
-    Some(match demand {
-        FromCoordinator::Measure { migration, .. } => {
-            ToCoordinator::Measured { migration, records: draw.number(), bytes: draw.number() }
+    match demand {
+        FromCoordinator::Clock(question) => Some(some_reading(draw, question.asked).into()),
+        FromCoordinator::Liveness(LivenessRequest::Ping) => {
+            Some(LivenessUpdate::Pong { is_stalled: draw.one_in(4) }.into())
         }
-        FromCoordinator::Prepare(intent) => ToCoordinator::Prepared {
+        FromCoordinator::Liveness(LivenessRequest::Witness { server }) => {
+            Some(LivenessUpdate::Witnessed { server }.into())
+        }
+        FromCoordinator::Migration(demand) => migrated(draw, demand).map(Into::into),
+        FromCoordinator::Log(demand) => reported(draw, demand).map(Into::into),
+        FromCoordinator::Recovery(RecoveryRequest::Recover(part)) => {
+            recovered(draw, &part).map(Into::into)
+        }
+        FromCoordinator::Recovery(RecoveryRequest::RecoveryConfirmed { .. })
+        | FromCoordinator::Join(_)
+        | FromCoordinator::Map(_)
+        | FromCoordinator::Answer { .. }
+        | FromCoordinator::Mark(_) => None,
+    }
+}
+
+fn migrated(draw: &mut Draw<'_>, demand: MigrationRequest) -> Option<MigrationUpdate> {
+    Some(match demand {
+        MigrationRequest::Measure { migration, .. } => {
+            MigrationUpdate::Measured { migration, records: draw.number(), bytes: draw.number() }
+        }
+        MigrationRequest::Prepare(intent) => MigrationUpdate::Prepared {
             migration: intent.migration,
             refused: draw.one_in(4).then(|| "x".repeat(draw.below(2_000))),
         },
-        FromCoordinator::Start(intent) => {
+        MigrationRequest::Start(intent) => {
             let migration = intent.migration;
             match draw.one_in(3) {
-                true => ToCoordinator::FlipUnanswered { migration },
-                false => ToCoordinator::Flipped { migration },
+                true => MigrationUpdate::FlipUnanswered { migration },
+                false => MigrationUpdate::Flipped { migration },
             }
         }
-        FromCoordinator::Decide { migration } => {
-            ToCoordinator::Decided { migration, accepted: draw.bool() }
+        MigrationRequest::Decide { migration } => {
+            MigrationUpdate::Decided { migration, accepted: draw.bool() }
         }
-        FromCoordinator::Forget { migration, remaining } => match remaining.is_empty() {
-            true => ToCoordinator::Released { migration },
+        MigrationRequest::Forget { migration, remaining } => match remaining.is_empty() {
+            true => MigrationUpdate::Released { migration },
             // Occasionally sent in place of the target: its dependency is known here.
-            false => ToCoordinator::Shrink { migration, remaining: remaining[1..].to_vec() },
+            false => MigrationUpdate::Shrink { migration, remaining: remaining[1..].to_vec() },
         },
-        FromCoordinator::Outcome { migration, .. } => ToCoordinator::Flipped { migration },
-        FromCoordinator::Fence { log } => match draw.one_in(3) {
+        MigrationRequest::Outcome { migration, .. } => MigrationUpdate::Flipped { migration },
+        MigrationRequest::Finished { .. } => return None,
+    })
+}
+
+fn reported(draw: &mut Draw<'_>, demand: LogRequest) -> Option<LogUpdate> {
+    Some(match demand {
+        LogRequest::ChainNoted { .. } => return None,
+        LogRequest::Fence { log } => match draw.one_in(3) {
             true => fenced(draw, log),
             false => usual_report(draw, log),
         },
-        FromCoordinator::ReadDirectory { log, replica, first } if !draw.one_in(3) => {
+        LogRequest::ReadDirectory { log, replica, first } if !draw.one_in(3) => {
             let bodies = vec![directory()];
-            ToCoordinator::DirectoryRead { log, replica, first, bodies, next: None }
+            LogUpdate::DirectoryRead { log, replica, first, bodies, next: None }
         }
-        FromCoordinator::ReadDirectory { log, replica, first } => ToCoordinator::DirectoryRead {
+        LogRequest::ReadDirectory { log, replica, first } => LogUpdate::DirectoryRead {
             log,
             replica,
             first: DirectoryPlace { pieces: draw.near(first.pieces.into()) as u32, ..first },
             bodies: bodies(draw),
             next: draw.one_in(3).then(|| place(draw)),
         },
-        FromCoordinator::Recover(part) => recovered(draw, &part)?,
-        FromCoordinator::FreeLog { log } => ToCoordinator::LogFreed { log },
-        FromCoordinator::Ping => ToCoordinator::Pong { is_stalled: draw.one_in(4) },
-        FromCoordinator::Clock(question) => {
-            ToCoordinator::Clock(some_reading(draw, question.asked))
-        }
-        FromCoordinator::Witness { server } => ToCoordinator::Witnessed { server },
-        FromCoordinator::Rejected { .. }
-        | FromCoordinator::Welcome { .. }
-        | FromCoordinator::Map(_)
-        | FromCoordinator::Finished { .. }
-        | FromCoordinator::Answer { .. }
-        | FromCoordinator::ChainNoted { .. }
-        | FromCoordinator::RecoveryConfirmed { .. }
-        | FromCoordinator::Describe
-        | FromCoordinator::Mark(_)
-        | FromCoordinator::Waiting { .. } => return None,
+        LogRequest::FreeLog { log } => LogUpdate::LogFreed { log },
     })
 }
 
-fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<ToCoordinator> {
+fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<RecoveryUpdate> {
     let dead = part.dead()?;
     let range = if draw.one_in(6) { draw.range() } else { part.range };
     let epoch = OwnershipEpoch(draw.near(part.epoch.0));
     Some(match draw.below(4) {
-        0 => ToCoordinator::NotRecovered { dead, range, epoch, reason: "no".into() },
-        1 => ToCoordinator::Replayed { dead, range, epoch },
-        _ => ToCoordinator::Recovered { dead, range, epoch },
+        0 => RecoveryUpdate::NotRecovered { dead, range, epoch, reason: "no".into() },
+        1 => RecoveryUpdate::Replayed { dead, range, epoch },
+        _ => RecoveryUpdate::Recovered { dead, range, epoch },
     })
 }
 
@@ -318,7 +369,7 @@ fn directory() -> Vec<u8> {
 }
 
 /// Returns the report of a backup that, usually, has the whole log.
-fn usual_report(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {
+fn usual_report(draw: &mut Draw<'_>, log: ServerId) -> LogUpdate {
     let replica = |number, is_directory, length| ReplicaInfo {
         segment: SegmentId(number),
         epoch: ReplicaEpoch(0),
@@ -331,10 +382,10 @@ fn usual_report(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {
     if draw.one_in(4) {
         replicas.remove(draw.below(3));
     }
-    ToCoordinator::Fenced { log, first: 0, replicas, clock: UnixMillis(5), more: false }
+    LogUpdate::Fenced { log, first: 0, replicas, clock: UnixMillis(5), more: false }
 }
 
-fn fenced(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {
+fn fenced(draw: &mut Draw<'_>, log: ServerId) -> LogUpdate {
     let replicas = draw.list(4, |draw| ReplicaInfo {
         segment: SegmentId(draw.number()),
         epoch: ReplicaEpoch(draw.below(2) as u32),
@@ -344,7 +395,7 @@ fn fenced(draw: &mut Draw<'_>, log: ServerId) -> ToCoordinator {
     });
     let first = if draw.one_in(4) { draw.u32() } else { 0 };
     let clock = UnixMillis(draw.number());
-    ToCoordinator::Fenced { log, first, replicas, clock, more: draw.one_in(4) }
+    LogUpdate::Fenced { log, first, replicas, clock, more: draw.one_in(4) }
 }
 
 fn bodies(draw: &mut Draw<'_>) -> Vec<Vec<u8>> {
@@ -368,78 +419,103 @@ fn some_reading(draw: &mut Draw<'_>, asked: Instant) -> ClockReading {
 impl Told {
     /// Returns a message of this kind.
     fn some_message(&self, draw: &mut Draw<'_>, kind: ToCoordinator) -> ToCoordinator {
-        let (migration, range) = (MigrationId(draw.number()), draw.range());
-        let (server, epoch) = (draw.server(), OwnershipEpoch(draw.number()));
-        let (segment, replica) = (SegmentId(draw.number()), ReplicaEpoch(draw.below(2) as u32));
         match kind {
-            ToCoordinator::Join(_) => {
-                let rejoin = draw.bool().then(|| (ClusterId(draw.near(77)), server));
-                let disk = draw.one_in(4).then(|| ClusterId(draw.near(77)));
-                let former = draw.one_in(4).then(|| (ClusterId(draw.near(77)), draw.server()));
-                let rack = "r".repeat(draw.below(60));
-                // An unknown mark stops the coordinator: its store is then outdated.
-                let mark = draw.one_in(50).then(|| some_mark(draw));
-                let plain = join(rejoin, draw.number() as u16);
-                ToCoordinator::Join(Join { rack, disk, former, mark, ..plain })
-            }
-            ToCoordinator::Measured { .. } => {
-                ToCoordinator::Measured { migration, records: draw.number(), bytes: draw.number() }
-            }
-            ToCoordinator::Prepared { .. } => {
-                ToCoordinator::Prepared { migration, refused: draw.bool().then(|| "no".into()) }
-            }
-            ToCoordinator::Flipped { .. } => ToCoordinator::Flipped { migration },
-            ToCoordinator::FlipUnanswered { .. } => ToCoordinator::FlipUnanswered { migration },
-            ToCoordinator::Decided { .. } => {
-                ToCoordinator::Decided { migration, accepted: draw.bool() }
-            }
-            ToCoordinator::Shrink { .. } => {
-                ToCoordinator::Shrink { migration, remaining: draw.list(4, Draw::range) }
-            }
-            ToCoordinator::Progress { .. } => {
-                ToCoordinator::Progress { migration, progress: some_progress(draw) }
-            }
-            ToCoordinator::Released { .. } => ToCoordinator::Released { migration },
-            ToCoordinator::Ask { .. } => self.some_request(draw),
-            ToCoordinator::Chain { .. } => ToCoordinator::Chain { number: segment },
-            ToCoordinator::Fenced { .. } => fenced(draw, server),
-            ToCoordinator::DirectoryRead { .. } => ToCoordinator::DirectoryRead {
-                log: server,
-                replica: (segment, replica),
-                first: place(draw),
-                bodies: bodies(draw),
-                next: draw.bool().then(|| place(draw)),
-            },
-            ToCoordinator::Recovered { .. } => {
-                ToCoordinator::Recovered { dead: server, range, epoch }
-            }
-            ToCoordinator::Replayed { .. } => {
-                ToCoordinator::Replayed { dead: server, range, epoch }
-            }
-            ToCoordinator::NotRecovered { .. } => {
-                let reason = "no".repeat(draw.below(300));
-                ToCoordinator::NotRecovered { dead: server, range, epoch, reason }
-            }
-            ToCoordinator::Damaged { .. } => {
-                ToCoordinator::Damaged { log: server, segment, epoch: replica }
-            }
-            ToCoordinator::LogFreed { .. } => ToCoordinator::LogFreed { log: server },
-            ToCoordinator::IsNeeded { .. } => ToCoordinator::IsNeeded { log: server },
-            ToCoordinator::Suspect { .. } => ToCoordinator::Suspect { server },
-            ToCoordinator::Witnessed { .. } => ToCoordinator::Witnessed { server },
-            ToCoordinator::Pong { .. } => ToCoordinator::Pong { is_stalled: draw.bool() },
+            ToCoordinator::Join(_) => some_join(draw).into(),
             ToCoordinator::Clock(_) => {
                 let asked = Instant(draw.near(self.world.now().0));
-                ToCoordinator::Clock(some_reading(draw, asked))
+                some_reading(draw, asked).into()
             }
-            ToCoordinator::Holding { .. } => ToCoordinator::Holding { range, epoch },
-            ToCoordinator::KnownMap(_) => ToCoordinator::KnownMap(Box::new(some_map(draw))),
-            ToCoordinator::Holds(_) => ToCoordinator::Holds(Box::new(some_holdings(draw))),
-            ToCoordinator::LoadProfile(_) => ToCoordinator::LoadProfile(LoadProfile::of(&[
-                draw.number() >> 8,
-                0,
-                draw.number() >> 8,
-            ])),
+            ToCoordinator::Ask { .. } => self.some_request(draw),
+            ToCoordinator::Described(kind) => match kind {
+                Description::KnownMap(_) => Description::KnownMap(Box::new(some_map(draw))).into(),
+                Description::Holds(_) => Description::Holds(Box::new(some_holdings(draw))).into(),
+            },
+            ToCoordinator::Liveness(kind) => match kind {
+                LivenessUpdate::Pong { .. } => {
+                    LivenessUpdate::Pong { is_stalled: draw.bool() }.into()
+                }
+                LivenessUpdate::Suspect { .. } => {
+                    LivenessUpdate::Suspect { server: draw.server() }.into()
+                }
+                LivenessUpdate::Witnessed { .. } => {
+                    LivenessUpdate::Witnessed { server: draw.server() }.into()
+                }
+            },
+            ToCoordinator::Holding { .. } => {
+                ToCoordinator::Holding { range: draw.range(), epoch: OwnershipEpoch(draw.number()) }
+            }
+            ToCoordinator::Migration(kind) => some_migration_update(draw, kind).into(),
+            ToCoordinator::Log(kind) => some_log_update(draw, kind).into(),
+            ToCoordinator::Recovery(kind) => some_recovery_update(draw, kind).into(),
+        }
+    }
+}
+
+fn some_join(draw: &mut Draw<'_>) -> Join {
+    let rejoin = draw.bool().then(|| (ClusterId(draw.near(77)), draw.server()));
+    let disk = draw.one_in(4).then(|| ClusterId(draw.near(77)));
+    let former = draw.one_in(4).then(|| (ClusterId(draw.near(77)), draw.server()));
+    let rack = "r".repeat(draw.below(60));
+    // An unknown mark stops the coordinator: its store is then outdated.
+    let mark = draw.one_in(50).then(|| some_mark(draw));
+    let plain = join(rejoin, draw.number() as u16);
+    Join { rack, disk, former, mark, ..plain }
+}
+
+fn some_migration_update(draw: &mut Draw<'_>, kind: MigrationUpdate) -> MigrationUpdate {
+    let migration = MigrationId(draw.number());
+    match kind {
+        MigrationUpdate::Measured { .. } => {
+            MigrationUpdate::Measured { migration, records: draw.number(), bytes: draw.number() }
+        }
+        MigrationUpdate::Prepared { .. } => {
+            MigrationUpdate::Prepared { migration, refused: draw.bool().then(|| "no".into()) }
+        }
+        MigrationUpdate::Flipped { .. } => MigrationUpdate::Flipped { migration },
+        MigrationUpdate::FlipUnanswered { .. } => MigrationUpdate::FlipUnanswered { migration },
+        MigrationUpdate::Decided { .. } => {
+            MigrationUpdate::Decided { migration, accepted: draw.bool() }
+        }
+        MigrationUpdate::Shrink { .. } => {
+            MigrationUpdate::Shrink { migration, remaining: draw.list(4, Draw::range) }
+        }
+        MigrationUpdate::Progress { .. } => {
+            MigrationUpdate::Progress { migration, progress: some_progress(draw) }
+        }
+        MigrationUpdate::Released { .. } => MigrationUpdate::Released { migration },
+    }
+}
+
+fn some_log_update(draw: &mut Draw<'_>, kind: LogUpdate) -> LogUpdate {
+    let (log, segment) = (draw.server(), SegmentId(draw.number()));
+    let epoch = ReplicaEpoch(draw.below(2) as u32);
+    match kind {
+        LogUpdate::Chain { .. } => LogUpdate::Chain { number: segment },
+        LogUpdate::LoadProfile(_) => {
+            LogUpdate::LoadProfile(LoadProfile::of(&[draw.number() >> 8, 0, draw.number() >> 8]))
+        }
+        LogUpdate::Fenced { .. } => fenced(draw, log),
+        LogUpdate::DirectoryRead { .. } => LogUpdate::DirectoryRead {
+            log,
+            replica: (segment, epoch),
+            first: place(draw),
+            bodies: bodies(draw),
+            next: draw.bool().then(|| place(draw)),
+        },
+        LogUpdate::Damaged { .. } => LogUpdate::Damaged { log, segment, epoch },
+        LogUpdate::LogFreed { .. } => LogUpdate::LogFreed { log },
+        LogUpdate::IsNeeded { .. } => LogUpdate::IsNeeded { log },
+    }
+}
+
+fn some_recovery_update(draw: &mut Draw<'_>, kind: RecoveryUpdate) -> RecoveryUpdate {
+    let (dead, range, epoch) = (draw.server(), draw.range(), OwnershipEpoch(draw.number()));
+    match kind {
+        RecoveryUpdate::Replayed { .. } => RecoveryUpdate::Replayed { dead, range, epoch },
+        RecoveryUpdate::Recovered { .. } => RecoveryUpdate::Recovered { dead, range, epoch },
+        RecoveryUpdate::NotRecovered { .. } => {
+            let reason = "no".repeat(draw.below(300));
+            RecoveryUpdate::NotRecovered { dead, range, epoch, reason }
         }
     }
 }

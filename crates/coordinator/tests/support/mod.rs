@@ -14,7 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 use types::{ClusterId, Generation, HashRange, Instant, ServerId, Slot, UnixMillis};
-use wire::control::{Ask, ClockReading, FromCoordinator, Join, MigrationPolicy, ToCoordinator};
+use wire::control::{
+    Ask, ClockReading, FromCoordinator, Join, LivenessRequest, LivenessUpdate, MigrationPolicy,
+    ToCoordinator,
+};
 
 /// A store that outlives the coordinator.
 pub enum Storage {
@@ -124,9 +127,10 @@ impl World {
                 Effect::Send { message: FromCoordinator::Mark(_), .. } if !self.shows_marks => {
                     continue;
                 }
-                Effect::Send { message: FromCoordinator::Witness { .. }, .. }
-                    if !self.shows_pings =>
-                {
+                Effect::Send {
+                    message: FromCoordinator::Liveness(LivenessRequest::Witness { .. }),
+                    ..
+                } if !self.shows_pings => {
                     continue;
                 }
                 Effect::Send { connection, message: FromCoordinator::Map(map) } => {
@@ -139,7 +143,9 @@ impl World {
                 effects.push(effect);
                 continue;
             };
-            if self.shows_pings && matches!(message, ToCoordinator::Pong { .. }) {
+            if self.shows_pings
+                && matches!(message, ToCoordinator::Liveness(LivenessUpdate::Pong { .. }))
+            {
                 effects.push(effect);
             }
             if !self.hanging.contains(&connection) {
@@ -158,9 +164,10 @@ impl World {
     /// Returns the automatic answer of a server's link.
     fn answer_of_link(&self, effect: &Effect) -> Option<(LinkId, ToCoordinator)> {
         match effect {
-            Effect::Send { connection, message: FromCoordinator::Ping } => {
-                Some((*connection, ToCoordinator::Pong { is_stalled: false }))
-            }
+            Effect::Send {
+                connection,
+                message: FromCoordinator::Liveness(LivenessRequest::Ping),
+            } => Some((*connection, LivenessUpdate::Pong { is_stalled: false }.into())),
             Effect::Send { connection, message: FromCoordinator::Clock(question) } => {
                 let ahead = self.clocks_ahead.get(connection).copied().unwrap_or(0);
                 let true_time = WALL_START + self.now.0 / 1_000_000;
@@ -207,7 +214,8 @@ impl World {
         connection
     }
 
-    pub fn say(&mut self, connection: LinkId, message: ToCoordinator) -> Vec<Effect> {
+    pub fn say(&mut self, connection: LinkId, message: impl Into<ToCoordinator>) -> Vec<Effect> {
+        let message = message.into();
         self.handle(CoordinatorEvent::Received { connection, message })
     }
 

@@ -2,54 +2,55 @@
 
 use types::{HashRange, ServerId, Tenure};
 use wire::control::{
-    Answer, ClusterMap, FromCoordinator, Intent, MigrationReport, RecoveryLog, RecoveryPart,
-    RecoveryReport, RecoverySegment, ServerInfo, TabletInfo,
+    Answer, ClusterMap, FromCoordinator, Intent, JoinReply, LogRequest, MigrationReport,
+    MigrationRequest, RecoveryLog, RecoveryPart, RecoveryReport, RecoveryRequest, RecoverySegment,
+    ServerInfo, TabletInfo,
 };
 
 pub fn message(message: &FromCoordinator) -> String {
     match message {
-        FromCoordinator::Welcome { server, cluster, seed } => {
+        FromCoordinator::Join(JoinReply::Welcome { server, cluster, seed }) => {
             format!("welcome {server} to {cluster}, seed {seed}")
         }
-        FromCoordinator::Rejected { reason, is_fenced: true } => format!("fenced: {reason}"),
-        FromCoordinator::Rejected { reason, .. } => format!("rejected: {reason}"),
         FromCoordinator::Map(map) => cluster_map(map),
-        FromCoordinator::Measure { migration, range } => format!("measure {migration} {range}"),
-        FromCoordinator::Prepare(which) => format!("prepare {}", intent(which)),
-        FromCoordinator::Start(which) => format!("start {}", intent(which)),
-        FromCoordinator::Decide { migration } => format!("decide {migration}"),
-        FromCoordinator::Outcome { migration, accepted: true } => {
-            format!("outcome of {migration}: accepted")
-        }
-        FromCoordinator::Outcome { migration, accepted: false } => {
-            format!("outcome of {migration}: never")
-        }
-        FromCoordinator::Forget { migration, remaining } => {
-            format!("keep of {migration} only {}", ranges(remaining))
-        }
-        FromCoordinator::Finished { migration } => format!("finished {migration}"),
         FromCoordinator::Answer { request, answer } => {
             format!("answer {request}: {}", self::answer(answer))
         }
-        FromCoordinator::ChainNoted { number } => format!("chain noted {}", number.0),
-        FromCoordinator::Fence { log } => format!("fence {log}"),
-        FromCoordinator::ReadDirectory { log, replica: (segment, epoch), first } => {
+        FromCoordinator::Migration(request) => migration_request(request),
+        FromCoordinator::Log(request) => log_request(request),
+        FromCoordinator::Recovery(RecoveryRequest::Recover(part)) => recover(part),
+        FromCoordinator::Recovery(RecoveryRequest::RecoveryConfirmed { .. })
+        | FromCoordinator::Join(_)
+        | FromCoordinator::Clock(_)
+        | FromCoordinator::Mark(_)
+        | FromCoordinator::Liveness(_) => message.to_string(),
+    }
+}
+
+fn migration_request(request: &MigrationRequest) -> String {
+    match request {
+        MigrationRequest::Prepare(which) => format!("prepare {}", intent(which)),
+        MigrationRequest::Start(which) => format!("start {}", intent(which)),
+        MigrationRequest::Outcome { migration, accepted } => {
+            let verdict = if *accepted { "accepted" } else { "never" };
+            format!("outcome of {migration}: {verdict}")
+        }
+        MigrationRequest::Forget { migration, remaining } => {
+            format!("keep of {migration} only {}", ranges(remaining))
+        }
+        MigrationRequest::Measure { .. }
+        | MigrationRequest::Decide { .. }
+        | MigrationRequest::Finished { .. } => request.to_string(),
+    }
+}
+
+fn log_request(request: &LogRequest) -> String {
+    match request {
+        LogRequest::ChainNoted { number } => format!("chain noted {}", number.0),
+        LogRequest::ReadDirectory { log, replica: (segment, epoch), first } => {
             format!("read directory {log} chain {} epoch {} from {first}", segment.0, epoch.0)
         }
-        FromCoordinator::Recover(part) => recover(part),
-        FromCoordinator::RecoveryConfirmed { range, epoch } => format!("kept {range} {epoch}"),
-        FromCoordinator::FreeLog { log } => format!("free {log}"),
-        FromCoordinator::Ping => "ping".to_owned(),
-        FromCoordinator::Clock(question) => match question.reference {
-            Some(reference) => format!("clock? it is {}", reference.0),
-            None => "clock?".to_owned(),
-        },
-        FromCoordinator::Witness { server } => format!("is {server} there?"),
-        FromCoordinator::Describe => "describe what you hold".to_owned(),
-        FromCoordinator::Waiting { reason } => format!("waiting: {reason}"),
-        FromCoordinator::Mark(mark) => {
-            format!("transaction {} of term {}", mark.transaction, mark.term)
-        }
+        LogRequest::Fence { .. } | LogRequest::FreeLog { .. } => request.to_string(),
     }
 }
 

@@ -1,15 +1,53 @@
 //! Random messages of a coordinator.
 
-use super::draw::quarter;
+use super::draw::{kinds, quarter};
 use super::{CLUSTER, DEAD, Draw, ME, WALL, World, server, some_intent, tenures};
+use serde::de::DeserializeOwned;
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
 use wire::control::{
     Answer, ClockQuestion, ClockReport, ClusterMap, DirectoryPlace, FromCoordinator, HistoryMark,
-    MigrationProgress, MigrationReport, MigrationState, RecoveryLog, RecoveryPart, RecoverySegment,
-    ReplicaPlace, TabletInfo, ToCoordinator,
+    JoinReply, LivenessRequest, LogRequest, LogUpdate, MigrationProgress, MigrationReport,
+    MigrationRequest, MigrationState, MigrationUpdate, RecoveryLog, RecoveryPart, RecoveryRequest,
+    RecoverySegment, RecoveryUpdate, ReplicaPlace, TabletInfo, ToCoordinator,
 };
 use wire::directory::SegmentContent;
 use wire::replica::ReplicaEpoch;
+
+/// Returns one message of each kind, of all families.
+pub(super) fn control_kinds() -> Vec<FromCoordinator> {
+    let of_family = |family| match family {
+        FromCoordinator::Join(_) => in_family::<JoinReply>(),
+        FromCoordinator::Liveness(_) => in_family::<LivenessRequest>(),
+        FromCoordinator::Migration(_) => in_family::<MigrationRequest>(),
+        FromCoordinator::Log(_) => in_family::<LogRequest>(),
+        FromCoordinator::Recovery(_) => in_family::<RecoveryRequest>(),
+        FromCoordinator::Clock(_)
+        | FromCoordinator::Answer { .. }
+        | FromCoordinator::Mark(_)
+        | FromCoordinator::Map(_) => vec![family],
+    };
+    kinds().into_iter().flat_map(of_family).collect()
+}
+
+fn in_family<F: DeserializeOwned + Into<FromCoordinator>>() -> Vec<FromCoordinator> {
+    kinds::<F>().into_iter().map(Into::into).collect()
+}
+
+/// Returns the number of a message's kind: that of its family, and that within the family.
+pub(super) fn kind_of(message: &ToCoordinator, encoded: [u8; 2]) -> u8 {
+    let within = match message {
+        ToCoordinator::Described(_)
+        | ToCoordinator::Liveness(_)
+        | ToCoordinator::Migration(_)
+        | ToCoordinator::Log(_)
+        | ToCoordinator::Recovery(_) => encoded[1],
+        ToCoordinator::Join(_)
+        | ToCoordinator::Clock(_)
+        | ToCoordinator::Ask { .. }
+        | ToCoordinator::Holding { .. } => 0,
+    };
+    8 * encoded[0] + within
+}
 
 impl World {
     pub(super) fn some_control_message(&mut self, draw: &mut Draw<'_>) -> FromCoordinator {
@@ -28,60 +66,38 @@ impl World {
         draw: &mut Draw<'_>,
         kind: FromCoordinator,
     ) -> FromCoordinator {
-        let migration = MigrationId(draw.below(6) as u64);
         match kind {
-            FromCoordinator::Welcome { .. } => FromCoordinator::Welcome {
-                server: draw.server(),
-                cluster: CLUSTER,
-                seed: draw.number(),
-            },
-            FromCoordinator::Rejected { .. } => {
-                FromCoordinator::Rejected { reason: String::new(), is_fenced: draw.bool() }
-            }
-            FromCoordinator::Map(_) => FromCoordinator::Map(self.some_map(draw)),
-            FromCoordinator::Measure { .. } => {
-                FromCoordinator::Measure { migration, range: draw.range() }
-            }
-            FromCoordinator::Prepare(_) => FromCoordinator::Prepare(some_intent(draw)),
-            FromCoordinator::Start(_) => FromCoordinator::Start(some_intent(draw)),
-            FromCoordinator::Decide { .. } => FromCoordinator::Decide { migration },
-            FromCoordinator::Outcome { .. } => {
-                FromCoordinator::Outcome { migration, accepted: draw.bool() }
-            }
-            FromCoordinator::Forget { .. } => {
-                FromCoordinator::Forget { migration, remaining: draw.list(3, Draw::range) }
-            }
-            FromCoordinator::Finished { .. } => FromCoordinator::Finished { migration },
-            FromCoordinator::Answer { .. } => {
-                FromCoordinator::Answer { request: draw.number(), answer: self.some_answer(draw) }
-            }
-            FromCoordinator::Fence { .. } => FromCoordinator::Fence { log: draw.server() },
-            FromCoordinator::ReadDirectory { .. } => FromCoordinator::ReadDirectory {
-                log: draw.server(),
-                replica: (SegmentId(draw.number()), ReplicaEpoch(draw.u32())),
-                first: DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() },
-            },
-            FromCoordinator::Recover(_) => FromCoordinator::Recover(Box::new(some_part(draw))),
-            FromCoordinator::RecoveryConfirmed { .. } => FromCoordinator::RecoveryConfirmed {
-                range: draw.range(),
-                epoch: OwnershipEpoch(draw.near(7)),
-            },
-            FromCoordinator::FreeLog { .. } => FromCoordinator::FreeLog { log: draw.server() },
-            FromCoordinator::ChainNoted { .. } => {
-                FromCoordinator::ChainNoted { number: SegmentId(draw.number()) }
-            }
+            FromCoordinator::Join(kind) => some_join_reply(draw, kind).into(),
             FromCoordinator::Clock(_) => FromCoordinator::Clock(ClockQuestion {
                 asked: Instant(draw.near(self.now.0)),
                 reference: draw.bool().then(|| UnixMillis(draw.near(WALL.0))),
             }),
-            FromCoordinator::Witness { .. } => FromCoordinator::Witness { server: draw.server() },
+            FromCoordinator::Answer { .. } => {
+                FromCoordinator::Answer { request: draw.number(), answer: self.some_answer(draw) }
+            }
             FromCoordinator::Mark(_) => FromCoordinator::Mark(HistoryMark {
                 term: draw.number(),
                 term_id: draw.number(),
                 transaction: draw.number(),
             }),
-            FromCoordinator::Waiting { .. } => FromCoordinator::Waiting { reason: "no".into() },
-            FromCoordinator::Ping | FromCoordinator::Describe => kind,
+            FromCoordinator::Liveness(kind) => match kind {
+                LivenessRequest::Ping => kind.into(),
+                LivenessRequest::Witness { .. } => {
+                    LivenessRequest::Witness { server: draw.server() }.into()
+                }
+            },
+            FromCoordinator::Map(_) => FromCoordinator::Map(self.some_map(draw)),
+            FromCoordinator::Migration(kind) => some_migration_request(draw, kind).into(),
+            FromCoordinator::Log(kind) => some_log_request(draw, kind).into(),
+            FromCoordinator::Recovery(kind) => match kind {
+                RecoveryRequest::Recover(_) => {
+                    RecoveryRequest::Recover(Box::new(some_part(draw))).into()
+                }
+                RecoveryRequest::RecoveryConfirmed { .. } => {
+                    let (range, epoch) = (draw.range(), OwnershipEpoch(draw.near(7)));
+                    RecoveryRequest::RecoveryConfirmed { range, epoch }.into()
+                }
+            },
         }
     }
 
@@ -91,11 +107,14 @@ impl World {
             return None;
         }
         Some(match draw.pick(&self.told) {
-            ToCoordinator::Chain { number } => FromCoordinator::ChainNoted { number },
-            ToCoordinator::Recovered { range, epoch, .. } => {
-                FromCoordinator::RecoveryConfirmed { range, epoch }
+            ToCoordinator::Log(LogUpdate::Chain { number }) => {
+                LogRequest::ChainNoted { number }.into()
             }
-            ToCoordinator::Replayed { range, epoch, .. } => {
+            ToCoordinator::Log(LogUpdate::IsNeeded { log }) => LogRequest::FreeLog { log }.into(),
+            ToCoordinator::Recovery(RecoveryUpdate::Recovered { range, epoch, .. }) => {
+                RecoveryRequest::RecoveryConfirmed { range, epoch }.into()
+            }
+            ToCoordinator::Recovery(RecoveryUpdate::Replayed { range, epoch, .. }) => {
                 self.map_version += 1;
                 let mut map = self.some_map(draw);
                 let (owner, tenures) = (ME, tenures(draw));
@@ -105,18 +124,17 @@ impl World {
                 map.tablets.sort_by_key(|tablet| tablet.range);
                 FromCoordinator::Map(map)
             }
-            ToCoordinator::Shrink { migration, remaining } if remaining.is_empty() => {
-                FromCoordinator::Finished { migration }
+            ToCoordinator::Migration(MigrationUpdate::Shrink { migration, remaining }) => {
+                match remaining.is_empty() {
+                    true => MigrationRequest::Finished { migration }.into(),
+                    false => MigrationRequest::Forget { migration, remaining }.into(),
+                }
             }
-            ToCoordinator::Shrink { migration, remaining } => {
-                FromCoordinator::Forget { migration, remaining }
+            ToCoordinator::Migration(MigrationUpdate::FlipUnanswered { migration }) => {
+                MigrationRequest::Outcome { migration, accepted: draw.bool() }.into()
             }
             ToCoordinator::Ask { request, .. } => {
                 FromCoordinator::Answer { request, answer: self.some_answer(draw) }
-            }
-            ToCoordinator::IsNeeded { log } => FromCoordinator::FreeLog { log },
-            ToCoordinator::FlipUnanswered { migration } => {
-                FromCoordinator::Outcome { migration, accepted: draw.bool() }
             }
             _ => return None,
         })
@@ -190,6 +208,53 @@ fn some_tablet(draw: &mut Draw<'_>, number: Option<u16>) -> TabletInfo {
     };
     let (epoch, tenures) = (OwnershipEpoch(draw.near(1)), tenures(draw));
     TabletInfo { range, owner, epoch, tenures, is_born: draw.one_in(4) }
+}
+
+fn some_join_reply(draw: &mut Draw<'_>, kind: JoinReply) -> JoinReply {
+    match kind {
+        JoinReply::Welcome { .. } => {
+            JoinReply::Welcome { server: draw.server(), cluster: CLUSTER, seed: draw.number() }
+        }
+        JoinReply::Rejected { .. } => {
+            JoinReply::Rejected { reason: String::new(), is_fenced: draw.bool() }
+        }
+        JoinReply::Waiting { .. } => JoinReply::Waiting { reason: "no".into() },
+        JoinReply::Describe => kind,
+    }
+}
+
+fn some_migration_request(draw: &mut Draw<'_>, kind: MigrationRequest) -> MigrationRequest {
+    let migration = MigrationId(draw.below(6) as u64);
+    match kind {
+        MigrationRequest::Measure { .. } => {
+            MigrationRequest::Measure { migration, range: draw.range() }
+        }
+        MigrationRequest::Prepare(_) => MigrationRequest::Prepare(some_intent(draw)),
+        MigrationRequest::Start(_) => MigrationRequest::Start(some_intent(draw)),
+        MigrationRequest::Decide { .. } => MigrationRequest::Decide { migration },
+        MigrationRequest::Outcome { .. } => {
+            MigrationRequest::Outcome { migration, accepted: draw.bool() }
+        }
+        MigrationRequest::Forget { .. } => {
+            MigrationRequest::Forget { migration, remaining: draw.list(3, Draw::range) }
+        }
+        MigrationRequest::Finished { .. } => MigrationRequest::Finished { migration },
+    }
+}
+
+fn some_log_request(draw: &mut Draw<'_>, kind: LogRequest) -> LogRequest {
+    match kind {
+        LogRequest::ChainNoted { .. } => {
+            LogRequest::ChainNoted { number: SegmentId(draw.number()) }
+        }
+        LogRequest::Fence { .. } => LogRequest::Fence { log: draw.server() },
+        LogRequest::ReadDirectory { .. } => LogRequest::ReadDirectory {
+            log: draw.server(),
+            replica: (SegmentId(draw.number()), ReplicaEpoch(draw.u32())),
+            first: DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() },
+        },
+        LogRequest::FreeLog { .. } => LogRequest::FreeLog { log: draw.server() },
+    }
 }
 
 /// Returns a recovery partition, mostly of the dead server's quarter.

@@ -26,8 +26,8 @@ use types::ConnectionId;
 use types::limits::TABLES_MAX;
 use types::{Instant, MigrationId, OwnershipEpoch, ServerId, Tenure, UnixMillis};
 use wire::control::{
-    Answer, ClusterMap, FromCoordinator, Intent, MigrationPolicy, PriorityPullMode, ServerInfo,
-    TabletInfo, ToCoordinator,
+    Answer, ClusterMap, FromCoordinator, Intent, MigrationPolicy, MigrationRequest,
+    PriorityPullMode, ServerInfo, TabletInfo, ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::peer::{Append, PeerMessage, PriorityPull, Pull, RecoveryRead};
@@ -84,7 +84,7 @@ pub(crate) struct Talk {
     /// Kinds of messages sent to other servers: one bit each, by the kind's number.
     pub(crate) to_peers: u32,
     /// Kinds of messages sent to the coordinator, likewise.
-    pub(crate) to_coordinator: u32,
+    pub(crate) to_coordinator: u128,
 }
 
 /// Sends a server the messages that the bytes encode, and returns a summary. Fails if the server
@@ -135,7 +135,7 @@ impl World {
             connections: 0,
             map_version: 1,
             peer_kinds: kinds(),
-            control_kinds: kinds(),
+            control_kinds: control::control_kinds(),
             answer_kinds: kinds(),
         };
         let known = [world.peer_kinds.len(), world.control_kinds.len(), world.answer_kinds.len()];
@@ -193,11 +193,12 @@ impl World {
         let out = &mut self.cores[reactor].engine_mut().out;
         let (jobs, peers) = (std::mem::take(&mut out.disk), std::mem::take(&mut out.peers));
         for message in std::mem::take(&mut out.control) {
-            self.talk.to_coordinator |= 1 << check_frame(&message, 0);
+            let kind = control::kind_of(&message, check_frame(&message, 0));
+            self.talk.to_coordinator |= 1 << kind;
             keep(&mut self.told, message);
         }
         for sending in peers {
-            self.talk.to_peers |= 1 << check_frame(&sending.message, sending.payload.len());
+            self.talk.to_peers |= 1 << check_frame(&sending.message, sending.payload.len())[0];
             self.note_asked(reactor, sending);
         }
         for job in jobs {
@@ -249,7 +250,10 @@ impl World {
         let Some(message) = sent(&message) else { return };
         let reactor = usize::from(node::reactor_for(&message, REACTORS).0);
         let Some(core) = self.cores.get_mut(reactor) else { return };
-        if let FromCoordinator::Prepare(intent) | FromCoordinator::Start(intent) = &message {
+        if let FromCoordinator::Migration(
+            MigrationRequest::Prepare(intent) | MigrationRequest::Start(intent),
+        ) = &message
+        {
             keep(&mut self.intents, intent.clone());
         }
         core.on_control(message);
@@ -278,14 +282,14 @@ impl World {
 }
 
 /// Checks that a message of the server fits into a frame, and that its payload is not larger than
-/// the server's data. Returns the number of the message's kind.
-fn check_frame<M: Serialize>(message: &M, payload_bytes: usize) -> u8 {
+/// the server's data. Returns the first two encoded bytes: the numbers of the family and kind.
+fn check_frame<M: Serialize>(message: &M, payload_bytes: usize) -> [u8; 2] {
     let mut bytes = Vec::new();
     if let Err(error) = frame::encode(message, payload_bytes, &mut bytes) {
         panic!("{error}");
     }
     assert!(payload_bytes <= PAYLOAD_MAX, "{payload_bytes} bytes in one turn");
-    bytes[HEADER_BYTES]
+    [bytes[HEADER_BYTES], bytes.get(HEADER_BYTES + 1).copied().unwrap_or_default()]
 }
 
 fn keep<T>(asked: &mut Vec<T>, question: T) {

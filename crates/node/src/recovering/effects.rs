@@ -17,7 +17,7 @@ use std::time::Duration;
 use store::log::Among;
 use store::{RangeClock, Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Version};
-use wire::control::ToCoordinator;
+use wire::control::RecoveryUpdate;
 use wire::peer::{PeerMessage, RecoveryRead};
 
 impl RecoverySide {
@@ -53,13 +53,13 @@ impl RecoverySide {
                 }
             }
             RecoveryMasterEffect::Tell(message) => {
-                if let ToCoordinator::NotRecovered { reason, .. } = &message
+                if let RecoveryUpdate::NotRecovered { reason, .. } = &message
                     && !std::mem::replace(&mut self.is_refused, true)
                 {
                     self.lacks_room = reason == NO_ROOM;
                     tracing::warn!(part = %self.machine.name(), reason, "partition handed back");
                 }
-                context.out.control.push(message);
+                context.out.control.push(message.into());
             }
             RecoveryMasterEffect::Finish => self.finish(context),
             RecoveryMasterEffect::Abandon => self.abandon(context.node),

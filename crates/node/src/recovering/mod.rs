@@ -51,7 +51,7 @@ use store::{Recovery, ReplayCounters};
 use types::{
     HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Slot, TableId, Tenure, UnixMillis,
 };
-use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, ToCoordinator};
+use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, RecoveryUpdate, ToCoordinator};
 use wire::peer::RecoveryReply;
 
 /// A recovery master with its driver's state.
@@ -490,7 +490,7 @@ impl RecoverySide {
 pub(super) fn refusal(part: &RecoveryPart) -> Option<ToCoordinator> {
     let PartName { dead, range, epoch } = PartName::of(part)?;
     let reason = "this server does not replicate its log".to_owned();
-    Some(ToCoordinator::NotRecovered { dead, range, epoch, reason })
+    Some(RecoveryUpdate::NotRecovered { dead, range, epoch, reason }.into())
 }
 
 /// Returns whether this server owns a partition, once its range has a new owner: epochs rise.

@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{HashSeed, Instant};
-use wire::control::ToCoordinator;
+use wire::control::LogUpdate;
 use wire::peer::{PeerMessage, RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaId;
 
@@ -151,7 +151,7 @@ impl Context<'_> {
         if is_damaged || is_short {
             replication.disk_counts().note_damaged();
             let ReplicaId { log, segment, epoch } = replica;
-            self.out.control.push(ToCoordinator::Damaged { log, segment, epoch });
+            self.out.control.push(LogUpdate::Damaged { log, segment, epoch }.into());
         }
     }
 }

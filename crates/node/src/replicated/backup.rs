@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::{
-    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, REPLICAS_PER_MESSAGE, ReplicaInfo, ToCoordinator,
+    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LogUpdate, REPLICAS_PER_MESSAGE, ReplicaInfo,
 };
 use wire::peer::{Append, PeerMessage};
 use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
@@ -286,7 +286,7 @@ impl BackupPart {
             BackupEffect::Ask { log, replicas } => ask_about(log, replicas, context),
             BackupEffect::Report { log } => self.report_kept(log, context.out),
             BackupEffect::LogFreed { log } => {
-                context.out.control.push(ToCoordinator::LogFreed { log });
+                context.out.control.push(LogUpdate::LogFreed { log }.into());
             }
         }
         None
@@ -529,7 +529,7 @@ impl BackupPart {
             let first = reported as u32;
             reported += replicas.len();
             let more = reported < kept.len();
-            out.control.push(ToCoordinator::Fenced { log, first, replicas, clock, more });
+            out.control.push(LogUpdate::Fenced { log, first, replicas, clock, more }.into());
             if !more {
                 return;
             }
@@ -563,7 +563,7 @@ impl BackupPart {
         if next.is_some() {
             self.directory = Some((read.id(), all));
         }
-        out.control.push(ToCoordinator::DirectoryRead { log, replica, first, bodies, next });
+        out.control.push(LogUpdate::DirectoryRead { log, replica, first, bodies, next }.into());
     }
 
     /// Runs the parts of the backup that are due.
@@ -592,7 +592,7 @@ fn ask_about(log: ServerId, replicas: Vec<ReplicaId>, context: &mut Context<'_>)
     let is_alive = map.servers.iter().any(|server| server.id == log && !server.is_dead);
     match is_alive {
         true => context.out.send(log, PeerMessage::Needed { replicas }),
-        false => context.out.control.push(ToCoordinator::IsNeeded { log }),
+        false => context.out.control.push(LogUpdate::IsNeeded { log }.into()),
     }
 }
 

@@ -26,7 +26,7 @@ use protocols::replication::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use types::{Instant, ReactorId, SegmentId, ServerId};
-use wire::control::ToCoordinator;
+use wire::control::{LivenessUpdate, LogUpdate};
 use wire::directory::SegmentContent;
 use wire::peer::PeerMessage;
 use wire::replica::{ReplicaId, ReplicaKind};
@@ -287,7 +287,7 @@ impl ReplicatedManifest {
                 tracing::warn!(%backup, "backup of the segment manifest does not respond");
             }
             ReplicatorEffect::Suspect { backup } => {
-                context.out.control.push(ToCoordinator::Suspect { server: backup });
+                context.out.control.push(LivenessUpdate::Suspect { server: backup }.into());
             }
             ReplicatorEffect::Fenced => replication.fence(context.node),
             ReplicatorEffect::Name { .. } | ReplicatorEffect::Whole { .. } => {
@@ -306,7 +306,7 @@ impl ReplicatedManifest {
         if replication.is_with_others() {
             // The coordinator must never learn of a manifest segment that was given up.
             if self.manifest.announced(segment) {
-                context.out.control.push(ToCoordinator::Chain { number: segment });
+                context.out.control.push(LogUpdate::Chain { number: segment }.into());
             }
             return;
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
 use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
-use wire::control::ToCoordinator;
+use wire::control::LivenessUpdate;
 use wire::directory::SegmentContent;
 use wire::peer::{Append, AppendRefusal, AppendResult, Appended, PeerMessage};
 use wire::replica::{
@@ -403,7 +403,7 @@ impl LogMaster {
                 tracing::warn!(%backup, "backup does not respond, replacing it");
             }
             ReplicatorEffect::Suspect { backup } => {
-                context.out.control.push(ToCoordinator::Suspect { server: backup });
+                context.out.control.push(LivenessUpdate::Suspect { server: backup }.into());
             }
             ReplicatorEffect::Fenced => replication.fence(context.node),
             ReplicatorEffect::Lease { .. } | ReplicatorEffect::Announce { .. } => {
@@ -465,7 +465,7 @@ impl LogMaster {
             return;
         }
         if lock(&self.replication.asked_for).remove(&backup) {
-            context.out.control.push(ToCoordinator::Witnessed { server: backup });
+            context.out.control.push(LivenessUpdate::Witnessed { server: backup }.into());
         }
         self.drive_all(&ReplicatorEvent::Heard { backup }, context);
     }

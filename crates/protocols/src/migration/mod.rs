@@ -24,7 +24,7 @@ pub use policy::partitions;
 pub use priority::{PriorityEffect, PriorityEvent, PriorityPulls};
 pub use source::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
 pub use target::{Acceptance, Added, MigrationTarget, TargetEffect, TargetEvent};
-pub use text::{from_coordinator, peer, to_coordinator};
+pub use text::peer;
 
 #[cfg(test)]
 mod tests {

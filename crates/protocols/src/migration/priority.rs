@@ -21,6 +21,7 @@ use std::fmt;
 use types::{HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, TableId};
 use wire::control::Intent;
 use wire::peer::{PRIORITY_HASHES_MAX, PriorityAnswer, PriorityPull, PriorityReply};
+use wire::text::list;
 
 /// The priority pulls of one reactor and migration.
 #[derive(Debug)]
@@ -366,7 +367,7 @@ impl fmt::Display for PriorityEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PriorityEvent::Wanted { table, hashes } => {
-                write!(f, "wanted in {table}: {}", text::list(hashes))
+                write!(f, "wanted in {table}: {}", list(hashes))
             }
             PriorityEvent::Reply { from, reply, .. } => {
                 write!(f, "{from} answers {}: {}", reply.request, text::answers(&reply.answers))

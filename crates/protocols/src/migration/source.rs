@@ -15,7 +15,6 @@ mod events;
 pub use events::{FrozenState, SourceEffect, SourceEvent};
 
 use super::ranges;
-use super::text;
 use super::timing::{
     FLIP_AGAIN, FLIP_UNANSWERED, FREEZE_AGAIN, FREEZE_LONGEST, FREEZE_MAX, FREEZES_MAX,
     FREEZING_MAX, TELL_AGAIN,
@@ -24,8 +23,9 @@ use crate::Outbox;
 use std::fmt;
 use std::time::Duration;
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
-use wire::control::{Intent, ToCoordinator};
+use wire::control::{Intent, MigrationUpdate};
 use wire::peer::{Flip, PeerMessage};
+use wire::text::list;
 
 /// The source of one migration. The driver creates it at the first message about the migration.
 #[derive(Debug)]
@@ -211,7 +211,9 @@ impl MigrationSource {
             // The coordinator has not heard of the withdrawal.
             SourceState::Withdrawn => self.report_withdrawn(out),
             SourceState::Leaving { .. } => {
-                out.push(SourceEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
+                out.push(SourceEffect::Tell(MigrationUpdate::Flipped {
+                    migration: self.migration,
+                }));
             }
             // The source asks by itself if necessary, or the message is late.
             SourceState::CatchingUp { .. }
@@ -225,7 +227,7 @@ impl MigrationSource {
 
     /// Asks the coordinator to query the target, which may have withdrawn its promise by itself.
     fn report_withdrawn(&self, out: &mut Outbox<SourceEffect>) {
-        out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
+        out.push(SourceEffect::Tell(MigrationUpdate::FlipUnanswered { migration: self.migration }));
     }
 
     fn catch_up(&mut self, now: Instant, attempt: FreezeAttempt, out: &mut Outbox<SourceEffect>) {
@@ -280,7 +282,7 @@ impl MigrationSource {
     /// Gives up freezing. No flip was sent, so the coordinator can end the intent at the target.
     fn give_up(&mut self, now: Instant, out: &mut Outbox<SourceEffect>) {
         assert!(!self.expects_answer() && !self.has_flipped(), "a flip was sent: {self}");
-        out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration: self.migration }));
+        out.push(SourceEffect::Tell(MigrationUpdate::FlipUnanswered { migration: self.migration }));
         self.state = SourceState::GivenUp { ask_at: now + TELL_AGAIN };
     }
 
@@ -293,7 +295,7 @@ impl MigrationSource {
         let SourceState::Flipping { flip, target, .. } = &self.state else { return };
         let (range, to, epoch) = (flip.range, *target, flip.target_epoch);
         out.push(SourceEffect::Leave { range, to, epoch });
-        out.push(SourceEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
+        out.push(SourceEffect::Tell(MigrationUpdate::Flipped { migration: self.migration }));
         self.state = SourceState::Leaving { kept: vec![range], forgetting: Vec::new() };
     }
 
@@ -331,12 +333,16 @@ impl MigrationSource {
             }
             // The first report was lost.
             SourceState::Released => {
-                out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
+                out.push(SourceEffect::Tell(MigrationUpdate::Released {
+                    migration: self.migration,
+                }));
             }
             // The target died and counts as having accepted. The ranges that it did not have
             // returned to this source, which never sent a flip.
             SourceState::Waiting | SourceState::Withdrawn if remaining.is_empty() => {
-                out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
+                out.push(SourceEffect::Tell(MigrationUpdate::Released {
+                    migration: self.migration,
+                }));
                 self.state = SourceState::Released;
             }
             SourceState::Waiting
@@ -364,7 +370,7 @@ impl MigrationSource {
             && forgetting.is_empty()
         {
             out.push(SourceEffect::Release);
-            out.push(SourceEffect::Tell(ToCoordinator::Released { migration: self.migration }));
+            out.push(SourceEffect::Tell(MigrationUpdate::Released { migration: self.migration }));
             self.state = SourceState::Released;
         }
     }
@@ -417,7 +423,7 @@ impl MigrationSource {
                     *flip_at = now + FLIP_AGAIN;
                 }
                 if now >= *ask_at {
-                    out.push(SourceEffect::Tell(ToCoordinator::FlipUnanswered { migration }));
+                    out.push(SourceEffect::Tell(MigrationUpdate::FlipUnanswered { migration }));
                     *ask_at = now + TELL_AGAIN;
                 }
             }
@@ -446,11 +452,11 @@ impl fmt::Display for MigrationSource {
             SourceState::GivenUp { .. } => f.write_str("given up"),
             SourceState::Flipping { target, .. } => write!(f, "flipping to {target}"),
             SourceState::Leaving { kept, forgetting } => {
-                write!(f, "leaving, keeps {}", text::list(kept))?;
+                write!(f, "leaving, keeps {}", list(kept))?;
                 if forgetting.is_empty() {
                     return Ok(());
                 }
-                write!(f, ", forgets {}", text::list(forgetting))
+                write!(f, ", forgets {}", list(forgetting))
             }
             SourceState::Released => f.write_str("released"),
             SourceState::Withdrawn => f.write_str("withdrawn"),

@@ -22,7 +22,7 @@ use crate::{Outbox, Ticket};
 use pulling::Pulling;
 use std::fmt;
 use types::{Instant, MigrationId, ServerId};
-use wire::control::{Intent, MigrationProgress, ToCoordinator};
+use wire::control::{Intent, MigrationProgress, MigrationUpdate};
 use wire::peer::{Flip, PeerMessage, PullReply};
 
 /// The target of one migration. The driver creates it at the first message about the migration.
@@ -209,7 +209,7 @@ impl MigrationTarget {
     }
 
     fn prepared(&self, refused: Option<String>) -> TargetEffect {
-        TargetEffect::Tell(ToCoordinator::Prepared { migration: self.migration, refused })
+        TargetEffect::Tell(MigrationUpdate::Prepared { migration: self.migration, refused })
     }
 
     fn reserved(
@@ -249,7 +249,7 @@ impl MigrationTarget {
         };
         assert_eq!(accepted, self.has_accepted(), "the decision is the state's: {self}");
         let migration = self.migration;
-        out.push(TargetEffect::Tell(ToCoordinator::Decided { migration, accepted }));
+        out.push(TargetEffect::Tell(MigrationUpdate::Decided { migration, accepted }));
     }
 
     fn expire(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
@@ -344,7 +344,7 @@ impl MigrationTarget {
         let (source, known) = (intent.source, *known);
         let pulling = Box::new(Pulling::new(now, intent, *records_total, self.cuts));
         out.push(self.answer(source, true));
-        out.push(TargetEffect::Tell(ToCoordinator::Flipped { migration: self.migration }));
+        out.push(TargetEffect::Tell(MigrationUpdate::Flipped { migration: self.migration }));
         self.state = TargetState::Pulling { source, pulling, known };
     }
 
@@ -421,9 +421,9 @@ impl MigrationTarget {
             && now >= *report_at
         {
             let (migration, progress) = (self.migration, *progress);
-            out.push(TargetEffect::Tell(ToCoordinator::Progress { migration, progress }));
+            out.push(TargetEffect::Tell(MigrationUpdate::Progress { migration, progress }));
             let remaining = Vec::new();
-            out.push(TargetEffect::Tell(ToCoordinator::Shrink { migration, remaining }));
+            out.push(TargetEffect::Tell(MigrationUpdate::Shrink { migration, remaining }));
             *report_at = now + TELL_AGAIN;
         }
     }

@@ -1,10 +1,9 @@
 //! Events and effects of a [`RecoveryMaster`](super::RecoveryMaster).
 
 use crate::Ticket;
-use crate::migration::to_coordinator;
 use std::fmt;
 use types::{HashRange, OwnershipEpoch, ServerId, Version};
-use wire::control::{RecoveryPart, ToCoordinator};
+use wire::control::{RecoveryPart, RecoveryUpdate};
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 
 /// The identity of a part.
@@ -134,7 +133,7 @@ pub enum RecoveryMasterEffect {
         version: Version,
     },
     /// Sends a message to the coordinator.
-    Tell(ToCoordinator),
+    Tell(RecoveryUpdate),
     /// Drops the recovery state: the part is owned here and replicated.
     Finish,
     /// Stops replication and discards the tablet with all replayed entries. No replay is running.
@@ -204,7 +203,7 @@ impl fmt::Display for RecoveryMasterEffect {
             }
             RecoveryMasterEffect::Discard { ticket } => write!(f, "discard {ticket}"),
             RecoveryMasterEffect::Secure { version } => write!(f, "secure, {version}"),
-            RecoveryMasterEffect::Tell(message) => write!(f, "tell {}", to_coordinator(message)),
+            RecoveryMasterEffect::Tell(message) => write!(f, "tell {message}"),
             RecoveryMasterEffect::Finish => f.write_str("finish"),
             RecoveryMasterEffect::Abandon => f.write_str("abandon"),
         }

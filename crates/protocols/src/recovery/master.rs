@@ -12,7 +12,7 @@ use crate::{Outbox, Ticket};
 use std::collections::BTreeSet;
 use std::fmt;
 use types::{Instant, ServerId};
-use wire::control::{RecoveryPart, ToCoordinator};
+use wire::control::{RecoveryPart, RecoveryUpdate};
 use wire::peer::RecoveryReply;
 
 /// The recovery master of one part.
@@ -343,15 +343,15 @@ impl RecoveryMaster {
     }
 
     /// Returns the report that the coordinator still needs about a replayed part.
-    fn pending_report(&self, replayed: &ReplayedPart) -> Option<ToCoordinator> {
+    fn pending_report(&self, replayed: &ReplayedPart) -> Option<RecoveryUpdate> {
         let PartName { dead, range, epoch } = self.name;
         match *replayed {
             ReplayedPart { is_kept: true, .. } => None,
             ReplayedPart { is_safe: true, .. } => {
-                Some(ToCoordinator::Recovered { dead, range, epoch })
+                Some(RecoveryUpdate::Recovered { dead, range, epoch })
             }
             ReplayedPart { is_ours: false, .. } if self.is_simple => {
-                Some(ToCoordinator::Replayed { dead, range, epoch })
+                Some(RecoveryUpdate::Replayed { dead, range, epoch })
             }
             ReplayedPart { .. } => None,
         }
@@ -375,7 +375,7 @@ impl RecoveryMaster {
         {
             refusal.report_at = now + TELL_AGAIN;
             let reason = refusal.reason.clone();
-            let message = ToCoordinator::NotRecovered { dead, range, epoch, reason };
+            let message = RecoveryUpdate::NotRecovered { dead, range, epoch, reason };
             out.push(RecoveryMasterEffect::Tell(message));
         }
     }

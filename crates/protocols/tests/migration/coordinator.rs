@@ -1,7 +1,7 @@
 //! The coordinator as the machines see it, for one migration at a time and without crashes.
 
 use types::{HashRange, MigrationId, OwnershipEpoch, ServerId, Tenure};
-use wire::control::{FromCoordinator, Intent, MigrationPolicy, ToCoordinator};
+use wire::control::{Intent, MigrationPolicy, MigrationRequest, MigrationUpdate};
 
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
@@ -18,7 +18,7 @@ impl Coordinator {
         target: ServerId,
         source_epoch: OwnershipEpoch,
         policy: MigrationPolicy,
-    ) -> (ServerId, FromCoordinator) {
+    ) -> (ServerId, MigrationRequest) {
         let intent = Intent {
             migration: MigrationId(self.intents.len() as u64 + 1),
             range,
@@ -31,50 +31,53 @@ impl Coordinator {
             policy,
         };
         self.intents.push(intent.clone());
-        (target, FromCoordinator::Prepare(intent))
+        (target, MigrationRequest::Prepare(intent))
     }
 
     /// Withdraws the newest intent for an operator; the target decides whether that succeeds.
-    pub(crate) fn cancel(&mut self) -> (ServerId, FromCoordinator) {
+    pub(crate) fn cancel(&mut self) -> (ServerId, MigrationRequest) {
         let intent = self.intents.last().expect("a migration was started");
         self.cancelled.push(intent.migration);
-        (intent.target, FromCoordinator::Decide { migration: intent.migration })
+        (intent.target, MigrationRequest::Decide { migration: intent.migration })
     }
 
     /// Tells the source of the newest intent to start once more.
-    pub(crate) fn start_again(&self) -> (ServerId, FromCoordinator) {
+    pub(crate) fn start_again(&self) -> (ServerId, MigrationRequest) {
         let intent = self.intents.last().expect("a migration was started");
-        (intent.source, FromCoordinator::Start(intent.clone()))
+        (intent.source, MigrationRequest::Start(intent.clone()))
     }
 
-    pub(crate) fn handle(&mut self, message: &ToCoordinator) -> Vec<(ServerId, FromCoordinator)> {
+    pub(crate) fn handle(
+        &mut self,
+        message: &MigrationUpdate,
+    ) -> Vec<(ServerId, MigrationRequest)> {
         let intent = |migration: MigrationId| &self.intents[migration.0 as usize - 1];
         match *message {
-            ToCoordinator::Prepared { migration, refused: None } => {
+            MigrationUpdate::Prepared { migration, refused: None } => {
                 if self.cancelled.contains(&migration) {
                     return Vec::new();
                 }
                 let intent = intent(migration);
-                vec![(intent.source, FromCoordinator::Start(intent.clone()))]
+                vec![(intent.source, MigrationRequest::Start(intent.clone()))]
             }
-            ToCoordinator::FlipUnanswered { migration } => {
-                vec![(intent(migration).target, FromCoordinator::Decide { migration })]
+            MigrationUpdate::FlipUnanswered { migration } => {
+                vec![(intent(migration).target, MigrationRequest::Decide { migration })]
             }
-            ToCoordinator::Decided { migration, accepted } => {
-                let outcome = FromCoordinator::Outcome { migration, accepted };
+            MigrationUpdate::Decided { migration, accepted } => {
+                let outcome = MigrationRequest::Outcome { migration, accepted };
                 vec![(intent(migration).source, outcome)]
             }
-            ToCoordinator::Shrink { migration, .. } if self.over.contains(&migration) => {
-                vec![(intent(migration).target, FromCoordinator::Finished { migration })]
+            MigrationUpdate::Shrink { migration, .. } if self.over.contains(&migration) => {
+                vec![(intent(migration).target, MigrationRequest::Finished { migration })]
             }
-            ToCoordinator::Shrink { migration, ref remaining } => {
-                let forget = FromCoordinator::Forget { migration, remaining: remaining.clone() };
+            MigrationUpdate::Shrink { migration, ref remaining } => {
+                let forget = MigrationRequest::Forget { migration, remaining: remaining.clone() };
                 vec![(intent(migration).source, forget)]
             }
-            ToCoordinator::Released { migration } => {
+            MigrationUpdate::Released { migration } => {
                 let target = intent(migration).target;
                 self.over.push(migration);
-                vec![(target, FromCoordinator::Finished { migration })]
+                vec![(target, MigrationRequest::Finished { migration })]
             }
             _ => Vec::new(),
         }

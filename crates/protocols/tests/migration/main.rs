@@ -22,7 +22,7 @@ use std::error::Error;
 use std::time::Duration;
 use store::{Operation, Tablet, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot};
-use wire::control::{MigrationPolicy, PriorityPullMode, ToCoordinator};
+use wire::control::{MigrationPolicy, MigrationUpdate, PriorityPullMode};
 
 #[test]
 fn scripts_of_the_migration_protocol() {
@@ -72,7 +72,7 @@ impl World {
 
     fn send(&mut self, message: Message) {
         let is_noise = matches!(&message, Message::Up { message, .. }
-            if matches!(message, ToCoordinator::Progress { .. }));
+            if matches!(message, MigrationUpdate::Progress { .. }));
         let line = message.to_string();
         let rule = self.network.send(message);
         if !is_noise {

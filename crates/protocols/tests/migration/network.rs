@@ -1,10 +1,10 @@
 //! Messages in flight, and the rules of a script for them.
 
-use protocols::migration::{from_coordinator, peer, to_coordinator};
+use protocols::migration::peer;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use types::{KeyHash, ServerId};
-use wire::control::{FromCoordinator, ToCoordinator};
+use wire::control::{MigrationRequest, MigrationUpdate};
 use wire::peer::PeerMessage;
 
 use super::store::Record;
@@ -17,9 +17,9 @@ pub(crate) enum Message {
     /// A message between two servers.
     Peer { from: ServerId, to: ServerId, message: PeerMessage, batch: Batch },
     /// A message to the coordinator.
-    Up { from: ServerId, message: ToCoordinator },
+    Up { from: ServerId, message: MigrationUpdate },
     /// A message from the coordinator.
-    Down { to: ServerId, message: FromCoordinator },
+    Down { to: ServerId, message: MigrationRequest },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,24 +89,23 @@ fn kind(message: &Message) -> &'static str {
             _ => "other",
         },
         Message::Up { message, .. } => match message {
-            ToCoordinator::Measured { .. } => "measured",
-            ToCoordinator::Prepared { .. } => "prepared",
-            ToCoordinator::FlipUnanswered { .. } => "flip-unanswered",
-            ToCoordinator::Flipped { .. } => "flipped",
-            ToCoordinator::Decided { .. } => "decided",
-            ToCoordinator::Shrink { .. } => "shrink",
-            ToCoordinator::Progress { .. } => "progress",
-            ToCoordinator::Released { .. } => "released",
-            _ => "other",
+            MigrationUpdate::Measured { .. } => "measured",
+            MigrationUpdate::Prepared { .. } => "prepared",
+            MigrationUpdate::FlipUnanswered { .. } => "flip-unanswered",
+            MigrationUpdate::Flipped { .. } => "flipped",
+            MigrationUpdate::Decided { .. } => "decided",
+            MigrationUpdate::Shrink { .. } => "shrink",
+            MigrationUpdate::Progress { .. } => "progress",
+            MigrationUpdate::Released { .. } => "released",
         },
         Message::Down { message, .. } => match message {
-            FromCoordinator::Prepare(_) => "prepare",
-            FromCoordinator::Start(_) => "start",
-            FromCoordinator::Decide { .. } => "decide",
-            FromCoordinator::Outcome { .. } => "outcome",
-            FromCoordinator::Forget { .. } => "forget",
-            FromCoordinator::Finished { .. } => "finished",
-            _ => "other",
+            MigrationRequest::Prepare(_) => "prepare",
+            MigrationRequest::Start(_) => "start",
+            MigrationRequest::Decide { .. } => "decide",
+            MigrationRequest::Outcome { .. } => "outcome",
+            MigrationRequest::Forget { .. } => "forget",
+            MigrationRequest::Finished { .. } => "finished",
+            MigrationRequest::Measure { .. } => "measure",
         },
     }
 }
@@ -119,8 +118,8 @@ impl fmt::Display for Message {
                 let hashes: Vec<String> = batch.iter().map(|(hash, _)| hash.to_string()).collect();
                 if hashes.is_empty() { Ok(()) } else { write!(f, " [{}]", hashes.join(" ")) }
             }
-            Message::Up { from, message } => write!(f, "{from} → c {}", to_coordinator(message)),
-            Message::Down { to, message } => write!(f, "c → {to} {}", from_coordinator(message)),
+            Message::Up { from, message } => write!(f, "{from} → c {message}"),
+            Message::Down { to, message } => write!(f, "c → {to} {message}"),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use types::{
     HashRange, Instant, KeyHash, MigrationId, ServerId, Slot, TableId, UnixMillis, Version,
 };
-use wire::control::{FromCoordinator, Intent};
+use wire::control::{Intent, MigrationRequest};
 use wire::peer::{PeerMessage, PriorityAnswer, PriorityReply, Pull, PullReply, RecordCounts};
 
 /// Bytes counted for every record, so that the smallest pull brings two.
@@ -121,32 +121,32 @@ impl Server {
     pub(crate) fn coordinator_says(
         &mut self,
         now: Instant,
-        message: FromCoordinator,
+        message: MigrationRequest,
         out: &mut Outside,
     ) {
         match message {
-            FromCoordinator::Prepare(intent) => {
+            MigrationRequest::Prepare(intent) => {
                 self.intents.insert(intent.migration, intent.clone());
                 let event = TargetEvent::Prepare(Box::new(intent.clone()));
                 self.target(now, intent.migration, event, out);
             }
-            FromCoordinator::Start(intent) => {
+            MigrationRequest::Start(intent) => {
                 let event = SourceEvent::Start(Box::new(intent.clone()));
                 self.source(now, intent.migration, event, out);
             }
-            FromCoordinator::Decide { migration } => {
+            MigrationRequest::Decide { migration } => {
                 self.target(now, migration, TargetEvent::Decide, out);
             }
-            FromCoordinator::Outcome { migration, accepted } => {
+            MigrationRequest::Outcome { migration, accepted } => {
                 self.source(now, migration, SourceEvent::Outcome { accepted }, out);
             }
-            FromCoordinator::Forget { migration, remaining } => {
+            MigrationRequest::Forget { migration, remaining } => {
                 self.source(now, migration, SourceEvent::Forget { remaining }, out);
             }
-            FromCoordinator::Finished { migration } => {
+            MigrationRequest::Finished { migration } => {
                 self.target(now, migration, TargetEvent::Finished, out);
             }
-            _ => {}
+            MigrationRequest::Measure { .. } => {}
         }
     }
 

@@ -12,7 +12,7 @@ use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
-use wire::control::{RecoveryPart, RecoverySegment, ReplicaPlace, ToCoordinator};
+use wire::control::{RecoveryPart, RecoverySegment, RecoveryUpdate, ReplicaPlace};
 use wire::directory::SegmentContent;
 use wire::peer::{RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaEpoch;
@@ -57,7 +57,7 @@ enum Happening {
     /// The coordinator repeats its request.
     Demand,
     /// The coordinator receives a message.
-    Told(ToCoordinator),
+    Told(RecoveryUpdate),
     Accident,
 }
 
@@ -348,7 +348,7 @@ impl World {
                 self.at(Duration::from_millis(2), Happening::Secured);
             }
             RecoveryMasterEffect::Tell(message) => {
-                let is_refused = matches!(message, ToCoordinator::NotRecovered { .. });
+                let is_refused = matches!(message, RecoveryUpdate::NotRecovered { .. });
                 if is_refused && !self.is_refused {
                     assert!(self.may_be_handed_back(), "is handed back for nothing: {message:?}");
                 }
@@ -422,18 +422,18 @@ impl World {
         }
     }
 
-    fn told(&mut self, message: &ToCoordinator) {
+    fn told(&mut self, message: &RecoveryUpdate) {
         if self.end.is_none() {
             let is_ours = match message {
-                ToCoordinator::Replayed { .. } => self.is_secured,
-                ToCoordinator::Recovered { .. } => self.is_safe,
-                _ => false,
+                RecoveryUpdate::Replayed { .. } => self.is_secured,
+                RecoveryUpdate::Recovered { .. } => self.is_safe,
+                RecoveryUpdate::NotRecovered { .. } => false,
             };
             self.end = Some(if is_ours { End::Ours } else { End::HandedBack });
         }
         let is_ours = self.end == Some(End::Ours);
         self.tell(RecoveryMasterEvent::Decided { is_ours });
-        if is_ours && matches!(message, ToCoordinator::Recovered { .. }) {
+        if is_ours && matches!(message, RecoveryUpdate::Recovered { .. }) {
             self.tell(RecoveryMasterEvent::Kept);
         }
     }

@@ -5,7 +5,6 @@ use crate::planted::Planted;
 use crate::servers::{self, SavedIdentity};
 use crate::timeline::PlannedEvent;
 use coordinator::{Caller, CoordinatorEvent, Effect, LinkId};
-use protocols::migration::from_coordinator;
 use types::{ClusterId, Generation, ServerId};
 use wire::control::{Ask, FromCoordinator, Join, ToCoordinator};
 
@@ -36,7 +35,7 @@ impl SimulatedCluster {
     fn send_down(&mut self, connection: LinkId, message: FromCoordinator) {
         let Some(place) = self.servers.place_linked_by(connection) else { return };
         let to = self.servers[place].id;
-        self.timeline.note(format_args!("c → {to} {}", from_coordinator(&message)));
+        self.timeline.note(format_args!("c → {to} {message}"));
         let delay = self.network.delay(&mut self.timeline.rng);
         let link = &mut self.servers[place].link;
         link.down = link.down.max(self.timeline.now + delay);

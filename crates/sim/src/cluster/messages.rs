@@ -9,11 +9,14 @@ use crate::timeline::{PlannedEvent, ReactorPlace};
 use coordinator::{CoordinatorEvent, LinkId};
 use node::reactor_for;
 use node::{Route, Sending, To};
-use protocols::migration::{peer, to_coordinator};
+use protocols::migration::peer;
 use protocols::replication::timing::SILENT_AFTER;
 use std::time::Duration;
 use types::{ServerId, UnixMillis};
-use wire::control::{ClockQuestion, ClockReading, ClusterMap, FromCoordinator, ToCoordinator};
+use wire::control::{
+    ClockQuestion, ClockReading, ClusterMap, FromCoordinator, JoinReply, LivenessRequest,
+    LivenessUpdate, MigrationRequest, MigrationUpdate, RecoveryRequest, ToCoordinator,
+};
 use wire::peer::PeerMessage;
 
 /// Time after which a planted bug treats a pull as answered; the real code waits as long.
@@ -135,16 +138,20 @@ impl SimulatedCluster {
 /// Messages between servers and the coordinator.
 impl SimulatedCluster {
     /// Sends a message of a server to its coordinator.
-    pub(crate) fn send_up(&mut self, place: usize, message: ToCoordinator) {
+    pub(crate) fn send_up(&mut self, place: usize, message: impl Into<ToCoordinator>) {
+        let message = message.into();
         let from = self.servers[place].id;
-        self.timeline.note(format_args!("{from} → c {}", to_coordinator(&message)));
-        if let ToCoordinator::Flipped { migration } = message {
+        self.timeline.note(format_args!("{from} → c {message}"));
+        if let ToCoordinator::Migration(MigrationUpdate::Flipped { migration }) = message {
             self.moves.accepted.insert(migration);
         }
-        if let (Some(Planted::ThawedWithoutAsking), ToCoordinator::FlipUnanswered { migration }) =
-            (self.profile.settings.planted, &message)
+        if let (
+            Some(Planted::ThawedWithoutAsking),
+            ToCoordinator::Migration(MigrationUpdate::FlipUnanswered { migration }),
+        ) = (self.profile.settings.planted, &message)
         {
-            let outcome = FromCoordinator::Outcome { migration: *migration, accepted: false };
+            let outcome =
+                MigrationRequest::Outcome { migration: *migration, accepted: false }.into();
             let at = ReactorPlace { server: place, reactor: 0 };
             let arrival = PlannedEvent::Arrive(at, Inbound::Control(Box::new(outcome)));
             return self.timeline.plan_in(Duration::ZERO, arrival);
@@ -183,7 +190,7 @@ impl SimulatedCluster {
         message: &FromCoordinator,
     ) -> bool {
         self.servers[place].link.connection == Some(connection)
-            && matches!(message, FromCoordinator::Rejected { is_fenced: true, .. })
+            && matches!(message, FromCoordinator::Join(JoinReply::Rejected { is_fenced: true, .. }))
     }
 
     /// Delivers a message of a coordinator to a server.
@@ -200,7 +207,7 @@ impl SimulatedCluster {
         if let FromCoordinator::Mark(mark) = message {
             return self.disks.save_mark(place, mark);
         }
-        if message == FromCoordinator::Ping {
+        if let FromCoordinator::Liveness(LivenessRequest::Ping) = message {
             return self.answer_ping(place, connection);
         }
         if let FromCoordinator::Clock(question) = message {
@@ -222,11 +229,11 @@ impl SimulatedCluster {
         let server = &mut self.servers[place];
         let until = server.paused_until;
         if until > self.timeline.now {
-            let ping = Box::new(FromCoordinator::Ping);
+            let ping = Box::new(LivenessRequest::Ping.into());
             return self.timeline.plan_at(until, PlannedEvent::Down(place, connection, ping));
         }
         let is_stalled = server.pulse.is_stalled();
-        self.send_up(place, ToCoordinator::Pong { is_stalled });
+        self.send_up(place, LivenessUpdate::Pong { is_stalled });
     }
 
     /// Answers a clock question as the link's own thread does, unless the process is paused.
@@ -245,19 +252,24 @@ impl SimulatedCluster {
     /// Applies the planted bugs that change a message from the coordinator.
     fn tamper_down(&mut self, place: usize, message: FromCoordinator) -> Option<FromCoordinator> {
         match (self.profile.settings.planted, message) {
-            (Some(Planted::NeverNotKept), FromCoordinator::Decide { migration })
-                if !self.moves.accepted.contains(&migration) =>
-            {
-                self.send_up(place, ToCoordinator::Decided { migration, accepted: false });
+            (
+                Some(Planted::NeverNotKept),
+                FromCoordinator::Migration(MigrationRequest::Decide { migration }),
+            ) if !self.moves.accepted.contains(&migration) => {
+                self.send_up(place, MigrationUpdate::Decided { migration, accepted: false });
                 None
             }
-            (Some(Planted::RecoveredWithoutClock), FromCoordinator::Recover(mut part)) => {
+            (
+                Some(Planted::RecoveredWithoutClock),
+                FromCoordinator::Recovery(RecoveryRequest::Recover(mut part)),
+            ) => {
                 part.clock_floor = UnixMillis(0);
-                Some(FromCoordinator::Recover(part))
+                Some(RecoveryRequest::Recover(part).into())
             }
-            (Some(Planted::ForgottenBeforeCut), FromCoordinator::Forget { migration, .. }) => {
-                Some(FromCoordinator::Forget { migration, remaining: Vec::new() })
-            }
+            (
+                Some(Planted::ForgottenBeforeCut),
+                FromCoordinator::Migration(MigrationRequest::Forget { migration, .. }),
+            ) => Some(MigrationRequest::Forget { migration, remaining: Vec::new() }.into()),
             (Some(Planted::StaleMapAccepted), FromCoordinator::Map(map)) => {
                 self.maps.push(map);
                 let newest = &self.maps[self.maps.len() - 1];

@@ -23,7 +23,7 @@ use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use coordinator::{CoordinatorEvent, Effect};
 use node::{DiskJob, ServerIdentity};
 use types::{Instant, KeyHash, OwnershipEpoch};
-use wire::control::{ClusterMap, FromCoordinator, ToCoordinator};
+use wire::control::{ClusterMap, FromCoordinator, JoinReply, ToCoordinator};
 
 /// Servers, coordinators and disks of a run, and everything that connects them.
 pub(crate) struct SimulatedCluster {
@@ -86,7 +86,10 @@ impl SimulatedCluster {
         let effects =
             self.coordinate(connection, CoordinatorEvent::Received { connection, message });
         let welcomed = effects.iter().find_map(|effect| match effect {
-            Effect::Send { message: FromCoordinator::Welcome { server, .. }, .. } => Some(*server),
+            Effect::Send {
+                message: FromCoordinator::Join(JoinReply::Welcome { server, .. }),
+                ..
+            } => Some(*server),
             Effect::Send { .. } | Effect::Close { .. } => None,
         });
         let Some(server) = welcomed else {

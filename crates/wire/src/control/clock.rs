@@ -1,6 +1,7 @@
 //! Messages for comparing the clocks of a cluster's servers.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use types::{Instant, ServerId, UnixMillis};
 
 /// The coordinator's request for a server's clocks.
@@ -13,6 +14,15 @@ pub struct ClockQuestion {
     pub reference: Option<UnixMillis>,
 }
 
+impl fmt::Display for ClockQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reference {
+            Some(reference) => write!(f, "clock? it is {}", reference.0),
+            None => f.write_str("clock?"),
+        }
+    }
+}
+
 /// The answer of a server's link to a [`ClockQuestion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReading {
@@ -22,6 +32,12 @@ pub struct ClockReading {
     pub wall: UnixMillis,
     /// The server's expiry clock; `None` before its first turn.
     pub expiry: Option<UnixMillis>,
+}
+
+impl fmt::Display for ClockReading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "clock {}", self.wall.0)
+    }
 }
 
 /// A member with clocks that differ too much for a range to move to or from it.

@@ -1,6 +1,7 @@
 //! Positions in the history of a cluster's configuration.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A position in the history of a cluster's configuration: the last transaction that a
 /// coordinator has committed.
@@ -15,6 +16,12 @@ pub struct HistoryMark {
     pub term_id: u64,
     /// Number of the transaction.
     pub transaction: u64,
+}
+
+impl fmt::Display for HistoryMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "transaction {} of term {}", self.transaction, self.term)
+    }
 }
 
 impl HistoryMark {

@@ -1,10 +1,29 @@
 //! Messages for rebuilding a coordinator's lost store from its servers.
 
-use super::Intent;
+use super::{ClusterMap, Intent};
 use crate::bounded::at_most;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use types::limits::TABLES_MAX;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Tenure};
+
+/// The reply of a server to `JoinReply::Describe`: a map, then the holdings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Description {
+    /// First answer to a `JoinReply::Describe`: the newest map that the server knows.
+    KnownMap(Box<ClusterMap>),
+    /// Second answer to a `JoinReply::Describe`: the state that the server holds.
+    Holds(Box<Holdings>),
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Description::KnownMap(map) => write!(f, "knows map {}", map.version),
+            Description::Holds(held) => write!(f, "holds {} tablets", held.tablets.len()),
+        }
+    }
+}
 
 /// The state that a server holds, beside the map that it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,10 +8,92 @@ use crate::bounded::at_most;
 use crate::directory::SegmentContent;
 use crate::frame::MESSAGE_BYTES_MAX;
 use crate::replica::ReplicaEpoch;
+use crate::text::list;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use types::limits::TABLES_MAX;
 use types::{HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis};
+
+/// A message of a recovery master about a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecoveryUpdate {
+    /// The recovery master has all entries of the part in memory and could serve it. Repeated
+    /// until the map shows this server as the owner. Not sent for a part that depends on several
+    /// logs, or of which the server held records before.
+    Replayed {
+        /// The master of the log.
+        dead: ServerId,
+        /// The range of the part.
+        range: HashRange,
+        /// The epoch of the part, from the request.
+        epoch: OwnershipEpoch,
+    },
+    /// All entries of the part are in the recovery master's log and acknowledged by its backups.
+    /// Repeated until [`RecoveryRequest::RecoveryConfirmed`].
+    Recovered {
+        /// The dead server of the part's first log.
+        dead: ServerId,
+        /// The range of the part.
+        range: HashRange,
+        /// The epoch of the part, from the request.
+        epoch: OwnershipEpoch,
+    },
+    /// The recovery master cannot recover the part; the records that it replayed do not count.
+    /// Never sent after [`RecoveryUpdate::Replayed`] or [`RecoveryUpdate::Recovered`], because the
+    /// server may own the part by then.
+    NotRecovered {
+        /// The dead server of the part's first log.
+        dead: ServerId,
+        /// The range of the part.
+        range: HashRange,
+        /// The epoch of the part, from the request.
+        epoch: OwnershipEpoch,
+        /// The reason, for the operator.
+        reason: String,
+    },
+}
+
+impl fmt::Display for RecoveryUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecoveryUpdate::Replayed { dead, range, epoch } => {
+                write!(f, "replayed {dead} {range} {epoch}")
+            }
+            RecoveryUpdate::Recovered { dead, range, epoch } => {
+                write!(f, "recovered {dead} {range} {epoch}")
+            }
+            RecoveryUpdate::NotRecovered { dead, range, epoch, reason } => {
+                write!(f, "not recovered {dead} {range} {epoch}: {reason}")
+            }
+        }
+    }
+}
+
+/// A message of the coordinator to a recovery master.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecoveryRequest {
+    /// Tells a recovery master to recover this part. Its segments may span several messages.
+    Recover(Box<RecoveryPart>),
+    /// Answer to a [`RecoveryUpdate::Recovered`]: the part belongs to the receiver and no longer
+    /// depends on the dead server's log.
+    RecoveryConfirmed {
+        /// The range of the part.
+        range: HashRange,
+        /// The epoch of the part.
+        epoch: OwnershipEpoch,
+    },
+}
+
+impl fmt::Display for RecoveryRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecoveryRequest::Recover(part) => write!(f, "recover {part}"),
+            RecoveryRequest::RecoveryConfirmed { range, epoch } => {
+                write!(f, "kept {range} {epoch}")
+            }
+        }
+    }
+}
 
 /// A replica of a log's segment, as reported by its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -123,6 +205,15 @@ pub struct RecoveryPart {
     /// The segments of this message, at most [`SEGMENTS_PER_MESSAGE`].
     #[serde(deserialize_with = "at_most::<_, _, SEGMENTS_PER_MESSAGE>")]
     pub segments: Vec<RecoverySegment>,
+}
+
+impl fmt::Display for RecoveryPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryPart { range, epoch, logs, segments, segments_total, .. } = self;
+        let logs: Vec<ServerId> = logs.iter().map(|log| log.dead).collect();
+        let sent = segments.len();
+        write!(f, "{range} of {} {epoch}: {sent} of {segments_total} segments", list(&logs))
+    }
 }
 
 impl RecoveryPart {

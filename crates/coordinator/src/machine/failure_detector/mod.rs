@@ -33,7 +33,7 @@ use crate::records::Server;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, ServerId};
-use wire::control::FromCoordinator;
+use wire::control::LivenessRequest;
 
 /// Pings within `silence_max`: four may be lost or late.
 const PINGS: u32 = 5;
@@ -241,7 +241,7 @@ impl FailureDetector {
             self.ping_at = now + self.ping_interval();
             for &server in self.heartbeats.keys() {
                 assert!(membership.is_connected(server), "{server} is monitored and disconnected");
-                membership.send(server, FromCoordinator::Ping, out);
+                membership.send(server, LivenessRequest::Ping, out);
             }
             assert!(!self.is_ping_due(now), "pings are due again at once");
         }
@@ -272,7 +272,7 @@ impl FailureDetector {
         let Some(heartbeat) = self.heartbeats.get_mut(&server) else { return };
         if heartbeat.asked.is_none() && now.since(heartbeat.heard) >= just_now {
             heartbeat.asked = Some(now);
-            membership.send(server, FromCoordinator::Ping, out);
+            membership.send(server, LivenessRequest::Ping, out);
         }
     }
 }

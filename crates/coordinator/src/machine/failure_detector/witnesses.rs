@@ -15,7 +15,7 @@ use crate::machine::membership::{Membership, Presence};
 use crate::outbox::Effects;
 use crate::records::Server;
 use types::{Instant, ServerId};
-use wire::control::FromCoordinator;
+use wire::control::LivenessRequest;
 
 /// Number of witnesses asked about each missed server.
 const WITNESSES: usize = 3;
@@ -35,7 +35,7 @@ impl FailureDetector {
             let witnesses = self.witnesses_for(now, missed.id, configuration);
             assert!(!witnesses.contains(&missed.id), "{} is a witness for itself", missed.id);
             for witness in witnesses {
-                membership.send(witness, FromCoordinator::Witness { server: missed.id }, out);
+                membership.send(witness, LivenessRequest::Witness { server: missed.id }, out);
             }
         }
     }

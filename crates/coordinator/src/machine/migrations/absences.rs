@@ -8,7 +8,7 @@ use crate::machine::membership::Membership;
 use crate::machine::view::ClusterView;
 use crate::records::{Ending, Migration, MigrationStage, Terms};
 use types::{Instant, MigrationId, ServerId};
-use wire::control::FromCoordinator;
+use wire::control::MigrationRequest;
 
 /// A migration that waits for a server which will not come back.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,11 @@ impl Migrations {
         };
         let news = news_of_end(migration, &stage);
         let edit = self.advance(view.configuration.edit(), migration, stage, view);
-        Decision { messages: news.into_iter().collect(), ..Decision::commit(edit) }
+        let decision = Decision::commit(edit);
+        match news {
+            Some((server, message)) => decision.then_send(server, message),
+            None => decision,
+        }
     }
 
     /// Returns the change after which a returned target is asked itself about flips that had been
@@ -130,11 +134,11 @@ impl Migrations {
 fn news_of_end(
     migration: &Migration,
     stage: &MigrationStage,
-) -> Option<(ServerId, FromCoordinator)> {
+) -> Option<(ServerId, MigrationRequest)> {
     let id = migration.id;
     let MigrationStage::Ended { ending, .. } = stage else { return None };
     Some(match ending {
-        Ending::Success => (migration.target, FromCoordinator::Finished { migration: id }),
+        Ending::Success => (migration.target, MigrationRequest::Finished { migration: id }),
         Ending::Cancelled | Ending::Failed(_) => (migration.source, outcome(id, false)),
     })
 }

@@ -8,7 +8,7 @@ use crate::outbox::Effects;
 use crate::records::{LineageDependency, Migration, MigrationStage};
 use std::time::Duration;
 use types::{Instant, ServerId};
-use wire::control::FromCoordinator;
+use wire::control::MigrationRequest;
 
 /// Interval between two questions to a target about its decision. Clients of the range wait for it.
 const DECIDE_AGAIN: Duration = Duration::from_millis(100);
@@ -18,7 +18,7 @@ pub(in crate::machine) const DEMAND_AGAIN: Duration = Duration::from_secs(1);
 /// The demand of a stage: its receiver, message and repetition interval.
 pub(super) struct Demand {
     pub(super) server: ServerId,
-    message: FromCoordinator,
+    message: MigrationRequest,
     again: Duration,
 }
 
@@ -28,37 +28,37 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
     let (server, message, again) = match &migration.stage {
         MigrationStage::Queued => return None,
         MigrationStage::Measuring => {
-            let message = FromCoordinator::Measure { migration: id, range: migration.range };
+            let message = MigrationRequest::Measure { migration: id, range: migration.range };
             (migration.source, message, DEMAND_AGAIN)
         }
         MigrationStage::Preparing(terms) => {
-            let message = FromCoordinator::Prepare(migration.intent(terms));
+            let message = MigrationRequest::Prepare(migration.intent(terms));
             (migration.target, message, DEMAND_AGAIN)
         }
         MigrationStage::Flipping(terms) => {
-            let message = FromCoordinator::Start(migration.intent(terms));
+            let message = MigrationRequest::Start(migration.intent(terms));
             (migration.source, message, DEMAND_AGAIN)
         }
         MigrationStage::Withdrawing { .. } | MigrationStage::Deciding { .. } => {
-            (migration.target, FromCoordinator::Decide { migration: id }, DECIDE_AGAIN)
+            (migration.target, MigrationRequest::Decide { migration: id }, DECIDE_AGAIN)
         }
         // Repeats the start message: the source answers it with the outcome that it knows.
         MigrationStage::Orphaned { terms, .. } => {
-            let message = FromCoordinator::Start(migration.intent(terms));
+            let message = MigrationRequest::Start(migration.intent(terms));
             (migration.source, message, DEMAND_AGAIN)
         }
         MigrationStage::Moving(LineageDependency { remaining, .. }) => {
-            let message = FromCoordinator::Forget { migration: id, remaining: remaining.clone() };
+            let message = MigrationRequest::Forget { migration: id, remaining: remaining.clone() };
             (migration.source, message, DEMAND_AGAIN)
         }
         // The demands of the recovery apply.
         MigrationStage::Recovering(_) | MigrationStage::Securing(_) => return None,
         MigrationStage::Releasing { .. } => {
-            let message = FromCoordinator::Forget { migration: id, remaining: Vec::new() };
+            let message = MigrationRequest::Forget { migration: id, remaining: Vec::new() };
             (migration.source, message, DEMAND_AGAIN)
         }
         MigrationStage::Ended { unheard: Some(_), .. } => {
-            (migration.target, FromCoordinator::Decide { migration: id }, DECIDE_AGAIN)
+            (migration.target, MigrationRequest::Decide { migration: id }, DECIDE_AGAIN)
         }
         MigrationStage::Ended { unheard: None, .. } => return None,
     };

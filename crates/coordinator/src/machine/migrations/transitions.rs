@@ -13,7 +13,7 @@ use crate::ranges::intersection;
 use crate::records::{Ending, LineageDependency, Migration, MigrationStage, TabletRecord, Terms};
 use types::limits::PARTITIONS_MAX;
 use types::{HashRange, MigrationId, ServerId};
-use wire::control::{FromCoordinator, MigrationProgress};
+use wire::control::{MigrationProgress, MigrationRequest};
 
 /// The sender of a message, and the migration that it concerns.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +195,7 @@ impl Migrations {
         let stage = MigrationStage::Ended { ending, unheard: None };
         self.committed_stage(migration, stage, view)
             .then_send(migration.source, outcome(id, false))
-            .then_send(server, FromCoordinator::Finished { migration: id })
+            .then_send(server, MigrationRequest::Finished { migration: id })
     }
 
     /// Steps 7 and 8, before the ranges are reduced: only a target that has accepted sends this,
@@ -207,7 +207,7 @@ impl Migrations {
         view: ClusterView<'_>,
     ) -> Decision {
         let MigrationSender { server, migration: id } = sender;
-        let finished = FromCoordinator::Finished { migration: id };
+        let finished = MigrationRequest::Finished { migration: id };
         let Some(migration) = sender.as_target(view) else {
             return match view.configuration.is_forgotten(id) {
                 true => Decision::nothing().then_send(server, finished),
@@ -289,7 +289,7 @@ impl Migrations {
             return Decision::nothing();
         };
         let stage = MigrationStage::Ended { ending: ending.clone(), unheard: None };
-        let finished = FromCoordinator::Finished { migration: migration.id };
+        let finished = MigrationRequest::Finished { migration: migration.id };
         self.committed_stage(migration, stage, view).then_send(migration.target, finished)
     }
 
@@ -364,8 +364,8 @@ impl Migrations {
 }
 
 /// Returns the news about the end of a flip, for the source.
-pub(super) fn outcome(migration: MigrationId, accepted: bool) -> FromCoordinator {
-    FromCoordinator::Outcome { migration, accepted }
+pub(super) fn outcome(migration: MigrationId, accepted: bool) -> MigrationRequest {
+    MigrationRequest::Outcome { migration, accepted }
 }
 
 fn shortened(mut text: String) -> String {

@@ -12,7 +12,10 @@ use crate::outbox::Effects;
 use crate::records::{AssignedPartition, RecoveryStage};
 use std::collections::BTreeSet;
 use types::{Instant, OwnershipEpoch, ServerId};
-use wire::control::{FromCoordinator, RecoveryPart, RecoverySegment, SEGMENTS_PER_MESSAGE};
+use wire::control::{
+    FromCoordinator, LogRequest, RecoveryPart, RecoveryRequest, RecoverySegment,
+    SEGMENTS_PER_MESSAGE,
+};
 
 /// One demand: the recovery that needs it, the server that must meet it, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,14 +144,14 @@ impl Recoveries {
         let RecoveryDemand { dead, kind, .. } = demand;
         let Some(recovery) = view.configuration.recoveries().get(&dead) else { return Vec::new() };
         match kind {
-            DemandKind::Fence => vec![FromCoordinator::Fence { log: dead }],
-            DemandKind::Free => vec![FromCoordinator::FreeLog { log: dead }],
+            DemandKind::Fence => vec![LogRequest::Fence { log: dead }.into()],
+            DemandKind::Free => vec![LogRequest::FreeLog { log: dead }.into()],
             DemandKind::Directory => {
                 let facts = log_facts(recovery, view);
                 let inventory = self.inventories.get(&dead);
                 let question = facts.zip(inventory).and_then(|(f, it)| it.directory_question(&f));
                 let ask = |DirectoryQuestion { replica, first, .. }| {
-                    FromCoordinator::ReadDirectory { log: dead, replica, first }
+                    LogRequest::ReadDirectory { log: dead, replica, first }.into()
                 };
                 question.map(ask).into_iter().collect()
             }
@@ -189,7 +192,7 @@ impl Recoveries {
         let floors = logs.iter().filter_map(|log| self.inventories.get(&log.dead));
         let clock_floor = floors.map(ReplicaInventory::clock_floor).max().unwrap_or_default();
         let message = |segments: &[RecoverySegment]| {
-            FromCoordinator::Recover(Box::new(RecoveryPart {
+            RecoveryRequest::Recover(Box::new(RecoveryPart {
                 range: part.range,
                 epoch: part.epoch,
                 tenures: part.tenures.clone(),
@@ -200,6 +203,7 @@ impl Recoveries {
                 segments_total,
                 segments: segments.to_vec(),
             }))
+            .into()
         };
         match segments.is_empty() {
             true => vec![message(&[])],

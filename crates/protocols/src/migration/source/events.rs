@@ -3,8 +3,9 @@
 use crate::migration::text;
 use std::fmt;
 use types::{HashRange, OwnershipEpoch, ServerId, UnixMillis, Version};
-use wire::control::{Intent, ToCoordinator};
+use wire::control::{Intent, MigrationUpdate};
 use wire::peer::{PeerMessage, RecordCounts};
+use wire::text::{list, verdict};
 
 /// An event at a source.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,13 +121,13 @@ pub enum SourceEffect {
     /// Drops the range's tablet, since the index holds none of its records any more.
     Release,
     /// Sends a message to the coordinator.
-    Tell(ToCoordinator),
+    Tell(MigrationUpdate),
 }
 
 impl fmt::Display for SourceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SourceEvent::Start(intent) => write!(f, "start {}", text::intent(intent)),
+            SourceEvent::Start(intent) => write!(f, "start {intent}"),
             SourceEvent::CaughtUp { attempt } => write!(f, "caught up, attempt {attempt}"),
             SourceEvent::Frozen { attempt, at } => write!(
                 f,
@@ -138,10 +139,10 @@ impl fmt::Display for SourceEvent {
                 write!(f, "freeze refused, attempt {attempt}")
             }
             SourceEvent::FlipAnswered { from, accepted } => {
-                write!(f, "{from} answers the flip: {}", text::verdict(*accepted))
+                write!(f, "{from} answers the flip: {}", verdict(*accepted))
             }
-            SourceEvent::Outcome { accepted } => write!(f, "outcome {}", text::verdict(*accepted)),
-            SourceEvent::Forget { remaining } => write!(f, "keep only {}", text::list(remaining)),
+            SourceEvent::Outcome { accepted } => write!(f, "outcome {}", verdict(*accepted)),
+            SourceEvent::Forget { remaining } => write!(f, "keep only {}", list(remaining)),
             SourceEvent::Returned { range } => write!(f, "{range} returns"),
             SourceEvent::Forgotten { range } => write!(f, "forgotten {range}"),
             SourceEvent::Tick => f.write_str("tick"),
@@ -161,7 +162,7 @@ impl fmt::Display for SourceEffect {
             SourceEffect::Leave { range, to, epoch } => write!(f, "leave {range} to {to} {epoch}"),
             SourceEffect::Forget { range } => write!(f, "forget {range}"),
             SourceEffect::Release => f.write_str("release"),
-            SourceEffect::Tell(message) => write!(f, "tell {}", text::to_coordinator(message)),
+            SourceEffect::Tell(message) => write!(f, "tell {message}"),
         }
     }
 }

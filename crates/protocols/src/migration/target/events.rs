@@ -4,7 +4,7 @@ use crate::Ticket;
 use crate::migration::text;
 use std::fmt;
 use types::{HashRange, Instant, KeyHash, ServerId};
-use wire::control::{Intent, ToCoordinator};
+use wire::control::{Intent, MigrationUpdate};
 use wire::peer::{Flip, PeerMessage, Pull, PullReply};
 
 /// An event at a target.
@@ -132,7 +132,7 @@ pub enum TargetEffect {
     /// [`TargetEvent::CutCommitted`].
     Cut,
     /// Sends a message to the coordinator.
-    Tell(ToCoordinator),
+    Tell(MigrationUpdate),
     /// Serves the range as an ordinary one, and drops the migration's own state.
     Finish,
 }
@@ -154,7 +154,7 @@ pub struct Acceptance {
 impl fmt::Display for TargetEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TargetEvent::Prepare(intent) => write!(f, "prepare {}", text::intent(intent)),
+            TargetEvent::Prepare(intent) => write!(f, "prepare {intent}"),
             TargetEvent::Reserved(Ok(())) => f.write_str("reserved"),
             TargetEvent::Reserved(Err(reason)) => write!(f, "no room: {reason}"),
             TargetEvent::Decide => f.write_str("decide"),
@@ -212,7 +212,7 @@ impl fmt::Display for TargetEffect {
                 write!(f, "advance p{partition} to {}", text::cursor(*to))
             }
             TargetEffect::Cut => f.write_str("cut"),
-            TargetEffect::Tell(message) => write!(f, "tell {}", text::to_coordinator(message)),
+            TargetEffect::Tell(message) => write!(f, "tell {message}"),
             TargetEffect::Finish => f.write_str("finish"),
         }
     }

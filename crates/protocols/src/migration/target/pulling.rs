@@ -4,12 +4,13 @@ use super::events::{Added, TargetEffect};
 use crate::migration::cuts::Cuts;
 use crate::migration::progress::PulledPartition;
 use crate::migration::timing::TELL_AGAIN;
-use crate::migration::{policy, ranges, text};
+use crate::migration::{policy, ranges};
 use crate::{Outbox, Ticket};
 use std::fmt;
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, ServerId};
-use wire::control::{Intent, MigrationProgress, ToCoordinator};
+use wire::control::{Intent, MigrationProgress, MigrationUpdate};
 use wire::peer::{Pull, PullReply};
+use wire::text::list;
 
 /// The state of a range that the target serves while some of its records are still at the source.
 #[derive(Debug)]
@@ -184,10 +185,10 @@ impl Pulling {
 
     fn report(&self, out: &mut Outbox<TargetEffect>) {
         let (migration, progress) = (self.migration, self.progress);
-        out.push(TargetEffect::Tell(ToCoordinator::Progress { migration, progress }));
+        out.push(TargetEffect::Tell(MigrationUpdate::Progress { migration, progress }));
         out.push(TargetEffect::Tell(match self.committed.clone() {
-            None => ToCoordinator::Flipped { migration },
-            Some(remaining) => ToCoordinator::Shrink { migration, remaining },
+            None => MigrationUpdate::Flipped { migration },
+            Some(remaining) => MigrationUpdate::Shrink { migration, remaining },
         }));
     }
 
@@ -251,7 +252,7 @@ impl fmt::Display for Pulling {
         if self.is_complete() {
             return f.write_str("committing");
         }
-        write!(f, "pulling, misses {}", text::list(&self.remaining()))
+        write!(f, "pulling, misses {}", list(&self.remaining()))
     }
 }
 
