@@ -2,8 +2,8 @@
 //!
 //! Everything runs on one thread. Each connection is a task (`connection.rs`) that reads frames
 //! and sends the machine's messages. The machine is called from one place, one event at a time.
-//! The store is called from there as well; a slow disk delays control messages of servers, never
-//! their clients.
+//! The store, a file, is called from there as well; a slow disk delays control messages of servers,
+//! never their clients.
 //!
 //! Invariants:
 //! - Memory is bounded by limits on connections, queued events and bytes queued for sending.
@@ -16,7 +16,7 @@ use crate::clock::ShellClock;
 use crate::connection::{self, Host, Outgoing};
 use coordinator::{
     Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect, Effects, LinkId, MetaStore,
-    Moment, Rebuilding, SERVERS_MAX, Stopped,
+    Moment, Rebuilding, SERVERS_MAX, Stopped, Verdict, holds_cluster,
 };
 use handshake::Credentials;
 use links::{UNPROVEN_MAX, UnprovenConnections};
@@ -128,20 +128,23 @@ pub fn serve<S: MetaStore>(
 pub fn serve_rebuild<S: MetaStore>(
     listener: TcpListener,
     credentials: Credentials,
-    store: S,
+    mut store: S,
     drawn: Drawn,
     settings: CoordinatorSettings,
 ) -> Result<(), ServeError> {
+    if holds_cluster(&store)? {
+        return Err(Stopped::NotEmpty.into());
+    }
     let clock = ShellClock::start();
     let runtime = runtime()?;
     let again = listener.try_clone()?;
     listener.set_nonblocking(true)?;
-    let mut rebuilding = Rebuilding::new(store)?;
+    let mut machine = Rebuilding::new();
     // No stop request can arrive: the sender is kept and never used.
     let (_stop, stopped) = oneshot::channel();
     let socket = ListeningSocket { listener, credentials: credentials.clone() };
-    runtime.block_on(converse(socket, &mut rebuilding, &clock, stopped))?;
-    let store = rebuilding.into_store();
+    let core = Core { machine: &mut machine, store: &mut store };
+    runtime.block_on(converse(socket, core, &clock, stopped))?;
     drop(runtime);
     tracing::warn!("the coordinator's file was rebuilt");
     serve(again, credentials, store, drawn, settings)
@@ -159,21 +162,22 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 
 fn serve_until<S: MetaStore>(
     socket: ListeningSocket,
-    store: S,
+    mut store: S,
     drawn: Drawn,
     settings: CoordinatorSettings,
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let clock = ShellClock::start();
-    let mut coordinator = Coordinator::open(store, drawn, settings, clock.moment().now)?;
+    let mut machine = Coordinator::open(&mut store, drawn, settings, clock.moment().now)?;
     socket.listener.set_nonblocking(true)?;
-    runtime()?.block_on(converse(socket, &mut coordinator, &clock, stop))
+    let core = Core { machine: &mut machine, store: &mut store };
+    runtime()?.block_on(converse(socket, core, &clock, stop))
 }
 
 /// Connects a machine with the processes that connect to `listener`.
 async fn converse(
     socket: ListeningSocket,
-    machine: &mut impl Machine,
+    core: Core<'_, impl Machine, impl MetaStore>,
     clock: &ShellClock,
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
@@ -182,7 +186,7 @@ async fn converse(
     let (events, inbox) = channel(EVENTS_MAX);
     let (connections, unproven) = (BTreeMap::new(), UnprovenConnections::new());
     let last = LinkId(0);
-    let shell = Shell { machine, clock: *clock, credentials, events, connections, unproven, last };
+    let shell = Shell { core, clock: *clock, credentials, events, connections, unproven, last };
     tokio::task::LocalSet::new().run_until(shell.run(listener, inbox, stop)).await
 }
 
@@ -201,7 +205,7 @@ trait Machine {
     fn cluster(&self) -> Option<ClusterId>;
 }
 
-impl<S: MetaStore> Machine for Coordinator<S> {
+impl Machine for Coordinator {
     fn handle(
         &mut self,
         at: Moment,
@@ -224,7 +228,7 @@ impl<S: MetaStore> Machine for Coordinator<S> {
     }
 }
 
-impl<S: MetaStore> Machine for Rebuilding<S> {
+impl Machine for Rebuilding {
     fn handle(
         &mut self,
         at: Moment,
@@ -247,8 +251,14 @@ impl<S: MetaStore> Machine for Rebuilding<S> {
     }
 }
 
-struct Shell<'m, M> {
-    machine: &'m mut M,
+/// A state machine and the store to which its transactions are applied.
+struct Core<'c, M, S> {
+    machine: &'c mut M,
+    store: &'c mut S,
+}
+
+struct Shell<'c, M, S> {
+    core: Core<'c, M, S>,
     clock: ShellClock,
     credentials: Credentials,
     events: Sender<CoordinatorEvent>,
@@ -260,7 +270,7 @@ struct Shell<'m, M> {
     last: LinkId,
 }
 
-impl<M: Machine> Shell<'_, M> {
+impl<M: Machine, S: MetaStore> Shell<'_, M, S> {
     async fn run(
         mut self,
         listener: tokio::net::TcpListener,
@@ -269,10 +279,10 @@ impl<M: Machine> Shell<'_, M> {
     ) -> Result<(), ServeError> {
         // Only a message stops the coordinator. If the sender is gone, it runs without end.
         let mut may_stop = true;
-        while !self.machine.is_done() {
+        while !self.core.machine.is_done() {
             let now = self.clock.moment().now;
             let until = |at: Instant| at.since(now).min(IDLE_MAX);
-            let wait = self.machine.next_deadline().map_or(IDLE_MAX, until);
+            let wait = self.core.machine.next_deadline().map_or(IDLE_MAX, until);
             tokio::select! {
                 word = &mut stop, if may_stop => match word {
                     Ok(()) => break,
@@ -296,7 +306,8 @@ impl<M: Machine> Shell<'_, M> {
         }
         let connection = LinkId(self.last.0 + 1);
         self.last = connection;
-        let host = Host { credentials: self.credentials.clone(), cluster: self.machine.cluster() };
+        let host =
+            Host { credentials: self.credentials.clone(), cluster: self.core.machine.cluster() };
         let events = self.events.clone();
         let outgoing = match connection::start(connection, stream, &host, self.clock, events) {
             Ok(outgoing) => outgoing,
@@ -330,14 +341,31 @@ impl<M: Machine> Shell<'_, M> {
             }
             CoordinatorEvent::Opened { .. }
             | CoordinatorEvent::Received { .. }
+            | CoordinatorEvent::Committed(_)
             | CoordinatorEvent::Tick => {}
         }
+        let mut verdict = self.step(event)?;
+        while let Some(committed) = verdict {
+            verdict = self.step(CoordinatorEvent::Committed(committed))?;
+        }
+        Ok(())
+    }
+
+    /// Passes an event to the machine, and executes the effects. Returns the verdict of the store
+    /// if there was a transaction. The machine has to learn of it before anything else, since the
+    /// store answers at once.
+    fn step(&mut self, event: CoordinatorEvent) -> Result<Option<Verdict>, Stopped> {
         tracing::debug!(%event);
         let mut outbox = Effects::new();
-        let handled = self.machine.handle(self.clock.moment(), event, &mut outbox);
+        self.core.machine.handle(self.clock.moment(), event, &mut outbox)?;
+        let mut verdict = None;
         for effect in outbox.drain() {
             tracing::debug!(%effect);
             match effect {
+                Effect::Commit(transaction) => {
+                    assert!(verdict.is_none(), "one transaction is in flight at a time");
+                    verdict = Some(self.core.store.transact(&transaction)?);
+                }
                 Effect::Send { connection, message } => {
                     if let Some(outgoing) = self.connections.get(&connection) {
                         outgoing.push(&message);
@@ -348,7 +376,7 @@ impl<M: Machine> Shell<'_, M> {
                 }
             }
         }
-        Ok(handled?)
+        Ok(verdict)
     }
 
     /// Lets every connection send its queued messages and end.

@@ -1,18 +1,20 @@
-//! The committed configuration: an in-memory copy of the metadata store, and the only way to
-//! change it.
+//! The configuration in memory, which runs ahead of the metadata store, and the only way to change
+//! both.
 //!
-//! A change is collected in an [`Edit`] and committed as one compare-and-swap transaction. The
-//! transaction expects each affected record at the revision last read, and the *term* to be this
-//! coordinator's. Memory changes only after the commit. If the store refuses or fails, the
-//! coordinator stops and its runner opens the store again. Starting and recovering are thus the
-//! same code.
+//! A change is collected in an [`Edit`] and applied to memory at once. Changes are committed as
+//! compare-and-swap transactions, of which one is in flight; changes made meanwhile share the next
+//! one. A transaction expects each affected record at the revision last read, and the *term* to be
+//! this coordinator's. If the store refuses or fails, the coordinator stops and its runner opens
+//! the store again. Starting and recovering are thus the same code.
 //!
 //! The store's revisions number its transactions. A term's record is written when the term begins,
 //! so its revision bounds the transactions of the term before. A [`HistoryMark`] identifies a
 //! position in the history of this store, or of another store copied from it.
 //!
 //! Invariants:
-//! - Memory equals the content of the store.
+//! - Memory equals the content of the store, changed by the transaction in flight and the next one.
+//! - Everything else here, above all [`ConfigurationStore::mark`], tells of committed transactions
+//!   only.
 //! - After another coordinator has opened the store, this one changes nothing.
 
 use crate::configuration::{ClusterConfiguration, Edit};
@@ -53,98 +55,114 @@ pub enum Stopped {
     },
 }
 
-/// The configuration and its store.
+/// How far the store is behind the configuration in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// All changes are committed.
+    Committed,
+    /// The transaction in flight has all changes.
+    InFlight,
+    /// Changes wait for the next transaction.
+    Ahead,
+}
+
+/// The configuration, and the transactions that store it.
 #[derive(Debug)]
-pub(crate) struct ConfigurationStore<S> {
-    store: S,
+pub(crate) struct ConfigurationStore {
     configuration: ClusterConfiguration,
     /// Term of this coordinator.
     term: Term,
     /// Id and first transaction of each term, by number. Earlier terms without a record belong to
     /// the history, whatever their ids were.
     history: BTreeMap<u64, (u64, Revision)>,
-    /// The newest transaction.
+    /// The newest committed transaction.
     newest: Revision,
     /// Earlier terms may have left marks with servers.
     has_past: bool,
+    /// Committed revision of each record.
     revisions: BTreeMap<MetaKey, Revision>,
     /// Number of commits since the store was opened.
     commits: u64,
+    /// Changes of the transaction in flight.
+    in_flight: Option<Writes>,
+    /// Changes of the next transaction.
+    next: Option<Writes>,
 }
 
-impl<S: MetaStore> ConfigurationStore<S> {
+/// The last value of each changed record; `None` removes the record.
+type Writes = BTreeMap<MetaKey, Option<Vec<u8>>>;
+
+impl ConfigurationStore {
     /// Reads the configuration, and makes this coordinator the only one that may change it. An
     /// empty store becomes a cluster with the given identity. `term` is the random id of this
     /// coordinator's term.
     pub(crate) fn open(
-        mut store: S,
+        store: &mut impl MetaStore,
         fresh: ClusterIdentity,
         term: u64,
-    ) -> Result<ConfigurationStore<S>, Stopped> {
+    ) -> Result<ConfigurationStore, Stopped> {
         let identity = match store.read(&MetaKey::Identity.text())? {
             Some(entry) => {
-                convert(&mut store, &entry)?;
+                convert(store, &entry)?;
                 decode_identity(&entry)?
             }
-            None => create(&mut store, fresh)?,
+            None => create(store, fresh)?,
         };
-        let past = list::<Term>(&store, HISTORY)?;
+        let past = list::<Term>(store, HISTORY)?;
         let has_past = !past.is_empty();
-        let (term, term_revision) = take_over(&mut store, term)?;
+        let (term, term_revision) = take_over(store, term)?;
         let terms = past.into_iter().chain([(term, term_revision)]);
         let history: BTreeMap<_, _> =
             terms.map(|(term, first)| (term.number, (term.id, first))).collect();
         assert!(history.contains_key(&term.number), "the new term is part of the history");
-        let (counters, revision) = read(&store, MetaKey::Counters)?
+        let (counters, revision) = read(store, MetaKey::Counters)?
             .ok_or_else(|| Stopped::Corrupt { key: MetaKey::Counters.text() })?;
         let mut revisions =
             BTreeMap::from([(MetaKey::Term, term_revision), (MetaKey::Counters, revision)]);
-        let doubt: Option<(String, Revision)> = read(&store, MetaKey::Doubt)?;
+        let doubt: Option<(String, Revision)> = read(store, MetaKey::Doubt)?;
         revisions.extend(doubt.iter().map(|(_, revision)| (MetaKey::Doubt, *revision)));
         let doubt = doubt.map(|(doubt, _)| doubt);
         let mut configuration = ClusterConfiguration::new(identity, counters, doubt);
         let mut loaded = configuration.edit();
-        for (server, revision) in list::<Server>(&store, SERVERS)? {
+        for (server, revision) in list::<Server>(store, SERVERS)? {
             revisions.insert(MetaKey::Server(server.id), revision);
             loaded.put_server(server);
         }
-        for (tablet, revision) in list::<TabletRecord>(&store, TABLETS)? {
+        for (tablet, revision) in list::<TabletRecord>(store, TABLETS)? {
             revisions.insert(MetaKey::Tablet(tablet.range.first()), revision);
             loaded.put_tablet(tablet);
         }
-        for (migration, revision) in list::<Migration>(&store, MIGRATIONS)? {
+        for (migration, revision) in list::<Migration>(store, MIGRATIONS)? {
             revisions.insert(MetaKey::Migration(migration.id), revision);
             loaded.put_migration(migration);
         }
-        for (recovery, revision) in list::<RecoveryRecord>(&store, RECOVERIES)? {
+        for (recovery, revision) in list::<RecoveryRecord>(store, RECOVERIES)? {
             revisions.insert(MetaKey::Recovery(recovery.dead), revision);
             loaded.put_recovery(recovery);
         }
-        for (profile, revision) in list::<LoadProfileRecord>(&store, LOAD_PROFILES)? {
+        for (profile, revision) in list::<LoadProfileRecord>(store, LOAD_PROFILES)? {
             revisions.insert(MetaKey::LoadProfile(profile.server), revision);
             loaded.put_load_profile(profile);
         }
         configuration.apply(loaded);
-        let newest = term_revision;
-        let commits = 0;
         Ok(ConfigurationStore {
-            store,
             configuration,
             term,
             history,
-            newest,
+            newest: term_revision,
             has_past,
             revisions,
-            commits,
+            commits: 0,
+            in_flight: None,
+            next: None,
         })
     }
 
-    /// Writes a cluster into an empty store, in one transaction.
-    pub(crate) fn make(
-        store: &mut S,
+    /// Returns the transaction that writes a cluster into an empty store.
+    pub(crate) fn first_transaction(
         identity: ClusterIdentity,
         records: InitialRecords,
-    ) -> Result<(), Stopped> {
+    ) -> Transaction {
         let InitialRecords { term, counters, servers, tablets, migrations, recoveries } = records;
         let mut writes = vec![
             (MetaKey::Identity, encode(&(FORMAT, identity))),
@@ -155,17 +173,13 @@ impl<S: MetaStore> ConfigurationStore<S> {
         writes.extend(tablets.iter().map(|it| (MetaKey::Tablet(it.range.first()), encode(it))));
         writes.extend(migrations.iter().map(|it| (MetaKey::Migration(it.id), encode(it))));
         writes.extend(recoveries.iter().map(|it| (MetaKey::Recovery(it.dead), encode(it))));
-        let transaction = Transaction {
+        Transaction {
             expected: vec![(MetaKey::Identity.text(), Revision::ABSENT)],
             writes: writes.into_iter().map(|(key, value)| (key.text(), Some(value))).collect(),
-        };
-        match store.transact(&transaction)? {
-            Verdict::Committed(_) => Ok(()),
-            Verdict::Conflict(_) => Err(Stopped::NotEmpty),
         }
     }
 
-    /// Returns the committed records.
+    /// Returns the records, with all changes.
     pub(crate) fn configuration(&self) -> &ClusterConfiguration {
         &self.configuration
     }
@@ -175,7 +189,7 @@ impl<S: MetaStore> ConfigurationStore<S> {
         self.term.number
     }
 
-    /// Returns the mark of the newest transaction.
+    /// Returns the mark of the newest committed transaction.
     pub(crate) fn mark(&self) -> HistoryMark {
         let Term { number: term, id: term_id } = self.term;
         HistoryMark { term, term_id, transaction: self.newest.0 }
@@ -198,34 +212,48 @@ impl<S: MetaStore> ConfigurationStore<S> {
         *id == mark.term_id && mark.transaction <= last
     }
 
-    /// Fails if another coordinator has opened the store.
-    pub(crate) fn check_leads(&self) -> Result<(), Stopped> {
-        let found = self.store.read(&MetaKey::Term.text())?.map(|entry| entry.revision);
-        match found == self.revisions.get(&MetaKey::Term).copied() {
-            true => Ok(()),
-            false => Err(Stopped::Deposed),
-        }
-    }
-
     /// Returns the number of commits since the store was opened.
     pub(crate) fn commits(&self) -> u64 {
         self.commits
     }
 
-    /// Commits a change to the store, and then to memory.
-    pub(crate) fn commit(&mut self, edit: Edit) -> Result<(), Stopped> {
-        let writes = edit.writes(&self.configuration);
+    /// Returns how far the store is behind memory.
+    pub(crate) fn progress(&self) -> Progress {
+        match (&self.in_flight, &self.next) {
+            (_, Some(_)) => Progress::Ahead,
+            (Some(_), None) => Progress::InFlight,
+            (None, None) => Progress::Committed,
+        }
+    }
+
+    /// Applies a change to memory, and adds it to the next transaction. An empty change makes a
+    /// transaction that only checks the term.
+    pub(crate) fn change(&mut self, edit: Edit) {
+        self.next.get_or_insert_default().extend(edit.writes(&self.configuration));
+        self.configuration.apply(edit);
+    }
+
+    /// Returns the next transaction, if it is due: it has changes, and none is in flight.
+    pub(crate) fn begin_transaction(&mut self) -> Option<Transaction> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        let writes = self.in_flight.insert(self.next.take()?);
         let revision_of =
             |key: &MetaKey| self.revisions.get(key).copied().unwrap_or(Revision::ABSENT);
-        let keys = std::iter::once(&MetaKey::Term).chain(writes.iter().map(|(key, _)| key));
-        let transaction = Transaction {
+        let keys = std::iter::once(&MetaKey::Term).chain(writes.keys());
+        Some(Transaction {
             expected: keys.map(|key| (key.text(), revision_of(key))).collect(),
             writes: writes.iter().map(|(key, value)| (key.text(), value.clone())).collect(),
+        })
+    }
+
+    /// Records the store's verdict about the transaction in flight.
+    pub(crate) fn committed(&mut self, verdict: &Verdict) -> Result<(), Stopped> {
+        let Some(writes) = self.in_flight.take() else {
+            panic!("a verdict about no transaction: {verdict:?}");
         };
-        let revision = match self.store.transact(&transaction)? {
-            Verdict::Committed(revision) => revision,
-            Verdict::Conflict(_) => return Err(Stopped::Deposed),
-        };
+        let Verdict::Committed(revision) = *verdict else { return Err(Stopped::Deposed) };
         assert!(revision > self.newest, "transaction {revision:?} follows {:?}", self.newest);
         self.newest = revision;
         for (key, value) in writes {
@@ -235,7 +263,6 @@ impl<S: MetaStore> ConfigurationStore<S> {
             };
         }
         self.commits += 1;
-        self.configuration.apply(edit);
         assert!(self.knows(&self.mark()), "the store does not know its own mark");
         Ok(())
     }

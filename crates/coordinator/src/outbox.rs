@@ -1,5 +1,6 @@
 //! Inputs and outputs of the coordinator: plain data that can be printed.
 
+use crate::metastore::{Transaction, Verdict};
 use std::fmt;
 use types::{ClusterId, Generation, Instant, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
@@ -69,6 +70,9 @@ pub enum CoordinatorEvent {
         /// The connection.
         connection: LinkId,
     },
+    /// The metadata store has answered [`Effect::Commit`]. If the outcome is unknown, this event
+    /// does not happen: the shell stops, and sends nothing more.
+    Committed(Verdict),
     /// Time has passed; see [`crate::Coordinator::next_deadline`].
     Tick,
 }
@@ -84,7 +88,11 @@ pub enum Effect {
         /// The message.
         message: FromCoordinator,
     },
+    /// Applies a transaction to the metadata store. [`CoordinatorEvent::Committed`] has to follow;
+    /// until then no other commit is produced, but other events may happen.
+    Commit(Transaction),
     /// Closes the connection after all earlier messages. No [`CoordinatorEvent::Closed`] follows.
+    /// One may precede, since the effect may have waited for a commit.
     Close {
         /// The connection.
         connection: LinkId,
@@ -104,6 +112,12 @@ impl fmt::Display for CoordinatorEvent {
                 write!(f, "{connection} says {message}")
             }
             CoordinatorEvent::Closed { connection } => write!(f, "{connection} closed"),
+            CoordinatorEvent::Committed(Verdict::Committed(revision)) => {
+                write!(f, "transaction {} committed", revision.0)
+            }
+            CoordinatorEvent::Committed(Verdict::Conflict(key)) => {
+                write!(f, "transaction refused: {key} has changed")
+            }
             CoordinatorEvent::Tick => f.write_str("tick"),
         }
     }
@@ -114,6 +128,9 @@ impl fmt::Display for Effect {
         match self {
             Effect::Send { connection, message } => {
                 write!(f, "to {connection}: {message}")
+            }
+            Effect::Commit(transaction) => {
+                write!(f, "commit {} changed records", transaction.writes.len())
             }
             Effect::Close { connection } => write!(f, "close {connection}"),
         }

@@ -19,8 +19,8 @@
 //! **Invariant:** nothing is written without the decision of an operator, who has named each
 //! missing server.
 
-use crate::configuration_store::{ConfigurationStore, Stopped, holds_cluster};
-use crate::metastore::MetaStore;
+use crate::configuration_store::{ConfigurationStore, Stopped};
+use crate::metastore::{Transaction, Verdict};
 use crate::outbox::{Caller, CoordinatorEvent, Effect, Effects, LinkId, Moment};
 use crate::records::{
     ClusterIdentity, Ending, InitialRecords, LineageDependency, Migration, MigrationStage,
@@ -81,38 +81,41 @@ struct AskedServer {
     map: Option<ClusterMap>,
 }
 
+/// State of the new file.
+#[derive(Debug, Default)]
+enum FileState {
+    #[default]
+    Absent,
+    /// The transaction that writes it is in flight. The message goes to the operator afterwards.
+    Writing(LinkId, FromCoordinator),
+    Written,
+}
+
 /// A coordinator that collects the servers' knowledge of the cluster, to write the lost file anew.
-#[derive(Debug)]
-pub struct Rebuilding<S> {
-    store: S,
-    is_written: bool,
+#[derive(Debug, Default)]
+pub struct Rebuilding {
+    file: FileState,
     guests: BTreeMap<LinkId, Guest>,
     told: BTreeMap<ServerId, ServerReport>,
     /// Cluster of the first server that reported.
     identity: Option<ClusterIdentity>,
 }
 
-impl<S: MetaStore> Rebuilding<S> {
-    /// Begins a rebuild without any knowledge. The store must be empty.
-    pub fn new(store: S) -> Result<Rebuilding<S>, Stopped> {
-        if holds_cluster(&store)? {
-            return Err(Stopped::NotEmpty);
-        }
-        let (guests, told) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Rebuilding { store, is_written: false, guests, told, identity: None })
+impl Rebuilding {
+    /// Begins a rebuild without any knowledge.
+    pub fn new() -> Rebuilding {
+        Rebuilding::default()
     }
 
     /// Returns whether the file has been written.
     pub fn is_written(&self) -> bool {
-        self.is_written
-    }
-
-    /// Returns the store, once the file has been written.
-    pub fn into_store(self) -> S {
-        self.store
+        matches!(self.file, FileState::Written)
     }
 
     /// Applies one event; the only way to change the machine.
+    ///
+    /// # Errors
+    /// The store is not empty.
     pub fn handle(
         &mut self,
         at: Moment,
@@ -130,11 +133,21 @@ impl<S: MetaStore> Rebuilding<S> {
             CoordinatorEvent::Closed { connection } => {
                 self.guests.remove(&connection);
             }
+            CoordinatorEvent::Committed(verdict) => {
+                let before = std::mem::replace(&mut self.file, FileState::Written);
+                let FileState::Writing(connection, message) = before else {
+                    panic!("a verdict about no transaction: {verdict:?}");
+                };
+                match verdict {
+                    Verdict::Committed(_) => out.push(Effect::Send { connection, message }),
+                    Verdict::Conflict(_) => return Err(Stopped::NotEmpty),
+                }
+            }
             CoordinatorEvent::Tick => {}
             CoordinatorEvent::Received { connection, message } => {
                 match self.guests.remove(&connection) {
                     Some(Guest::Server { number }) => self.greet(connection, number, message, out),
-                    Some(Guest::Operator) => self.operate(at, connection, message, out)?,
+                    Some(Guest::Operator) => self.operate(at, connection, message, out),
                     Some(Guest::Asked(asked)) => self.listen(connection, asked, message, out),
                     // The connection was closed here.
                     None => {}
@@ -208,22 +221,39 @@ impl<S: MetaStore> Rebuilding<S> {
         connection: LinkId,
         message: ToCoordinator,
         out: &mut Effects,
-    ) -> Result<(), Stopped> {
+    ) {
         self.guests.insert(connection, Guest::Operator);
-        let ToCoordinator::Ask { request, ask } = message else { return Ok(()) };
-        let answer = match ask {
-            Ask::Rebuild { without, go } => self.rebuild(at, &without, go)?,
-            _ => Answer::Refused(WAIT.to_owned()),
+        let ToCoordinator::Ask { request, ask } = message else { return };
+        let answered = match (ask, &self.file) {
+            (Ask::Rebuild { without, go }, FileState::Absent) => self.rebuild(at, &without, go),
+            _ => Err(WAIT.to_owned()),
+        };
+        let (answer, transaction) = match answered {
+            Ok((report, transaction)) => (Answer::Rebuild(report), transaction),
+            Err(reason) => (Answer::Refused(reason), None),
         };
         let message = FromCoordinator::Answer { request, answer };
-        out.push(Effect::Send { connection, message });
-        Ok(())
+        match transaction {
+            Some(transaction) => {
+                self.file = FileState::Writing(connection, message);
+                out.push(Effect::Commit(transaction));
+            }
+            None => out.push(Effect::Send { connection, message }),
+        }
     }
 
-    fn rebuild(&mut self, at: Moment, without: &[ServerId], go: bool) -> Result<Answer, Stopped> {
-        let Some(identity) = self.identity else {
-            return Ok(Answer::Refused("no server has joined yet".to_owned()));
-        };
+    /// Returns the report for an operator and, if the operator has decided, the transaction that
+    /// writes the file.
+    ///
+    /// # Errors
+    /// The reason for refusing the request.
+    fn rebuild(
+        &self,
+        at: Moment,
+        without: &[ServerId],
+        go: bool,
+    ) -> Result<(RebuildReport, Option<Transaction>), String> {
+        let identity = self.identity.ok_or("no server has joined yet")?;
         let absent = self.absent();
         let report = RebuildReport {
             found: self.told.keys().copied().collect(),
@@ -231,21 +261,14 @@ impl<S: MetaStore> Rebuilding<S> {
             is_done: go,
         };
         if !go {
-            return Ok(Answer::Rebuild(report));
+            return Ok((report, None));
         }
         if without.iter().copied().collect::<BTreeSet<_>>() != absent {
             let missing = RebuildReport::names(&report.absent);
-            let reason = format!("other servers are missing than named; missing is: {missing}");
-            return Ok(Answer::Refused(reason));
+            return Err(format!("other servers are missing than named; missing is: {missing}"));
         }
-        let records = match self.records(at, &absent) {
-            Ok(records) => records,
-            Err(reason) => return Ok(Answer::Refused(reason)),
-        };
-        assert!(!self.is_written, "a file is rebuilt twice");
-        ConfigurationStore::make(&mut self.store, identity, records)?;
-        self.is_written = true;
-        Ok(Answer::Rebuild(report))
+        let records = self.records(at, &absent)?;
+        Ok((report, Some(ConfigurationStore::first_transaction(identity, records))))
     }
 
     /// Returns the newest map of any server.
@@ -265,7 +288,7 @@ impl<S: MetaStore> Rebuilding<S> {
 }
 
 /// The evaluation of the reports.
-impl<S: MetaStore> Rebuilding<S> {
+impl Rebuilding {
     /// Returns the records of the rebuilt file.
     ///
     /// # Errors
@@ -502,7 +525,7 @@ const LOST: &str = "the coordinator's file was lost";
 mod tests {
     use super::*;
     use crate::machine::{Coordinator, CoordinatorSettings};
-    use crate::metastore::MemoryStore;
+    use crate::metastore::{MemoryStore, MetaStore};
     use crate::records::Drawn;
     use types::limits::TABLES_MAX;
     use types::{Generation, Instant, Slot, UnixMillis};
@@ -576,9 +599,9 @@ mod tests {
         world.tell_of_disk(2, map(4, &[1, 2]), of_disk(3));
         assert!(matches!(world.ask(&[], true), Answer::Rebuild(_)));
         let drawn = Drawn { fresh: ClusterIdentity { cluster: ClusterId(1), seed: 1 }, term: 1 };
-        let store = world.rebuilding.into_store();
         let coordinator =
-            Coordinator::open(store, drawn, CoordinatorSettings::default(), AT.now).unwrap();
+            Coordinator::open(&mut world.store, drawn, CoordinatorSettings::default(), AT.now)
+                .unwrap();
         let map = coordinator.map();
         let servers = map.servers.iter().map(|server| (server.id, server.is_dead));
         assert_eq!(
@@ -615,14 +638,14 @@ mod tests {
     }
 
     struct World {
-        rebuilding: Rebuilding<MemoryStore>,
+        rebuilding: Rebuilding,
+        store: MemoryStore,
         connections: u64,
     }
 
     impl World {
         fn new() -> World {
-            let rebuilding = Rebuilding::new(MemoryStore::new()).unwrap();
-            World { rebuilding, connections: 0 }
+            World { rebuilding: Rebuilding::new(), store: MemoryStore::new(), connections: 0 }
         }
 
         fn say(&mut self, caller: Caller, messages: Vec<ToCoordinator>) -> Vec<Effect> {
@@ -636,7 +659,13 @@ mod tests {
                 let event = CoordinatorEvent::Received { connection, message };
                 self.rebuilding.handle(AT, event, &mut out).unwrap();
             }
-            out.drain().collect()
+            let mut effects: Vec<Effect> = out.drain().collect();
+            if let [Effect::Commit(transaction)] = &effects[..] {
+                let verdict = self.store.transact(transaction).unwrap();
+                self.rebuilding.handle(AT, CoordinatorEvent::Committed(verdict), &mut out).unwrap();
+                effects = out.drain().collect();
+            }
+            effects
         }
 
         fn tell(&mut self, server: u32, map: ClusterMap, holdings: Holdings) {
@@ -711,10 +740,10 @@ mod tests {
         assert!(world.rebuilding.is_written());
 
         let fresh = ClusterIdentity { cluster: ClusterId(1), seed: 1 };
-        let store = world.rebuilding.into_store();
         let drawn = Drawn { fresh, term: 1 };
         let coordinator =
-            Coordinator::open(store, drawn, CoordinatorSettings::default(), AT.now).unwrap();
+            Coordinator::open(&mut world.store, drawn, CoordinatorSettings::default(), AT.now)
+                .unwrap();
         assert_eq!(coordinator.identity(), ClusterIdentity { cluster: CLUSTER, seed: 42 });
         let map = coordinator.map();
         assert!(map.version > 4 << 32, "no map of before is newer");

@@ -5,7 +5,7 @@
 
 use coordinator::{
     Caller, ClusterIdentity, Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect,
-    Effects, Moment,
+    Effects, MetaStore, Moment,
 };
 use coordinator_server::FileStore;
 use std::path::{Path, PathBuf};
@@ -21,25 +21,24 @@ fn copy() -> (PathBuf, tempfile::TempDir) {
     (path, folder)
 }
 
-fn open(path: &Path, term: u64) -> Coordinator<FileStore> {
+fn open(path: &Path, term: u64) -> (Coordinator, FileStore) {
     let fresh = ClusterIdentity { cluster: ClusterId(1), seed: 1 };
     let drawn = Drawn { fresh, term };
-    let store = FileStore::open(path).unwrap();
-    Coordinator::open(store, drawn, CoordinatorSettings::default(), Instant(0)).unwrap()
+    let mut store = FileStore::open(path).unwrap();
+    let settings = CoordinatorSettings::default();
+    (Coordinator::open(&mut store, drawn, settings, Instant(0)).unwrap(), store)
 }
 
 #[test]
 fn a_store_of_the_format_before_is_converted_once_and_confirmed_at_once() {
     let (path, _folder) = copy();
-    let coordinator = open(&path, 50);
-    let map = coordinator.map();
+    let map = open(&path, 50).0.map();
     assert_ne!(map.cluster, ClusterId(1));
     assert_eq!(map.tablets.len(), 2);
     assert!(map.tablets.iter().all(|tablet| !tablet.is_born && tablet.tenures.len() == 16));
     let owners: Vec<_> = map.tablets.iter().map(|it| (it.range.slots().0, it.owner)).collect();
     assert_eq!(owners, [(Slot(0), ServerId(2)), (Slot(8192), ServerId(1))]);
-    drop(coordinator);
-    let again = open(&path, 51).map();
+    let again = open(&path, 51).0.map();
     assert_eq!(again.tablets, map.tablets);
 }
 
@@ -47,7 +46,7 @@ fn a_store_of_the_format_before_is_converted_once_and_confirmed_at_once() {
 fn servers_of_the_format_before_have_heard_of_no_mark_and_later_ones_count() {
     let (path, _folder) = copy();
     drop(open(&path, 50));
-    let mut coordinator = open(&path, 51);
+    let (mut coordinator, mut store) = open(&path, 51);
     let term = coordinator.map().version >> 32;
     let connection = coordinator::LinkId(1);
     let mark = HistoryMark { term, term_id: 99, transaction: 1 };
@@ -68,6 +67,9 @@ fn servers_of_the_format_before_have_heard_of_no_mark_and_later_ones_count() {
     coordinator.handle(at, CoordinatorEvent::Opened { connection, caller }, &mut out).unwrap();
     let message = ToCoordinator::Join(join);
     coordinator.handle(at, CoordinatorEvent::Received { connection, message }, &mut out).unwrap();
+    let Some(Effect::Commit(transaction)) = out.take_first() else { panic!("it checks its term") };
+    let committed = CoordinatorEvent::Committed(store.transact(&transaction).unwrap());
+    coordinator.handle(at, committed, &mut out).unwrap();
     let said: Vec<Effect> = out.drain().collect();
     let is_refused = |effect: &Effect| {
         matches!(

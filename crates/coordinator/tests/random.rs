@@ -10,7 +10,7 @@ use coordinator::{CoordinatorEvent, Effect, LinkId};
 use protocols::migration::timing::PREPARED_MAX;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use support::{Storage, World, caller_of, join_of, migrate, slots};
+use support::{CommitTime, Storage, World, caller_of, join_of, migrate, slots};
 use types::{HashRange, Instant, MigrationId, ServerId, Slot};
 use wire::control::{
     Ask, FromCoordinator, Intent, JoinReply, MigrationRequest, MigrationUpdate, ToCoordinator,
@@ -26,6 +26,9 @@ fn whatever_breaks_no_hash_is_served_twice_and_everything_ends() {
     for seed in 0..150 {
         let storage = if seed % 10 == 0 { Storage::file() } else { Storage::memory() };
         let mut history = History::new(seed, storage);
+        if seed % 3 == 0 {
+            history.world.commit_time = CommitTime::Random(fastrand::Rng::with_seed(seed));
+        }
         history.run(Duration::from_secs(20), true);
         history.run(Duration::from_secs(60), false);
         history.check_end();
@@ -170,6 +173,7 @@ impl History {
                     let delivery = Delivery::ToServer { connection, message };
                     self.put_in_order(connection, false, delivery);
                 }
+                Effect::Commit(_) => unreachable!("the store has it"),
                 Effect::Close { connection } => {
                     let known = self.servers.iter().position(|s| s.connection == Some(connection));
                     if let Some(server) = known {

@@ -28,6 +28,11 @@
 //! Servers answer pings at once. Servers in `hang s1 s2` do not answer until `go-on s1`. Answered
 //! pings are shown only after `show-pings`. `stand-still 300ms` pauses the coordinator.
 //! `s1: stalled` answers a ping and reports a stalled reactor.
+//!
+//! After `slow-store` the store answers a commit only at `commit`; a transaction is shown with the
+//! records that it changes. `restart committed` replaces the coordinator after the transaction in
+//! flight has taken effect and before the answer, `restart` before it has. `take-over` lets another
+//! coordinator open the store.
 
 mod support;
 
@@ -36,7 +41,7 @@ use goldenscript::{Command, Context, Runner};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
-use support::{Storage, World, join_of, slots, text};
+use support::{CommitTime, Storage, World, join_of, slots, text};
 use types::{
     ClusterId, Generation, HashRange, KeyHash, MigrationId, OwnershipEpoch, SLOT_COUNT, SegmentId,
     ServerId, TableId,
@@ -97,6 +102,15 @@ impl Script {
                         }
                         _ => lines.push((to, text)),
                     }
+                }
+                Effect::Commit(transaction) => {
+                    let writes = transaction.writes.iter();
+                    let change = |(key, value): &(String, Option<_>)| match value {
+                        Some(_) => format!(" {key}"),
+                        None => format!(" -{key}"),
+                    };
+                    let changes: String = writes.map(change).collect();
+                    lines.push(("store".to_owned(), format!("commit{changes}")));
                 }
                 Effect::Close { connection } => {
                     lines.push((self.name(*connection), "connection closed".into()));
@@ -201,8 +215,23 @@ impl Runner for Script {
                 Ok(format!("{}\n", self.world.open_connection(caller)))
             }
             "wait" => self.wait(command.consume_args().next_pos().ok_or("how long?")?),
+            "slow-store" => {
+                self.world.commit_time = CommitTime::ByHand;
+                Ok(String::new())
+            }
+            "commit" => match self.world.finish_commit() {
+                Ok(effects) => Ok(self.print(&effects)),
+                Err(stopped) => Ok(format!("stopped: {stopped}\n")),
+            },
+            "take-over" => {
+                self.world.take_over();
+                Ok(String::new())
+            }
             "restart" => {
                 self.connections.clear();
+                if command.consume_args().next_pos() == Some("committed") {
+                    self.world.apply_transaction();
+                }
                 self.world.restart();
                 Ok(String::new())
             }

@@ -88,6 +88,8 @@ pub enum Bug {
     /// Bytes that some replicas of an open segment lack are served before they are durable
     /// elsewhere.
     UnsettledShown,
+    /// A coordinator's message leaves before the commit of the change that it tells of.
+    SentBeforeCommit,
 }
 
 #[cfg(feature = "on")]

@@ -1,25 +1,29 @@
 //! Coordinators of a run: the leading one, and perhaps one that has not noticed that it no longer
 //! leads.
 //!
-//! If its store fails, a coordinator sends its pending messages and ends, as the real process
-//! does. Another one opens the store and continues. Another one may also open the store while the
+//! If its store fails, a coordinator ends, as the real process does. Messages that it has sent still
+//! arrive. Another one opens the store and continues. Another one may also open the store while the
 //! first one is paused. When the first one resumes, the store refuses its next change.
 
-use crate::metadata::FaultyMetaStore;
+use crate::metadata::{CommitTimes, FaultyMetaStore};
 use crate::planted::Planted;
+use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, RunTimeline};
 use coordinator::{
     ClusterIdentity, Coordinator, CoordinatorEvent, CoordinatorSettings, Drawn, Effect, Effects,
-    LinkId, Moment,
+    LinkId, MetaStore, MetaStoreError, Moment, Transaction, Verdict,
 };
 use std::collections::BTreeMap;
+use std::fmt;
 use types::Instant;
 use wire::control::MigrationReport;
 
 /// One coordinator process.
 #[derive(Debug)]
 struct CoordinatorProcess {
-    machine: Coordinator<FaultyMetaStore>,
+    machine: Coordinator,
+    store: FaultyMetaStore,
+    commit: Option<PendingCommit>,
     /// Time of its next call if nothing happens before.
     due: Option<Instant>,
     /// End of the current pause.
@@ -28,12 +32,35 @@ struct CoordinatorProcess {
     is_of_copy: bool,
 }
 
+/// Transaction of a coordinator that has no verdict yet.
+#[derive(Debug)]
+struct PendingCommit {
+    /// Number of the commit in this run.
+    number: u64,
+    stage: CommitStage,
+}
+
+#[derive(Debug)]
+enum CommitStage {
+    /// The transaction reaches the store at the end.
+    Requested(Transaction),
+    /// The store has answered; the answer is on its way.
+    Answered(Result<Verdict, MetaStoreError>),
+}
+
 /// Output of a coordinator after an event.
 #[derive(Debug, Default)]
 pub(crate) struct CoordinatorOutput {
     pub(crate) effects: Vec<Effect>,
     /// Set if the coordinator ends, since its store failed or it no longer leads.
     pub(crate) has_stopped: bool,
+}
+
+impl CoordinatorOutput {
+    fn stop(&mut self, number: u32, reason: impl fmt::Display, timeline: &mut RunTimeline) {
+        timeline.note(format_args!("coordinator {number} stops: {reason}"));
+        self.has_stopped = true;
+    }
 }
 
 /// All coordinators of a run, and their metadata store.
@@ -47,6 +74,10 @@ pub(crate) struct Coordinators {
     is_rolled_back: bool,
     /// For a planted bug: no server need confirm the store.
     trusts_file: bool,
+    /// Times of commits, in a run with a slow store.
+    commit_times: Option<CommitTimes>,
+    /// Number of slow commits so far.
+    commits: u64,
     /// Live coordinators by number; the last one that opened the store has the highest.
     alive: BTreeMap<u32, CoordinatorProcess>,
     opened: u32,
@@ -57,11 +88,8 @@ pub(crate) struct Coordinators {
 }
 
 impl Coordinators {
-    pub(crate) fn new(
-        identity: ClusterIdentity,
-        seed: u64,
-        planted: Option<Planted>,
-    ) -> Coordinators {
+    pub(crate) fn new(identity: ClusterIdentity, settings: &RunSettings) -> Coordinators {
+        let RunSettings { seed, planted, .. } = *settings;
         let store = FaultyMetaStore::new(seed, planted == Some(Planted::StoreWithoutCompare));
         let mut coordinators = Coordinators {
             identity,
@@ -69,6 +97,8 @@ impl Coordinators {
             copy: None,
             is_rolled_back: false,
             trusts_file: planted == Some(Planted::OldStoreTrusted),
+            commit_times: CommitTimes::draw(seed).filter(|_| settings.has(Knob::SlowStore)),
+            commits: 0,
             alive: BTreeMap::new(),
             opened: 0,
             connections: BTreeMap::new(),
@@ -95,12 +125,13 @@ impl Coordinators {
             Some(copy) if self.is_rolled_back => (copy, true),
             Some(_) | None => (&self.store, false),
         };
-        let Ok(machine) = Coordinator::open(store.clone(), drawn, settings, now) else {
+        let mut store = store.clone();
+        let Ok(machine) = Coordinator::open(&mut store, drawn, settings, now) else {
             return false;
         };
         self.opened += 1;
-        let process =
-            CoordinatorProcess { machine, due: None, paused_until: Instant(0), is_of_copy };
+        let (due, paused_until, commit) = (None, Instant(0), None);
+        let process = CoordinatorProcess { machine, store, commit, due, paused_until, is_of_copy };
         self.alive.insert(self.opened, process);
         true
     }
@@ -138,10 +169,38 @@ impl Coordinators {
         let Some(process) = self.alive.get_mut(&number) else {
             return CoordinatorOutput::default();
         };
-        let mut out = Effects::new();
-        if let Err(stopped) = process.machine.handle(at, event, &mut out) {
-            timeline.note(format_args!("coordinator {number} stops: {stopped}"));
-            return CoordinatorOutput { effects: out.drain().collect(), has_stopped: true };
+        let mut output = CoordinatorOutput::default();
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let mut out = Effects::new();
+            if let Err(stopped) = process.machine.handle(at, event, &mut out) {
+                output.stop(number, stopped, timeline);
+                return output;
+            }
+            for effect in out.drain() {
+                let Effect::Commit(transaction) = effect else {
+                    output.effects.push(effect);
+                    continue;
+                };
+                if let Some(times) = &mut self.commit_times {
+                    self.commits += 1;
+                    let stage = match times.draw_is_applied_first() {
+                        true => CommitStage::Answered(process.store.transact(&transaction)),
+                        false => CommitStage::Requested(transaction),
+                    };
+                    process.commit = Some(PendingCommit { number: self.commits, stage });
+                    let event = PlannedEvent::Committed(number, self.commits);
+                    timeline.plan_in(times.draw_time(), event);
+                    continue;
+                }
+                match process.store.transact(&transaction) {
+                    Ok(verdict) => next = Some(CoordinatorEvent::Committed(verdict)),
+                    Err(failed) => {
+                        output.stop(number, failed, timeline);
+                        return output;
+                    }
+                }
+            }
         }
         let due = process.machine.next_deadline().map(|due| due.max(timeline.now));
         if due != process.due {
@@ -150,7 +209,46 @@ impl Coordinators {
                 timeline.plan_at(due, PlannedEvent::Coordinator(number));
             }
         }
-        CoordinatorOutput { effects: out.drain().collect(), has_stopped: false }
+        output
+    }
+
+    /// Passes the store's verdict about a commit to its coordinator, if it still runs. Postpones
+    /// the verdict for a coordinator that is paused.
+    pub(crate) fn finish_commit(
+        &mut self,
+        number: u32,
+        commit: u64,
+        timeline: &mut RunTimeline,
+    ) -> CoordinatorOutput {
+        let Some(process) = self.alive.get_mut(&number) else {
+            return CoordinatorOutput::default();
+        };
+        if process.paused_until > timeline.now {
+            let event = PlannedEvent::Committed(number, commit);
+            timeline.plan_at(process.paused_until, event);
+            return CoordinatorOutput::default();
+        }
+        let Some(pending) = process.commit.take_if(|pending| pending.number == commit) else {
+            return CoordinatorOutput::default();
+        };
+        let answer = match pending.stage {
+            CommitStage::Requested(transaction) => process.store.transact(&transaction),
+            CommitStage::Answered(answer) => answer,
+        };
+        match answer {
+            Ok(verdict) => self.handle(number, CoordinatorEvent::Committed(verdict), timeline),
+            Err(failed) => {
+                let mut output = CoordinatorOutput::default();
+                output.stop(number, failed, timeline);
+                output
+            }
+        }
+    }
+
+    /// Returns the commit in flight of a coordinator that is not paused.
+    pub(crate) fn commit_in_flight(&self, number: u32, now: Instant) -> Option<u64> {
+        let process = self.alive.get(&number).filter(|process| process.paused_until <= now)?;
+        process.commit.as_ref().map(|pending| pending.number)
     }
 
     /// Returns whether a coordinator's deadline has come. Postpones the deadline of a coordinator
@@ -230,7 +328,7 @@ impl Coordinators {
         let copy = self.copy.as_ref()?;
         let drawn = Drawn { fresh: self.identity, term: 0 };
         let machine =
-            Coordinator::open(copy.copy(), drawn, CoordinatorSettings::default(), now).ok()?;
+            Coordinator::open(&mut copy.copy(), drawn, CoordinatorSettings::default(), now).ok()?;
         Some((machine.awaited_servers(), copy.newest()))
     }
 

@@ -2,11 +2,25 @@
 //!
 //! A failed call leaves open if the transaction was applied. An injected failure therefore
 //! happens either before the transaction, or after it (the acknowledgement is lost).
+//!
+//! In a share of the runs a commit takes time. A coordinator that ends meanwhile leaves open, too,
+//! if the transaction was applied: the store applies it at the beginning or at the end.
 
 use coordinator::{MemoryStore, MetaEntry, MetaStore, MetaStoreError, Transaction, Verdict};
 use fastrand::Rng;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// Time of a commit in runs with a slow store, in microseconds.
+const COMMIT_MICROS: Range<u64> = 0..50_000;
+
+/// One run in this many has a slow store.
+const SLOW_ONE_IN: u32 = 4;
+
+/// Mixed into the seed for the separate random numbers of commit times.
+const SLOW: u64 = 0x736c_6f77_636f_6d6d;
 
 /// Handle of the store. Clones share everything.
 #[derive(Clone, Debug)]
@@ -22,6 +36,31 @@ struct StoreFailures {
     one_in: u32,
     /// For a planted bug: transactions are applied without checking their expectations.
     is_blind: bool,
+}
+
+/// Times of commits in a run with a slow store.
+#[derive(Debug)]
+pub(crate) struct CommitTimes {
+    rng: Rng,
+}
+
+impl CommitTimes {
+    /// Draws if the store is slow. The numbers come from a separate generator, so that other runs
+    /// stay the same.
+    pub(crate) fn draw(seed: u64) -> Option<CommitTimes> {
+        let mut rng = Rng::with_seed(seed ^ SLOW);
+        (rng.u32(..SLOW_ONE_IN) == 0).then_some(CommitTimes { rng })
+    }
+
+    /// Draws the time of a commit.
+    pub(crate) fn draw_time(&mut self) -> Duration {
+        Duration::from_micros(self.rng.u64(COMMIT_MICROS))
+    }
+
+    /// Draws if a transaction is applied at the beginning of this time.
+    pub(crate) fn draw_is_applied_first(&mut self) -> bool {
+        self.rng.bool()
+    }
 }
 
 impl FaultyMetaStore {

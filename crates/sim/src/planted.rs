@@ -104,6 +104,7 @@ bugs! {
     UnsettledShown = UnsettledShown,
     /// A coordinator waits for no server when it starts, and no server reports its newest mark.
     OldStoreTrusted,
+    SentBeforeCommit = SentBeforeCommit,
 }
 
 impl Planted {

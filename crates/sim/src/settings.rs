@@ -75,6 +75,7 @@ named! {
     Rollback, "rollback", "The coordinator starts on an old copy of its store until the newest is back, or a server on an old copy of its data directory.";
     Takeover, "takeover", "Another coordinator opens the store while the current one is paused.";
     Store, "store", "The metadata store fails now and then; a failed write may have taken effect.";
+    SlowStore, "slow-store", "A commit of the metadata store takes up to 50 ms.";
     LocalLog, "kept", "Servers persist their own logs and restart with their data; no range moves.";
     Replicated, "replicated", "Servers replicate each other's logs and recover dead servers' data.";
     Lineage, "lineage", "Ranges move between servers that replicate each other's logs and may die.";

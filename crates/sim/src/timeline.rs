@@ -61,6 +61,8 @@ pub(crate) enum PlannedEvent {
     Start(usize),
     /// The deadline of a coordinator.
     Coordinator(u32),
+    /// The commit with this number of a coordinator ends.
+    Committed(u32, u64),
     /// A server notices that its link to a coordinator has ended.
     Sever(usize, LinkId),
     /// Another coordinator opens the store, unless one leads.
@@ -91,6 +93,7 @@ impl PlannedEvent {
             | PlannedEvent::Hangup(_)
             | PlannedEvent::Start(_)
             | PlannedEvent::Coordinator(_)
+            | PlannedEvent::Committed(..)
             | PlannedEvent::Lead
             | PlannedEvent::RestoreStore
             | PlannedEvent::Accident(_)

@@ -46,7 +46,10 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
         | Planted::CutBeforeHeadsAreSafe => 100,
-        Planted::FreedBeforeCommit | Planted::ZombieServes | Planted::OldStoreTrusted => 300,
+        Planted::FreedBeforeCommit
+        | Planted::ZombieServes
+        | Planted::OldStoreTrusted
+        | Planted::SentBeforeCommit => 300,
         Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe

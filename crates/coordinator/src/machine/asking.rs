@@ -4,13 +4,12 @@ use super::Coordinator;
 use super::requests::{HAS_FILE, Requester, milliseconds, on_own_disk};
 use crate::admission::MoveRequest;
 use crate::configuration_store::Stopped;
-use crate::metastore::MetaStore;
 use crate::outbox::{Effects, Moment};
 use crate::records::Migration;
 use types::{Instant, ServerId};
 use wire::control::{Answer, Ask, Health, LogLoss};
 
-impl<S: MetaStore> Coordinator<S> {
+impl Coordinator {
     /// Carries out a request, and answers it.
     pub(super) fn ask(
         &mut self,

@@ -230,18 +230,24 @@ impl Confirmation {
 
     /// Inserts the newest mark before messages to servers that have not received it.
     ///
+    /// Messages that waited for a commit while the store proved outdated are dropped: from then on
+    /// servers are rejected, and operators answered.
+    ///
     /// No mark is sent before the store is confirmed. If the store proved outdated, a server with
     /// its mark would later take the current store for the outdated one.
     pub(super) fn mark_messages(
         &mut self,
         mark: HistoryMark,
-        mut effects: Effects,
+        effects: Vec<Effect>,
         membership: &Membership,
         out: &mut Effects,
     ) {
         let is_confirmed = self.is_confirmed();
         assert!(is_confirmed || self.told.is_empty(), "a mark was sent without confirmation");
-        for effect in effects.drain() {
+        for effect in effects {
+            if self.is_older() && !is_sent_by_older(&effect) {
+                continue;
+            }
             if let Effect::Send { connection, message } = &effect
                 && is_confirmed
                 && !matches!(message, FromCoordinator::Join(JoinReply::Rejected { .. }))
@@ -256,6 +262,20 @@ impl Confirmation {
             }
             out.push(effect);
         }
+    }
+}
+
+/// Returns whether a coordinator with an older store may have this effect.
+fn is_sent_by_older(effect: &Effect) -> bool {
+    match effect {
+        Effect::Close { .. } => true,
+        Effect::Send { message, .. } => {
+            matches!(
+                message,
+                FromCoordinator::Join(JoinReply::Rejected { .. }) | FromCoordinator::Answer { .. }
+            )
+        }
+        Effect::Commit(_) => unreachable!("a transaction is no effect of a component"),
     }
 }
 

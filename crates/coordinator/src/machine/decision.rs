@@ -1,4 +1,4 @@
-//! Decisions of components, which the coordinator commits and then announces.
+//! Decisions of components, which the coordinator carries out and then announces.
 
 use crate::configuration::Edit;
 use std::collections::BTreeSet;
@@ -7,8 +7,7 @@ use wire::control::FromCoordinator;
 
 /// A change of the configuration, and the messages that depend on it.
 ///
-/// The messages are sent after the commit: a coordinator that crashes in between has promised
-/// nothing.
+/// The messages leave after the commit: a coordinator that crashes in between has promised nothing.
 #[derive(Debug, Default)]
 pub(super) struct Decision {
     /// The change. `None`: nothing is committed, unless servers are declared dead.

@@ -9,7 +9,6 @@ use super::{Coordinator, Membership};
 use crate::admission::SERVERS_MAX;
 use crate::configuration::{ClusterConfiguration, Edit};
 use crate::configuration_store::Stopped;
-use crate::metastore::MetaStore;
 use crate::outbox::{Effect, Effects, LinkId, Moment};
 use crate::records::{Server, TabletRecord};
 use std::collections::BTreeSet;
@@ -24,7 +23,7 @@ struct Admission {
     edit: Edit,
 }
 
-impl<S: MetaStore> Coordinator<S> {
+impl Coordinator {
     pub(super) fn join(
         &mut self,
         at: Moment,
@@ -189,7 +188,9 @@ impl<S: MetaStore> Coordinator<S> {
             return Ok(true);
         }
         if let Some(mark) = join.mark.filter(|mark| !self.store.knows(mark)) {
-            self.store.check_leads()?;
+            // An empty transaction: nothing leaves if this coordinator does not lead any more, and
+            // only therefore does not know the mark.
+            self.commit(at, self.store.configuration().edit())?;
             self.confirmation.note_older(&self.store.mark(), &mark);
             self.reject_all(at, out);
             self.reject(connection, self.confirmation.older_rejection(), out);

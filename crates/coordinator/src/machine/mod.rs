@@ -1,9 +1,9 @@
 //! The coordinator's state machine: range ownership, and the life of every migration and recovery.
 //!
-//! The machine holds no socket and reads no clock. [`Coordinator::handle`] takes one event, commits
-//! the resulting changes to the metadata store, and pushes messages for servers. A message that
-//! depends on a change is pushed after the commit, so a coordinator that crashes in between has
-//! promised nothing.
+//! The machine holds no socket and no store, and reads no clock. [`Coordinator::handle`] takes one
+//! event, changes the configuration in memory, and pushes messages for servers. The changes are
+//! committed by an effect, [`Effect::Commit`]. What is produced after a change leaves only after
+//! its commit (`commit_gate.rs`), so a coordinator that crashes in between has promised nothing.
 //!
 //! The machine keeps no separate "waiting for an answer" state; a migration's stage determines it.
 //! Each live migration has at most one open *demand*: a message to one server, repeated until the
@@ -14,8 +14,8 @@
 //! The state belongs to components: [`Membership`], [`FailureDetector`], [`Confirmation`],
 //! [`Clocks`], [`MapPublisher`], [`FlushRequests`], [`Migrations`] and [`Recoveries`]. Only a
 //! component changes its own state. It reads the configuration and the membership, and returns
-//! what it wants committed, sent or passed to another component. [`Coordinator`] routes the events
-//! (`routing.rs`, `joining.rs`, `asking.rs`) and is the only one that commits.
+//! what it wants changed, sent or passed to another component. [`Coordinator`] routes the events
+//! (`routing.rs`, `joining.rs`, `asking.rs`) and is the only one that changes the configuration.
 //!
 //! After each event `reconcile.rs` reconciles the state. No migration waits for a permanently lost
 //! server, and none stays queued once it may start. Every connected server has the current map, and
@@ -39,6 +39,7 @@
 mod asking;
 mod authorization;
 mod clocks;
+mod commit_gate;
 mod confirmation;
 mod decision;
 mod failure_detector;
@@ -60,6 +61,7 @@ use crate::metastore::MetaStore;
 use crate::outbox::{CoordinatorEvent, Effect, Effects, LinkId, Moment};
 use crate::records::{ClusterIdentity, Drawn};
 use clocks::Clocks;
+use commit_gate::CommitGate;
 use confirmation::Confirmation;
 use decision::Decision;
 use failure_detector::FailureDetector;
@@ -124,8 +126,9 @@ impl Default for CoordinatorSettings {
 
 /// The configuration of a cluster, and the components that change it.
 #[derive(Debug)]
-pub struct Coordinator<S> {
-    store: ConfigurationStore<S>,
+pub struct Coordinator {
+    store: ConfigurationStore,
+    gate: CommitGate,
     membership: Membership,
     failure_detector: FailureDetector,
     confirmation: Confirmation,
@@ -138,15 +141,16 @@ pub struct Coordinator<S> {
     reconciled: Instant,
 }
 
-impl<S: MetaStore> Coordinator<S> {
+impl Coordinator {
     /// Resumes from the state in the store, or creates a cluster with the drawn identity in an
-    /// empty store. No server is connected yet; absences are counted from `now`.
+    /// empty store. No server is connected yet; absences are counted from `now`. The store is used
+    /// here only, and by the shell afterwards.
     pub fn open(
-        store: S,
+        store: &mut impl MetaStore,
         drawn: Drawn,
         settings: CoordinatorSettings,
         now: Instant,
-    ) -> Result<Coordinator<S>, Stopped> {
+    ) -> Result<Coordinator, Stopped> {
         let served = UNACKNOWLEDGED_MAX + UNACKNOWLEDGED_MAX / 20;
         assert!(settings.absence_max > served, "targets that serve would count as absent");
         let store = ConfigurationStore::open(store, drawn.fresh, drawn.term)?;
@@ -163,6 +167,7 @@ impl<S: MetaStore> Coordinator<S> {
             migrations: Migrations::new(configuration, now),
             recoveries: Recoveries::new(store.term(), configuration),
             store,
+            gate: CommitGate::default(),
             reconciled: now,
         })
     }
@@ -200,24 +205,34 @@ impl<S: MetaStore> Coordinator<S> {
     /// Applies one event; the only way to change a coordinator.
     ///
     /// # Errors
-    /// The store failed, or another coordinator has replaced this one. The machine must not be
-    /// used again. Effects that it pushed before remain valid, and the store can be opened again.
+    /// Another coordinator has replaced this one. The machine must not be used again. Effects that
+    /// it pushed before remain valid, and the store can be opened again.
     pub fn handle(
         &mut self,
         at: Moment,
         event: CoordinatorEvent,
         out: &mut Effects,
     ) -> Result<(), Stopped> {
-        let mut effects = Effects::new();
-        let handled = match self.confirmation.is_older() {
-            true => {
-                self.handle_older(at, event, &mut effects);
-                Ok(())
+        let sendable = match event {
+            CoordinatorEvent::Committed(verdict) => {
+                self.store.committed(&verdict)?;
+                self.gate.release()
             }
-            false => self.step(at, event, &mut effects),
+            event => {
+                let mut effects = Effects::new();
+                match self.confirmation.is_older() {
+                    true => self.handle_older(at, event, &mut effects),
+                    false => self.step(at, event, &mut effects)?,
+                }
+                self.gate.pass(effects, self.store.progress())
+            }
         };
-        self.confirmation.mark_messages(self.store.mark(), effects, &self.membership, out);
-        handled
+        self.confirmation.mark_messages(self.store.mark(), sendable, &self.membership, out);
+        if let Some(transaction) = self.store.begin_transaction() {
+            self.gate.begin();
+            out.push(Effect::Commit(transaction));
+        }
+        Ok(())
     }
 
     fn step(
@@ -246,6 +261,7 @@ impl<S: MetaStore> Coordinator<S> {
             }
             CoordinatorEvent::Closed { connection } => self.closed(at, connection),
             CoordinatorEvent::Tick => {}
+            CoordinatorEvent::Committed(_) => unreachable!("handled by the caller"),
         }
         // A pong makes nothing else due, and thousands of servers send them: skip the full pass.
         if is_pong && !self.maps.is_stale() && !self.failure_detector.is_ping_due(at.now) {
@@ -254,7 +270,7 @@ impl<S: MetaStore> Coordinator<S> {
         self.reconcile(at, out)
     }
 
-    /// Applies a component's decision: commits the change, and sends what depends on it.
+    /// Applies a component's decision: makes the change, and then produces its messages.
     fn apply(&mut self, at: Moment, decision: Decision, out: &mut Effects) -> Result<(), Stopped> {
         let Decision { edit, dead, messages } = decision;
         if edit.is_some() || !dead.is_empty() {
@@ -269,25 +285,22 @@ impl<S: MetaStore> Coordinator<S> {
         Ok(())
     }
 
-    /// Commits a change, and informs the components.
+    /// Makes a change, which the next transaction commits, and informs the components.
     fn commit(&mut self, at: Moment, edit: Edit) -> Result<(), Stopped> {
         if edit.touches_map(self.store.configuration()) {
             self.maps.mark_stale();
         }
         let migrations = edit.touched_migrations();
-        let before = self.store.mark();
         assert!(self.confirmation.is_confirmed() || edit.is_empty(), "unconfirmed, yet changing");
-        self.store.commit(edit)?;
-        let mark = self.store.mark();
-        assert_eq!(mark.term, before.term, "a coordinator commits in another one's term");
+        self.store.change(edit);
         let configuration = self.store.configuration();
         self.recoveries.committed(configuration);
         self.migrations.committed(at.now, migrations, configuration);
         Ok(())
     }
 
-    /// Declares servers dead. The declaration and the recovery of their ranges are committed in
-    /// one transaction. From then on a server is never admitted under its number again, and work
+    /// Declares servers dead. The declaration and the recovery of their ranges are in one
+    /// transaction. From then on a server is never admitted under its number again, and work
     /// that waited for it continues without it.
     fn declare_dead(
         &mut self,

@@ -3,13 +3,12 @@
 use super::Coordinator;
 use super::view::ClusterView;
 use crate::configuration_store::Stopped;
-use crate::metastore::MetaStore;
 use crate::outbox::{Effects, Moment};
 use crate::records::Server;
 use std::collections::BTreeSet;
 use types::{Instant, ServerId};
 
-impl<S: MetaStore> Coordinator<S> {
+impl Coordinator {
     pub(super) fn reconcile(&mut self, at: Moment, out: &mut Effects) -> Result<(), Stopped> {
         if let Some(held) = self.confirmation.confirm(self.store.configuration()) {
             self.receive_held(at, held, out)?;

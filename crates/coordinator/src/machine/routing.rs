@@ -10,7 +10,6 @@ use super::view::ClusterView;
 use super::{Coordinator, Decision};
 use crate::configuration::PartitionKey;
 use crate::configuration_store::Stopped;
-use crate::metastore::MetaStore;
 use crate::outbox::{Caller, CoordinatorEvent, Effects, LinkId, Moment};
 use crate::ranges::without;
 use crate::records::{Server, TabletRecord};
@@ -21,7 +20,7 @@ use wire::control::{
     RecoveryUpdate, ToCoordinator,
 };
 
-impl<S: MetaStore> Coordinator<S> {
+impl Coordinator {
     pub(super) fn receive(
         &mut self,
         at: Moment,
@@ -334,7 +333,7 @@ impl<S: MetaStore> Coordinator<S> {
 }
 
 /// Messages to a coordinator that may not change anything.
-impl<S: MetaStore> Coordinator<S> {
+impl Coordinator {
     /// Processes a message while the store is unconfirmed: joins of known servers, asks and
     /// clocks. Servers repeat all other messages, so nothing else need be remembered.
     fn receive_unconfirmed(
@@ -408,6 +407,7 @@ impl<S: MetaStore> Coordinator<S> {
             }
             CoordinatorEvent::Closed { connection } => self.membership.forget(connection),
             CoordinatorEvent::Tick => {}
+            CoordinatorEvent::Committed(_) => unreachable!("handled by the caller"),
             CoordinatorEvent::Received { connection, message } => {
                 let Some(OpenLink { caller, .. }) = self.membership.link(connection) else {
                     return;

@@ -265,6 +265,7 @@ impl History {
                     }
                     self.put_in_order(connection, false, Delivery::Down { connection, message });
                 }
+                Effect::Commit(_) => unreachable!("the store has it"),
                 Effect::Close { connection } => {
                     // Earlier messages still arrive.
                     if let Some(machine) = self.machine_at(connection) {

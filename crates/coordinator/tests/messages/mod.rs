@@ -186,6 +186,7 @@ impl Told {
                     }
                     self.demands.push((connection, message));
                 }
+                Effect::Commit(_) => unreachable!("the store has it"),
                 Effect::Close { connection } => {
                     self.connections.remove(&connection);
                 }

@@ -45,10 +45,24 @@ impl Storage {
 
 pub const IDENTITY: ClusterIdentity = ClusterIdentity { cluster: ClusterId(77), seed: 42 };
 
+/// Time at which the store answers a commit.
+pub enum CommitTime {
+    AtOnce,
+    /// When the test calls [`World::finish_commit`]. Transactions are among the effects.
+    ByHand,
+    /// Up to 50 ms later.
+    Random(fastrand::Rng),
+}
+
 /// A sequence of coordinators on one store.
 pub struct World {
     storage: Storage,
-    coordinator: Option<Coordinator<Box<dyn MetaStore + Send>>>,
+    coordinator: Option<Coordinator>,
+    /// The open store of the coordinator.
+    store: Option<Box<dyn MetaStore + Send>>,
+    pub commit_time: CommitTime,
+    /// Transaction in flight, with the time of its commit if that is known.
+    in_flight: Option<(Transaction, Option<Instant>)>,
     settings: CoordinatorSettings,
     now: Instant,
     connections: u64,
@@ -75,6 +89,9 @@ impl World {
         let mut world = World {
             storage,
             coordinator: None,
+            store: None,
+            commit_time: CommitTime::AtOnce,
+            in_flight: None,
             settings: CoordinatorSettings::default(),
             now: Instant(0),
             connections: 0,
@@ -90,22 +107,74 @@ impl World {
         world
     }
 
-    pub fn coordinator(&self) -> &Coordinator<Box<dyn MetaStore + Send>> {
+    pub fn coordinator(&self) -> &Coordinator {
         self.coordinator.as_ref().unwrap()
     }
 
-    /// Replaces the coordinator; all connections are lost.
+    /// Replaces the coordinator; all connections are lost. A transaction in flight takes effect or
+    /// not if commits take random times, and does not otherwise.
     pub fn restart(&mut self) {
-        // A file can be open only once.
-        self.coordinator = None;
-        let store = self.storage.open();
+        if let CommitTime::Random(random) = &mut self.commit_time
+            && random.bool()
+        {
+            self.apply_transaction();
+        }
+        self.stop();
+        let mut store = self.storage.open();
         let other = ClusterIdentity { cluster: ClusterId(1), seed: 1 };
         let fresh = if self.connections == 0 { IDENTITY } else { other };
         self.starts += 1;
         let drawn = Drawn { fresh, term: 100 + self.starts };
         let settings = CoordinatorSettings { trusts_file: self.trusts_file, ..self.settings };
-        let opened = Coordinator::open(store, drawn, settings, self.now);
+        let opened = Coordinator::open(&mut store, drawn, settings, self.now);
         self.coordinator = Some(opened.unwrap());
+        self.store = Some(store);
+    }
+
+    /// Ends the coordinator. A file can be open only once, and is closed as well.
+    fn stop(&mut self) {
+        (self.coordinator, self.store, self.in_flight) = (None, None, None);
+    }
+
+    /// Lets another coordinator open the same store.
+    pub fn take_over(&mut self) {
+        let drawn = Drawn { fresh: IDENTITY, term: 1000 };
+        let store = self.store.as_mut().unwrap();
+        Coordinator::open(store, drawn, self.settings, self.now).unwrap();
+    }
+
+    /// Applies the transaction in flight. The coordinator does not learn of it.
+    pub fn apply_transaction(&mut self) -> Option<CoordinatorEvent> {
+        let (transaction, _) = self.in_flight.take()?;
+        let verdict = self.store.as_mut().unwrap().transact(&transaction).unwrap();
+        Some(CoordinatorEvent::Committed(verdict))
+    }
+
+    /// Applies the transaction in flight, and informs the coordinator.
+    pub fn finish_commit(&mut self) -> Result<Vec<Effect>, Stopped> {
+        let committed = self.apply_transaction().expect("no transaction is in flight");
+        self.try_handle(committed)
+    }
+
+    /// Begins a transaction. Returns the effects that follow at once.
+    fn begin_commit(&mut self, transaction: Transaction) -> Result<Vec<Effect>, Stopped> {
+        assert!(self.in_flight.is_none(), "one transaction is in flight at a time");
+        let at = match &mut self.commit_time {
+            CommitTime::AtOnce => None,
+            CommitTime::ByHand => {
+                self.in_flight = Some((transaction.clone(), None));
+                return Ok(vec![Effect::Commit(transaction)]);
+            }
+            CommitTime::Random(random) => {
+                Some(self.now + Duration::from_micros(random.u64(..50_000)))
+            }
+        };
+        self.in_flight = Some((transaction, at));
+        if at.is_none() { self.finish_commit() } else { Ok(Vec::new()) }
+    }
+
+    fn next_commit(&self) -> Option<Instant> {
+        self.in_flight.as_ref()?.1
     }
 
     pub fn now(&self) -> Instant {
@@ -124,6 +193,10 @@ impl World {
         let mut births = Vec::new();
         for effect in out.drain() {
             match &effect {
+                Effect::Commit(transaction) => {
+                    effects.extend(self.begin_commit(transaction.clone())?);
+                    continue;
+                }
                 Effect::Send { message: FromCoordinator::Mark(_), .. } if !self.shows_marks => {
                     continue;
                 }
@@ -175,14 +248,14 @@ impl World {
                 let (asked, expiry) = (question.asked, Some(UnixMillis(true_time)));
                 Some((*connection, ToCoordinator::Clock(ClockReading { asked, wall, expiry })))
             }
-            Effect::Send { .. } | Effect::Close { .. } => None,
+            Effect::Send { .. } | Effect::Commit(_) | Effect::Close { .. } => None,
         }
     }
 
     /// Returns a copy of the store. Starts another coordinator, because a file can be open only
     /// once.
     pub fn copy(&mut self) -> MemoryStore {
-        self.coordinator = None;
+        self.stop();
         let mut copy = MemoryStore::new();
         let writes = self.storage.open().list("").unwrap();
         // Revisions count transactions, so the copy needs as many of them.
@@ -199,7 +272,7 @@ impl World {
 
     /// Replaces the store by an earlier copy.
     pub fn put_back(&mut self, copy: MemoryStore) {
-        self.coordinator = None;
+        self.stop();
         self.storage = Storage::Memory(copy);
     }
 
@@ -236,7 +309,14 @@ impl World {
         let end = self.now + duration;
         let mut effects = Vec::new();
         let mut ticks = 0;
-        while let Some(deadline) = self.next_deadline().filter(|deadline| *deadline <= end) {
+        let next =
+            |world: &World| world.next_deadline().into_iter().chain(world.next_commit()).min();
+        while let Some(deadline) = next(self).filter(|deadline| *deadline <= end) {
+            if self.next_commit() == Some(deadline) {
+                self.now = self.now.max(deadline);
+                effects.extend(self.finish_commit().unwrap());
+                continue;
+            }
             ticks = if deadline > self.now { 1 } else { ticks + 1 };
             self.now = self.now.max(deadline);
             effects.extend(self.handle(CoordinatorEvent::Tick));
@@ -283,7 +363,7 @@ pub fn migrate(range: HashRange, target: ServerId) -> Ask {
 pub fn sent_to(effects: &[Effect], to: LinkId) -> Vec<FromCoordinator> {
     let message = |effect: &Effect| match effect {
         Effect::Send { connection, message } if *connection == to => Some(message.clone()),
-        Effect::Send { .. } | Effect::Close { .. } => None,
+        Effect::Send { .. } | Effect::Commit(_) | Effect::Close { .. } => None,
     };
     effects.iter().filter_map(message).collect()
 }

@@ -1,6 +1,7 @@
 //! Events, ends and successions of coordinators.
 
 use super::SimulatedCluster;
+use crate::coordinators::CoordinatorOutput;
 use crate::timeline::PlannedEvent;
 use coordinator::{CoordinatorEvent, Effect, LinkId};
 
@@ -22,10 +23,35 @@ impl SimulatedCluster {
 
     fn handle_at(&mut self, number: u32, event: CoordinatorEvent) -> Vec<Effect> {
         let output = self.coordinators.handle(number, event, &mut self.timeline);
+        self.take_effects(number, output)
+    }
+
+    /// Returns the effects of a coordinator, and ends it if it has stopped.
+    fn take_effects(&mut self, number: u32, output: CoordinatorOutput) -> Vec<Effect> {
         if output.has_stopped {
             self.end_coordinator(number);
         }
         output.effects
+    }
+
+    /// Handles the end of a commit.
+    pub(crate) fn finish_commit(&mut self, number: u32, commit: u64) {
+        let output = self.coordinators.finish_commit(number, commit, &mut self.timeline);
+        let effects = self.take_effects(number, output);
+        self.apply_effects(effects);
+    }
+
+    /// Lets the coordinator at the other end of a connection commit everything now. Returns the
+    /// effects that waited for it.
+    pub(super) fn commit_now(&mut self, connection: LinkId) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let Some(number) = self.coordinators.at_end_of(connection) else { return effects };
+        let now = self.timeline.now;
+        while let Some(commit) = self.coordinators.commit_in_flight(number, now) {
+            let output = self.coordinators.finish_commit(number, commit, &mut self.timeline);
+            effects.extend(self.take_effects(number, output));
+        }
+        effects
     }
 
     /// Handles the deadline of a coordinator.

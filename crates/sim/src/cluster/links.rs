@@ -22,6 +22,7 @@ impl SimulatedCluster {
                     self.moves.record_answer(answer, &mut self.timeline);
                 }
                 Effect::Send { connection, message } => self.send_down(connection, message),
+                Effect::Commit(_) => unreachable!("the store has it"),
                 Effect::Close { connection } => {
                     if let Some(place) = self.servers.place_linked_by(connection) {
                         let at = self.servers[place].link.down.max(self.timeline.now);

@@ -83,14 +83,16 @@ impl SimulatedCluster {
         let is_persistent = self.profile.persistence.is_some();
         let saved = self.disks.saved(place).filter(|_| is_persistent);
         let message = ToCoordinator::Join(self.join_message(place, rejoin, saved));
-        let effects =
+        let mut effects =
             self.coordinate(connection, CoordinatorEvent::Received { connection, message });
+        // The process exists from its welcome on, which waits for a commit.
+        effects.extend(self.commit_now(connection));
         let welcomed = effects.iter().find_map(|effect| match effect {
             Effect::Send {
                 message: FromCoordinator::Join(JoinReply::Welcome { server, .. }),
                 ..
             } => Some(*server),
-            Effect::Send { .. } | Effect::Close { .. } => None,
+            Effect::Send { .. } | Effect::Commit(_) | Effect::Close { .. } => None,
         });
         let Some(server) = welcomed else {
             self.apply_effects(effects);

@@ -42,7 +42,8 @@ impl ClusterRun {
                     cluster.faults.remove(Knob::Crash);
                 }
             }
-            Knob::Memory
+            Knob::SlowStore
+            | Knob::Memory
             | Knob::Deaths
             | Knob::Machines
             | Knob::Small

@@ -65,12 +65,11 @@ impl ClusterRun {
         let network = Network::draw(&mut rng, &settings);
         let kinds = FaultSchedule::draw_kinds(&mut rng, &settings);
         let (profile, death_rates) = RunProfile::draw(&mut rng, settings, &mut load.workload);
-        let RunSettings { seed, planted, is_printed, .. } = profile.settings;
         let cluster = SimulatedCluster::new(ClusterParts {
-            timeline: RunTimeline::new(rng, Trace::new(is_printed)),
+            timeline: RunTimeline::new(rng, Trace::new(profile.settings.is_printed)),
+            coordinators: Coordinators::new(identity, &profile.settings),
             profile,
             network,
-            coordinators: Coordinators::new(identity, seed, planted),
             faults: FaultSchedule::new(kinds, death_rates),
         });
         let (rest_by, expired_by) = (Instant(0), Instant(0));
@@ -152,6 +151,7 @@ impl ClusterRun {
             }
             PlannedEvent::Start(place) => self.start_again(place),
             PlannedEvent::Coordinator(number) => cluster.tick_coordinator(number),
+            PlannedEvent::Committed(number, commit) => cluster.finish_commit(number, commit),
             PlannedEvent::Sever(place, connection) => cluster.sever(place, connection),
             PlannedEvent::Lead => cluster.lead(),
             PlannedEvent::RestoreStore => cluster.restore_store(),
