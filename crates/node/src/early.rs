@@ -2,30 +2,42 @@
 
 use crate::Node;
 use crate::context::Context;
+use crate::driver::{Demands, Driven, Driver, Fleet, Payloads, Wait};
 use crate::outgoing::{Payload, Sending, To, Wake};
+use protocols::Ticket;
 use protocols::migration::{Added, PriorityEffect, PriorityEvent, PriorityPulls, TargetEvent};
-use protocols::{Outbox, Ticket};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Arrival, Missing, TabletState};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, TableId};
 use wire::peer::{PeerMessage, PriorityReply};
 
-/// The priority pulls of one reactor for one migration.
-struct Early {
-    machine: PriorityPulls,
+/// The state that one reactor keeps for its priority pulls of one migration.
+struct EarlyRecords {
+    migration: MigrationId,
     arrival: Arc<Arrival>,
     /// Progress of each partition, as last reported to the machine.
     seen: Vec<Option<KeyHash>>,
     partitions: Vec<HashRange>,
-    payloads: BTreeMap<Ticket, Payload>,
-    next_ticket: u64,
-    /// Payloads with a replay that met a busy leaf, and the offset at which it continues.
-    unfinished: Vec<(Ticket, usize)>,
+    /// Replays that met a busy leaf.
+    unfinished: Vec<UnfinishedReplay>,
 }
 
-impl Early {
+/// A reply of which some records are replayed.
+struct UnfinishedReplay {
+    ticket: Ticket,
+    payload: Payload,
+    /// Number of payload bytes already replayed.
+    from: usize,
+}
+
+impl EarlyRecords {
+    /// Returns whether the progress has passed hashes since they were last reported.
+    fn is_behind(&self) -> bool {
+        let progress = (0..self.seen.len()).map(|place| self.arrival.progress(place as u16));
+        !progress.eq(self.seen.iter().copied())
+    }
+
     /// Returns the ranges that the progress has passed since the last call.
     fn passed(&mut self) -> Vec<HashRange> {
         let mut passed = Vec::new();
@@ -43,26 +55,79 @@ impl Early {
         passed
     }
 
-    fn keep(&mut self, payload: Payload) -> Option<Ticket> {
-        if payload.bytes().is_empty() {
-            return None;
+    /// Replays a reply. Operations wait for it, so it is replayed at once. Returns the event of
+    /// its end, unless it met a busy leaf.
+    fn replay(
+        &mut self,
+        UnfinishedReplay { ticket, payload, from }: UnfinishedReplay,
+        context: &mut Context<'_>,
+    ) -> Option<PriorityEvent> {
+        match context.worker.replay(&self.arrival, payload.bytes(), from, usize::MAX) {
+            Ok(done) => {
+                if let Some(from) = done.next {
+                    self.unfinished.push(UnfinishedReplay { ticket, payload, from });
+                    return None;
+                }
+                let added = Added { records: done.records, bytes: done.bytes };
+                let (id, event) = (self.migration, TargetEvent::PriorityReplayed { added });
+                context.node.change_machines(|it| it.step_target(id, event, context));
+                Some(PriorityEvent::Replayed { ticket })
+            }
+            Err(error) => {
+                let id = self.migration;
+                tracing::warn!(migration = %id, %error, "cannot replay a priority pull's reply");
+                Some(PriorityEvent::ReplayFailed { ticket })
+            }
         }
-        self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
-        let before = self.payloads.insert(ticket, payload);
-        assert!(before.is_none(), "a ticket names one payload");
-        Some(ticket)
+    }
+}
+
+impl Driver for EarlyRecords {
+    type Machine = PriorityPulls;
+
+    fn apply(
+        &mut self,
+        _: &PriorityPulls,
+        effect: PriorityEffect,
+        payloads: &mut Payloads,
+        context: &mut Context<'_>,
+    ) -> Option<PriorityEvent> {
+        match effect {
+            PriorityEffect::Pull { to, pull } => context.out.peers.push(Sending {
+                to: To::Server(to),
+                is_priority: true,
+                message: PeerMessage::PriorityPull(pull),
+                payload: Vec::new(),
+            }),
+            PriorityEffect::Replay { ticket } => {
+                let payload = payloads.take(ticket)?;
+                return self.replay(UnfinishedReplay { ticket, payload, from: 0 }, context);
+            }
+            PriorityEffect::Discard { ticket } => payloads.discard(ticket, context.buffers),
+            PriorityEffect::NoteAbsent { table, hash } => self.arrival.note_absent(table, hash),
+            PriorityEffect::Wake { table, hash } => {
+                context.out.wakes.push(Wake::Record(table, hash));
+            }
+        }
+        None
     }
 
-    fn is_over(&self) -> bool {
-        self.machine.is_idle() && self.arrival.is_complete()
+    /// Resumes replays that met a busy leaf.
+    fn poll(&mut self, _: &PriorityPulls, context: &mut Context<'_>) -> Vec<PriorityEvent> {
+        let unfinished = std::mem::take(&mut self.unfinished);
+        unfinished.into_iter().filter_map(|replay| self.replay(replay, context)).collect()
+    }
+
+    fn demands(&self, _: &PriorityPulls) -> Demands {
+        let wait = (!self.unfinished.is_empty()).then_some(Wait::Reactors);
+        Demands { wait, ..Demands::default() }
     }
 }
 
 /// The priority pulls of one reactor, by migration.
 #[derive(Default)]
 pub(crate) struct PriorityPullDriver {
-    pulls: BTreeMap<MigrationId, Early>,
+    pulls: Fleet<MigrationId, EarlyRecords>,
 }
 
 impl PriorityPullDriver {
@@ -77,7 +142,7 @@ impl PriorityPullDriver {
             return false;
         }
         let hashes = missing.hashes.clone();
-        self.handle(missing.migration, PriorityEvent::Wanted { table, hashes }, context);
+        self.pulls.step(missing.migration, PriorityEvent::Wanted { table, hashes }, context);
         true
     }
 
@@ -88,7 +153,7 @@ impl PriorityPullDriver {
         hash: Option<KeyHash>,
         node: &Node,
     ) -> bool {
-        if self.pulls.contains_key(&migration) {
+        if self.pulls.contains(migration) {
             return true;
         }
         let tablets = node.store().tablets();
@@ -106,61 +171,24 @@ impl PriorityPullDriver {
             | None => return false,
         };
         let machines = node.machines();
-        let side = machines.targets.get(&migration);
-        let Some(intent) = side.and_then(|side| side.intent.as_ref()) else { return false };
+        let side = machines.targets.get(migration);
+        let Some(intent) = side.and_then(|side| side.machine.intent()) else { return false };
         let partitions = protocols::migration::partitions(&intent.policy, intent.range);
-        let seen = partitions.iter().map(|range| Some(range.first())).collect();
-        let early = Early {
-            machine: PriorityPulls::new(intent),
+        let early = EarlyRecords {
+            migration,
             arrival: arrival.clone(),
-            seen,
+            seen: partitions.iter().map(|range| Some(range.first())).collect(),
             partitions,
-            payloads: BTreeMap::new(),
-            next_ticket: 0,
             unfinished: Vec::new(),
         };
+        let machine = PriorityPulls::new(intent);
         drop(machines);
         node.fleet.reactors_missing.fetch_add(1, Ordering::Relaxed);
-        self.pulls.insert(migration, early);
+        self.pulls.begin(migration, || (machine, early));
         true
     }
 
-    /// Passes an event to this reactor's priority pulls, and applies their effects.
-    pub(crate) fn handle(
-        &mut self,
-        id: MigrationId,
-        event: PriorityEvent,
-        context: &mut Context<'_>,
-    ) {
-        let Some(early) = self.pulls.get_mut(&id) else { return };
-        let mut effects = Outbox::new();
-        early.machine.handle(context.now, event, &mut effects);
-        while let Some(effect) = effects.take_first() {
-            self.apply(id, effect, context);
-        }
-    }
-
-    fn apply(&mut self, id: MigrationId, effect: PriorityEffect, context: &mut Context<'_>) {
-        let Some(early) = self.pulls.get_mut(&id) else { return };
-        match effect {
-            PriorityEffect::Pull { to, pull } => context.out.peers.push(Sending {
-                to: To::Server(to),
-                is_priority: true,
-                message: PeerMessage::PriorityPull(pull),
-                payload: Vec::new(),
-            }),
-            PriorityEffect::Replay { ticket } => self.replay(id, ticket, 0, context),
-            PriorityEffect::Discard { ticket } => {
-                early.payloads.remove(&ticket);
-            }
-            PriorityEffect::NoteAbsent { table, hash } => early.arrival.note_absent(table, hash),
-            PriorityEffect::Wake { table, hash } => {
-                context.out.wakes.push(Wake::Record(table, hash));
-            }
-        }
-    }
-
-    /// Handles the answer to a priority pull. Operations wait for it, so it is replayed at once.
+    /// Handles the answer to a priority pull.
     pub(crate) fn on_reply(
         &mut self,
         from: ServerId,
@@ -168,84 +196,44 @@ impl PriorityPullDriver {
         payload: Payload,
         context: &mut Context<'_>,
     ) {
-        let id = reply.migration;
-        let Some(early) = self.pulls.get_mut(&id) else { return };
-        let payload = early.keep(payload);
-        let event = PriorityEvent::Reply { from, reply: Box::new(reply), payload };
-        self.handle(id, event, context);
-    }
-
-    fn replay(&mut self, id: MigrationId, ticket: Ticket, from: usize, context: &mut Context<'_>) {
-        let Some(early) = self.pulls.get_mut(&id) else { return };
-        let Some(payload) = early.payloads.get(&ticket) else { return };
-        match context.worker.replay(&early.arrival, payload.bytes(), from, usize::MAX) {
-            Ok(done) => {
-                let added = Added { records: done.records, bytes: done.bytes };
-                if let Some(next) = done.next {
-                    return early.unfinished.push((ticket, next));
-                }
-                early.payloads.remove(&ticket);
-                let event = TargetEvent::PriorityReplayed { added };
-                context.node.change_machines(|it| it.drive_target(id, event, context));
-                self.handle(id, PriorityEvent::Replayed { ticket }, context);
-            }
-            Err(error) => {
-                tracing::warn!(migration = %id, %error, "cannot replay a priority pull's reply");
-                self.handle(id, PriorityEvent::ReplayFailed { ticket }, context);
-            }
-        }
+        self.pulls.change(reply.migration, |early| {
+            let payload = early.payloads.keep(payload, context.buffers);
+            early.step(PriorityEvent::Reply { from, reply: Box::new(reply), payload }, context);
+        });
     }
 
     /// Resumes replays that met a busy leaf, and drops completed migrations.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) {
-        let unfinished: Vec<_> = self
-            .pulls
-            .iter_mut()
-            .flat_map(|(id, early)| {
-                let id = *id;
-                std::mem::take(&mut early.unfinished)
-                    .into_iter()
-                    .map(move |(t, from)| (id, t, from))
-            })
-            .collect();
-        for (id, ticket, from) in unfinished {
-            self.replay(id, ticket, from, context);
-        }
-        let before = self.pulls.len();
-        self.pulls.retain(|_, early| !early.is_over());
-        let over = before - self.pulls.len();
-        let missing = context.node.fleet.reactors_missing.fetch_sub(over, Ordering::Relaxed);
-        assert!(missing >= over, "every migration that a reactor tracks was counted");
+        self.pulls.poll(context);
+        let is_over = |early: &Driven<EarlyRecords>| {
+            early.machine.is_idle() && early.driver.arrival.is_complete()
+        };
+        let over = self.pulls.ids(is_over);
+        over.iter().for_each(|id| self.pulls.remove(*id));
+        let missing = context.node.fleet.reactors_missing.fetch_sub(over.len(), Ordering::Relaxed);
+        assert!(missing >= over.len(), "every migration that a reactor tracks was counted");
     }
 
     /// Runs the priority pulls that are due.
     pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
-        let due: Vec<_> = self
-            .pulls
-            .iter()
-            .filter(|(_, early)| early.machine.next_deadline().is_some_and(|at| at <= context.now))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
-            self.handle(id, PriorityEvent::Tick, context);
-        }
+        self.pulls.tick(context);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.pulls.values().filter_map(|early| early.machine.next_deadline()).min()
+        self.pulls.next_deadline()
     }
 
     /// Reports the progress since the last call to this reactor's priority pulls.
     pub(crate) fn follow_progress(&mut self, context: &mut Context<'_>) {
-        let mut passed: Vec<(MigrationId, HashRange)> = Vec::new();
-        for (id, early) in &mut self.pulls {
-            passed.extend(early.passed().into_iter().map(|range| (*id, range)));
-        }
-        if !passed.is_empty() {
+        let behind = self.pulls.ids(|early| early.driver.is_behind());
+        if !behind.is_empty() {
             context.out.wakes.push(Wake::Progress);
         }
-        for (id, range) in passed {
-            self.handle(id, PriorityEvent::Passed { range }, context);
+        for id in behind {
+            let passed = self.pulls.change(id, |early| early.driver.passed());
+            for range in passed.into_iter().flatten() {
+                self.pulls.step(id, PriorityEvent::Passed { range }, context);
+            }
         }
     }
 

@@ -200,8 +200,8 @@ impl Engine {
     /// Resumes the machines that need not wait for reactors or backups any more.
     fn poll_machines(&mut self, now: Instant) {
         self.change_machines(now, |machines, context| {
-            machines.poll_freezes(context);
-            machines.poll_targets(context);
+            machines.sources.poll(context);
+            machines.targets.poll(context);
             machines.poll_recoveries(context);
         });
     }
@@ -272,11 +272,11 @@ impl Engine {
                 let now = self.time_within_turn(now);
                 let (id, flip) = (flip.migration, Box::new(flip));
                 let event = TargetEvent::Flip { from, flip };
-                self.change_machines(now, |it, context| it.drive_target(id, event, context));
+                self.change_machines(now, |it, context| it.step_target(id, event, context));
             }
             PeerMessage::FlipAnswer { migration, accepted } => {
                 let event = SourceEvent::FlipAnswered { from, accepted };
-                self.change_machines(now, |it, context| it.drive_source(migration, event, context));
+                self.change_machines(now, |it, context| it.step_source(migration, event, context));
             }
             PeerMessage::Pull(pull) => {
                 let (pulls, mut context) = parts!(self, now, pull_server);
@@ -368,14 +368,10 @@ impl Engine {
                     self.out.control.push(ToCoordinator::Holding { range, epoch });
                 }
                 self.flushes.begin_if_renewed(&self.node);
-                let mut context = self.context(now);
-                let node = context.node;
-                let mut machines = node.machines();
-                if machines.acknowledge_flips(&mut context) {
-                    node.note_machines(&machines);
-                }
-                drop(machines);
-                node.change_machines(|it| it.follow_map_of_recoveries(&mut context));
+                self.change_machines(now, |machines, context| {
+                    machines.acknowledge_flips(context);
+                    machines.follow_map_of_recoveries(context);
+                });
             }
             FromCoordinator::Answer { request, answer } => self.answered(request, answer),
             FromCoordinator::Migration(request) => self.on_migration_request(now, request),
@@ -407,28 +403,28 @@ impl Engine {
             MigrationRequest::Prepare(intent) => {
                 let (id, intent) = (intent.migration, Box::new(intent));
                 let event = TargetEvent::Prepare(intent);
-                self.change_machines(now, |it, context| it.drive_target(id, event, context));
+                self.change_machines(now, |it, context| it.step_target(id, event, context));
             }
             MigrationRequest::Start(intent) => {
                 let (id, intent) = (intent.migration, Box::new(intent));
                 let event = SourceEvent::Start(intent);
-                self.change_machines(now, |it, context| it.drive_source(id, event, context));
+                self.change_machines(now, |it, context| it.step_source(id, event, context));
             }
             MigrationRequest::Decide { migration } => {
                 let event = TargetEvent::Decide;
-                self.change_machines(now, |it, context| it.drive_target(migration, event, context));
+                self.change_machines(now, |it, context| it.step_target(migration, event, context));
             }
             MigrationRequest::Outcome { migration, accepted } => {
                 let event = SourceEvent::Outcome { accepted };
-                self.change_machines(now, |it, context| it.drive_source(migration, event, context));
+                self.change_machines(now, |it, context| it.step_source(migration, event, context));
             }
             MigrationRequest::Forget { migration, remaining } => {
                 let event = SourceEvent::Forget { remaining };
-                self.change_machines(now, |it, context| it.drive_source(migration, event, context));
+                self.change_machines(now, |it, context| it.step_source(migration, event, context));
             }
             MigrationRequest::Finished { migration } => {
                 let event = TargetEvent::Finished;
-                self.change_machines(now, |it, context| it.drive_target(migration, event, context));
+                self.change_machines(now, |it, context| it.step_target(migration, event, context));
             }
         }
     }
@@ -590,8 +586,8 @@ impl Engine {
     pub fn tick(&mut self, now: Instant) {
         if now.0 >= self.node.fleet.deadline.load(Ordering::Acquire) {
             self.change_machines(now, |machines, context| {
-                machines.tick_sources(context);
-                machines.tick_targets(context);
+                machines.sources.tick(context);
+                machines.targets.tick(context);
                 machines.tick_recoveries(context);
             });
         }

@@ -120,8 +120,8 @@ impl SenderCheck {
 }
 
 fn known(machines: &Machines, migration: MigrationId) -> Known {
-    let source = machines.sources.get(&migration).map(|side| side.intent.as_deref());
-    let target = machines.targets.get(&migration).map(|side| side.intent.as_deref());
+    let source = machines.sources.get(migration).map(|side| side.machine.intent());
+    let target = machines.targets.get(migration).map(|side| side.machine.intent());
     let intent: Option<&Intent> = source.flatten().or(target.flatten());
     match (intent, source.is_some() || target.is_some()) {
         (Some(intent), _) => Known::Sides { source: intent.source, target: intent.target },

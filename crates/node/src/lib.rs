@@ -19,6 +19,7 @@ mod census;
 mod cleaning;
 mod clock;
 mod context;
+mod driver;
 mod early;
 mod engine;
 mod entitled;

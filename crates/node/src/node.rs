@@ -12,8 +12,9 @@ use crate::tablets::{self, MayBegin};
 use crate::work::WorkQueue;
 use arc_swap::ArcSwap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use store::{Store, Tablet, TabletMap, TabletState};
 use types::UnixMillis;
@@ -387,11 +388,10 @@ impl Node {
     pub(crate) fn holdings(&self) -> Holdings {
         let machines = self.machines();
         let sources = machines.sources.values().filter(|side| !side.machine.is_over());
-        let sources = sources.filter_map(|side| side.intent.as_deref());
-        let sources = sources.map(|intent| (intent, false));
+        let sources = sources.filter_map(|side| Some((side.machine.intent()?, false)));
         let targets = machines.targets.values().filter(|side| !side.machine.is_over());
-        let targets =
-            targets.filter_map(|side| Some((side.intent.as_deref()?, side.arrival.is_some())));
+        let targets = targets
+            .filter_map(|side| Some((side.machine.intent()?, side.driver.arrival().is_some())));
         let migration = |(intent, is_accepted): (&Intent, bool)| HeldMigration {
             intent: Intent::clone(intent),
             is_accepted,
@@ -406,23 +406,14 @@ impl Node {
         }
     }
 
-    pub(crate) fn machines(&self) -> MutexGuard<'_, Machines> {
-        self.fleet.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the machines for reading.
+    pub(crate) fn machines(&self) -> impl Deref<Target = Machines> {
+        self.fleet.read()
     }
 
-    /// Changes machines, and recomputes the values that depend on them.
+    /// Changes machines, and publishes the values that depend on them.
     pub(crate) fn change_machines<T>(&self, change: impl FnOnce(&mut Machines) -> T) -> T {
-        let mut machines = self.machines();
-        let result = change(&mut machines);
-        self.note_machines(&machines);
-        result
-    }
-
-    /// Recomputes the values that every turn reads, after machines have changed.
-    pub(crate) fn note_machines(&self, machines: &Machines) {
-        if self.fleet.note(machines) {
-            self.wake_all();
-        }
+        self.fleet.change(change, || self.wake_all())
     }
 
     /// Limits serving to the time before `until`, unless the flip is acknowledged.
@@ -478,12 +469,9 @@ impl Node {
     fn owner_of(&self, slot: Slot) -> Option<ServerId> {
         let hash = slot.first_hash();
         // An accepted flip takes effect before the coordinator's map shows it.
-        let machines = self.machines();
-        let mut leaving = machines.sources.values().filter_map(|side| side.leaving);
-        if let Some((_, to)) = leaving.rfind(|(range, _)| range.contains(hash)) {
+        if let Some(to) = self.machines().left_to(hash) {
             return Some(to);
         }
-        drop(machines);
         let map = self.ownership.map.load();
         let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
         if owner == self.me() && planted::is(planted::Bug::RedirectedWhileHeld) {

@@ -1,16 +1,16 @@
-//! Effects of migration sources on this server.
+//! The driver of migration sources, and the pulls that this server answers as one.
 
 use crate::context::Context;
-use crate::machines::{FreezeWait, Freezing, Machines, SourceSide};
+use crate::driver::{Demands, Driver, Payloads, Wait};
+use crate::machines::Machines;
 use crate::outgoing::{Sending, To};
 use crate::tablets::{carve, clock_of, renewed, serves, with_state};
 use crate::work::Work;
 use crate::{Node, Route};
 use planted::Bug;
-use protocols::Outbox;
-use protocols::migration::{FrozenState, SourceEffect, SourceEvent};
+use protocols::migration::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
 use std::collections::VecDeque;
-use store::log::{Among, Dependency};
+use store::log::{Among, Dependency, GracePeriod};
 use store::{Stall, Store, TableSet, Tablet, TabletState};
 use types::{HashRange, KeyHash, MigrationId, ServerId};
 use wire::peer::{
@@ -37,123 +37,165 @@ pub(crate) struct PullServer {
     contended: Vec<(ServerId, PriorityToServe)>,
 }
 
+/// The state that this server keeps for the source of a migration.
+pub(crate) enum SourceDriver {
+    /// The range is served, or a flip is in flight.
+    Idle,
+    /// The range is served. Entries written before this attempt to freeze it must be acknowledged
+    /// first.
+    CatchingUp { attempt: u32, before: Dependency },
+    /// The range is frozen.
+    Frozen { attempt: u32, range: HashRange, wait: FreezeWait },
+    /// The flip is accepted: `to` serves the range, and this server still holds records of it.
+    Leaving { range: HashRange, to: ServerId },
+}
+
+/// The event that a freeze waits for.
+pub(crate) enum FreezeWait {
+    /// Every reactor begins a turn. After that no operation writes to the range.
+    Turns(GracePeriod),
+    /// All earlier writes are acknowledged: the target will show them to clients.
+    Safety(Dependency),
+}
+
 impl Machines {
     /// Passes an event to a source, and applies its effects.
-    pub(crate) fn drive_source(
+    pub(crate) fn step_source(
         &mut self,
         id: MigrationId,
         event: SourceEvent,
         context: &mut Context<'_>,
     ) {
-        let side = self.source(id);
-        if let SourceEvent::Start(intent) = &event {
-            side.intent = Some(intent.clone());
-        }
-        let mut effects = Outbox::new();
-        side.machine.handle(context.now, event, &mut effects);
-        while let Some(effect) = effects.take_first() {
-            side.apply(id, effect, &mut effects, context);
-        }
+        self.sources.begin(id, || (MigrationSource::new(id), SourceDriver::Idle));
+        self.sources.step(id, event, context);
     }
 
-    /// Resumes freezes that need not wait any more.
-    pub(crate) fn poll_freezes(&mut self, context: &mut Context<'_>) {
-        let store = context.node.store();
-        let over: Vec<_> = self
-            .sources
-            .iter_mut()
-            .filter_map(|(id, side)| {
-                Some((*id, side.freezing.take_if(|freezing| freezing.is_over(store))?))
-            })
-            .collect();
-        for (id, freezing) in over {
-            let event = match freezing {
-                Freezing::CatchingUp { attempt, .. } => SourceEvent::CaughtUp { attempt },
-                Freezing::Frozen { attempt, range, .. } => {
-                    let at = Box::new(FrozenState {
-                        version_floor: store.version(),
-                        expiry_clock: clock_of(store.tablets().iter(), range, store.clock()),
-                        records: RecordCounts::of(&context.worker.counts(range)),
-                    });
-                    SourceEvent::Frozen { attempt, at }
-                }
-            };
-            self.drive_source(id, event, context);
-        }
-    }
-
-    /// Runs the sources that are due.
-    pub(crate) fn tick_sources(&mut self, context: &mut Context<'_>) {
-        let due: Vec<_> = self
-            .sources
-            .iter()
-            .filter(|(_, side)| side.machine.next_deadline().is_some_and(|at| at <= context.now))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
-            self.drive_source(id, SourceEvent::Tick, context);
-        }
+    /// Returns the server that serves a hash after an accepted flip, until this server releases
+    /// the range.
+    pub(crate) fn left_to(&self, hash: KeyHash) -> Option<ServerId> {
+        let mut leaving = self.sources.values().filter_map(|side| side.driver.leaving());
+        leaving.rfind(|(range, _)| range.contains(hash)).map(|(_, to)| to)
     }
 
     /// Returns whether this server still holds its copy of a hash for this target; `None` if
     /// `from` is not the target of a known migration.
     fn keeps(&self, from: ServerId, migration: MigrationId, hash: KeyHash) -> Option<bool> {
-        let side = self.sources.get(&migration)?;
-        let intent = side.intent.as_ref()?;
-        (intent.target == from).then(|| side.machine.keeps(hash))
+        let machine = &self.sources.get(migration)?.machine;
+        (machine.intent()?.target == from).then(|| machine.keeps(hash))
     }
 }
 
-impl SourceSide {
-    /// Applies an effect of the machine.
+impl Driver for SourceDriver {
+    type Machine = MigrationSource;
+
     fn apply(
         &mut self,
-        id: MigrationId,
+        machine: &MigrationSource,
         effect: SourceEffect,
-        more: &mut Outbox<SourceEffect>,
+        _payloads: &mut Payloads,
         context: &mut Context<'_>,
-    ) {
+    ) -> Option<SourceEvent> {
         match effect {
             SourceEffect::CatchUp { attempt } => {
-                match unacknowledged(context.node.store(), Among::Writes) {
-                    Some(before) => self.freezing = Some(Freezing::CatchingUp { attempt, before }),
-                    None => {
-                        self.machine.handle(context.now, SourceEvent::CaughtUp { attempt }, more)
-                    }
-                }
+                let Some(before) = unacknowledged(context.node.store(), Among::Writes) else {
+                    return Some(SourceEvent::CaughtUp { attempt });
+                };
+                self.enter(SourceDriver::CatchingUp { attempt, before });
             }
             SourceEffect::Freeze { range, epoch, attempt } => {
-                self.freezing = None;
-                if serves(context.node.store().tablets().iter(), range, epoch) {
-                    if freeze(range, context.node) {
-                        let grace = context.node.store().grace_period();
-                        let wait = FreezeWait::Turns(grace);
-                        self.freezing = Some(Freezing::Frozen { attempt, range, wait });
-                    }
-                } else {
-                    self.machine.handle(context.now, SourceEvent::FreezeRefused { attempt }, more);
+                self.enter(SourceDriver::Idle);
+                if !serves(context.node.store().tablets().iter(), range, epoch) {
+                    return Some(SourceEvent::FreezeRefused { attempt });
+                }
+                if freeze(range, context.node) {
+                    let wait = FreezeWait::Turns(context.node.store().grace_period());
+                    self.enter(SourceDriver::Frozen { attempt, range, wait });
                 }
             }
             SourceEffect::Thaw { range } => {
-                self.freezing = None;
+                self.enter(SourceDriver::Idle);
                 set_state(range, &TabletState::Serving, context.node);
             }
             SourceEffect::Send { to, message } => context.out.send(to, message),
             SourceEffect::Leave { range, to, .. } => {
-                self.leaving = Some((range, to));
+                self.enter(SourceDriver::Leaving { range, to });
                 set_state(range, &TabletState::Leaving, context.node);
             }
             SourceEffect::Forget { range } => {
-                let cursor = range.first();
-                context.node.work.push(Work::Forget { migration: id, range, cursor });
+                let (migration, cursor) = (machine.migration(), range.first());
+                context.node.work.push(Work::Forget { migration, range, cursor });
             }
             SourceEffect::Release => {
-                if let Some((range, _)) = self.leaving.take() {
+                if let Some((range, _)) = self.leaving() {
+                    *self = SourceDriver::Idle;
                     context.node.change_tablets(|tablets| carve(tablets, range, unless_leaving));
                 }
             }
             SourceEffect::Tell(message) => context.out.control.push(message.into()),
         }
+        None
+    }
+
+    /// Ends a freeze, or the wait before it, that need not wait any more.
+    fn poll(&mut self, _: &MigrationSource, context: &mut Context<'_>) -> Vec<SourceEvent> {
+        let store = context.node.store();
+        let event = match self {
+            SourceDriver::CatchingUp { attempt, before } => store
+                .log()
+                .is_acknowledged(before)
+                .then_some(SourceEvent::CaughtUp { attempt: *attempt }),
+            SourceDriver::Frozen { attempt, range, wait } => wait.is_over(store).then(|| {
+                let at = Box::new(FrozenState {
+                    version_floor: store.version(),
+                    expiry_clock: clock_of(store.tablets().iter(), *range, store.clock()),
+                    records: RecordCounts::of(&context.worker.counts(*range)),
+                });
+                SourceEvent::Frozen { attempt: *attempt, at }
+            }),
+            SourceDriver::Idle | SourceDriver::Leaving { .. } => None,
+        };
+        if event.is_some() {
+            self.enter(SourceDriver::Idle);
+        }
+        event.into_iter().collect()
+    }
+
+    fn demands(&self, machine: &MigrationSource) -> Demands {
+        let intent = machine.intent().filter(|_| !machine.is_over());
+        Demands {
+            wait: match self {
+                SourceDriver::CatchingUp { .. } => Some(Wait::Backups),
+                SourceDriver::Frozen { .. } => Some(Wait::Reactors),
+                SourceDriver::Idle | SourceDriver::Leaving { .. } => None,
+            },
+            background_share: intent.map(|it| it.policy.background_share.clamp(1, 100)),
+            ..Demands::default()
+        }
+    }
+
+    fn is_idle(&self, machine: &MigrationSource) -> bool {
+        machine.intent().is_none() || machine.is_over()
+    }
+}
+
+impl SourceDriver {
+    /// Returns the range that leaves, and its new owner.
+    fn leaving(&self) -> Option<(HashRange, ServerId)> {
+        match self {
+            SourceDriver::Leaving { range, to } => Some((*range, *to)),
+            SourceDriver::Idle | SourceDriver::CatchingUp { .. } | SourceDriver::Frozen { .. } => {
+                None
+            }
+        }
+    }
+
+    fn enter(&mut self, next: SourceDriver) {
+        assert!(self.leaving().is_none(), "a range that leaves is not frozen or served again");
+        assert!(
+            next.leaving().is_none() || matches!(self, SourceDriver::Idle),
+            "a range leaves after its freeze has ended"
+        );
+        *self = next;
     }
 }
 
@@ -285,14 +327,13 @@ impl PullServer {
 /// Concludes from a pull that its target has accepted the flip, even if the answer to the
 /// flip was lost. So an answer to a pull proves to the target that the source knows.
 pub(crate) fn learn_acceptance(from: ServerId, migration: MigrationId, context: &mut Context<'_>) {
-    let node = context.node;
-    let mut machines = node.machines();
-    let side = machines.sources.get(&migration);
-    if side.is_some_and(|side| side.machine.expects_answer()) {
-        let event = SourceEvent::FlipAnswered { from, accepted: true };
-        machines.drive_source(migration, event, context);
-        node.note_machines(&machines);
-    }
+    context.node.change_machines(|machines| {
+        let side = machines.sources.get(migration);
+        if side.is_some_and(|side| side.machine.expects_answer()) {
+            let event = SourceEvent::FlipAnswered { from, accepted: true };
+            machines.sources.step(migration, event, context);
+        }
+    });
 }
 
 /// Runs one step of deleting records that the target has.
@@ -309,7 +350,7 @@ pub(crate) fn forget(
     match next {
         Some(cursor) => context.node.work.push(Work::Forget { migration, range, cursor }),
         None => context.node.change_machines(|machines| {
-            machines.drive_source(migration, SourceEvent::Forgotten { range }, context);
+            machines.step_source(migration, SourceEvent::Forgotten { range }, context);
         }),
     }
 }
@@ -331,15 +372,6 @@ const PRIORITY_TO_SERVE_MAX: usize = 256;
 
 /// Maximum number of buckets that one quantum deletes. Each costs a cache miss or two: 40 us.
 pub(crate) const FORGET_BUCKETS: usize = 32;
-
-impl Freezing {
-    fn is_over(&mut self, store: &Store) -> bool {
-        match self {
-            Freezing::CatchingUp { before, .. } => store.log().is_acknowledged(before),
-            Freezing::Frozen { wait, .. } => wait.is_over(store),
-        }
-    }
-}
 
 impl FreezeWait {
     fn is_over(&mut self, store: &Store) -> bool {
@@ -374,4 +406,17 @@ fn unless_leaving(tablet: Tablet) -> Option<Tablet> {
 /// Returns the unacknowledged entries; `None` if there are none, or the log is not persisted.
 pub(crate) fn unacknowledged(store: &Store, among: Among) -> Option<Dependency> {
     store.log().is_durable().then(|| store.log().unacknowledged(among)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a range that leaves is not frozen or served again")]
+    fn an_accepted_flip_is_not_taken_back() {
+        let mut driver = SourceDriver::Idle;
+        driver.enter(SourceDriver::Leaving { range: HashRange::ALL, to: ServerId(2) });
+        driver.enter(SourceDriver::Idle);
+    }
 }

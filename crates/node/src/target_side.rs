@@ -1,66 +1,82 @@
-//! Effects of migration targets on this server.
+//! The driver of migration targets.
 
 use crate::Node;
 use crate::context::Context;
-use crate::machines::{Cut, Machines, TargetSide};
+use crate::driver::{Demands, Driver, Payloads, Wait};
+use crate::machines::{Machines, TargetSide};
 use crate::outgoing::Payload;
 use crate::source_side::unacknowledged;
 use crate::tablets::{carve, tenures};
 use crate::work::{PullReplay, Work};
 use planted::Bug;
-use protocols::migration::{Acceptance, Added, TargetEffect, TargetEvent};
-use protocols::{Outbox, Ticket};
-use std::collections::BTreeMap;
+use protocols::migration::{Acceptance, Added, MigrationTarget, TargetEffect, TargetEvent};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::log::Among;
+use store::log::{Among, Dependency, GracePeriod, Reservation};
 use store::{Arrival, ArrivalPlan, RangeClock, ReplayError, TableSet, Tablet, TabletState};
 use types::{MigrationId, ReactorId, ServerId};
 use wire::control::Intent;
-use wire::peer::PullReply;
+use wire::peer::{PeerMessage, Pull, PullReply};
+
+/// The state that this server keeps for the target of a migration.
+pub(crate) enum TargetDriver {
+    /// The range is not here: no memory is reserved yet, or the migration is over.
+    Idle,
+    /// Memory is reserved.
+    Reserved(Reservation),
+    /// The flip is accepted, and every reactor must begin a turn with the new tablet.
+    Accepting { arrival: Arc<Arrival>, partitions: usize, grace: GracePeriod },
+    /// The range is served, and its records arrive.
+    Arriving {
+        arrival: Arc<Arrival>,
+        /// Number of partitions whose first pull has not been sent yet.
+        unpulled: usize,
+        cut: CutWait,
+    },
+}
+
+/// The event that a cut (a commit point of a migration) waits for.
+pub(crate) enum CutWait {
+    /// There is no cut.
+    None,
+    /// These reactors splice their side logs.
+    Splicing(BTreeSet<ReactorId>),
+    /// The log's content at the time of the cut is acknowledged completely.
+    Securing(Dependency),
+}
 
 impl Machines {
     /// Passes an event to a target, and applies its effects.
-    pub(crate) fn drive_target(
+    pub(crate) fn step_target(
         &mut self,
         id: MigrationId,
         event: TargetEvent,
         context: &mut Context<'_>,
     ) {
-        let side = self.target(id);
-        if let TargetEvent::Prepare(intent) = &event {
-            side.intent.get_or_insert_with(|| intent.clone());
-        }
-        let spreads = matches!(event, TargetEvent::Serving);
-        let mut effects = Outbox::new();
-        side.machine.handle(context.now, event, &mut effects);
-        while let Some(effect) = effects.take_first() {
-            side.apply(effect, spreads, &mut effects, context);
-        }
+        let cuts = self.cuts;
+        self.targets.begin(id, || (MigrationTarget::new(id, cuts), TargetDriver::Idle));
+        self.targets.step(id, event, context);
     }
 
     /// Returns whether the target of this migration can still accept a flip.
     pub(crate) fn may_accept(&self, migration: MigrationId) -> bool {
-        self.targets.get(&migration).is_some_and(|side| side.machine.may_accept())
+        self.targets.get(migration).is_some_and(|side| side.machine.may_accept())
     }
 
     /// Handles a new map, which acknowledges the flips that the coordinator has recorded.
-    /// Returns whether there are any.
-    pub(crate) fn acknowledge_flips(&mut self, context: &mut Context<'_>) -> bool {
+    pub(crate) fn acknowledge_flips(&mut self, context: &mut Context<'_>) {
         let (map, me) = (context.node.map(), context.node.me());
         let is_ours = |intent: &Intent| {
             let mut tablets = map.tablets.iter().filter(|tablet| tablet.owner == me);
             tablets.any(|it| it.epoch == intent.target_epoch && it.range.overlaps(intent.range))
         };
-        let waiting = self.targets.iter().filter(|(_, side)| side.machine.is_unacknowledged());
-        let known: Vec<MigrationId> = waiting
-            .filter(|(_, side)| side.intent.as_deref().is_some_and(is_ours))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in &known {
-            self.drive_target(*id, TargetEvent::Acknowledged, context);
+        let known = self.targets.ids(|side| {
+            side.machine.is_unacknowledged() && side.machine.intent().is_some_and(is_ours)
+        });
+        for id in known {
+            self.targets.step(id, TargetEvent::Acknowledged, context);
         }
-        !known.is_empty()
     }
 
     /// Handles the answer to a pull.
@@ -71,94 +87,43 @@ impl Machines {
         payload: Payload,
         context: &mut Context<'_>,
     ) {
-        let id = reply.migration;
-        let side = self.target(id);
-        let payload = (!payload.bytes().is_empty()).then(|| side.keep(payload));
-        let event = TargetEvent::PullReply { from, reply, payload };
-        self.drive_target(id, event, context);
-    }
-
-    /// Resumes accepted flips after their grace periods, and splices for cuts in progress.
-    pub(crate) fn poll_targets(&mut self, context: &mut Context<'_>) {
-        let store = context.node.store();
-        let mut events: BTreeMap<MigrationId, TargetEvent> = BTreeMap::new();
-        for (id, side) in &mut self.targets {
-            if side.accepting.take_if(|grace| store.is_over(grace)).is_some() {
-                events.insert(*id, TargetEvent::Serving);
-            }
-            if let Some(Cut::Splicing(reactors)) = &mut side.cutting
-                && reactors.remove(&context.reactor)
-            {
-                context.worker.splice(*id);
-                if reactors.is_empty() {
-                    let unsafe_yet = unacknowledged(store, Among::Log);
-                    let unsafe_yet =
-                        unsafe_yet.filter(|_| !planted::is(Bug::CutBeforeHeadsAreSafe));
-                    side.cutting = unsafe_yet.map(Cut::Securing);
-                    if side.cutting.is_none() {
-                        events.insert(*id, TargetEvent::CutCommitted);
-                    }
-                }
-            }
-            let is_secure = |cut: &mut Cut| match cut {
-                Cut::Splicing(_) => false,
-                Cut::Securing(dependency) => store.log().is_acknowledged(dependency),
-            };
-            if side.cutting.take_if(is_secure).is_some() {
-                events.insert(*id, TargetEvent::CutCommitted);
-            }
-        }
-        for (id, event) in events {
-            self.drive_target(id, event, context);
-        }
-    }
-
-    /// Runs the targets that are due.
-    pub(crate) fn tick_targets(&mut self, context: &mut Context<'_>) {
-        let due: Vec<_> = self
-            .targets
-            .iter()
-            .filter(|(_, side)| side.machine.next_deadline().is_some_and(|at| at <= context.now))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
-            self.drive_target(id, TargetEvent::Tick, context);
-        }
+        let keep = |side: &mut TargetSide| side.payloads.keep(payload, context.buffers);
+        let payload = self.targets.change(reply.migration, keep).flatten();
+        self.step_target(reply.migration, TargetEvent::PullReply { from, reply, payload }, context);
     }
 }
 
-impl TargetSide {
-    /// Applies an effect of the machine.
+impl Driver for TargetDriver {
+    type Machine = MigrationTarget;
+
     fn apply(
         &mut self,
+        machine: &MigrationTarget,
         effect: TargetEffect,
-        spreads: bool,
-        more: &mut Outbox<TargetEffect>,
+        payloads: &mut Payloads,
         context: &mut Context<'_>,
-    ) {
+    ) -> Option<TargetEvent> {
         match effect {
             TargetEffect::Reserve { bytes } => {
-                let reserved = self.reserve(bytes, context);
-                self.machine.handle(context.now, TargetEvent::Reserved(reserved), more);
+                let reserved = match machine.intent() {
+                    Some(intent) => reserve(intent, bytes, context),
+                    None => Err("no intent".to_owned()),
+                };
+                return Some(TargetEvent::Reserved(reserved.map(|it| self.reserved(it))));
             }
-            TargetEffect::Unreserve => self.reservation = None,
+            TargetEffect::Unreserve => {
+                assert!(self.arrival().is_none(), "an accepted flip uses its reservation");
+                *self = TargetDriver::Idle;
+            }
             TargetEffect::Accept(acceptance) => self.accept(*acceptance, context),
             TargetEffect::Suspend => self.hold_arrival(context.node, true),
             TargetEffect::Resume => self.hold_arrival(context.node, false),
             TargetEffect::Send { to, message } => context.out.send(to, message),
-            // The first pulls go to the work queue, so that all idle reactors take part. Each
-            // later pull leaves from the reactor that made room for it.
-            TargetEffect::Pull { to, pull } if spreads => {
-                context.node.work.push(Work::Pull(to, pull))
-            }
-            TargetEffect::Pull { to, pull } => {
-                context.out.send(to, wire::peer::PeerMessage::Pull(pull));
-            }
+            TargetEffect::Pull { to, pull } => self.pull(to, pull, context),
             TargetEffect::Replay { partition, ticket } => {
-                let payload = self.payloads.remove(&ticket);
-                let arrival = self.arrival.clone();
-                if let (Some(payload), Some(arrival)) = (payload, arrival) {
+                if let (Some(payload), Some(arrival)) = (payloads.take(ticket), self.arrival()) {
                     let (from, added) = (0, Added::default());
+                    let arrival = arrival.clone();
                     let replay = PullReplay { arrival, partition, ticket, payload, from, added };
                     context.node.work.push(Work::Replay(replay));
                     if context.node.work.len() > 1 {
@@ -166,13 +131,9 @@ impl TargetSide {
                     }
                 }
             }
-            TargetEffect::Discard { ticket } => {
-                if let Some(payload) = self.payloads.remove(&ticket) {
-                    context.buffers.give(payload.buffer);
-                }
-            }
+            TargetEffect::Discard { ticket } => payloads.discard(ticket, context.buffers),
             TargetEffect::Advance { partition, to } => {
-                if let Some(arrival) = &self.arrival {
+                if let Some(arrival) = self.arrival() {
                     arrival.advance(partition, to);
                 }
                 if context.node.fleet.reactors_missing.load(Ordering::Relaxed) > 0 {
@@ -180,47 +141,155 @@ impl TargetSide {
                 }
             }
             TargetEffect::Cut => {
-                let reactors = context.node.settings().reactors;
-                self.cutting = Some(Cut::Splicing((0..reactors).map(ReactorId).collect()));
+                self.cut(context.node.settings().reactors);
                 context.node.wake_all();
             }
             TargetEffect::Tell(message) => context.out.control.push(message.into()),
-            TargetEffect::Finish => self.finish(context.node),
+            TargetEffect::Finish => {
+                self.finish(context.node);
+                *payloads = Payloads::default();
+            }
+        }
+        None
+    }
+
+    /// Resumes an accepted flip after its grace period, and splices for a cut.
+    fn poll(&mut self, _: &MigrationTarget, context: &mut Context<'_>) -> Vec<TargetEvent> {
+        let store = context.node.store();
+        match self {
+            TargetDriver::Accepting { arrival, partitions, grace } => {
+                if !store.is_over(grace) {
+                    return Vec::new();
+                }
+                let (arrival, unpulled) = (arrival.clone(), *partitions);
+                *self = TargetDriver::Arriving { arrival, unpulled, cut: CutWait::None };
+                vec![TargetEvent::Serving]
+            }
+            TargetDriver::Arriving { arrival, cut, .. } => {
+                if !cut.poll(arrival, context) {
+                    return Vec::new();
+                }
+                *cut = CutWait::None;
+                vec![TargetEvent::CutCommitted]
+            }
+            TargetDriver::Idle | TargetDriver::Reserved(_) => Vec::new(),
         }
     }
 
-    /// Reserves memory for the range. Refuses if the range has records of an earlier stay.
-    fn reserve(&mut self, bytes: u64, context: &mut Context<'_>) -> Result<(), String> {
-        let Some(intent) = &self.intent else { return Err("no intent".to_owned()) };
+    fn demands(&self, machine: &MigrationTarget) -> Demands {
+        let intent = machine.intent().filter(|_| !machine.is_over());
+        let waits = match self {
+            TargetDriver::Accepting { .. } => true,
+            TargetDriver::Arriving { cut, .. } => !matches!(cut, CutWait::None),
+            TargetDriver::Idle | TargetDriver::Reserved(_) => false,
+        };
+        Demands {
+            wait: waits.then_some(Wait::Reactors),
+            background_share: intent.map(|it| it.policy.background_share.clamp(1, 100)),
+            served_until: machine.unacknowledged_until(),
+            replication: None,
+        }
+    }
+
+    fn is_idle(&self, machine: &MigrationTarget) -> bool {
+        machine.intent().is_none() || machine.is_over()
+    }
+}
+
+impl CutWait {
+    /// Splices this reactor's side log if that is due. Returns whether the cut is committed.
+    fn poll(&mut self, arrival: &Arrival, context: &mut Context<'_>) -> bool {
         let store = context.node.store();
-        let is_free =
-            context.worker.is_empty(intent.range) && !context.node.is_being_forgotten(intent.range);
-        if !is_free && !planted::is(Bug::OldCopyKept) {
-            return Err("the target still holds an earlier incarnation of the range".into());
-        }
-        let log = store.log();
-        let reactors = u64::from(context.node.settings().reactors);
-        let segments = 2 * reactors * log.segment_bytes() as u64;
-        // The coordinator forwards this number from the source, so it may be arbitrarily large.
-        let wanted = bytes.saturating_add(bytes / 10).saturating_add(segments);
-        match log.reserve(wanted) {
-            Some(reservation) => {
-                self.reservation = Some(Arc::new(reservation));
-                Ok(())
+        match self {
+            CutWait::None => false,
+            CutWait::Splicing(reactors) => {
+                if !reactors.remove(&context.reactor) {
+                    return false;
+                }
+                context.worker.splice(arrival.migration());
+                if !reactors.is_empty() {
+                    return false;
+                }
+                match unacknowledged(store, Among::Log) {
+                    Some(all) if !planted::is(Bug::CutBeforeHeadsAreSafe) => {
+                        let is_over = store.log().is_acknowledged(&all);
+                        *self = CutWait::Securing(all);
+                        is_over
+                    }
+                    Some(_) | None => true,
+                }
             }
-            None => Err(format!(
-                "the target has no room: it needs {} MiB free, raise its --memory",
-                wanted.div_ceil(1 << 20)
-            )),
+            CutWait::Securing(all) => store.log().is_acknowledged(all),
         }
+    }
+}
+
+/// Reserves memory for a range. Refuses if the range has records of an earlier stay.
+fn reserve(intent: &Intent, bytes: u64, context: &mut Context<'_>) -> Result<Reservation, String> {
+    let store = context.node.store();
+    let is_free =
+        context.worker.is_empty(intent.range) && !context.node.is_being_forgotten(intent.range);
+    if !is_free && !planted::is(Bug::OldCopyKept) {
+        return Err("the target still holds an earlier incarnation of the range".into());
+    }
+    let log = store.log();
+    let reactors = u64::from(context.node.settings().reactors);
+    let segments = 2 * reactors * log.segment_bytes() as u64;
+    // The coordinator forwards this number from the source, so it may be arbitrarily large.
+    let wanted = bytes.saturating_add(bytes / 10).saturating_add(segments);
+    log.reserve(wanted).ok_or_else(|| {
+        let mebibytes = wanted.div_ceil(1 << 20);
+        format!("the target has no room: it needs {mebibytes} MiB free, raise its --memory")
+    })
+}
+
+impl TargetDriver {
+    /// Returns the arriving range, from the accepted flip to the end of the migration.
+    pub(crate) fn arrival(&self) -> Option<&Arc<Arrival>> {
+        match self {
+            TargetDriver::Accepting { arrival, .. } | TargetDriver::Arriving { arrival, .. } => {
+                Some(arrival)
+            }
+            TargetDriver::Idle | TargetDriver::Reserved(_) => None,
+        }
+    }
+
+    fn reserved(&mut self, reservation: Reservation) {
+        assert!(matches!(self, TargetDriver::Idle), "a target reserves memory once");
+        *self = TargetDriver::Reserved(reservation);
+    }
+
+    /// Sends a pull. The first pulls go to the work queue, so that all idle reactors take part.
+    /// Each later pull leaves from the reactor that made room for it.
+    fn pull(&mut self, to: ServerId, pull: Pull, context: &mut Context<'_>) {
+        let TargetDriver::Arriving { unpulled, .. } = self else {
+            unreachable!("records are pulled into a served range: {pull:?}");
+        };
+        if *unpulled > 0 {
+            *unpulled -= 1;
+            context.node.work.push(Work::Pull(to, pull));
+        } else {
+            context.out.send(to, PeerMessage::Pull(pull));
+        }
+    }
+
+    /// Begins to commit the records that have arrived.
+    fn cut(&mut self, reactors: u16) {
+        let TargetDriver::Arriving { cut, .. } = self else {
+            unreachable!("a cut commits records of an arriving range");
+        };
+        assert!(matches!(cut, CutWait::None), "one cut is committed at a time");
+        *cut = CutWait::Splicing((0..reactors).map(ReactorId).collect());
     }
 
     /// Begins to serve the range.
     fn accept(&mut self, acceptance: Acceptance, context: &Context<'_>) {
-        assert!(self.arrival.is_none(), "a target accepts one flip");
-        assert!(self.accepting.is_none(), "a target accepts one flip");
+        let TargetDriver::Reserved(reservation) = std::mem::replace(self, TargetDriver::Idle)
+        else {
+            unreachable!("a target accepts one flip, with its memory reserved");
+        };
         let Acceptance { intent, flip, partitions, until } = acceptance;
-        let store = context.node.store();
+        let (store, count) = (context.node.store(), partitions.len());
         // This must precede the publication of the tablet: then a reactor may serve it.
         context.node.limit_unacknowledged(until);
         store.raise_version(flip.version_floor);
@@ -230,7 +299,7 @@ impl TargetSide {
             range: intent.range,
             partitions,
             expected: flip.records,
-            reservation: self.reservation.take(),
+            reservation: Some(Arc::new(reservation)),
         }));
         let tablet = Tablet {
             range: intent.range,
@@ -245,14 +314,13 @@ impl TargetSide {
             tablets.push(tablet);
             tablets
         });
-        self.arrival = Some(arrival);
-        self.since = context.now;
-        self.accepting = Some(context.node.store().grace_period());
+        let grace = context.node.store().grace_period();
+        *self = TargetDriver::Accepting { arrival, partitions: count, grace };
     }
 
     /// Suspends all operations on the range, or serves it again.
     fn hold_arrival(&self, node: &Node, is_suspended: bool) {
-        let Some(arrival) = &self.arrival else { return };
+        let Some(arrival) = self.arrival() else { return };
         arrival.suspend(is_suspended);
         let (range, migration) = (arrival.range(), arrival.migration());
         if is_suspended {
@@ -267,9 +335,12 @@ impl TargetSide {
     }
 
     fn finish(&mut self, node: &Node) {
-        // If the source has died, these waits are obsolete.
-        (self.accepting, self.cutting) = (None, None);
-        let Some(arrival) = self.arrival.take() else { return };
+        // If the source has died, the driver may still wait for reactors or backups.
+        let (TargetDriver::Accepting { arrival, .. } | TargetDriver::Arriving { arrival, .. }) =
+            std::mem::replace(self, TargetDriver::Idle)
+        else {
+            unreachable!("an accepted flip is finished");
+        };
         let migration = arrival.migration();
         node.change_tablets(|tablets| {
             carve(tablets, arrival.range(), |tablet| match &tablet.state {
@@ -285,15 +356,6 @@ impl TargetSide {
             })
         });
         node.work.push(Work::Sweep(arrival));
-        self.payloads.clear();
-    }
-
-    fn keep(&mut self, payload: Payload) -> Ticket {
-        self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
-        let before = self.payloads.insert(ticket, payload);
-        assert!(before.is_none(), "a ticket names one payload");
-        ticket
     }
 }
 
@@ -315,13 +377,13 @@ impl PullReplay {
                 let added = self.added;
                 context.buffers.give(self.payload.buffer);
                 let event = TargetEvent::Replayed { partition, ticket, added };
-                context.node.change_machines(|it| it.drive_target(id, event, context));
+                context.node.change_machines(|it| it.step_target(id, event, context));
             }
             Err(error) => {
                 let (ReplayError::Corrupt(_) | ReplayError::OutOfMemory) = error;
                 tracing::warn!(migration = %id, %error, "cannot replay a pull's reply");
                 let event = TargetEvent::ReplayFailed { partition, ticket };
-                context.node.change_machines(|it| it.drive_target(id, event, context));
+                context.node.change_machines(|it| it.step_target(id, event, context));
             }
         }
     }
@@ -329,3 +391,14 @@ impl PullReplay {
 
 /// Maximum number of records that one quantum replays: 64 KiB of 160-byte entries, about 40 us.
 const REPLAY_ENTRIES: usize = 410;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a cut commits records of an arriving range")]
+    fn only_an_arriving_range_is_cut() {
+        TargetDriver::Idle.cut(1);
+    }
+}

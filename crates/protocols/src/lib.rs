@@ -1,6 +1,6 @@
 //! The distributed protocols of Ballast, as state machines without input or output.
 //!
-//! A machine is a value with one way to change it: `handle(now, event, &mut outbox)`. Events and
+//! A [`Machine`] is a value with one way to change it: `handle(now, event, &mut outbox)`. Events and
 //! effects are plain data that can be printed, and time is an argument. The server's reactors,
 //! the golden scripts and the simulator therefore drive the same code.
 //!
@@ -23,8 +23,10 @@ pub mod migration;
 pub mod recovery;
 pub mod replication;
 
+mod machine;
 mod outbox;
 
+pub use machine::Machine;
 pub use outbox::Outbox;
 
 use std::fmt;

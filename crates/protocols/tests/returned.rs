@@ -1,8 +1,8 @@
 //! Tests of a source after the death of its target. In every state, the source stops deleting
 //! ranges that return to it, and releases the rest on request.
 
-use protocols::Outbox;
 use protocols::migration::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
+use protocols::{Machine, Outbox};
 use types::{
     HashRange, Instant, MigrationId, OwnershipEpoch, ServerId, Slot, Tenure, UnixMillis, Version,
 };

@@ -1,99 +1,164 @@
-//! Effects of recovery masters: tablets that begin and end, reads, replays.
+//! The driver of recovery masters: tablets that begin and end, reads, replays.
 
 use super::reading::ReadRequester;
-use super::{RecoverySide, ReplayLog, Voided, Wait};
+use super::{RecoveryDriver, RecoveryPhase, ReplayLog, Voided};
 use crate::Node;
 use crate::context::Context;
+use crate::driver::{Demands, Driver, Payloads};
+use crate::machines::RECOVERY_SHARE;
 use crate::source_side::unacknowledged;
 use crate::tablets::{carve, tenures};
 use crate::work::Work;
 use planted::Bug;
 use protocols::recovery::{
-    NO_ROOM, PartName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+    PartName, PartRefusal, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
 };
-use protocols::{Outbox, Ticket};
 use std::sync::Arc;
 use std::time::Duration;
 use store::log::Among;
 use store::{RangeClock, Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
-use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Version};
-use wire::control::RecoveryUpdate;
+use types::{HashRange, KeyHash, OwnershipEpoch, ServerId, Version};
 use wire::peer::{PeerMessage, RecoveryRead};
 
-impl RecoverySide {
-    /// Applies an effect of the partition's machine.
-    pub(super) fn apply(
+impl Driver for RecoveryDriver {
+    type Machine = RecoveryMaster;
+
+    fn apply(
         &mut self,
+        machine: &RecoveryMaster,
         effect: RecoveryMasterEffect,
-        more: &mut Outbox<RecoveryMasterEffect>,
+        payloads: &mut Payloads,
         context: &mut Context<'_>,
-    ) {
+    ) -> Option<RecoveryMasterEvent> {
         match effect {
-            RecoveryMasterEffect::Begin => self.is_queued = true,
+            RecoveryMasterEffect::Begin => self.queue(),
             RecoveryMasterEffect::Read { backup, read } => read_at(backup, read, context),
-            RecoveryMasterEffect::Replay { ticket, is_settled } => match &mut self.waits {
-                Some(Wait::Room { replays, .. }) => replays.push((ticket, is_settled)),
-                _ if self.keeps || has_room(context.node) => {
-                    self.leave_replay(ticket, is_settled, context.node)
+            RecoveryMasterEffect::Replay { ticket, is_settled } => {
+                if let (Some(payload), Some(it)) = (payloads.take(ticket), self.phase.recovery()) {
+                    let (recovery, epoch) = (it.clone(), machine.name().epoch);
+                    let replay =
+                        ReplayLog { recovery, epoch, ticket, is_settled, payload, from: 0 };
+                    self.replay(replay, context);
                 }
-                waits => {
-                    let replays = vec![(ticket, is_settled)];
-                    *waits = Some(Wait::Room { until: context.now + ROOM_WAIT, replays })
+            }
+            RecoveryMasterEffect::Discard { ticket } => payloads.discard(ticket, context.buffers),
+            RecoveryMasterEffect::Secure { version } => return self.secure(version, context),
+            RecoveryMasterEffect::Tell(message) => context.out.control.push(message.into()),
+            RecoveryMasterEffect::Finish => self.finish(machine.name(), context),
+            RecoveryMasterEffect::Abandon => self.abandon(machine.name(), context.node),
+        }
+        None
+    }
+
+    /// Does this reactor's share of the work that the partition waits for.
+    fn poll(
+        &mut self,
+        machine: &RecoveryMaster,
+        context: &mut Context<'_>,
+    ) -> Vec<RecoveryMasterEvent> {
+        let (store, name) = (context.node.store(), machine.name());
+        match std::mem::replace(&mut self.phase, RecoveryPhase::Idle) {
+            RecoveryPhase::Beginning { recovery, grace, mut voided } => {
+                if store.is_over(&grace) && voided.drop_some(context.worker, name.range) {
+                    self.phase = RecoveryPhase::Replaying { recovery };
+                    return vec![RecoveryMasterEvent::Begun(Ok(()))];
+                }
+                self.phase = RecoveryPhase::Beginning { recovery, grace, voided };
+            }
+            RecoveryPhase::Securing { recovery, replayed_at, entries } => {
+                let is_hasty = planted::is(Bug::FreedBeforeCommit);
+                if is_hasty || store.log().is_acknowledged(&entries) {
+                    self.phase = RecoveryPhase::Durable { recovery, replayed_at };
+                    return vec![RecoveryMasterEvent::Secured];
+                }
+                self.phase = RecoveryPhase::Securing { recovery, replayed_at, entries };
+            }
+            RecoveryPhase::Sweeping { recovery, grace } if store.is_over(&grace) => {
+                context.node.work.push(Work::SweepRecovery(recovery));
+            }
+            RecoveryPhase::WaitingForRoom { until } => match has_room(context.node) {
+                true => self.publish(name, context.node),
+                false if context.now < until => {
+                    self.phase = RecoveryPhase::WaitingForRoom { until };
+                }
+                false => return vec![RecoveryMasterEvent::Begun(Err(PartRefusal::NoRoom))],
+            },
+            RecoveryPhase::Stalled { recovery, until, replays } => match has_room(context.node) {
+                false if context.now < until => {
+                    self.phase = RecoveryPhase::Stalled { recovery, until, replays };
+                }
+                has_room => {
+                    self.phase = RecoveryPhase::Replaying { recovery };
+                    if !has_room {
+                        let why = ReplayFailure::OutOfMemory;
+                        let failed = |it: ReplayLog| it.ticket;
+                        let tickets = replays.into_iter().map(failed);
+                        return tickets
+                            .map(|ticket| RecoveryMasterEvent::ReplayFailed { ticket, why })
+                            .collect();
+                    }
+                    replays.into_iter().for_each(|replay| replay.push(context.node));
                 }
             },
-            RecoveryMasterEffect::Discard { ticket } => {
-                if let Some(payload) = self.payloads.remove(&ticket) {
-                    context.buffers.give(payload.buffer);
-                }
-            }
-            RecoveryMasterEffect::Secure { version } => {
-                self.secure(version, context);
-                if self.waits.is_none() {
-                    self.machine.handle(context.now, RecoveryMasterEvent::Secured, more);
-                }
-            }
-            RecoveryMasterEffect::Tell(message) => {
-                if let RecoveryUpdate::NotRecovered { reason, .. } = &message
-                    && !std::mem::replace(&mut self.is_refused, true)
-                {
-                    self.lacks_room = reason == NO_ROOM;
-                    tracing::warn!(part = %self.machine.name(), reason, "partition handed back");
-                }
-                context.out.control.push(message.into());
-            }
-            RecoveryMasterEffect::Finish => self.finish(context),
-            RecoveryMasterEffect::Abandon => self.abandon(context.node),
+            phase @ (RecoveryPhase::Sweeping { .. }
+            | RecoveryPhase::Idle
+            | RecoveryPhase::Queued
+            | RecoveryPhase::Replaying { .. }
+            | RecoveryPhase::Durable { .. }) => self.phase = phase,
+        }
+        Vec::new()
+    }
+
+    fn demands(&self, machine: &RecoveryMaster) -> Demands {
+        Demands {
+            wait: self.phase.wait(),
+            background_share: (!machine.is_over()).then_some(RECOVERY_SHARE),
+            served_until: None,
+            replication: self.replication(),
         }
     }
 
+    fn is_over(&self, machine: &RecoveryMaster) -> bool {
+        machine.is_over() && self.phase.wait().is_none()
+    }
+}
+
+impl RecoveryDriver {
+    fn queue(&mut self) {
+        assert!(matches!(self.phase, RecoveryPhase::Idle), "a partition begins once");
+        self.phase = RecoveryPhase::Queued;
+    }
+
     /// Begins a partition, unless its range has records of an earlier stay, or memory is short.
-    pub(super) fn begin(&mut self, context: &mut Context<'_>) -> Result<(), String> {
+    pub(super) fn begin(
+        &mut self,
+        name: PartName,
+        context: &mut Context<'_>,
+    ) -> Result<(), PartRefusal> {
+        assert!(matches!(self.phase, RecoveryPhase::Queued), "a queued partition begins");
+        self.phase = RecoveryPhase::Idle;
         if self.keeps {
-            return self.begin_with_what_is_here(context.node);
+            return self.begin_with_what_is_here(name, context.node);
         }
-        let range = self.machine.name().range;
-        let store = context.node.store();
+        let (range, store) = (name.range, context.node.store());
         if store.tablets().iter().any(|tablet| tablet.range.overlaps(range)) {
-            return Err("the server already serves a part of the range".to_owned());
+            return Err(refused("the server already serves a part of the range"));
         }
         if !context.worker.is_empty(range) || context.node.is_being_forgotten(range) {
-            return Err("the server still holds an earlier incarnation of the range".into());
+            return Err(refused("the server still holds an earlier incarnation of the range"));
         }
-        if !has_room(context.node) {
-            self.waits = Some(Wait::Room { until: context.now + ROOM_WAIT, replays: Vec::new() });
-            return Ok(());
+        if has_room(context.node) {
+            self.publish(name, context.node);
+        } else {
+            self.phase = RecoveryPhase::WaitingForRoom { until: context.now + ROOM_WAIT };
         }
-        self.publish(context.node);
         Ok(())
     }
 
     /// Publishes the partition's tablet. Replay starts when every reactor has seen it.
-    fn publish(&mut self, node: &Node) {
-        assert!(self.recovery.is_none(), "a partition is published once");
-        let PartName { range, epoch, .. } = self.machine.name();
-        let old_tenures = self.logs.iter().map(|log| log.old_tenures.clone()).collect();
-        let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
-        let recovery = Arc::new(Recovery::new(plan));
+    fn publish(&mut self, name: PartName, node: &Node) {
+        let PartName { range, epoch, .. } = name;
+        let recovery = self.new_recovery(name);
         let tablet = Tablet {
             range,
             epoch,
@@ -106,63 +171,70 @@ impl RecoverySide {
             tablets.push(tablet);
             tablets
         });
-        self.recovery = Some(recovery);
-        self.waits = Some(Wait::Begin(node.store().grace_period(), Voided::nothing()));
+        self.published(recovery, Voided::nothing(), node);
     }
 
-    /// Resumes a partition that waits for memory, if there is some or the time is over.
-    pub(super) fn poll_room(
-        &mut self,
-        until: Instant,
-        replays: Vec<(Ticket, bool)>,
-        context: &mut Context<'_>,
-    ) -> Vec<RecoveryMasterEvent> {
-        let begins = self.recovery.is_none();
-        match (has_room(context.node), begins) {
-            (true, true) => self.publish(context.node),
-            (true, false) => {
-                for (ticket, is_settled) in replays {
-                    self.leave_replay(ticket, is_settled, context.node);
-                }
-            }
-            (false, _) if context.now < until => self.waits = Some(Wait::Room { until, replays }),
-            (false, true) => return vec![RecoveryMasterEvent::Begun(Err(NO_ROOM.to_owned()))],
-            (false, false) => {
-                let why = ReplayFailure::OutOfMemory;
-                let failed = |(ticket, _)| RecoveryMasterEvent::ReplayFailed { ticket, why };
-                return replays.into_iter().map(failed).collect();
-            }
-        }
-        Vec::new()
+    pub(super) fn new_recovery(&self, name: PartName) -> Arc<Recovery> {
+        let old_tenures = self.logs.iter().map(|log| log.old_tenures.clone()).collect();
+        let (number, range) = (name.epoch.0, name.range);
+        Arc::new(Recovery::new(RecoveryPlan { number, range, old_tenures }))
     }
 
-    fn leave_replay(&mut self, ticket: Ticket, is_settled: bool, node: &Node) {
-        let (payload, recovery) = (self.payloads.remove(&ticket), self.recovery.clone());
-        let (Some(payload), Some(recovery)) = (payload, recovery) else { return };
-        let epoch = self.machine.name().epoch;
-        let replay = ReplayLog { recovery, epoch, ticket, is_settled, payload, from: 0 };
-        node.work.push(Work::ReplayLog(replay));
-        if node.work.len() > 1 {
-            node.wake_all();
+    /// Waits for every reactor to see the partition's tablet.
+    pub(super) fn published(&mut self, recovery: Arc<Recovery>, voided: Voided, node: &Node) {
+        assert!(self.phase.recovery().is_none(), "a partition is published once");
+        let grace = node.store().grace_period();
+        self.phase = RecoveryPhase::Beginning { recovery, grace, voided };
+    }
+
+    /// Leaves a replay to any reactor, or stalls the partition if memory is short.
+    fn replay(&mut self, replay: ReplayLog, context: &Context<'_>) {
+        match &mut self.phase {
+            RecoveryPhase::Stalled { replays, .. } => replays.push(replay),
+            RecoveryPhase::Replaying { .. } if self.keeps || has_room(context.node) => {
+                replay.push(context.node);
+            }
+            phase => {
+                let (recovery, until) = (replay.recovery.clone(), context.now + ROOM_WAIT);
+                let is_replaying = matches!(phase, RecoveryPhase::Replaying { .. });
+                assert!(is_replaying, "a partition is replayed between its begin and its end");
+                *phase = RecoveryPhase::Stalled { recovery, until, replays: vec![replay] };
+            }
         }
     }
 
-    fn secure(&mut self, version: Version, context: &Context<'_>) {
-        self.replayed_at = Some(context.now);
+    /// Begins to wait for the acknowledgment of everything replayed. Returns the event of its
+    /// end, if nothing is left to wait for.
+    fn secure(&mut self, version: Version, context: &Context<'_>) -> Option<RecoveryMasterEvent> {
+        let RecoveryPhase::Replaying { recovery } = &self.phase else {
+            unreachable!("a partition is secured when all of it is replayed");
+        };
+        let (recovery, replayed_at) = (recovery.clone(), context.now);
         if !planted::is(Bug::VersionsGoBack) {
             context.node.store().raise_version(Version(version.0.saturating_add(UNREAD_VERSIONS)));
         }
         // All replays of the partition have completed, so this covers all of its entries.
-        let all = unacknowledged(context.node.store(), Among::Everything);
-        self.waits = all.map(Wait::Secure);
+        match unacknowledged(context.node.store(), Among::Everything) {
+            Some(entries) => {
+                self.phase = RecoveryPhase::Securing { recovery, replayed_at, entries };
+                None
+            }
+            None => {
+                self.phase = RecoveryPhase::Durable { recovery, replayed_at };
+                Some(RecoveryMasterEvent::Secured)
+            }
+        }
     }
 
     /// Ends a recovery: the partition does not depend on the dead server's log any more.
-    fn finish(&mut self, context: &Context<'_>) {
-        let Some(recovery) = self.recovery.take() else { return };
-        let replayed_at = self.replayed_at.unwrap_or(context.now);
+    fn finish(&mut self, name: PartName, context: &Context<'_>) {
+        let replayed_at = self.phase.replayed_at();
+        let (Some(recovery), Some(replayed_at)) = (self.phase.recovery().cloned(), replayed_at)
+        else {
+            unreachable!("a partition is finished after its replay");
+        };
         tracing::info!(
-            part = %self.machine.name(),
+            part = %name,
             safe_ms = context.now.since(replayed_at).as_millis(),
             "recovery partition durable"
         );
@@ -180,15 +252,15 @@ impl RecoverySide {
                 | TabletState::Arriving(_) => Some(tablet),
             })
         });
-        self.waits = Some(Wait::Sweep(context.node.store().grace_period(), recovery));
+        let grace = context.node.store().grace_period();
+        self.phase = RecoveryPhase::Sweeping { recovery, grace };
     }
 
     /// Removes the tablet, and begins to delete the replayed records.
-    fn abandon(&mut self, node: &Node) {
-        self.waits = None;
-        self.is_queued = false;
-        let Some(recovery) = self.recovery.take() else { return };
-        let PartName { range, epoch, .. } = self.machine.name();
+    fn abandon(&mut self, name: PartName, node: &Node) {
+        let phase = std::mem::replace(&mut self.phase, RecoveryPhase::Idle);
+        let Some(recovery) = phase.recovery() else { return };
+        let PartName { range, epoch, .. } = name;
         node.recovery_counts.given_up(recovery.counters());
         if self.keeps {
             // The tablet stays as it is, and waits for another attempt.
@@ -197,7 +269,7 @@ impl RecoverySide {
         node.forgetting().insert(epoch, range);
         node.change_tablets(|tablets| {
             carve(tablets, range, |tablet| match &tablet.state {
-                TabletState::Recovering(it) if Arc::ptr_eq(it, &recovery) => None,
+                TabletState::Recovering(it) if Arc::ptr_eq(it, recovery) => None,
                 TabletState::Recovering(_)
                 | TabletState::Securing(_)
                 | TabletState::Serving
@@ -209,6 +281,11 @@ impl RecoverySide {
         let cursor = range.first();
         node.work.push(Work::ForgetReplayed { epoch, range, cursor });
     }
+}
+
+/// Returns the refusal of a partition for a reason that only operators read.
+pub(super) fn refused(reason: &str) -> PartRefusal {
+    PartRefusal::Other(reason.to_owned())
 }
 
 /// Returns whether enough memory is left for clients' writes if a partition takes some more.
@@ -227,6 +304,14 @@ fn read_at(backup: ServerId, read: RecoveryRead, context: &mut Context<'_>) {
 }
 
 impl ReplayLog {
+    /// Leaves the replay to any reactor.
+    fn push(self, node: &Node) {
+        node.work.push(Work::ReplayLog(self));
+        if node.work.len() > 1 {
+            node.wake_all();
+        }
+    }
+
     /// Replays a bounded number of entries from a backup's reply.
     pub(crate) fn run(mut self, context: &mut Context<'_>) {
         let entries = self.payload.bytes();
@@ -254,7 +339,7 @@ impl ReplayLog {
             }
         };
         context.buffers.give(self.payload.buffer);
-        context.node.change_machines(|it| it.drive_recovery(epoch, event, context));
+        context.node.change_machines(|it| it.step_recovery(epoch, event, context));
     }
 }
 

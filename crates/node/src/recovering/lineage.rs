@@ -6,17 +6,18 @@
 //! source's log, and continues to serve those that had. Until a partition is complete, no
 //! operation on it is answered, because any of its records may be outdated.
 
-use super::{RecoverySide, Voided, Wait};
+use super::effects::refused;
+use super::{RecoveryDriver, Voided};
 use crate::Node;
 use crate::context::Context;
 use crate::machines::Machines;
 use crate::tablets::{carve, tenures};
 use protocols::migration::{SourceEvent, TargetEvent};
-use protocols::recovery::PartName;
+use protocols::recovery::{PartName, PartRefusal};
 use std::sync::Arc;
 use store::{RangeClock, Recovery, RecoveryPlan, Tablet, TabletState, Worker};
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, MigrationId, TableId};
+use types::{HashRange, KeyHash, TableId};
 
 /// Maximum number of buckets that one step empties.
 const VOID_BUCKETS: usize = 64;
@@ -46,31 +47,35 @@ impl Machines {
     /// Ends migrations of this range after the death of their other side. The moving records are
     /// not served until they are recovered.
     pub(super) fn end_migrations_of(&mut self, range: HashRange, context: &mut Context<'_>) {
-        let sources = self.sources.iter().filter(|(_, side)| {
-            let intent = side.intent.as_ref();
+        let sources = self.sources.ids(|side| {
+            let intent = side.machine.intent();
             !side.machine.is_over() && intent.is_some_and(|intent| intent.range.overlaps(range))
         });
-        for id in sources.map(|(id, _)| *id).collect::<Vec<MigrationId>>() {
-            self.drive_source(id, SourceEvent::Returned { range }, context);
+        for id in sources {
+            self.sources.step(id, SourceEvent::Returned { range }, context);
         }
         let targets = self.targets.iter().filter_map(|(id, side)| {
-            let arrival = side.arrival.clone()?;
-            arrival.range().overlaps(range).then_some((*id, arrival))
+            let arrival = side.driver.arrival()?;
+            arrival.range().overlaps(range).then(|| (id, arrival.missing()))
         });
-        for (id, arrival) in targets.collect::<Vec<_>>() {
-            for missing in arrival.missing() {
-                suspend(missing, context.node);
+        for (id, missing) in targets.collect::<Vec<_>>() {
+            for range in missing {
+                suspend(range, context.node);
             }
-            self.drive_target(id, TargetEvent::SourceDied, context);
+            self.targets.step(id, TargetEvent::SourceDied, context);
         }
         context.node.change_tablets(|tablets| carve(tablets, range, without_source));
     }
 }
 
-impl RecoverySide {
+impl RecoveryDriver {
     /// Begins a partition in a range that this server already holds in part.
-    pub(super) fn begin_with_what_is_here(&mut self, node: &Node) -> Result<(), String> {
-        let PartName { range, epoch, .. } = self.machine.name();
+    pub(super) fn begin_with_what_is_here(
+        &mut self,
+        name: PartName,
+        node: &Node,
+    ) -> Result<(), PartRefusal> {
+        let PartName { range, epoch, .. } = name;
         let mut unknown = vec![range];
         for tablet in node.store().tablets().iter() {
             let is_ours = match tablet.state {
@@ -85,11 +90,9 @@ impl RecoverySide {
             }
         }
         if !unknown.is_empty() {
-            return Err("the server does not hold the range that was moving".to_owned());
+            return Err(refused("the server does not hold the range that was moving"));
         }
-        let old_tenures = self.logs.iter().map(|log| log.old_tenures.clone()).collect();
-        let plan = RecoveryPlan { number: epoch.0, range, old_tenures };
-        let recovery = Arc::new(Recovery::new(plan));
+        let recovery = self.new_recovery(name);
         let new = tenures(&self.tenures);
         let mut voided = Vec::new();
         let own = node.store().clock();
@@ -112,9 +115,7 @@ impl RecoverySide {
         voided.sort_unstable();
         voided.dedup();
         let tables = voided.into_iter().map(|table| TableId(table as u8)).collect();
-        let grace = node.store().grace_period();
-        self.recovery = Some(recovery);
-        self.waits = Some(Wait::Begin(grace, Voided { tables, from: KeyHash(0) }));
+        self.published(recovery, Voided { tables, from: KeyHash(0) }, node);
         Ok(())
     }
 }

@@ -34,17 +34,16 @@ pub(super) use reading::{LogReads, ReadRequester};
 pub use reading::{ReadDone, ReadJob};
 
 use super::context::Context;
-use super::machines::Machines;
+use super::driver::{ReplayReplication, Wait};
+use super::machines::{Machines, RecoverySide};
 use super::node::Node;
 use super::outgoing::Payload;
-use super::work::Work;
 use extent::Extent;
-use planted::Bug;
 use protocols::recovery::{
-    NO_ROOM, PartName, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,
+    PartName, PartRefusal, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,
 };
-use protocols::{Outbox, Ticket};
-use std::collections::{BTreeMap, BTreeSet};
+use protocols::{Machine, Ticket};
+use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use store::log::{Dependency, GracePeriod};
 use store::{Recovery, ReplayCounters};
@@ -54,9 +53,8 @@ use types::{
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, RecoveryUpdate, ToCoordinator};
 use wire::peer::RecoveryReply;
 
-/// A recovery master with its driver's state.
-pub(super) struct RecoverySide {
-    pub(super) machine: RecoveryMaster,
+/// The state that this server keeps for a recovery master.
+pub(super) struct RecoveryDriver {
     /// Logs to read, with the tenures of valid entries.
     logs: Vec<RecoveryLog>,
     /// Tenures of new entries, by table.
@@ -65,34 +63,31 @@ pub(super) struct RecoverySide {
     keeps: bool,
     /// Latest clock by which the dead server can have judged expiry in the range.
     clock_floor: UnixMillis,
-    recovery: Option<Arc<Recovery>>,
-    /// Set while the partition waits for others to be replayed.
-    is_queued: bool,
-    waits: Option<Wait>,
-    payloads: BTreeMap<Ticket, Payload>,
-    next_ticket: u64,
-    /// Servers that the machine knows to be dead.
-    dead: BTreeSet<ServerId>,
     extent: Extent,
-    /// Set once the partition has been handed back.
-    is_refused: bool,
     since: Instant,
-    replayed_at: Option<Instant>,
-    is_served: bool,
-    /// Set if it was handed back because it does not fit into this server's memory.
-    lacks_room: bool,
+    phase: RecoveryPhase,
 }
 
-/// The event that a partition waits for.
-enum Wait {
+/// The progress of a recovery partition on this server.
+enum RecoveryPhase {
+    /// The partition is not here: it has not begun, or is over.
+    Idle,
+    /// The partition waits for others to be replayed.
+    Queued,
+    /// The partition waits for memory to begin.
+    WaitingForRoom { until: Instant },
     /// Every reactor begins a turn with the tablet; then the void records are deleted.
-    Begin(GracePeriod, Voided),
-    /// All entries written for the partition are acknowledged.
-    Secure(Dependency),
-    /// Every reactor begins a turn after the partition's last dependency has ended.
-    Sweep(GracePeriod, Arc<Recovery>),
-    /// Memory becomes free, to begin or to replay these payloads (`true`: settled).
-    Room { until: Instant, replays: Vec<(Ticket, bool)> },
+    Beginning { recovery: Arc<Recovery>, grace: GracePeriod, voided: Voided },
+    /// Segments are read and replayed.
+    Replaying { recovery: Arc<Recovery> },
+    /// These replays wait for memory.
+    Stalled { recovery: Arc<Recovery>, until: Instant, replays: Vec<ReplayLog> },
+    /// Backups must acknowledge all entries written for the partition.
+    Securing { recovery: Arc<Recovery>, replayed_at: Instant, entries: Dependency },
+    /// The partition is durable; the coordinator does not know that yet.
+    Durable { recovery: Arc<Recovery>, replayed_at: Instant },
+    /// The partition's last dependency has ended, and every reactor begins a turn.
+    Sweeping { recovery: Arc<Recovery>, grace: GracePeriod },
 }
 
 /// Maximum number of partitions that are replayed at a time.
@@ -118,93 +113,90 @@ pub(super) struct ReplayLog {
     from: usize,
 }
 
-impl RecoverySide {
-    fn new(now: Instant, name: PartName, part: &RecoveryPart) -> RecoverySide {
-        RecoverySide {
-            machine: RecoveryMaster::new(name),
+impl RecoveryPhase {
+    /// Returns the replay of a partition that depends on the dead server's log.
+    fn recovery(&self) -> Option<&Arc<Recovery>> {
+        match self {
+            RecoveryPhase::Beginning { recovery, .. }
+            | RecoveryPhase::Replaying { recovery }
+            | RecoveryPhase::Stalled { recovery, .. }
+            | RecoveryPhase::Securing { recovery, .. }
+            | RecoveryPhase::Durable { recovery, .. } => Some(recovery),
+            RecoveryPhase::Idle
+            | RecoveryPhase::Queued
+            | RecoveryPhase::WaitingForRoom { .. }
+            | RecoveryPhase::Sweeping { .. } => None,
+        }
+    }
+
+    /// Returns when the last segment was replayed, until the partition's last dependency ends.
+    fn replayed_at(&self) -> Option<Instant> {
+        match self {
+            RecoveryPhase::Securing { replayed_at, .. }
+            | RecoveryPhase::Durable { replayed_at, .. } => Some(*replayed_at),
+            RecoveryPhase::Idle
+            | RecoveryPhase::Queued
+            | RecoveryPhase::WaitingForRoom { .. }
+            | RecoveryPhase::Beginning { .. }
+            | RecoveryPhase::Replaying { .. }
+            | RecoveryPhase::Stalled { .. }
+            | RecoveryPhase::Sweeping { .. } => None,
+        }
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        match self {
+            RecoveryPhase::Securing { .. } => Some(Wait::Backups),
+            RecoveryPhase::WaitingForRoom { .. }
+            | RecoveryPhase::Beginning { .. }
+            | RecoveryPhase::Stalled { .. }
+            | RecoveryPhase::Sweeping { .. } => Some(Wait::Reactors),
+            RecoveryPhase::Idle
+            | RecoveryPhase::Queued
+            | RecoveryPhase::Replaying { .. }
+            | RecoveryPhase::Durable { .. } => None,
+        }
+    }
+}
+
+impl RecoveryDriver {
+    fn new(now: Instant, part: &RecoveryPart) -> RecoveryDriver {
+        RecoveryDriver {
             logs: part.logs.clone(),
             tenures: part.tenures.clone(),
             keeps: part.keeps,
             clock_floor: part.clock_floor,
-            recovery: None,
-            is_queued: false,
-            waits: None,
-            payloads: BTreeMap::new(),
-            next_ticket: 0,
-            dead: BTreeSet::new(),
             extent: Extent::default(),
-            is_refused: false,
             since: now,
-            replayed_at: None,
-            is_served: false,
-            lacks_room: false,
-        }
-    }
-
-    fn covers(&self, hash: KeyHash) -> bool {
-        self.machine.name().range.contains(hash)
-    }
-
-    /// Returns whether reactors must poll this partition in each turn.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.waits.is_some()
-    }
-
-    /// Returns whether it waits for backups only.
-    pub(super) fn waits_for_backups(&self) -> bool {
-        matches!(self.waits, Some(Wait::Secure(_)))
-    }
-
-    fn is_over(&self) -> bool {
-        self.machine.is_over() && self.waits.is_none()
-    }
-
-    /// Records that the map assigns the partition to this server.
-    fn note_served(&mut self, now: Instant) {
-        let Some(replayed_at) = self.replayed_at else { return };
-        if !std::mem::replace(&mut self.is_served, true) {
-            tracing::info!(
-                part = %self.machine.name(),
-                records = self.counters().records,
-                replay_ms = replayed_at.since(self.since).as_millis(),
-                told_ms = now.since(replayed_at).as_millis(),
-                "recovery partition served"
-            );
+            phase: RecoveryPhase::Idle,
         }
     }
 
     /// Returns whether segments are being read and replayed.
     fn is_being_replayed(&self) -> bool {
-        self.recovery.is_some() && self.replayed_at.is_none()
-    }
-
-    fn keep(&mut self, payload: Payload) -> Ticket {
-        self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
-        let before = self.payloads.insert(ticket, payload);
-        assert!(before.is_none(), "a ticket names one payload");
-        ticket
+        self.phase.recovery().is_some() && self.phase.replayed_at().is_none()
     }
 
     fn counters(&self) -> ReplayCounters {
-        self.recovery.as_ref().map_or_else(ReplayCounters::default, |it| it.counters())
+        self.phase.recovery().map_or_else(ReplayCounters::default, |it| it.counters())
     }
-}
 
-/// Returns whether replication of replayed records is deferred until all are replayed. Deferring
-/// serves clients sooner, and meanwhile the dead server's log has the records. Exceptions are
-/// partitions that are served only when durable, and those that lack memory: dead entries free no
-/// memory before they are replicated.
-pub(super) fn keeps_recovered_back<'s>(sides: impl Iterator<Item = &'s RecoverySide>) -> bool {
-    let mut is_replaying = false;
-    for side in sides {
-        let is_waited_for = side.recovery.is_some() && (side.keeps || side.logs.len() > 1);
-        if is_waited_for || matches!(side.waits, Some(Wait::Room { .. })) {
-            return false;
+    /// Returns when the replayed records are replicated. Deferring that serves clients sooner,
+    /// and meanwhile the dead server's log has the records. Exceptions are partitions that are
+    /// served only when durable, and those that lack memory: dead entries free no memory before
+    /// they are replicated.
+    fn replication(&self) -> Option<ReplayReplication> {
+        let lacks_room = matches!(
+            self.phase,
+            RecoveryPhase::WaitingForRoom { .. } | RecoveryPhase::Stalled { .. }
+        );
+        let is_served_when_durable = self.keeps || self.logs.len() > 1;
+        if lacks_room || (self.phase.recovery().is_some() && is_served_when_durable) {
+            Some(ReplayReplication::Prompt)
+        } else {
+            self.is_being_replayed().then_some(ReplayReplication::Deferred)
         }
-        is_replaying |= side.is_being_replayed();
     }
-    is_replaying
 }
 
 impl Node {
@@ -221,11 +213,12 @@ impl Node {
     pub(super) fn not_served(&self, slot: Slot, in_recovery: bool) -> Option<String> {
         let hash = slot.first_hash();
         let machines = self.machines();
-        let mut parts = machines.recoveries.values();
-        let why = match parts.any(|side| side.lacks_room && side.covers(hash)) {
-            true => NO_ROOM,
+        let mut parts = machines.recoveries.values().map(|side| &side.machine);
+        let lacks_room = |part: &RecoveryMaster| part.refusal() == Some(&PartRefusal::NoRoom);
+        let why = match parts.any(|part| lacks_room(part) && part.name().range.contains(hash)) {
+            true => PartRefusal::NoRoom.to_string(),
             false if in_recovery => return None,
-            false => "no server recovers its data yet",
+            false => "no server recovers its data yet".to_owned(),
         };
         Some(format!("CLUSTERDOWN Hash slot not served: its server died, and {why}"))
     }
@@ -239,7 +232,7 @@ impl Node {
             segments_read: sum.segments_read + part.segments_read,
             segments_total: sum.segments_total + part.segments_total,
         });
-        let counters = sides().map(RecoverySide::counters);
+        let counters = sides().map(|side| side.driver.counters());
         let counters = counters.fold(ReplayCounters::default(), |sum, part| ReplayCounters {
             records: sum.records + part.records,
             bytes: sum.bytes + part.bytes,
@@ -265,62 +258,52 @@ impl Machines {
     pub(super) fn recover(&mut self, part: Box<RecoveryPart>, context: &mut Context<'_>) {
         let Some(name) = PartName::of(&part) else { return };
         let PartName { dead, range, epoch } = name;
-        let of_range = self.recoveries.iter();
-        let others: Vec<OwnershipEpoch> = of_range
-            .filter(|(_, side)| side.machine.name().range.overlaps(range))
-            .map(|(other, _)| *other)
-            .filter(|other| *other != epoch)
-            .collect();
+        let of_range = self.recoveries.ids(|side| side.machine.name().range.overlaps(range));
+        let others: Vec<OwnershipEpoch> =
+            of_range.into_iter().filter(|other| *other != epoch).collect();
         // A partition of this range with an older epoch was handed back, or reassigned.
         if others.iter().all(|other| *other < epoch) {
             for other in others {
-                self.drive_recovery(
-                    other,
-                    RecoveryMasterEvent::Decided { is_ours: false },
-                    context,
-                );
+                let event = RecoveryMasterEvent::Decided { is_ours: false };
+                self.step_recovery(other, event, context);
             }
             let now = context.now;
             let new = || {
                 tracing::info!(%dead, %range, %epoch, "recovering a partition of a dead server");
-                RecoverySide::new(now, name, &part)
+                (RecoveryMaster::new(name), RecoveryDriver::new(now, &part))
             };
-            if part.keeps && !self.recoveries.contains_key(&epoch) {
+            if part.keeps && !self.recoveries.contains(epoch) {
                 self.end_migrations_of(range, context);
             }
-            self.recoveries.entry(epoch).or_insert_with(new);
+            self.recoveries.begin(epoch, new);
             self.note_deaths(epoch, context);
-            self.drive_recovery(epoch, RecoveryMasterEvent::Part(part), context);
-            if let Some(side) = self.recoveries.get_mut(&epoch) {
-                side.extent.set_log(side.machine.log_bytes());
-            }
+            self.step_recovery(epoch, RecoveryMasterEvent::Part(part), context);
+            self.recoveries.change(epoch, |side| {
+                side.driver.extent.set_log(side.machine.log_bytes());
+            });
         }
     }
 
     /// Passes deaths and ownership changes in the coordinator's map to the recovery masters.
     pub(super) fn follow_map_of_recoveries(&mut self, context: &mut Context<'_>) {
         let (map, me) = (context.node.map(), context.node.me());
-        let epochs: Vec<OwnershipEpoch> = self.recoveries.keys().copied().collect();
-        for epoch in epochs {
+        for epoch in self.recoveries.ids(|_| true) {
             self.note_deaths(epoch, context);
-            let side = self.recoveries.get(&epoch);
-            let decided = side.and_then(|side| decision(&map, side.machine.name(), me));
-            if let Some(is_ours) = decided {
-                if let Some(side) = self.recoveries.get_mut(&epoch).filter(|_| is_ours) {
-                    side.note_served(context.now);
-                }
-                let event = RecoveryMasterEvent::Decided { is_ours };
-                self.drive_recovery(epoch, event, context);
+            let Some(side) = self.recoveries.get(epoch) else { continue };
+            let Some(is_ours) = decision(&map, side.machine.name(), me) else { continue };
+            if is_ours && !side.machine.is_served() {
+                side.log_served(context.now);
             }
+            self.step_recovery(epoch, RecoveryMasterEvent::Decided { is_ours }, context);
         }
     }
 
     fn note_deaths(&mut self, epoch: OwnershipEpoch, context: &mut Context<'_>) {
-        let Some(side) = self.recoveries.get_mut(&epoch) else { return };
+        let Some(side) = self.recoveries.get(epoch) else { return };
         let dead = context.node.dead().into_iter();
-        let died: Vec<ServerId> = dead.filter(|id| side.dead.insert(*id)).collect();
+        let died: Vec<ServerId> = dead.filter(|id| !side.machine.knows_dead(*id)).collect();
         for backup in died {
-            self.drive_recovery(epoch, RecoveryMasterEvent::Died { backup }, context);
+            self.step_recovery(epoch, RecoveryMasterEvent::Died { backup }, context);
         }
     }
 
@@ -331,9 +314,9 @@ impl Machines {
         epoch: OwnershipEpoch,
         context: &mut Context<'_>,
     ) {
-        let side = self.recoveries.get(&epoch);
+        let side = self.recoveries.get(epoch);
         if side.is_some_and(|side| side.machine.name().range == range) {
-            self.drive_recovery(epoch, RecoveryMasterEvent::Kept, context);
+            self.step_recovery(epoch, RecoveryMasterEvent::Kept, context);
         }
     }
 
@@ -343,55 +326,52 @@ impl Machines {
         event: &RecoveryMasterEvent,
         context: &mut Context<'_>,
     ) {
-        let epochs: Vec<OwnershipEpoch> = self.recoveries.keys().copied().collect();
-        for epoch in epochs {
-            self.drive_recovery(epoch, event.clone(), context);
+        for epoch in self.recoveries.ids(|_| true) {
+            self.step_recovery(epoch, event.clone(), context);
         }
     }
 
     /// Passes an event to a recovery master, and begins partitions that need not wait any more.
-    pub(super) fn drive_recovery(
+    pub(super) fn step_recovery(
         &mut self,
         epoch: OwnershipEpoch,
         event: RecoveryMasterEvent,
         context: &mut Context<'_>,
     ) {
-        self.drive_part(epoch, event, context);
+        self.step_part(epoch, event, context);
         self.begin_in_turn(context);
     }
 
-    fn drive_part(
+    fn step_part(
         &mut self,
         epoch: OwnershipEpoch,
         event: RecoveryMasterEvent,
         context: &mut Context<'_>,
     ) {
-        let Some(side) = self.recoveries.get_mut(&epoch) else { return };
-        let mut effects = Outbox::new();
-        side.machine.handle(context.now, event, &mut effects);
-        while let Some(effect) = effects.take_first() {
-            side.apply(effect, &mut effects, context);
-        }
-        if side.is_over() {
-            self.recoveries.remove(&epoch);
-        }
+        self.recoveries.change(epoch, |side| {
+            let was_refused = side.machine.refusal().is_some();
+            side.step(event, context);
+            if let Some(reason) = side.machine.refusal().filter(|_| !was_refused) {
+                tracing::warn!(part = %side.machine.name(), %reason, "partition handed back");
+            }
+        });
     }
 
     /// Begins queued partitions.
     fn begin_in_turn(&mut self, context: &mut Context<'_>) {
-        let sides = self.recoveries.values();
-        let mut replayed = sides.filter(|side| side.is_being_replayed()).count();
-        let queued = self.recoveries.iter().filter(|(_, side)| side.is_queued);
-        for epoch in queued.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
+        let mut replayed = self.recoveries.ids(|side| side.driver.is_being_replayed()).len();
+        let is_queued = |side: &RecoverySide| matches!(side.driver.phase, RecoveryPhase::Queued);
+        for epoch in self.recoveries.ids(is_queued) {
             if replayed >= REPLAYED_MAX {
                 break;
             }
-            let Some(side) = self.recoveries.get_mut(&epoch) else { continue };
-            side.is_queued = false;
-            if let Err(reason) = side.begin(context) {
-                self.drive_part(epoch, RecoveryMasterEvent::Begun(Err(reason)), context);
-            } else {
-                replayed += 1;
+            let begin = |side: &mut RecoverySide| side.driver.begin(side.machine.name(), context);
+            match self.recoveries.change(epoch, begin) {
+                Some(Err(reason)) => {
+                    self.step_part(epoch, RecoveryMasterEvent::Begun(Err(reason)), context);
+                }
+                Some(Ok(())) => replayed += 1,
+                None => {}
             }
         }
     }
@@ -406,83 +386,53 @@ impl Machines {
     ) {
         let is_asker = |side: &RecoverySide| {
             let is_of_part = |log: &RecoveryLog| log.dead == reply.replica.log;
-            side.machine.name().range == reply.range && side.logs.iter().any(is_of_part)
+            side.machine.name().range == reply.range && side.driver.logs.iter().any(is_of_part)
         };
         // The newest partition counts, if there was an earlier one for the same range.
-        let asker = self.recoveries.iter_mut().rfind(|(_, side)| is_asker(side));
-        let Some((&epoch, side)) = asker else { return context.buffers.give(payload.buffer) };
+        let asker = self.recoveries.iter().rfind(|(_, side)| is_asker(side));
+        let Some((epoch, _)) = asker else { return context.buffers.give(payload.buffer) };
         context.node.recovery_counts.received(payload.bytes().len());
-        side.extent.note(reply.from, reply.next, payload.bytes().len());
-        if let Some(recovery) = &side.recovery {
-            recovery.foresee(side.extent.of_range());
-        }
-        let payload = match payload.bytes().is_empty() {
-            true => {
-                context.buffers.give(payload.buffer);
-                None
+        let keep = |side: &mut RecoverySide| {
+            let RecoveryDriver { extent, phase, .. } = &mut side.driver;
+            extent.note(reply.from, reply.next, payload.bytes().len());
+            if let Some(recovery) = phase.recovery() {
+                recovery.foresee(extent.of_range());
             }
-            false => Some(side.keep(payload)),
+            side.payloads.keep(payload, context.buffers)
         };
-        self.drive_recovery(epoch, RecoveryMasterEvent::Replied { from, reply, payload }, context);
+        let payload = self.recoveries.change(epoch, keep).flatten();
+        self.step_recovery(epoch, RecoveryMasterEvent::Replied { from, reply, payload }, context);
     }
 
     /// Does this reactor's share of awaited work, and resumes masters that need not wait any
     /// more.
     pub(super) fn poll_recoveries(&mut self, context: &mut Context<'_>) {
-        let waiting = self.recoveries.iter().filter(|(_, side)| side.is_waiting());
-        let waiting: Vec<OwnershipEpoch> = waiting.map(|(epoch, _)| *epoch).collect();
-        for epoch in waiting {
-            let Some(side) = self.recoveries.get_mut(&epoch) else { continue };
-            let events = side.poll(context);
-            if side.is_over() {
-                self.recoveries.remove(&epoch);
-            }
-            for event in events {
-                self.drive_recovery(epoch, event, context);
+        for epoch in self.recoveries.waiting() {
+            for event in self.recoveries.poll_one(epoch, context) {
+                self.step_recovery(epoch, event, context);
             }
         }
     }
 
     /// Runs the recovery masters that are due.
     pub(super) fn tick_recoveries(&mut self, context: &mut Context<'_>) {
-        let now = context.now;
-        let is_due = |side: &RecoverySide| side.machine.next_deadline().is_some_and(|at| at <= now);
-        let due = self.recoveries.iter().filter(|(_, side)| is_due(side));
-        for epoch in due.map(|(epoch, _)| *epoch).collect::<Vec<_>>() {
-            self.drive_recovery(epoch, RecoveryMasterEvent::Tick, context);
+        for epoch in self.recoveries.due(context.now) {
+            self.step_recovery(epoch, RecoveryMaster::TICK, context);
         }
     }
 }
 
 impl RecoverySide {
-    /// Does this reactor's share of the work that the partition waits for. Returns its results.
-    fn poll(&mut self, context: &mut Context<'_>) -> Vec<RecoveryMasterEvent> {
-        let store = context.node.store();
-        let range = self.machine.name().range;
-        match self.waits.take() {
-            Some(Wait::Begin(grace, mut voided)) => {
-                if store.is_over(&grace) && voided.drop_some(context.worker, range) {
-                    return vec![RecoveryMasterEvent::Begun(Ok(()))];
-                }
-                self.waits = Some(Wait::Begin(grace, voided));
-            }
-            Some(Wait::Secure(dependency)) => {
-                let is_hasty = planted::is(Bug::FreedBeforeCommit);
-                if is_hasty || store.log().is_acknowledged(&dependency) {
-                    return vec![RecoveryMasterEvent::Secured];
-                }
-                self.waits = Some(Wait::Secure(dependency));
-            }
-            Some(Wait::Sweep(grace, recovery)) if store.is_over(&grace) => {
-                context.node.work.push(Work::SweepRecovery(recovery));
-            }
-            Some(wait @ Wait::Sweep(..)) => self.waits = Some(wait),
-            Some(Wait::Room { until, replays }) => {
-                return self.poll_room(until, replays, context);
-            }
-            None => {}
-        }
-        Vec::new()
+    /// Logs that the map assigns the partition to this server.
+    fn log_served(&self, now: Instant) {
+        let Some(replayed_at) = self.driver.phase.replayed_at() else { return };
+        tracing::info!(
+            part = %self.machine.name(),
+            records = self.driver.counters().records,
+            replay_ms = replayed_at.since(self.driver.since).as_millis(),
+            told_ms = now.since(replayed_at).as_millis(),
+            "recovery partition served"
+        );
     }
 }
 

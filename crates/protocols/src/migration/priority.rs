@@ -15,7 +15,7 @@
 use super::policy;
 use super::text;
 use super::timing::PULL_AGAIN;
-use crate::{Outbox, Ticket};
+use crate::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use types::{HashRange, Instant, KeyHash, MigrationId, OwnershipEpoch, ServerId, TableId};
@@ -89,7 +89,7 @@ pub enum PriorityEvent {
         /// The range between the old progress and the new one.
         range: HashRange,
     },
-    /// A deadline has passed: [`PriorityPulls::next_deadline`].
+    /// A deadline has passed: [`Machine::next_deadline`].
     Tick,
 }
 
@@ -148,8 +148,19 @@ impl PriorityPulls {
         }
     }
 
-    /// Processes one event and appends the resulting effects to `out`.
-    pub fn handle(&mut self, now: Instant, event: PriorityEvent, out: &mut Outbox<PriorityEffect>) {
+    /// Returns whether no operation waits and no pull or replay is outstanding.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.in_flight.is_empty() && self.replaying.is_empty()
+    }
+}
+
+impl Machine for PriorityPulls {
+    type Event = PriorityEvent;
+    type Effect = PriorityEffect;
+
+    const TICK: PriorityEvent = PriorityEvent::Tick;
+
+    fn handle(&mut self, now: Instant, event: PriorityEvent, out: &mut Outbox<PriorityEffect>) {
         match event {
             PriorityEvent::Wanted { table, hashes } => {
                 hashes.into_iter().for_each(|hash| self.want(table, hash));
@@ -173,14 +184,8 @@ impl PriorityPulls {
         self.check();
     }
 
-    /// Returns when [`PriorityEvent::Tick`] is due, if no other event comes first.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         self.in_flight.values().map(|request| request.again).min()
-    }
-
-    /// Returns whether no operation waits and no pull or replay is outstanding.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.in_flight.is_empty() && self.replaying.is_empty()
     }
 }
 

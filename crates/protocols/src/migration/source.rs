@@ -19,7 +19,7 @@ use super::timing::{
     FLIP_AGAIN, FLIP_UNANSWERED, FREEZE_AGAIN, FREEZE_LONGEST, FREEZE_MAX, FREEZES_MAX,
     FREEZING_MAX, TELL_AGAIN,
 };
-use crate::Outbox;
+use crate::{Machine, Outbox};
 use std::fmt;
 use std::time::Duration;
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
@@ -31,6 +31,9 @@ use wire::text::list;
 #[derive(Debug)]
 pub struct MigrationSource {
     migration: MigrationId,
+    /// The intent, once the coordinator has sent it. It outlives the states that act on it: late
+    /// messages are judged by it.
+    intent: Option<Box<Intent>>,
     state: SourceState,
 }
 
@@ -100,11 +103,48 @@ impl FreezeAttempt {
 impl MigrationSource {
     /// Creates the source of a migration of which only the id is known.
     pub fn new(migration: MigrationId) -> MigrationSource {
-        MigrationSource { migration, state: SourceState::Waiting }
+        MigrationSource { migration, intent: None, state: SourceState::Waiting }
     }
 
-    /// Processes one event and appends the resulting effects to `out`.
-    pub fn handle(&mut self, now: Instant, event: SourceEvent, out: &mut Outbox<SourceEffect>) {
+    /// Returns whether a pull may be answered from the index for this hash. If not, the source
+    /// has forgotten the hash or is about to, and the answer is *gone*.
+    pub fn keeps(&self, hash: KeyHash) -> bool {
+        // An answer to a pull proves to the target that the source knows of the acceptance. A pull
+        // that arrives before the answer to the flip is itself that answer: see
+        // [`MigrationSource::expects_answer`].
+        let SourceState::Leaving { kept, .. } = &self.state else { return false };
+        kept.iter().any(|range| range.contains(hash))
+    }
+
+    /// Returns whether the outcome of the flip is open. A pull from the target then first counts
+    /// as the answer to the flip ([`SourceEvent::FlipAnswered`]).
+    pub fn expects_answer(&self) -> bool {
+        matches!(self.state, SourceState::Flipping { .. })
+    }
+
+    /// Returns the id of the migration.
+    pub fn migration(&self) -> MigrationId {
+        self.migration
+    }
+
+    /// Returns the intent, once the coordinator has sent it.
+    pub fn intent(&self) -> Option<&Intent> {
+        self.intent.as_deref()
+    }
+
+    /// Returns whether the migration has ended here. The driver keeps the machine as a record.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, SourceState::Released | SourceState::Withdrawn)
+    }
+}
+
+impl Machine for MigrationSource {
+    type Event = SourceEvent;
+    type Effect = SourceEffect;
+
+    const TICK: SourceEvent = SourceEvent::Tick;
+
+    fn handle(&mut self, now: Instant, event: SourceEvent, out: &mut Outbox<SourceEffect>) {
         let (was_over, has_flipped) = (self.is_over(), self.has_flipped());
         match event {
             SourceEvent::Start(intent) => self.start(now, intent, out),
@@ -131,8 +171,7 @@ impl MigrationSource {
         self.check();
     }
 
-    /// Returns when [`SourceEvent::Tick`] is due, if no other event comes first.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             SourceState::CatchingUp { attempt, .. } => Some(attempt.until),
             SourceState::Freezing { attempt, since } => Some(*since + attempt.freeze_max),
@@ -144,27 +183,6 @@ impl MigrationSource {
             | SourceState::Released
             | SourceState::Withdrawn => None,
         }
-    }
-
-    /// Returns whether a pull may be answered from the index for this hash. If not, the source
-    /// has forgotten the hash or is about to, and the answer is *gone*.
-    pub fn keeps(&self, hash: KeyHash) -> bool {
-        // An answer to a pull proves to the target that the source knows of the acceptance. A pull
-        // that arrives before the answer to the flip is itself that answer: see
-        // [`MigrationSource::expects_answer`].
-        let SourceState::Leaving { kept, .. } = &self.state else { return false };
-        kept.iter().any(|range| range.contains(hash))
-    }
-
-    /// Returns whether the outcome of the flip is open. A pull from the target then first counts
-    /// as the answer to the flip ([`SourceEvent::FlipAnswered`]).
-    pub fn expects_answer(&self) -> bool {
-        matches!(self.state, SourceState::Flipping { .. })
-    }
-
-    /// Returns whether the migration has ended here. The driver keeps the machine as a record.
-    pub fn is_over(&self) -> bool {
-        matches!(self.state, SourceState::Released | SourceState::Withdrawn)
     }
 }
 
@@ -206,6 +224,7 @@ impl MigrationSource {
     }
 
     fn start(&mut self, now: Instant, intent: Box<Intent>, out: &mut Outbox<SourceEffect>) {
+        self.intent = Some(intent.clone());
         match &self.state {
             SourceState::Waiting => self.catch_up(now, FreezeAttempt::first(now, intent), out),
             // The coordinator has not heard of the withdrawal.
@@ -475,7 +494,7 @@ mod tests {
     fn a_hash_is_not_kept_and_forgotten() {
         let range = HashRange::ALL;
         let state = SourceState::Leaving { kept: vec![range], forgetting: vec![range] };
-        MigrationSource { migration: MigrationId(1), state }.check();
+        MigrationSource { migration: MigrationId(1), intent: None, state }.check();
     }
 
     #[test]
@@ -492,6 +511,6 @@ mod tests {
         };
         let (target, at) = (ServerId(2), Instant(0));
         let state = SourceState::Flipping { flip: Box::new(flip), target, flip_at: at, ask_at: at };
-        MigrationSource { migration: MigrationId(1), state }.check();
+        MigrationSource { migration: MigrationId(1), intent: None, state }.check();
     }
 }

@@ -18,7 +18,7 @@ pub use events::{Acceptance, Added, TargetEffect, TargetEvent};
 
 use super::cuts::Cuts;
 use super::timing::{PREPARED_MAX, TELL_AGAIN, UNACKNOWLEDGED_MAX};
-use crate::{Outbox, Ticket};
+use crate::{Machine, Outbox, Ticket};
 use pulling::Pulling;
 use std::fmt;
 use types::{Instant, MigrationId, ServerId};
@@ -40,19 +40,20 @@ enum TargetState {
     /// The intent is known, and memory is being reserved.
     Reserving { intent: Box<Intent> },
     /// Memory could not be reserved.
-    Refused { reason: String },
+    Refused { intent: Box<Intent>, reason: String },
     /// A matching flip is accepted until the given time.
     Prepared { intent: Box<Intent>, until: Instant },
-    /// No flip of this migration will ever be accepted.
-    Never,
+    /// No flip of this migration will ever be accepted. `None`: the coordinator has not sent the
+    /// intent.
+    Never { intent: Option<Box<Intent>> },
     /// A flip is accepted; some reactors do not serve the range yet.
     Accepting { intent: Box<Intent>, records_total: u64, known: Acknowledged },
     /// The range is served; records are missing or not committed.
-    Pulling { source: ServerId, pulling: Box<Pulling>, known: Acknowledged },
+    Pulling { intent: Box<Intent>, pulling: Box<Pulling>, known: Acknowledged },
     /// Nothing depends on the source; the coordinator must still end the migration.
-    Committed { source: ServerId, progress: MigrationProgress, report_at: Instant },
+    Committed { intent: Box<Intent>, progress: MigrationProgress, report_at: Instant },
     /// The migration is over.
-    Done { source: ServerId },
+    Done { intent: Box<Intent> },
 }
 
 /// Evidence that the source or the coordinator knows of the acceptance. After that, the range is
@@ -73,8 +74,70 @@ impl MigrationTarget {
         MigrationTarget { migration, cuts, state: TargetState::Unknown }
     }
 
-    /// Processes one event and appends the resulting effects to `out`.
-    pub fn handle(&mut self, now: Instant, event: TargetEvent, out: &mut Outbox<TargetEffect>) {
+    /// Returns until when the range may be served without evidence that the source or the
+    /// coordinator knows of the acceptance. `None`: there is evidence, or the range is not served.
+    pub fn unacknowledged_until(&self) -> Option<Instant> {
+        match self.state {
+            TargetState::Accepting { known: Acknowledged::Not { until }, .. }
+            | TargetState::Pulling { known: Acknowledged::Not { until }, .. } => Some(until),
+            TargetState::Accepting { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
+            | TargetState::Pulling { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
+            | TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Refused { .. }
+            | TargetState::Prepared { .. }
+            | TargetState::Never { .. }
+            | TargetState::Committed { .. }
+            | TargetState::Done { .. } => None,
+        }
+    }
+
+    /// Returns whether the target has accepted without evidence that another process knows of it.
+    pub fn is_unacknowledged(&self) -> bool {
+        let too_late = matches!(
+            self.state,
+            TargetState::Accepting { known: Acknowledged::TooLate, .. }
+                | TargetState::Pulling { known: Acknowledged::TooLate, .. }
+        );
+        too_late || self.unacknowledged_until().is_some()
+    }
+
+    /// Returns whether the target has not accepted yet and still may.
+    pub fn may_accept(&self) -> bool {
+        matches!(self.state, TargetState::Prepared { .. })
+    }
+
+    /// Returns whether the migration has ended here. The driver keeps the machine as a record.
+    pub fn is_over(&self) -> bool {
+        matches!(
+            self.state,
+            TargetState::Refused { .. } | TargetState::Never { .. } | TargetState::Done { .. }
+        )
+    }
+
+    /// Returns the intent, once the coordinator has sent it.
+    pub fn intent(&self) -> Option<&Intent> {
+        match &self.state {
+            TargetState::Unknown => None,
+            TargetState::Never { intent } => intent.as_deref(),
+            TargetState::Reserving { intent }
+            | TargetState::Refused { intent, .. }
+            | TargetState::Prepared { intent, .. }
+            | TargetState::Accepting { intent, .. }
+            | TargetState::Pulling { intent, .. }
+            | TargetState::Committed { intent, .. }
+            | TargetState::Done { intent } => Some(intent),
+        }
+    }
+}
+
+impl Machine for MigrationTarget {
+    type Event = TargetEvent;
+    type Effect = TargetEffect;
+
+    const TICK: TargetEvent = TargetEvent::Tick;
+
+    fn handle(&mut self, now: Instant, event: TargetEvent, out: &mut Outbox<TargetEffect>) {
         let (had_accepted, was_over) = (self.has_accepted(), self.is_over());
         self.expire(now, out);
         match event {
@@ -122,8 +185,7 @@ impl MigrationTarget {
         );
     }
 
-    /// Returns when [`TargetEvent::Tick`] is due, if no other event comes first.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let overdue = self.unacknowledged_until();
         match &self.state {
             TargetState::Pulling { pulling, .. } => {
@@ -135,34 +197,9 @@ impl MigrationTarget {
             TargetState::Unknown
             | TargetState::Reserving { .. }
             | TargetState::Refused { .. }
-            | TargetState::Never
+            | TargetState::Never { .. }
             | TargetState::Done { .. } => None,
         }
-    }
-
-    /// Returns until when the range may be served without evidence that the source or the
-    /// coordinator knows of the acceptance. `None`: there is evidence, or the range is not served.
-    pub fn unacknowledged_until(&self) -> Option<Instant> {
-        let Acknowledged::Not { until } = self.known()? else { return None };
-        Some(until)
-    }
-
-    /// Returns whether the target has accepted without evidence that another process knows of it.
-    pub fn is_unacknowledged(&self) -> bool {
-        self.known().is_some_and(|known| known != Acknowledged::Yes)
-    }
-
-    /// Returns whether the target has not accepted yet and still may.
-    pub fn may_accept(&self) -> bool {
-        matches!(self.state, TargetState::Prepared { .. })
-    }
-
-    /// Returns whether the migration has ended here. The driver keeps the machine as a record.
-    pub fn is_over(&self) -> bool {
-        matches!(
-            self.state,
-            TargetState::Refused { .. } | TargetState::Never | TargetState::Done { .. }
-        )
     }
 }
 
@@ -178,26 +215,19 @@ impl MigrationTarget {
         )
     }
 
-    /// Returns the evidence of a target that has accepted and has not committed everything.
-    fn known(&self) -> Option<Acknowledged> {
-        let (TargetState::Accepting { known, .. } | TargetState::Pulling { known, .. }) =
-            self.state
-        else {
-            return None;
-        };
-        Some(known)
-    }
-
     fn prepare(&mut self, intent: Box<Intent>, out: &mut Outbox<TargetEffect>) {
-        let refused = match &self.state {
+        let refused = match &mut self.state {
             TargetState::Unknown => {
                 out.push(TargetEffect::Reserve { bytes: intent.bytes });
                 self.state = TargetState::Reserving { intent };
                 return;
             }
             TargetState::Prepared { .. } => None,
-            TargetState::Refused { reason } => Some(reason.clone()),
-            TargetState::Never => Some("the migration was withdrawn".to_owned()),
+            TargetState::Refused { reason, .. } => Some(reason.clone()),
+            TargetState::Never { intent: known } => {
+                known.get_or_insert(intent);
+                Some("the migration was withdrawn".to_owned())
+            }
             // The answer follows soon, or was sent long ago.
             TargetState::Reserving { .. }
             | TargetState::Accepting { .. }
@@ -228,7 +258,7 @@ impl MigrationTarget {
         out.push(self.prepared(result.clone().err()));
         self.state = match result {
             Ok(()) => TargetState::Prepared { intent: intent.clone(), until: now + PREPARED_MAX },
-            Err(reason) => TargetState::Refused { reason },
+            Err(reason) => TargetState::Refused { intent: intent.clone(), reason },
         };
     }
 
@@ -241,7 +271,7 @@ impl MigrationTarget {
                 self.withdraw(out);
                 false
             }
-            TargetState::Never => false,
+            TargetState::Never { .. } => false,
             TargetState::Accepting { .. }
             | TargetState::Pulling { .. }
             | TargetState::Committed { .. }
@@ -264,14 +294,15 @@ impl MigrationTarget {
         if matches!(self.state, TargetState::Prepared { .. }) {
             out.push(TargetEffect::Unreserve);
         }
-        self.state = TargetState::Never;
+        let intent = self.intent().cloned().map(Box::new);
+        self.state = TargetState::Never { intent };
     }
 
     fn finish(&mut self, out: &mut Outbox<TargetEffect>) {
         match &self.state {
-            TargetState::Committed { source, .. } => {
+            TargetState::Committed { intent, .. } => {
                 out.push(TargetEffect::Finish);
-                self.state = TargetState::Done { source: *source };
+                self.state = TargetState::Done { intent: intent.clone() };
             }
             // The intent ended without a flip.
             TargetState::Unknown | TargetState::Reserving { .. } | TargetState::Prepared { .. } => {
@@ -279,7 +310,7 @@ impl MigrationTarget {
             }
             // The coordinator sends this only after the last cut; an earlier one is invalid.
             TargetState::Accepting { .. } | TargetState::Pulling { .. } => {}
-            TargetState::Refused { .. } | TargetState::Never | TargetState::Done { .. } => {}
+            TargetState::Refused { .. } | TargetState::Never { .. } | TargetState::Done { .. } => {}
         }
     }
 
@@ -287,18 +318,13 @@ impl MigrationTarget {
     fn source_died(&mut self, out: &mut Outbox<TargetEffect>) {
         // A dead source never gets the range back.
         self.acknowledge(out);
-        let source = match &self.state {
-            TargetState::Accepting { intent, .. } => intent.source,
-            TargetState::Pulling { source, .. } | TargetState::Committed { source, .. } => *source,
-            TargetState::Unknown
-            | TargetState::Reserving { .. }
-            | TargetState::Prepared { .. }
-            | TargetState::Refused { .. }
-            | TargetState::Never
-            | TargetState::Done { .. } => return,
-        };
-        out.push(TargetEffect::Finish);
-        self.state = TargetState::Done { source };
+        if let TargetState::Accepting { intent, .. }
+        | TargetState::Pulling { intent, .. }
+        | TargetState::Committed { intent, .. } = &self.state
+        {
+            out.push(TargetEffect::Finish);
+            self.state = TargetState::Done { intent: intent.clone() };
+        }
     }
 
     fn flip(&mut self, from: ServerId, flip: Flip, out: &mut Outbox<TargetEffect>) {
@@ -318,11 +344,11 @@ impl MigrationTarget {
                 self.state = TargetState::Accepting { intent, records_total, known };
                 assert!(self.is_unacknowledged(), "the acceptance is not acknowledged yet: {self}");
             }
-            TargetState::Never => out.push(self.answer(from, false)),
-            TargetState::Pulling { source, .. }
-            | TargetState::Committed { source, .. }
-            | TargetState::Done { source } => {
-                if *source == from {
+            TargetState::Never { .. } => out.push(self.answer(from, false)),
+            TargetState::Pulling { intent, .. }
+            | TargetState::Committed { intent, .. }
+            | TargetState::Done { intent } => {
+                if intent.source == from {
                     out.push(self.answer(from, true));
                 }
             }
@@ -341,11 +367,11 @@ impl MigrationTarget {
 
     fn begin(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         let TargetState::Accepting { intent, records_total, known } = &self.state else { return };
-        let (source, known) = (intent.source, *known);
-        let pulling = Box::new(Pulling::new(now, intent, *records_total, self.cuts));
-        out.push(self.answer(source, true));
+        let (intent, known) = (intent.clone(), *known);
+        let pulling = Box::new(Pulling::new(now, &intent, *records_total, self.cuts));
+        out.push(self.answer(intent.source, true));
         out.push(TargetEffect::Tell(MigrationUpdate::Flipped { migration: self.migration }));
-        self.state = TargetState::Pulling { source, pulling, known };
+        self.state = TargetState::Pulling { intent, pulling, known };
     }
 
     /// Records evidence that the source or the coordinator knows of the acceptance.
@@ -382,11 +408,11 @@ impl MigrationTarget {
         out: &mut Outbox<TargetEffect>,
     ) {
         // A source answers no pull before it knows of the acceptance.
-        if matches!(&self.state, TargetState::Pulling { source, .. } if *source == from) {
+        if matches!(&self.state, TargetState::Pulling { intent, .. } if intent.source == from) {
             self.acknowledge(out);
         }
-        let taken = if let TargetState::Pulling { source, pulling, .. } = &mut self.state
-            && *source == from
+        let taken = if let TargetState::Pulling { intent, pulling, .. } = &mut self.state
+            && intent.source == from
         {
             pulling.receive(reply, payload, out)
         } else {
@@ -400,14 +426,14 @@ impl MigrationTarget {
     fn cut_committed(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         // Every partition has been answered, which proves that the source knows of the acceptance.
         self.acknowledge(out);
-        let TargetState::Pulling { source, pulling, known } = &mut self.state else {
+        let TargetState::Pulling { intent, pulling, known } = &mut self.state else {
             unreachable!("{}: a cut was committed that was not requested", self.migration);
         };
         pulling.cut_committed(now);
         assert_eq!(*known, Acknowledged::Yes, "a cut follows pulls, which the source answered");
         if pulling.is_committed() {
-            let (source, progress) = (*source, pulling.progress());
-            self.state = TargetState::Committed { source, progress, report_at: now };
+            let (intent, progress) = (intent.clone(), pulling.progress());
+            self.state = TargetState::Committed { intent, progress, report_at: now };
         }
         self.reconcile(now, out);
     }
@@ -435,9 +461,9 @@ impl fmt::Display for MigrationTarget {
         match &self.state {
             TargetState::Unknown => f.write_str("unknown"),
             TargetState::Reserving { .. } => f.write_str("reserving"),
-            TargetState::Refused { reason } => write!(f, "refused, {reason}"),
+            TargetState::Refused { reason, .. } => write!(f, "refused, {reason}"),
             TargetState::Prepared { .. } => f.write_str("prepared"),
-            TargetState::Never => f.write_str("never"),
+            TargetState::Never { .. } => f.write_str("never"),
             TargetState::Accepting { .. } => f.write_str("accepting"),
             TargetState::Pulling { pulling, .. } => pulling.fmt(f),
             TargetState::Committed { .. } => f.write_str("committed"),
@@ -461,7 +487,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "an accepted flip cannot be withdrawn")]
     fn an_accepted_flip_is_binding() {
-        let state = TargetState::Done { source: ServerId(1) };
+        let state = TargetState::Done { intent: Box::new(crate::migration::tests::intent()) };
         let mut target =
             MigrationTarget { migration: MigrationId(1), cuts: Cuts::default(), state };
         target.withdraw(&mut Outbox::new());

@@ -30,9 +30,26 @@ impl fmt::Display for PartName {
     }
 }
 
-/// The reason that is reported for a part that does not fit into this server's memory.
-pub const NO_ROOM: &str =
-    "there is not enough memory for its data: add a server, or give the live servers more memory";
+/// The reason why a part cannot be recovered by this server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartRefusal {
+    /// The part does not fit into the server's memory. Clients are told so.
+    NoRoom,
+    /// Any other reason, in words for operators.
+    Other(String),
+}
+
+impl fmt::Display for PartRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PartRefusal::NoRoom => {
+                "there is not enough memory for its data: add a server, or give the live servers \
+                 more memory"
+            }
+            PartRefusal::Other(reason) => reason,
+        })
+    }
+}
 
 /// The reason why a payload could not be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +67,7 @@ pub enum RecoveryMasterEvent {
     Part(Box<RecoveryPart>),
     /// The result of [`RecoveryMasterEffect::Begin`]: a reason if the part cannot be recovered
     /// here.
-    Begun(Result<(), String>),
+    Begun(Result<(), PartRefusal>),
     /// A backup answered a read.
     Replied {
         /// The backup.
@@ -92,7 +109,7 @@ pub enum RecoveryMasterEvent {
         /// Set if this server owns the part under its epoch; else another server does or did.
         is_ours: bool,
     },
-    /// A deadline has passed: [`next_deadline`](super::RecoveryMaster::next_deadline).
+    /// A deadline has passed: [`next_deadline`](crate::Machine::next_deadline).
     Tick,
 }
 

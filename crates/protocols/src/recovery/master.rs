@@ -5,10 +5,12 @@
 //! **Invariant:** after [`RecoveryMasterEffect::Secure`] nothing is read or replayed. A later list
 //! contains segments that were missing when the part was handed out and that an operator gave up.
 
-use super::events::{NO_ROOM, PartName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure};
+use super::events::{
+    PartName, PartRefusal, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+};
 use super::segments::SegmentReader;
 use super::timing::TELL_AGAIN;
-use crate::{Outbox, Ticket};
+use crate::{Machine, Outbox, Ticket};
 use std::collections::BTreeSet;
 use std::fmt;
 use types::{Instant, ServerId};
@@ -33,8 +35,8 @@ enum RecoveryMasterState {
     Beginning,
     /// Segments are being read and replayed.
     Reading,
-    /// All entries are replayed.
-    Replayed(ReplayedPart),
+    /// All entries are replayed. The next report to the coordinator is due at the given time.
+    Replayed { stage: ReplayedStage, report_at: Instant },
     /// This server owns the part, and the part depends on nothing else.
     Finished,
     /// The part is not, or no longer, for this server. It is discarded after the running `replays`.
@@ -43,23 +45,28 @@ enum RecoveryMasterState {
     Ended { refusal: Option<RefusalReport> },
 }
 
-/// The progress of a part after its replay.
-#[derive(Clone, Copy, Debug)]
-struct ReplayedPart {
-    /// The map shows this server as the owner.
-    is_ours: bool,
-    /// All entries of the part are acknowledged by backups.
-    is_safe: bool,
-    /// The coordinator knows that.
-    is_kept: bool,
-    /// Time of the next report to the coordinator.
-    report_at: Instant,
+/// The progress of a part after its replay: the map makes this server the owner, backups
+/// acknowledge all entries, and the coordinator confirms that. A served and confirmed part is
+/// finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplayedStage {
+    /// The entries are not acknowledged yet.
+    Replicating,
+    /// The map shows this server as the owner; the entries are not acknowledged yet.
+    Served,
+    /// The entries are acknowledged.
+    Replicated,
+    /// The map shows this server as the owner, and the entries are acknowledged.
+    ServedReplicated,
+    /// The coordinator knows that the entries are acknowledged. Its map does not show this server
+    /// as the owner yet.
+    Confirmed,
 }
 
 /// The reason why a part cannot be recovered, until the coordinator has processed it.
 #[derive(Clone, Debug)]
 struct RefusalReport {
-    reason: String,
+    reason: PartRefusal,
     report_at: Instant,
 }
 
@@ -95,6 +102,39 @@ impl RecoveryMaster {
         self.segments.bytes()
     }
 
+    /// Returns whether the master knows that a server is dead.
+    pub fn knows_dead(&self, server: ServerId) -> bool {
+        self.segments.knows_dead(server)
+    }
+
+    /// Returns whether the map has shown this server as the owner of the replayed part.
+    pub fn is_served(&self) -> bool {
+        match self.state {
+            RecoveryMasterState::Replayed { stage, .. } => {
+                matches!(stage, ReplayedStage::Served | ReplayedStage::ServedReplicated)
+            }
+            RecoveryMasterState::Finished => true,
+            RecoveryMasterState::Unknown
+            | RecoveryMasterState::Beginning
+            | RecoveryMasterState::Reading
+            | RecoveryMasterState::Ending { .. }
+            | RecoveryMasterState::Ended { .. } => false,
+        }
+    }
+
+    /// Returns why the part is handed back, until the coordinator has processed that.
+    pub fn refusal(&self) -> Option<&PartRefusal> {
+        match &self.state {
+            RecoveryMasterState::Ending { refusal, .. }
+            | RecoveryMasterState::Ended { refusal } => refusal.as_ref().map(|it| &it.reason),
+            RecoveryMasterState::Unknown
+            | RecoveryMasterState::Beginning
+            | RecoveryMasterState::Reading
+            | RecoveryMasterState::Replayed { .. }
+            | RecoveryMasterState::Finished => None,
+        }
+    }
+
     /// Returns whether no work and no report is left.
     pub fn is_over(&self) -> bool {
         matches!(
@@ -102,9 +142,15 @@ impl RecoveryMaster {
             RecoveryMasterState::Finished | RecoveryMasterState::Ended { refusal: None }
         )
     }
+}
 
-    /// Processes one event and appends the resulting effects to `out`.
-    pub fn handle(
+impl Machine for RecoveryMaster {
+    type Event = RecoveryMasterEvent;
+    type Effect = RecoveryMasterEffect;
+
+    const TICK: RecoveryMasterEvent = RecoveryMasterEvent::Tick;
+
+    fn handle(
         &mut self,
         now: Instant,
         event: RecoveryMasterEvent,
@@ -121,17 +167,8 @@ impl RecoveryMaster {
             RecoveryMasterEvent::ReplayFailed { ticket, why } => {
                 self.not_replayed(now, ticket, why, out)
             }
-            RecoveryMasterEvent::Secured => {
-                if let RecoveryMasterState::Replayed(replayed) = &mut self.state {
-                    replayed.is_safe = true;
-                    replayed.report_at = now;
-                }
-            }
-            RecoveryMasterEvent::Kept => {
-                if let RecoveryMasterState::Replayed(replayed) = &mut self.state {
-                    replayed.is_kept = replayed.is_safe;
-                }
-            }
+            RecoveryMasterEvent::Secured => self.secured(now),
+            RecoveryMasterEvent::Kept => self.confirmed(out),
             RecoveryMasterEvent::ConnectionLost { backup } => {
                 self.segments.connection_lost(now, backup)
             }
@@ -148,12 +185,11 @@ impl RecoveryMaster {
         self.check();
     }
 
-    /// Returns when [`RecoveryMasterEvent::Tick`] is due, if no other event comes first.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             RecoveryMasterState::Reading => self.segments.next_deadline(),
-            RecoveryMasterState::Replayed(replayed) => {
-                self.pending_report(replayed).map(|_| replayed.report_at)
+            RecoveryMasterState::Replayed { stage, report_at } => {
+                self.pending_report(*stage).map(|_| *report_at)
             }
             RecoveryMasterState::Ending { refusal, .. }
             | RecoveryMasterState::Ended { refusal } => {
@@ -168,20 +204,19 @@ impl RecoveryMaster {
 
 impl RecoveryMaster {
     fn has_replayed(&self) -> bool {
-        matches!(self.state, RecoveryMasterState::Replayed(_) | RecoveryMasterState::Finished)
+        matches!(self.state, RecoveryMasterState::Replayed { .. } | RecoveryMasterState::Finished)
     }
 
     /// Checks the invariants of the state.
     fn check(&self) {
         self.segments.check();
         match &self.state {
-            RecoveryMasterState::Replayed(part) => {
+            RecoveryMasterState::Replayed { stage, .. } => {
                 assert!(self.segments.is_read(), "a segment of the part is not replayed: {self}");
                 assert!(
-                    !part.is_ours || part.is_safe || self.is_simple,
+                    *stage != ReplayedStage::Served || self.is_simple,
                     "a part of two logs is served before it is replicated: {self}"
                 );
-                assert!(!part.is_ours || !part.is_kept, "a finished part is not over: {self}");
             }
             RecoveryMasterState::Finished => {
                 assert!(self.segments.is_read(), "a segment of the part is not replayed: {self}");
@@ -210,7 +245,7 @@ impl RecoveryMaster {
         }
     }
 
-    fn begun(&mut self, now: Instant, result: Result<(), String>) {
+    fn begun(&mut self, now: Instant, result: Result<(), PartRefusal>) {
         if !matches!(self.state, RecoveryMasterState::Beginning) {
             return;
         }
@@ -253,7 +288,7 @@ impl RecoveryMaster {
         self.segments.damaged(ticket);
         self.replay_over(ticket, out);
         match why {
-            ReplayFailure::OutOfMemory => self.refuse(now, NO_ROOM.to_owned()),
+            ReplayFailure::OutOfMemory => self.refuse(now, PartRefusal::NoRoom),
             // Another place may have the segment intact.
             ReplayFailure::Corrupt => {}
         }
@@ -268,21 +303,60 @@ impl RecoveryMaster {
     }
 
     /// Ends the attempt with a reason for the coordinator.
-    fn refuse(&mut self, now: Instant, reason: String) {
+    fn refuse(&mut self, now: Instant, reason: PartRefusal) {
         if let RecoveryMasterState::Reading = self.state {
             let refusal = Some(RefusalReport { reason, report_at: now });
             self.state = RecoveryMasterState::Ending { replays: self.segments.replays(), refusal };
         }
     }
 
+    /// Records that backups have acknowledged all entries.
+    fn secured(&mut self, now: Instant) {
+        if let RecoveryMasterState::Replayed { stage, report_at } = &mut self.state {
+            *stage = match *stage {
+                ReplayedStage::Replicating => ReplayedStage::Replicated,
+                ReplayedStage::Served => ReplayedStage::ServedReplicated,
+                ReplayedStage::Replicated
+                | ReplayedStage::ServedReplicated
+                | ReplayedStage::Confirmed => *stage,
+            };
+            *report_at = now;
+        }
+    }
+
+    /// Records the coordinator's confirmation that the part is replicated.
+    fn confirmed(&mut self, out: &mut Outbox<RecoveryMasterEffect>) {
+        let RecoveryMasterState::Replayed { stage, .. } = &mut self.state else { return };
+        match stage {
+            ReplayedStage::Replicated => *stage = ReplayedStage::Confirmed,
+            ReplayedStage::ServedReplicated => self.finish(out),
+            // The coordinator cannot know yet, or repeats itself.
+            ReplayedStage::Replicating | ReplayedStage::Served | ReplayedStage::Confirmed => {}
+        }
+    }
+
+    fn finish(&mut self, out: &mut Outbox<RecoveryMasterEffect>) {
+        assert!(self.has_replayed(), "a part is finished after its replay: {self}");
+        out.push(RecoveryMasterEffect::Finish);
+        self.state = RecoveryMasterState::Finished;
+    }
+
     fn decided(&mut self, is_ours: bool, out: &mut Outbox<RecoveryMasterEffect>) {
         match &mut self.state {
-            RecoveryMasterState::Replayed(replayed) if is_ours => {
-                replayed.is_ours = replayed.is_safe || self.is_simple;
-            }
+            RecoveryMasterState::Replayed { stage, .. } if is_ours => match stage {
+                ReplayedStage::Replicating if self.is_simple => *stage = ReplayedStage::Served,
+                ReplayedStage::Replicated => *stage = ReplayedStage::ServedReplicated,
+                ReplayedStage::Confirmed => self.finish(out),
+                ReplayedStage::Replicating
+                | ReplayedStage::Served
+                | ReplayedStage::ServedReplicated => {}
+            },
             // The part has moved on to another server, which the coordinator allows only after it
             // knows that the part is replicated.
-            RecoveryMasterState::Replayed(replayed) if replayed.is_ours => replayed.is_kept = true,
+            RecoveryMasterState::Replayed {
+                stage: ReplayedStage::Served | ReplayedStage::ServedReplicated,
+                ..
+            } => self.finish(out),
             // The coordinator cannot assign the part before this master has reported it as
             // replayed.
             RecoveryMasterState::Unknown
@@ -294,7 +368,7 @@ impl RecoveryMaster {
             }
             RecoveryMasterState::Beginning
             | RecoveryMasterState::Reading
-            | RecoveryMasterState::Replayed(_) => {
+            | RecoveryMasterState::Replayed { .. } => {
                 self.state =
                     RecoveryMasterState::Ending { replays: self.segments.replays(), refusal: None };
                 self.abandon(out);
@@ -319,62 +393,46 @@ impl RecoveryMaster {
         if let RecoveryMasterState::Reading = self.state {
             self.segments.reconcile(now, out);
             if let Some(complaint) = self.segments.complaint() {
-                self.refuse(now, complaint);
+                self.refuse(now, PartRefusal::Other(complaint));
             } else if self.segments.is_read() {
                 out.push(RecoveryMasterEffect::Secure { version: self.segments.version() });
-                let (is_ours, is_safe, is_kept) = (false, false, false);
-                self.state = RecoveryMasterState::Replayed(ReplayedPart {
-                    is_ours,
-                    is_safe,
-                    is_kept,
-                    report_at: now,
-                });
+                let stage = ReplayedStage::Replicating;
+                self.state = RecoveryMasterState::Replayed { stage, report_at: now };
             }
-        }
-        if let RecoveryMasterState::Replayed(ReplayedPart {
-            is_ours: true, is_kept: true, ..
-        }) = self.state
-        {
-            out.push(RecoveryMasterEffect::Finish);
-            self.state = RecoveryMasterState::Finished;
         }
         self.abandon(out);
         self.report(now, out);
     }
 
     /// Returns the report that the coordinator still needs about a replayed part.
-    fn pending_report(&self, replayed: &ReplayedPart) -> Option<RecoveryUpdate> {
+    fn pending_report(&self, stage: ReplayedStage) -> Option<RecoveryUpdate> {
         let PartName { dead, range, epoch } = self.name;
-        match *replayed {
-            ReplayedPart { is_kept: true, .. } => None,
-            ReplayedPart { is_safe: true, .. } => {
+        match stage {
+            ReplayedStage::Replicated | ReplayedStage::ServedReplicated => {
                 Some(RecoveryUpdate::Recovered { dead, range, epoch })
             }
-            ReplayedPart { is_ours: false, .. } if self.is_simple => {
+            ReplayedStage::Replicating if self.is_simple => {
                 Some(RecoveryUpdate::Replayed { dead, range, epoch })
             }
-            ReplayedPart { .. } => None,
+            ReplayedStage::Replicating | ReplayedStage::Served | ReplayedStage::Confirmed => None,
         }
     }
 
     fn report(&mut self, now: Instant, out: &mut Outbox<RecoveryMasterEffect>) {
         let PartName { dead, range, epoch } = self.name;
-        if let RecoveryMasterState::Replayed(replayed) = self.state
-            && replayed.report_at <= now
-            && let Some(message) = self.pending_report(&replayed)
+        if let RecoveryMasterState::Replayed { stage, report_at } = self.state
+            && report_at <= now
+            && let Some(message) = self.pending_report(stage)
         {
             out.push(RecoveryMasterEffect::Tell(message));
-            self.state = RecoveryMasterState::Replayed(ReplayedPart {
-                report_at: now + TELL_AGAIN,
-                ..replayed
-            });
+            self.state = RecoveryMasterState::Replayed { stage, report_at: now + TELL_AGAIN };
         }
         if let RecoveryMasterState::Ending { refusal: Some(refusal), .. }
         | RecoveryMasterState::Ended { refusal: Some(refusal) } = &mut self.state
             && refusal.report_at <= now
         {
             refusal.report_at = now + TELL_AGAIN;
-            let reason = refusal.reason.clone();
+            let reason = refusal.reason.to_string();
             let message = RecoveryUpdate::NotRecovered { dead, range, epoch, reason };
             out.push(RecoveryMasterEffect::Tell(message));
         }
@@ -391,13 +449,13 @@ impl fmt::Display for RecoveryMaster {
                 let RecoveryProgress { segments_read, segments_total } = self.progress();
                 write!(f, "{segments_read} of {segments_total} segments read")
             }
-            RecoveryMasterState::Replayed(ReplayedPart { is_safe: true, .. }) => {
-                f.write_str("recovered")
-            }
-            RecoveryMasterState::Replayed(ReplayedPart { is_ours: true, .. }) => {
-                f.write_str("ours, securing")
-            }
-            RecoveryMasterState::Replayed(_) => f.write_str("replayed, securing"),
+            RecoveryMasterState::Replayed { stage, .. } => f.write_str(match stage {
+                ReplayedStage::Replicating => "replayed, securing",
+                ReplayedStage::Served => "ours, securing",
+                ReplayedStage::Replicated
+                | ReplayedStage::ServedReplicated
+                | ReplayedStage::Confirmed => "recovered",
+            }),
             RecoveryMasterState::Finished => f.write_str("ours"),
             RecoveryMasterState::Ending { refusal: Some(refusal), .. }
             | RecoveryMasterState::Ended { refusal: Some(refusal) } => {

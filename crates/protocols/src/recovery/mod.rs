@@ -20,5 +20,5 @@ mod places;
 mod segments;
 pub mod timing;
 
-pub use events::{NO_ROOM, PartName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure};
+pub use events::{PartName, PartRefusal, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure};
 pub use master::{RecoveryMaster, RecoveryProgress};

@@ -310,6 +310,10 @@ impl SegmentReader {
         }
     }
 
+    pub(super) fn knows_dead(&self, server: ServerId) -> bool {
+        self.dead.contains(&server)
+    }
+
     pub(super) fn died(&mut self, backup: ServerId) {
         self.dead.insert(backup);
         self.silent.remove(&backup);

@@ -7,7 +7,7 @@ use protocols::migration::{
     Acceptance, Added, Cuts, FrozenState, MigrationSource, MigrationTarget, PriorityEffect,
     PriorityEvent, PriorityPulls, SourceEffect, SourceEvent, TargetEffect, TargetEvent,
 };
-use protocols::{Outbox, Ticket};
+use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{

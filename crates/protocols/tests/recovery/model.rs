@@ -8,7 +8,7 @@ use protocols::recovery::timing::{FETCHES_MAX, REPLAYS_MAX};
 use protocols::recovery::{
     PartName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
 };
-use protocols::{Outbox, Ticket};
+use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};

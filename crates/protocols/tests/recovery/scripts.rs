@@ -10,9 +10,9 @@
 use super::backups::{Backups, Entries, Replica, part};
 use goldenscript::{Argument, Command, Context};
 use protocols::recovery::{
-    PartName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+    PartName, PartRefusal, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
 };
-use protocols::{Outbox, Ticket};
+use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
 use std::time::Duration;
@@ -57,7 +57,7 @@ struct World {
     /// Set if replays wait for the command `replay`.
     is_slow: bool,
     is_full: bool,
-    refusal: Option<String>,
+    refusal: Option<PartRefusal>,
     lines: Vec<String>,
 }
 
@@ -263,7 +263,7 @@ impl goldenscript::Runner for World {
             "quick" => self.is_slow = false,
             "replay" => self.replay(words.first().map(|word| Ticket(number(word).into()))),
             "full" => self.is_full = true,
-            "refuse" => self.refusal = Some(words[0].to_owned()),
+            "refuse" => self.refusal = Some(PartRefusal::Other(words[0].to_owned())),
             "secured" => self.tell(RecoveryMasterEvent::Secured),
             "kept" => self.tell(RecoveryMasterEvent::Kept),
             "ours" => self.tell(RecoveryMasterEvent::Decided { is_ours: true }),

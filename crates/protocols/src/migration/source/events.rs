@@ -57,7 +57,7 @@ pub enum SourceEvent {
         /// The range from the effect.
         range: HashRange,
     },
-    /// A deadline has passed: [`next_deadline`](super::MigrationSource::next_deadline).
+    /// A deadline has passed: [`next_deadline`](crate::Machine::next_deadline).
     Tick,
 }
 

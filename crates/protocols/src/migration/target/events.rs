@@ -63,7 +63,7 @@ pub enum TargetEvent {
     },
     /// A [`TargetEffect::Cut`] is committed.
     CutCommitted,
-    /// A deadline has passed: [`next_deadline`](super::MigrationTarget::next_deadline).
+    /// A deadline has passed: [`next_deadline`](crate::Machine::next_deadline).
     Tick,
 }
 
