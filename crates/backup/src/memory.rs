@@ -51,7 +51,7 @@ struct FileContents {
     /// Content that a process reads.
     now: Vec<u8>,
     /// Content that survives every power failure.
-    stable: Vec<u8>,
+    synced: Vec<u8>,
     /// Later writes, in order.
     unsynced: Vec<UnsyncedWrite>,
 }
@@ -77,8 +77,8 @@ impl MemoryDisk {
     pub fn copy(&self) -> MemoryDisk {
         let disk = MemoryDisk::new();
         for (number, contents) in &lock(&self.state).files {
-            let stable = contents.now.clone();
-            let copy = FileContents { stable, unsynced: Vec::new(), ..contents.clone() };
+            let synced = contents.now.clone();
+            let copy = FileContents { synced, unsynced: Vec::new(), ..contents.clone() };
             lock(&disk.state).files.insert(*number, copy);
         }
         disk
@@ -106,7 +106,7 @@ impl MemoryDisk {
     /// Damages a byte silently: inverts the bits that are set in `bits`.
     pub fn damage(&self, number: FileNumber, at: usize, bits: u8) {
         if let Some(file) = lock(&self.state).files.get_mut(&number) {
-            for copy in [&mut file.now, &mut file.stable] {
+            for copy in [&mut file.now, &mut file.synced] {
                 copy.get_mut(at).into_iter().for_each(|byte| *byte ^= bits);
             }
         }
@@ -125,7 +125,7 @@ impl FileContents {
 
     fn sync(&mut self) {
         for write in self.unsynced.drain(..) {
-            put(&mut self.stable, write.offset, &write.bytes);
+            put(&mut self.synced, write.offset, &write.bytes);
         }
     }
 
@@ -142,10 +142,10 @@ impl FileContents {
             let kept = below(writes.len() + 1);
             for write in &writes[..kept] {
                 let part = write.part_in(sector);
-                put(&mut self.stable, write.offset + part.start, &write.bytes[part]);
+                put(&mut self.synced, write.offset + part.start, &write.bytes[part]);
             }
         }
-        self.now.clone_from(&self.stable);
+        self.now.clone_from(&self.synced);
     }
 }
 

@@ -134,16 +134,16 @@ impl Replicas {
 
     /// Returns the logs with replicas on this disk, in order, each with the last segment of its
     /// segment manifest among these replicas.
-    pub fn chains(&self) -> Vec<(ServerId, Option<SegmentId>)> {
+    pub fn manifest_logs(&self) -> Vec<(ServerId, Option<SegmentId>)> {
         let by_id = lock(&self.by_id);
-        let mut chains: BTreeMap<ServerId, Option<SegmentId>> = BTreeMap::new();
+        let mut manifest_logs: BTreeMap<ServerId, Option<SegmentId>> = BTreeMap::new();
         for header in by_id.values().map(|replica| replica.header) {
-            let last = chains.entry(header.id.log).or_default();
-            if header.kind == ReplicaKind::Directory {
+            let last = manifest_logs.entry(header.id.log).or_default();
+            if header.kind == ReplicaKind::Manifest {
                 *last = (*last).max(Some(header.id.segment));
             }
         }
-        chains.into_iter().collect()
+        manifest_logs.into_iter().collect()
     }
 
     /// Returns the clusters of all replicas on this disk, in order.

@@ -69,7 +69,7 @@ pub struct ReplicaWriter {
     /// concurrent callers; the success of the others would be wrong.
     syncing: Mutex<()>,
     /// Synced bytes of the segment, which survive a power failure.
-    stable: AtomicU32,
+    synced: AtomicU32,
 }
 
 /// Parts needed to reopen a replica's file after it was closed.
@@ -118,7 +118,7 @@ impl ReplicaWriter {
             state: Mutex::new(state),
             is_in_use: AtomicBool::new(false),
             syncing: Mutex::default(),
-            stable: AtomicU32::new(0),
+            synced: AtomicU32::new(0),
         });
         writer.opener.open.opened(&writer);
         Ok(writer)
@@ -161,8 +161,8 @@ impl ReplicaWriter {
             Err(TryLockError::WouldBlock) => return false,
         };
         let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
-        let is_settled = !is_synced || state.is_lost || self.stable() == state.length;
-        if is_in_use || !is_settled {
+        let is_durable = !is_synced || state.is_lost || self.synced() == state.length;
+        if is_in_use || !is_durable {
             return false;
         }
         state.file = None;
@@ -217,10 +217,10 @@ impl ReplicaWriter {
 
     /// Asserts the relations between the positions in the segment and in the file.
     fn check(&self, state: &WriterState) {
-        let (id, stable) = (self.id(), self.stable());
+        let (id, synced) = (self.id(), self.synced());
         let segment_bytes = self.replica.header.segment_bytes;
         assert!(state.length <= segment_bytes, "{id} is longer than its segment");
-        assert!(stable <= state.length, "{id} has {stable} synced bytes of {}", state.length);
+        assert!(synced <= state.length, "{id} has {synced} synced bytes of {}", state.length);
         let place_min = PIECES_FROM + u64::from(state.length);
         assert!(state.place >= place_min, "pieces of {id} overlap at byte {}", state.place);
     }
@@ -231,8 +231,8 @@ impl ReplicaWriter {
     }
 
     /// Returns the number of synced bytes of the segment, which survive a power failure.
-    pub fn stable(&self) -> u32 {
-        self.stable.load(Ordering::Acquire)
+    pub fn synced(&self) -> u32 {
+        self.synced.load(Ordering::Acquire)
     }
 
     /// Syncs everything that was accepted before the call, and returns that length. Pieces may be
@@ -245,19 +245,19 @@ impl ReplicaWriter {
             if state.is_lost {
                 return Err(io::Error::other(AppendError::Lost { id: self.id() }));
             }
-            if state.length == self.stable() {
+            if state.length == self.synced() {
                 return Ok(state.length);
             }
             self.check(&state);
             (state.length, self.file(&mut state)?)
         };
-        if length > self.stable() {
+        if length > self.synced() {
             if let Err(error) = file.sync() {
                 lock(&self.state).is_lost = true;
                 self.replica.spoil();
                 return Err(error);
             }
-            self.stable.store(length, Ordering::Release);
+            self.synced.store(length, Ordering::Release);
         }
         Ok(length)
     }
@@ -366,7 +366,7 @@ mod tests {
         let place = PIECES_FROM + piece_bytes(8) as u64;
         let state = WriterState { file: None, length: 8, crc: 0, place, is_lost: false };
         writer.check(&state);
-        writer.stable.store(9, Ordering::Release);
+        writer.synced.store(9, Ordering::Release);
         writer.check(&state);
     }
 }

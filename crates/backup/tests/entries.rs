@@ -7,7 +7,7 @@ use common::{BOOT, Writing, header, id, open};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use types::{HashRange, HashSeed, SegmentId, Tenure, Version, key_hash};
+use types::{HashRange, HashSeed, Incarnation, SegmentId, Version, key_hash};
 use wire::entries::EntryReader;
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::{RecoveryNext, RecoveryRead};
@@ -94,8 +94,8 @@ fn records(count: u64) -> Vec<Vec<u8>> {
             _ => Body::Object { expiry: None, replaces: None, value: &value },
         };
         // Versions are drawn from 1.
-        let (tenure, version) = (Tenure(1), Version(number + 1));
-        encoded(&Entry { tenure, version, key: key.as_bytes(), body })
+        let (incarnation, version) = (Incarnation(1), Version(number + 1));
+        encoded(&Entry { incarnation, version, key: key.as_bytes(), body })
     };
     (0..count).map(entry).collect()
 }

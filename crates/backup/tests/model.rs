@@ -16,7 +16,7 @@ struct Twin {
     /// Number of accepted bytes.
     taken: usize,
     /// Number of synced bytes.
-    stable: usize,
+    synced: usize,
     /// Farthest end of a failed write: its bytes may be on the disk.
     tried: usize,
     /// Boot in which it was created.
@@ -159,10 +159,10 @@ impl World {
         let Some(id) = self.any_writing() else { return };
         let twin = self.twins.get_mut(&id).unwrap();
         match self.writing[&id].replica.sync() {
-            Ok(stable) => {
+            Ok(synced) => {
                 assert!(!twin.is_lost);
-                assert_eq!(stable as usize, twin.taken);
-                twin.stable = twin.taken;
+                assert_eq!(synced as usize, twin.taken);
+                twin.synced = twin.taken;
             }
             Err(_) => twin.is_lost = true,
         }
@@ -228,7 +228,7 @@ impl World {
             let (bytes, end) = read(&self.replicas, *id);
             let power_was_lost = twin.boot != self.boot;
             assert!(twin.bytes.starts_with(&bytes), "{id}: other bytes than were written");
-            let possible = twin.stable..=twin.taken.max(twin.tried);
+            let possible = twin.synced..=twin.taken.max(twin.tried);
             assert!(possible.contains(&bytes.len()), "{id}: {end:?} of {possible:?}");
             assert!(!end.is_damaged(power_was_lost), "{id}: {end:?}");
             if !power_was_lost {

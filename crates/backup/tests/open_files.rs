@@ -103,7 +103,7 @@ fn what_is_still_to_be_synced_stays_open() {
     for writing in &mut all {
         writing.append(&[1; 100]).unwrap();
     }
-    assert_eq!(disk.open_files(), all.len(), "all have bytes that are not stable");
+    assert_eq!(disk.open_files(), all.len(), "all have bytes that are not synced");
     for writing in &all {
         writing.replica.sync().unwrap();
     }

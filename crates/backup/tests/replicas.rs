@@ -20,7 +20,7 @@ fn what_was_appended_is_read_also_by_the_next_process() {
     for body in [&b"first"[..], b"second piece", &[9; 5000]] {
         writing.append(body).unwrap();
     }
-    assert_eq!((writing.replica.length(), writing.replica.stable()), (5017, 0));
+    assert_eq!((writing.replica.length(), writing.replica.synced()), (5017, 0));
     let expected = [&b"firstsecond piece"[..], &[9; 5000]].concat();
     assert_eq!(read(&replicas, id(1)).0, expected);
     disk.kill_process();
@@ -47,7 +47,7 @@ fn what_was_synced_survives_a_loss_of_power_and_a_replica_is_found_even_if_nothi
     let disk = MemoryDisk::new();
     let replicas = open(&disk);
     let mut synced = Writing::new(&replicas, id(1));
-    synced.append(b"stable").unwrap();
+    synced.append(b"synced").unwrap();
     assert_eq!(synced.replica.sync().unwrap(), 6);
     synced.append(b"and more").unwrap();
     let mut fresh = Writing::new(&replicas, id(2));
@@ -55,12 +55,12 @@ fn what_was_synced_survives_a_loss_of_power_and_a_replica_is_found_even_if_nothi
     disk.power_cut(&mut |_| 0);
     let replicas = open(&disk);
     assert_eq!(replicas.list(LOG), [header(id(1)), header(id(2))]);
-    assert_eq!(read(&replicas, id(1)).0, b"stable");
+    assert_eq!(read(&replicas, id(1)).0, b"synced");
     assert_eq!(read(&replicas, id(2)).0, b"");
 }
 
 #[test]
-fn a_replica_of_an_earlier_process_can_be_made_stable() {
+fn a_replica_of_an_earlier_process_can_be_made_synced() {
     let disk = MemoryDisk::new();
     Writing::new(&open(&disk), id(1)).append(b"in memory").unwrap();
     disk.kill_process();
@@ -176,7 +176,7 @@ fn after_a_sync_that_failed_a_replica_is_lost_for_good() {
     let disk = MemoryDisk::new();
     let replicas = open(&disk);
     let mut writing = Writing::new(&replicas, id(1));
-    writing.append(b"stable").unwrap();
+    writing.append(b"synced").unwrap();
     writing.replica.sync().unwrap();
     writing.append(b"not").unwrap();
     disk.set_faults(Faults { syncs_fail: true, ..Faults::default() });
@@ -184,7 +184,7 @@ fn after_a_sync_that_failed_a_replica_is_lost_for_good() {
     disk.set_faults(Faults::default());
     assert!(writing.replica.sync().is_err(), "that it can be synced again says nothing");
     assert!(matches!(writing.append(b"more"), Err(AppendError::Lost { .. })));
-    assert_eq!(writing.replica.stable(), 6);
+    assert_eq!(writing.replica.synced(), 6);
     // Another replica replaces it, in another file.
     let next = wire::replica::ReplicaId { epoch: ReplicaEpoch(1), ..id(1) };
     Writing::new(&replicas, next).append(b"stablenot").unwrap();
@@ -429,7 +429,7 @@ fn damage_below_what_was_synced_is_told_apart_from_a_loss_of_power() {
     let (bytes, end) = read(&opened.replicas, id(1));
     assert_eq!(
         (bytes.len(), end.end, end.place),
-        (0, ReplicaEnd::Hole { stable: 200 }, PIECES_FROM)
+        (0, ReplicaEnd::Hole { synced: 200 }, PIECES_FROM)
     );
     assert!(end.is_damaged(true));
 }

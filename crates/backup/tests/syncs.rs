@@ -68,13 +68,13 @@ fn of_several_syncs_at_a_time_none_succeeds_if_one_of_them_fails() {
     let replicas = Replicas::open(Arc::new(disk.clone()), BOOT).unwrap().replicas;
     for segment in 0..200 {
         let mut writing = Writing::new(&replicas, id(segment));
-        writing.append(b"will it be stable?").unwrap();
+        writing.append(b"will it be synced?").unwrap();
         disk.fails.store(true, Ordering::Release);
         let succeeded: usize = thread::scope(|scope| {
             let sync = || usize::from(writing.replica.sync().is_ok());
             let syncs: Vec<_> = (0..3).map(|_| scope.spawn(sync)).collect();
             syncs.into_iter().map(|sync| sync.join().unwrap()).sum()
         });
-        assert_eq!((succeeded, writing.replica.stable()), (0, 0), "segment {segment}");
+        assert_eq!((succeeded, writing.replica.synced()), (0, 0), "segment {segment}");
     }
 }

@@ -34,7 +34,7 @@ enum ClusterCommand {
         coordinator: CoordinatorEndpoint,
         /// The dead server, as in s3.
         server: String,
-        /// The missing parts, as printed by `ballast cluster status`: "directory", or "segments"
+        /// The missing parts, as printed by `ballast cluster status`: "manifest", or "segments"
         /// with their numbers. The command is refused if anything else is missing.
         #[arg(long, value_name = "WHAT")]
         lost: String,
@@ -113,6 +113,8 @@ fn accept_loss(coordinator: &CoordinatorEndpoint, server: &str, lost: &str) -> a
     let Some(loss) = report.loss() else {
         bail!("no part of the log of {dead} is known to be missing: {}", words(report));
     };
+    // Earlier versions printed the manifest as `directory`.
+    let lost = if lost == "directory" { "manifest" } else { lost };
     if loss.to_string() != lost {
         bail!("--lost does not match the missing parts of the log of {dead}, which are: {loss}");
     }
@@ -217,8 +219,8 @@ impl Status {
     /// Describes an operator's options if parts of a log are missing.
     fn ways(&self, dead: ServerId, loss: &LogLoss) -> String {
         let what = match loss {
-            LogLoss::Directory => {
-                "  Without the directory it is unknown which segments are missing: all replicas \
+            LogLoss::Manifest => {
+                "  Without the manifest it is unknown which segments are missing: all replicas \
                  found are read,\n  writes may be lost, and deleted keys may reappear.\n"
             }
             LogLoss::Segments { .. } => {
@@ -262,9 +264,9 @@ fn clock(report: &ClockReport) -> String {
 fn words(report: &RecoveryReport) -> String {
     match report.state {
         RecoveryState::Collecting => "asking servers for replicas of its log".into(),
-        RecoveryState::ReadingDirectory => "reading the directory of its log".into(),
-        RecoveryState::DirectoryMissing => {
-            "waiting, no connected server has the directory of its log".into()
+        RecoveryState::ReadingManifest => "reading the manifest of its log".into(),
+        RecoveryState::ManifestMissing => {
+            "waiting, no connected server has the manifest of its log".into()
         }
         RecoveryState::SegmentsMissing => format!(
             "waiting, no connected server has {} of the segments of its log",

@@ -93,10 +93,10 @@ impl ServerStorage {
         let saved = self.saved()?;
         let holdings = Holdings {
             seed: saved.seed,
-            chain: None,
+            manifest_log: None,
             tablets: Vec::new(),
             migrations: Vec::new(),
-            logs: folder.replicas.chains(),
+            logs: folder.replicas.manifest_logs(),
         };
         Some((saved.map.clone(), holdings))
     }

@@ -144,8 +144,8 @@ impl ClusterConfiguration {
     }
 
     /// Returns the newest recorded segment of a server's manifest log.
-    pub(crate) fn chain_of(&self, server: ServerId) -> Option<SegmentId> {
-        self.servers.get(&server).and_then(|record| record.chain)
+    pub(crate) fn manifest_log_of(&self, server: ServerId) -> Option<SegmentId> {
+        self.servers.get(&server).and_then(|record| record.manifest_log)
     }
 
     /// Returns whether ranges of the dead server are being recovered.
@@ -242,7 +242,7 @@ impl ClusterConfiguration {
 
     /// Returns whether the incarnations under which the server holds its ranges may be about to
     /// change.
-    pub(crate) fn has_uncertain_tenures(&self, server: ServerId) -> bool {
+    pub(crate) fn has_uncertain_incarnations(&self, server: ServerId) -> bool {
         let is_side = |m: &&Migration| m.source == server || m.target == server;
         let mut sides = self.migrations.values().filter(is_side);
         sides.any(|m| m.is_undecided() || m.is_recovering())
@@ -369,7 +369,7 @@ impl Edit {
     }
 
     /// Gives a server new incarnations of its ranges: of one table, or of all.
-    pub(crate) fn renew_tenures(
+    pub(crate) fn renew_incarnations(
         &mut self,
         server: ServerId,
         table: Option<TableId>,
@@ -377,14 +377,18 @@ impl Edit {
     ) {
         for tablet in before.tablets.values().filter(|tablet| tablet.owner == server) {
             let mut tablet = tablet.clone();
-            let drawn_from = self.counters.tenure;
+            let drawn_from = self.counters.incarnation;
             match table {
                 Some(table) => {
-                    tablet.tenures[usize::from(table.0)] = self.counters.draw_tenure();
+                    tablet.incarnations[usize::from(table.0)] = self.counters.draw_incarnation();
                 }
-                None => tablet.tenures = self.counters.draw_tenures(),
+                None => tablet.incarnations = self.counters.draw_incarnations(),
             }
-            assert!(self.counters.tenure > drawn_from, "{} keeps its incarnations", tablet.range);
+            assert!(
+                self.counters.incarnation > drawn_from,
+                "{} keeps its incarnations",
+                tablet.range
+            );
             self.put_tablet(tablet);
         }
     }
@@ -436,7 +440,8 @@ impl Edit {
         };
         let mut migrations = self.migrations.iter();
         let mut recoveries = self.recoveries.iter();
-        let shown = |server: Option<&Server>| server.map(|s| Server { chain: None, ..s.clone() });
+        let shown =
+            |server: Option<&Server>| server.map(|s| Server { manifest_log: None, ..s.clone() });
         let mut servers = self.servers.iter();
         servers.any(|(id, s)| shown(s.as_ref()) != shown(before.servers.get(id)))
             || !self.tablets.is_empty()
@@ -480,7 +485,7 @@ fn apply<K: Ord, V>(map: &mut BTreeMap<K, V>, changes: BTreeMap<K, Option<V>>) {
 pub(crate) mod tests {
     use super::*;
     use types::limits::TABLES_MAX;
-    use types::{ClusterId, Tenure};
+    use types::{ClusterId, Incarnation};
     use wire::control::{MigrationPolicy, MigrationProgress};
 
     /// Returns the configuration of a cluster that has just been created.
@@ -491,9 +496,9 @@ pub(crate) mod tests {
 
     /// Returns the terms of an intent.
     pub(crate) fn terms() -> Terms {
-        let target_tenures = vec![Tenure(2); TABLES_MAX];
+        let target_incarnations = vec![Incarnation(2); TABLES_MAX];
         let (source_epoch, target_epoch) = (OwnershipEpoch(1), OwnershipEpoch(2));
-        Terms { source_epoch, target_epoch, target_tenures, bytes: 0 }
+        Terms { source_epoch, target_epoch, target_incarnations, bytes: 0 }
     }
 
     /// Returns a migration of everything from server 1 to server 2.
@@ -521,7 +526,7 @@ pub(crate) mod tests {
             range: HashRange::ALL,
             owner: ServerId(1),
             epoch: OwnershipEpoch(1),
-            tenures: vec![Tenure(1); TABLES_MAX],
+            incarnations: vec![Incarnation(1); TABLES_MAX],
             is_born: false,
         });
         edit.put_migration(migration(stage));

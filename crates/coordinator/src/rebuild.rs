@@ -28,7 +28,7 @@ use crate::records::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use types::{
-    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
+    ClusterId, HashRange, Incarnation, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId,
 };
 use wire::control::{
     Answer, Ask, ClusterMap, Description, FromCoordinator, HeldMigration, HeldState, Holdings,
@@ -323,14 +323,14 @@ impl Rebuilding {
             range: info.range,
             owner: info.owner,
             epoch: info.epoch,
-            tenures: info.tenures.clone(),
+            incarnations: info.incarnations.clone(),
             is_born: info.is_born,
         });
         let mut tablets: Vec<TabletRecord> = of_map.collect();
         for (&owner, told) in &self.told {
             let owned = told.holdings.tablets.iter().filter(|held| held.state == HeldState::Owned);
             for held in owned {
-                let (epoch, tenures) = (held.epoch, &held.tenures);
+                let (epoch, incarnations) = (held.epoch, &held.incarnations);
                 tablets = tablets
                     .into_iter()
                     .flat_map(|tablet| {
@@ -344,7 +344,7 @@ impl Rebuilding {
                             range: inside,
                             owner,
                             epoch,
-                            tenures: tenures.clone(),
+                            incarnations: incarnations.clone(),
                             is_born: false,
                         });
                         parts
@@ -366,7 +366,7 @@ impl Rebuilding {
             bus_port: join.bus_port,
             rack: join.rack.clone(),
             replicas: join.replicas,
-            chain: holdings.chain,
+            manifest_log: holdings.manifest_log,
             declared_dead: false,
         });
         // Missing servers without replicated logs are not declared dead: the cluster waits for
@@ -377,8 +377,8 @@ impl Rebuilding {
             let ServerInfo { id, host, client_port, bus_port, rack, is_dead, .. } = server.clone();
             let is_missing = absent.contains(&id) || self.told.contains_key(&id);
             let declared_dead = is_dead || (is_missing && replicas > 0);
-            let chain = (replicas > 0).then(|| self.chain_of(id));
-            Server { id, host, client_port, bus_port, rack, replicas, chain, declared_dead }
+            let manifest_log = (replicas > 0).then(|| self.manifest_log_of(id));
+            Server { id, host, client_port, bus_port, rack, replicas, manifest_log, declared_dead }
         });
         told.chain(gone).collect()
     }
@@ -386,10 +386,11 @@ impl Rebuilding {
     /// Returns the newest manifest segment of a log that any backup holds. If none holds any,
     /// returns a nonexistent segment, so that the recovery waits: it is not known that there was
     /// none.
-    fn chain_of(&self, log: ServerId) -> SegmentId {
+    fn manifest_log_of(&self, log: ServerId) -> SegmentId {
         let logs = self.told.values().flat_map(|told| &told.holdings.logs);
-        let chains = logs.filter(|(of, _)| *of == log).filter_map(|(_, chain)| *chain);
-        chains.max().unwrap_or(SegmentId(u64::MAX))
+        let manifest_logs =
+            logs.filter(|(of, _)| *of == log).filter_map(|(_, manifest_log)| *manifest_log);
+        manifest_logs.max().unwrap_or(SegmentId(u64::MAX))
     }
 
     fn migrations(&self) -> impl Iterator<Item = &HeldMigration> {
@@ -405,10 +406,11 @@ impl Rebuilding {
         let server = servers.chain(self.told.keys().copied()).max().unwrap_or_default();
         let epochs = tablets.iter().map(|tablet| tablet.epoch).chain(held().map(|it| it.epoch));
         let epoch = epochs.chain(intents().map(|it| it.target_epoch)).max().unwrap_or_default();
-        let tenures = tablets.iter().flat_map(|tablet| &tablet.tenures);
-        let tenures = tenures.chain(held().flat_map(|it| &it.tenures));
-        let tenure = tenures.chain(intents().flat_map(|it| &it.target_tenures)).max();
-        let tenure = tenure.map_or(0, |tenure| tenure.0);
+        let incarnations = tablets.iter().flat_map(|tablet| &tablet.incarnations);
+        let incarnations = incarnations.chain(held().flat_map(|it| &it.incarnations));
+        let incarnation =
+            incarnations.chain(intents().flat_map(|it| &it.target_incarnations)).max();
+        let incarnation = incarnation.map_or(0, |incarnation| incarnation.0);
         let migration = intents().map(|it| it.migration).max().unwrap_or_default();
         let server =
             above(server.0.into(), UNSEEN_SERVERS, u32::MAX.into(), "server number")? as u32;
@@ -418,7 +420,12 @@ impl Rebuilding {
             server: ServerId(server),
             migration: MigrationId(above(migration.0, UNSEEN, u64::MAX, "migration number")?),
             epoch: OwnershipEpoch(above(epoch.0, UNSEEN, u64::MAX, "epoch")?),
-            tenure: Tenure(above(tenure, UNSEEN, Tenure::MAX.0, "incarnation")?),
+            incarnation: Incarnation(above(
+                incarnation,
+                UNSEEN,
+                Incarnation::MAX.0,
+                "incarnation",
+            )?),
         })
     }
 
@@ -446,16 +453,19 @@ impl Rebuilding {
             .iter()
             .any(|info| info.epoch == intent.target_epoch && info.range.overlaps(range));
         let stage = if is_accepted || is_known {
-            let source_tenures = self.source_tenures(map, &intent);
-            let source_tenures = source_tenures.ok_or_else(|| {
+            let source_incarnations = self.source_incarnations(map, &intent);
+            let source_incarnations = source_incarnations.ok_or_else(|| {
                 format!("the incarnations under which {} held {range} are not known", intent.source)
             })?;
-            MigrationStage::Moving(LineageDependency { remaining: vec![range], source_tenures })
+            MigrationStage::Moving(LineageDependency {
+                remaining: vec![range],
+                source_incarnations,
+            })
         } else {
             let terms = Terms {
                 source_epoch: intent.source_epoch,
                 target_epoch: intent.target_epoch,
-                target_tenures: intent.target_tenures.clone(),
+                target_incarnations: intent.target_incarnations.clone(),
                 bytes: intent.bytes,
             };
             MigrationStage::Deciding { terms, otherwise: Ending::Failed(LOST.to_owned()) }
@@ -476,15 +486,17 @@ impl Rebuilding {
     }
 
     /// Returns the incarnations under which the source holds the moving range.
-    fn source_tenures(&self, map: &ClusterMap, intent: &Intent) -> Option<Vec<Tenure>> {
+    fn source_incarnations(&self, map: &ClusterMap, intent: &Intent) -> Option<Vec<Incarnation>> {
         let (source, range) = (intent.source, intent.range);
         let has = |first: KeyHash, other: HashRange| other.contains(first);
         let told = self.told.get(&source).into_iter();
         let held = told.flat_map(|told| &told.holdings.tablets);
-        let held = held.filter(|held| has(range.first(), held.range)).map(|held| &held.tenures);
+        let held =
+            held.filter(|held| has(range.first(), held.range)).map(|held| &held.incarnations);
         let all = std::iter::once(map).chain(self.told.values().map(|told| &told.map));
         let infos = all.flat_map(|map| &map.tablets).filter(|info| info.owner == source);
-        let infos = infos.filter(|info| has(range.first(), info.range)).map(|info| &info.tenures);
+        let infos =
+            infos.filter(|info| has(range.first(), info.range)).map(|info| &info.incarnations);
         held.chain(infos).next().cloned()
     }
 }
@@ -534,8 +546,8 @@ mod tests {
     const AT: Moment = Moment { now: Instant(0), wall: UnixMillis(1) };
     const CLUSTER: ClusterId = ClusterId(7);
 
-    fn tenures(first: u64) -> Vec<Tenure> {
-        (first..first + TABLES_MAX as u64).map(Tenure).collect()
+    fn incarnations(first: u64) -> Vec<Incarnation> {
+        (first..first + TABLES_MAX as u64).map(Incarnation).collect()
     }
 
     fn slots(first: u16, last: u16) -> HashRange {
@@ -555,8 +567,8 @@ mod tests {
             in_recovery: false,
         };
         let (owner, epoch) = (ServerId(1), OwnershipEpoch(1));
-        let (range, tenures) = (HashRange::ALL, tenures(1));
-        let all = TabletInfo { range, owner, epoch, tenures, is_born: false };
+        let (range, incarnations) = (HashRange::ALL, incarnations(1));
+        let all = TabletInfo { range, owner, epoch, incarnations, is_born: false };
         ClusterMap {
             version: (3 << 32) + version,
             cluster: CLUSTER,
@@ -566,14 +578,14 @@ mod tests {
         }
     }
 
-    fn holdings(chain: u64) -> Holdings {
-        let chain = Some(SegmentId(chain));
-        Holdings { seed: 42, chain, tablets: vec![], migrations: vec![], logs: vec![] }
+    fn holdings(manifest_log: u64) -> Holdings {
+        let manifest_log = Some(SegmentId(manifest_log));
+        Holdings { seed: 42, manifest_log, tablets: vec![], migrations: vec![], logs: vec![] }
     }
 
     /// Returns a range that has flipped from the first server to the second one.
     fn flipped(range: HashRange) -> (HeldMigration, HeldTablet) {
-        let (epoch, tenures) = (OwnershipEpoch(9), tenures(100));
+        let (epoch, incarnations) = (OwnershipEpoch(9), incarnations(100));
         let intent = Intent {
             migration: MigrationId(5),
             range,
@@ -581,19 +593,24 @@ mod tests {
             target: ServerId(2),
             source_epoch: OwnershipEpoch(1),
             target_epoch: epoch,
-            target_tenures: tenures.clone(),
+            target_incarnations: incarnations.clone(),
             bytes: 1,
             policy: MigrationPolicy::default(),
         };
-        let held = HeldTablet { range, epoch, tenures, state: HeldState::Owned };
+        let held = HeldTablet { range, epoch, incarnations, state: HeldState::Owned };
         (HeldMigration { intent, is_accepted: true }, held)
     }
 
     #[test]
     fn disks_alone_tell_enough_for_everything_to_be_recovered() {
         let mut world = World::new();
-        let chains = |chain| vec![(ServerId(1), Some(SegmentId(chain))), (ServerId(2), None)];
-        let of_disk = |chain| Holdings { chain: None, logs: chains(chain), ..holdings(0) };
+        let manifest_logs =
+            |manifest_log| vec![(ServerId(1), Some(SegmentId(manifest_log))), (ServerId(2), None)];
+        let of_disk = |manifest_log| Holdings {
+            manifest_log: None,
+            logs: manifest_logs(manifest_log),
+            ..holdings(0)
+        };
         world.tell_of_disk(1, map(0, &[]), of_disk(2));
         assert!(matches!(world.ask(&[], true), Answer::Refused(_)), "there is no map yet");
         world.tell_of_disk(2, map(4, &[1, 2]), of_disk(3));
@@ -620,7 +637,7 @@ mod tests {
     #[test]
     fn numbers_that_leave_too_few_are_refused() {
         let highest = [
-            |held: &mut HeldTablet| held.tenures.fill(Tenure::MAX),
+            |held: &mut HeldTablet| held.incarnations.fill(Incarnation::MAX),
             |held: &mut HeldTablet| held.epoch = OwnershipEpoch(u64::MAX - UNSEEN),
         ];
         for raise in highest {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use types::limits::TABLES_MAX;
 use types::{
-    ClusterId, HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure,
+    ClusterId, HashRange, Incarnation, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId,
     UnixMillis,
 };
 use wire::control::{Intent, MigrationPolicy, MigrationProgress, MigrationState};
@@ -57,7 +57,7 @@ pub(crate) struct Sequences {
     pub(crate) server: ServerId,
     pub(crate) migration: MigrationId,
     pub(crate) epoch: OwnershipEpoch,
-    pub(crate) tenure: Tenure,
+    pub(crate) incarnation: Incarnation,
 }
 
 impl Sequences {
@@ -66,7 +66,7 @@ impl Sequences {
         server: ServerId(1),
         migration: MigrationId(1),
         epoch: OwnershipEpoch(1),
-        tenure: Tenure(1),
+        incarnation: Incarnation(1),
     };
 
     /// Returns whether no number would be assigned again after those before.
@@ -74,7 +74,7 @@ impl Sequences {
         self.server >= before.server
             && self.migration >= before.migration
             && self.epoch >= before.epoch
-            && self.tenure >= before.tenure
+            && self.incarnation >= before.incarnation
     }
 
     pub(crate) fn draw_server(&mut self) -> ServerId {
@@ -97,17 +97,20 @@ impl Sequences {
         drawn
     }
 
-    pub(crate) fn draw_tenure(&mut self) -> Tenure {
-        let drawn = self.tenure;
-        assert!(drawn <= Tenure::MAX, "2^48 tenures have never been given");
-        self.tenure = Tenure(drawn.0 + 1);
+    pub(crate) fn draw_incarnation(&mut self) -> Incarnation {
+        let drawn = self.incarnation;
+        assert!(drawn <= Incarnation::MAX, "2^48 incarnations have never been given");
+        self.incarnation = Incarnation(drawn.0 + 1);
         drawn
     }
 
     /// Draws an incarnation for each table.
-    pub(crate) fn draw_tenures(&mut self) -> Vec<Tenure> {
-        let drawn: Vec<Tenure> = (0..TABLES_MAX).map(|_| self.draw_tenure()).collect();
-        assert!(drawn.iter().all(|it| *it < self.tenure), "an incarnation would be drawn again");
+    pub(crate) fn draw_incarnations(&mut self) -> Vec<Incarnation> {
+        let drawn: Vec<Incarnation> = (0..TABLES_MAX).map(|_| self.draw_incarnation()).collect();
+        assert!(
+            drawn.iter().all(|it| *it < self.incarnation),
+            "an incarnation would be drawn again"
+        );
         drawn
     }
 }
@@ -123,9 +126,9 @@ pub(crate) struct Server {
     pub(crate) rack: String,
     /// Replicas of each segment of its log. 0: the log is not replicated and dies with the server.
     pub(crate) replicas: u16,
-    /// Newest recorded segment of its manifest log (the chain). `None`: none is recorded, so
+    /// Newest recorded segment of its manifest log. `None`: none is recorded, so
     /// nothing in its log has been acknowledged.
-    pub(crate) chain: Option<SegmentId>,
+    pub(crate) manifest_log: Option<SegmentId>,
     /// The server is never admitted again: it was declared dead, or while away it accepted a flip
     /// that had been decided against.
     pub(crate) declared_dead: bool,
@@ -135,7 +138,7 @@ impl Server {
     /// Returns whether the server can tell if this record is outdated: it is presumed alive, and
     /// has written data that outlives its process.
     pub(crate) fn can_confirm(&self) -> bool {
-        self.keeps_log() && !self.declared_dead && self.chain.is_some()
+        self.keeps_log() && !self.declared_dead && self.manifest_log.is_some()
     }
 
     /// Returns whether the server's log is replicated, so that its ranges can be recovered.
@@ -150,9 +153,9 @@ pub(crate) struct TabletRecord {
     pub(crate) range: HashRange,
     pub(crate) owner: ServerId,
     pub(crate) epoch: OwnershipEpoch,
-    /// Incarnation of each table, by table number. A tenure (incarnation) identifies one stay of
+    /// Incarnation of each table, by table number. A incarnation (incarnation) identifies one stay of
     /// a range on a server.
-    pub(crate) tenures: Vec<Tenure>,
+    pub(crate) incarnations: Vec<Incarnation>,
     /// The range is new: its first owner has not yet confirmed that it holds the range.
     pub(crate) is_born: bool,
 }
@@ -163,13 +166,13 @@ pub(crate) struct TabletBefore {
     range: HashRange,
     owner: ServerId,
     epoch: OwnershipEpoch,
-    tenures: Vec<Tenure>,
+    incarnations: Vec<Incarnation>,
 }
 
 impl From<TabletBefore> for TabletRecord {
     fn from(before: TabletBefore) -> TabletRecord {
-        let TabletBefore { range, owner, epoch, tenures } = before;
-        TabletRecord { range, owner, epoch, tenures, is_born: false }
+        let TabletBefore { range, owner, epoch, incarnations } = before;
+        TabletRecord { range, owner, epoch, incarnations, is_born: false }
     }
 }
 
@@ -255,7 +258,7 @@ pub(crate) struct LineageDependency {
     pub(crate) remaining: Vec<HashRange>,
     /// The source's incarnation of each table. 0 occurs in no entry: the target has flushed the
     /// table, and the source's records of it are invalid.
-    pub(crate) source_tenures: Vec<Tenure>,
+    pub(crate) source_incarnations: Vec<Incarnation>,
 }
 
 /// The terms of a binding intent.
@@ -263,7 +266,7 @@ pub(crate) struct LineageDependency {
 pub(crate) struct Terms {
     pub(crate) source_epoch: OwnershipEpoch,
     pub(crate) target_epoch: OwnershipEpoch,
-    pub(crate) target_tenures: Vec<Tenure>,
+    pub(crate) target_incarnations: Vec<Incarnation>,
     pub(crate) bytes: u64,
 }
 
@@ -357,7 +360,7 @@ impl Migration {
             target: self.target,
             source_epoch: terms.source_epoch,
             target_epoch: terms.target_epoch,
-            target_tenures: terms.target_tenures.clone(),
+            target_incarnations: terms.target_incarnations.clone(),
             bytes: terms.bytes,
             policy: self.policy,
         }
@@ -421,7 +424,7 @@ pub(crate) struct AssignedPartition {
     pub(crate) range: HashRange,
     pub(crate) master: ServerId,
     pub(crate) epoch: OwnershipEpoch,
-    pub(crate) tenures: Vec<Tenure>,
+    pub(crate) incarnations: Vec<Incarnation>,
     /// The migration that was moving the range, if its target did not have all of it. A recovery
     /// master that is a side of the migration keeps its data.
     pub(crate) lineage: Option<MigrationId>,
@@ -431,7 +434,7 @@ pub(crate) struct AssignedPartition {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AcceptedLoss {
     /// The segment manifest is lost. All segments with any known replica then make up the log.
-    pub(crate) directory: bool,
+    pub(crate) manifest: bool,
     pub(crate) segments: BTreeSet<SegmentId>,
 }
 

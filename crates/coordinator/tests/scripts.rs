@@ -10,9 +10,9 @@
 //! from another process than the one with that number.
 //!
 //! `join keeps=2 rack=a` is a server with two replicas of its log. `join disk=5` has data of
-//! cluster 5 on its disk; the cluster of the tests is 77. `s2: fenced s1 chain=4 3 5/80` reports
+//! cluster 5 on its disk; the cluster of the tests is 77. `s2: fenced s1 manifest_log=4 3 5/80` reports
 //! the replicas of the manifest log's segment 4 (104 bytes), of segment 3 of the log (100 bytes),
-//! and of segment 5 (80 bytes). `s2: directory s1 4 3/open 5` sends a manifest of 104 bytes with
+//! and of segment 5 (80 bytes). `s2: manifest s1 4 3/open 5` sends a manifest of 104 bytes with
 //! segment 3, which is open, and segment 5, which is closed with 100 bytes.
 //! `s2: recovered s1 0-99 as=e7` completes a recovery partition. `s1: will 0-99/7 5000/300`
 //! reports a load of 7 for each of the first hundred slots.
@@ -47,11 +47,11 @@ use types::{
     ServerId, TableId,
 };
 use wire::control::{
-    Ask, DirectoryPlace, FromCoordinator, HistoryMark, JoinReply, LivenessUpdate, LoadProfile,
-    LogLoss, LogUpdate, MigrationPolicy, MigrationProgress, MigrationUpdate, PriorityPullMode,
+    Ask, FromCoordinator, HistoryMark, JoinReply, LivenessUpdate, LoadProfile, LogLoss, LogUpdate,
+    ManifestPosition, MigrationPolicy, MigrationProgress, MigrationUpdate, PriorityPullMode,
     RecoveryUpdate, ReplicaInfo, ToCoordinator,
 };
-use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
+use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
 
 type Failure = Box<dyn Error>;
@@ -370,12 +370,12 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
                 first.push(SegmentId(text.parse()?));
             }
             let total = first.len() as u32;
-            let is_directory = first.is_empty();
+            let is_manifest = first.is_empty();
             let loss =
-                if is_directory { LogLoss::Directory } else { LogLoss::Segments { first, total } };
+                if is_manifest { LogLoss::Manifest } else { LogLoss::Segments { first, total } };
             ask(Ask::AcceptLoss { dead, loss })
         }
-        "chain" | "fenced" | "directory" | "replayed" | "recovered" | "not-recovered"
+        "manifest-log" | "fenced" | "manifest" | "replayed" | "recovered" | "not-recovered"
         | "damaged" | "freed" | "needed" => about_log(command)?,
         _ => about_migration(command)?.into(),
     };
@@ -384,31 +384,32 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
 
 fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
     let mut args = command.consume_args();
-    if command.name == "chain" {
+    if command.name == "manifest-log" {
         let number = SegmentId(args.next_pos().ok_or("which one?")?.parse()?);
-        return Ok(LogUpdate::Chain { number }.into());
+        return Ok(LogUpdate::ManifestContinues { number }.into());
     }
     let log = server(args.next_pos().ok_or("of whom?")?)?;
     Ok(match command.name.as_str() {
         "fenced" => {
             let more = args.take_key("more").is_some();
             let first = args.take_key("after").unwrap_or("0").parse()?;
-            let chain = args.take_key("chain").map(|text| replica(text, true)).transpose()?;
-            let mut replicas = Vec::from_iter(chain);
+            let manifest_log =
+                args.take_key("manifest-log").map(|text| replica(text, true)).transpose()?;
+            let mut replicas = Vec::from_iter(manifest_log);
             while let Some(text) = args.next_pos() {
                 replicas.push(replica(text, false)?);
             }
             let clock = types::UnixMillis(args.take_key("clock").unwrap_or("0").parse()?);
             LogUpdate::Fenced { log, first, replicas, clock, more }.into()
         }
-        "directory" => {
+        "manifest" => {
             let more = args.take_key("more").is_some();
             let first: u32 = args.take_key("from").unwrap_or("0").parse()?;
             // If the piece is sent in parts: bytes sent before, and bytes sent now.
             let [skip, most] = ["skip", "most"].map(|key| args.take_key(key).map(str::to_owned));
             let skip: usize = skip.as_deref().unwrap_or("0").parse()?;
             let most: Option<usize> = most.map(|text| text.parse()).transpose()?;
-            let segment = SegmentId(args.next_pos().ok_or("which chain?")?.parse()?);
+            let segment = SegmentId(args.next_pos().ok_or("which manifest_log?")?.parse()?);
             let length = args.take_key("length").unwrap_or("104").to_owned();
             let is_damaged = args.take_key("damaged").is_some();
             let mut segments = Vec::new();
@@ -416,8 +417,8 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
                 segments.push(record(text)?);
             }
             let entry = match segments.first() {
-                Some(last) if first > 0 => DirectoryEntry::Open { segment: last.segment },
-                _ => DirectoryEntry::Snapshot { segments },
+                Some(last) if first > 0 => ManifestEntry::Open { segment: last.segment },
+                _ => ManifestEntry::Snapshot { segments },
             };
             let bodies = match is_damaged {
                 true => Vec::new(),
@@ -429,14 +430,13 @@ fn about_log(command: &Command) -> Result<ToCoordinator, Failure> {
                 body.drain(..skip);
                 body.truncate(most.unwrap_or(body.len()));
             }
-            let place = |pieces, bytes: usize| DirectoryPlace { pieces, bytes: bytes as u32 };
+            let place = |pieces, bytes: usize| ManifestPosition { pieces, bytes: bytes as u32 };
             let next = match most {
                 Some(most) => Some(place(first, skip + most)),
                 None => more.then(|| place(first + 1, 0)),
             };
             let replica = (segment, ReplicaEpoch(0));
-            LogUpdate::DirectoryRead { log, replica, first: place(first, skip), bodies, next }
-                .into()
+            LogUpdate::ManifestRead { log, replica, first: place(first, skip), bodies, next }.into()
         }
         "replayed" | "recovered" | "not-recovered" => {
             let epoch = args.take_key("as").and_then(|text| text.strip_prefix('e'));
@@ -471,14 +471,14 @@ fn padded(body: Vec<u8>, length: usize) -> Vec<Vec<u8>> {
 }
 
 /// Parses a replica: `5/80` is 80 bytes of segment 5; `5/80-short` may have been truncated.
-fn replica(text: &str, is_directory: bool) -> Result<ReplicaInfo, Failure> {
-    let usual = if is_directory { "104" } else { "100" };
+fn replica(text: &str, is_manifest: bool) -> Result<ReplicaInfo, Failure> {
+    let usual = if is_manifest { "104" } else { "100" };
     let (text, may_be_short) =
         text.strip_suffix("-short").map_or((text, false), |text| (text, true));
     let (segment, length) = text.split_once('/').unwrap_or((text, usual));
     let segment = SegmentId(segment.parse()?);
     let (epoch, length) = (ReplicaEpoch(0), length.parse()?);
-    Ok(ReplicaInfo { segment, epoch, is_directory, length, may_be_short })
+    Ok(ReplicaInfo { segment, epoch, is_manifest, length, may_be_short })
 }
 
 /// Parses a manifest record: `5/open` is open, `5` is closed with 100 bytes.

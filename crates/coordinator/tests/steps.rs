@@ -164,7 +164,7 @@ fn only_so_many_migrations_and_tablets_can_there_be_and_lists_of_them_fit_into_m
     let map = pair.world.coordinator().map();
     assert!(map.tablets.len() > TABLETS_MAX / 2, "only {} tablets", map.tablets.len());
     assert_eq!(pair.world.coordinator().reports().len(), HISTORY_MAX);
-    assert_eq!(map.tablets[0].tenures.len(), TABLES_MAX);
+    assert_eq!(map.tablets[0].incarnations.len(), TABLES_MAX);
     let mut bytes = Vec::new();
     frame::encode(&FromCoordinator::Map(map), 0, &mut bytes).unwrap();
     let answer = Answer::Migrations(pair.world.coordinator().reports());

@@ -24,7 +24,7 @@ use std::time::Duration;
 use store::{Store, StoreConfig};
 use types::limits::TABLES_MAX;
 use types::{
-    ClusterId, HashRange, HashSeed, Instant, OwnershipEpoch, ReactorId, ServerId, Tenure,
+    ClusterId, HashRange, HashSeed, Incarnation, Instant, OwnershipEpoch, ReactorId, ServerId,
     UnixMillis,
 };
 use wire::control::{Answer, ClusterMap, FromCoordinator, ServerInfo, TabletInfo, ToCoordinator};
@@ -181,7 +181,7 @@ fn whole_map(cluster: ClusterId, server: ServerId, is_born: bool) -> ClusterMap 
         range: HashRange::ALL,
         owner: server,
         epoch: OwnershipEpoch(1),
-        tenures: (0..TABLES_MAX).map(|_| Tenure::MAX).collect(),
+        incarnations: (0..TABLES_MAX).map(|_| Incarnation::MAX).collect(),
         is_born,
     };
     ClusterMap { version: 1, cluster, servers: vec![me], tablets: vec![tablet], moving: Vec::new() }

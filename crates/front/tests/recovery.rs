@@ -13,16 +13,16 @@ use store::TabletState;
 use types::ConnectionId;
 use types::limits::TABLES_MAX;
 use types::{
-    HashRange, HashSeed, Instant, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis, Version,
-    slot_of,
+    HashRange, HashSeed, Incarnation, Instant, OwnershipEpoch, SegmentId, ServerId, UnixMillis,
+    Version, slot_of,
 };
 use wire::control::{
-    ClusterMap, DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, FromCoordinator, LoadProfile,
-    LogRequest, LogUpdate, RecoveryLog, RecoveryPart, RecoveryRequest, RecoverySegment,
+    ClusterMap, FromCoordinator, LoadProfile, LogRequest, LogUpdate, MANIFEST_BYTES_PER_MESSAGE,
+    ManifestPosition, RecoveryLog, RecoveryPartition, RecoveryRequest, RecoverySegment,
     RecoveryUpdate, ReplicaPlace, ServerInfo, TabletInfo, ToCoordinator,
 };
-use wire::directory::{DirectoryEntry, SegmentContent};
 use wire::entry::{Body, Dead, Entry};
+use wire::manifest::{ManifestEntry, SegmentContent};
 use wire::peer::{Append, AppendResult, Appended, PeerMessage, RecoveryRead, RecoveryReply};
 use wire::replica::{
     BootId, PieceWriter, ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId, ReplicaKind, Stamp,
@@ -30,10 +30,10 @@ use wire::replica::{
 
 const DEAD: ServerId = ServerId(1);
 const OTHER: ServerId = ServerId(3);
-const OLD: Tenure = Tenure(5);
+const OLD: Incarnation = Incarnation(5);
 const SEGMENT_BYTES: u32 = 1 << 20;
 /// Number of a manifest segment.
-const DIRECTORY: u64 = SegmentId::FIRST_OF_MANIFEST.0;
+const MANIFEST: u64 = SegmentId::FIRST_OF_MANIFEST.0;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 
 struct World {
@@ -82,7 +82,7 @@ fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -
             None => Body::Tombstone { dead: Dead::Nothing },
         };
         let version = Version(version);
-        let entry = Entry { tenure: OLD, version, key: key.as_bytes(), body };
+        let entry = Entry { incarnation: OLD, version, key: key.as_bytes(), body };
         let mut bytes = vec![0; entry.encoded_bytes()];
         entry.encode(&mut bytes);
         let piece = writer.next(&bytes, 0, Stamp { version, ..Stamp::default() });
@@ -106,25 +106,25 @@ fn server(id: ServerId, is_dead: bool) -> ServerInfo {
 
 /// Returns the maps that assign all slots to this server as never served, under this epoch.
 fn born(epoch: u64) -> [FromCoordinator; 2] {
-    [true, false].map(|is_born| map_of(2, ME, epoch, Tenure(4), is_born))
+    [true, false].map(|is_born| map_of(2, ME, epoch, Incarnation(4), is_born))
 }
 
-fn map(version: u64, owner: ServerId, epoch: u64, tenure: Tenure) -> FromCoordinator {
-    map_of(version, owner, epoch, tenure, false)
+fn map(version: u64, owner: ServerId, epoch: u64, incarnation: Incarnation) -> FromCoordinator {
+    map_of(version, owner, epoch, incarnation, false)
 }
 
 fn map_of(
     version: u64,
     owner: ServerId,
     epoch: u64,
-    tenure: Tenure,
+    incarnation: Incarnation,
     is_born: bool,
 ) -> FromCoordinator {
     let tablet = TabletInfo {
         range: HashRange::ALL,
         owner,
         epoch: OwnershipEpoch(epoch),
-        tenures: vec![tenure; TABLES_MAX],
+        incarnations: vec![incarnation; TABLES_MAX],
         is_born,
     };
     FromCoordinator::Map(ClusterMap {
@@ -149,15 +149,15 @@ fn part(epoch: u64, segments: &[(u64, SegmentContent, ServerId)]) -> FromCoordin
         segment: SegmentId(segment),
         content: Some(content),
         places: vec![ReplicaPlace { backup, epoch: ReplicaEpoch(0), length: content.length }],
-        settled: content.length,
+        common_prefix: content.length,
     };
-    RecoveryRequest::Recover(Box::new(RecoveryPart {
+    RecoveryRequest::Recover(Box::new(RecoveryPartition {
         range: HashRange::ALL,
         epoch: OwnershipEpoch(epoch),
-        tenures: vec![Tenure(epoch); TABLES_MAX],
+        incarnations: vec![Incarnation(epoch); TABLES_MAX],
         keeps: false,
         clock_floor: UnixMillis(0),
-        logs: vec![RecoveryLog { dead: DEAD, old_tenures: vec![OLD; 1] }],
+        logs: vec![RecoveryLog { dead: DEAD, old_incarnations: vec![OLD; 1] }],
         list: epoch,
         segments_total: segments.len() as u32,
         segments: segments.iter().map(segment).collect(),
@@ -233,7 +233,7 @@ impl World {
             PeerMessage::Append(Append { kind: ReplicaKind::Data, .. }) if self.is_slow => None,
             PeerMessage::Append(Append { replica, from, sent, .. }) => {
                 let length = from + sending.payload.len() as u32;
-                let result = AppendResult::Has { length, stable: length };
+                let result = AppendResult::Has { length, synced: length };
                 Some((PeerMessage::Appended(Appended { replica, sent, result }), Vec::new()))
             }
             PeerMessage::RecoveryRead(read) => {
@@ -251,8 +251,8 @@ impl World {
 
     fn told(&mut self, message: ToCoordinator) {
         let told = match message {
-            ToCoordinator::Log(LogUpdate::Chain { number }) => {
-                return self.cores[0].on_control(LogRequest::ChainNoted { number }.into());
+            ToCoordinator::Log(LogUpdate::ManifestContinues { number }) => {
+                return self.cores[0].on_control(LogRequest::ManifestRecorded { number }.into());
             }
             ToCoordinator::Log(LogUpdate::LoadProfile(profile)) => {
                 self.profile = Some(profile);
@@ -308,7 +308,7 @@ fn a_part_is_read_from_all_disks_and_served_when_the_map_says_so() {
     assert!(matches!(world.states()[..], [TabletState::Recovering(_)]));
     let mut asked = world.ask("GET one");
     assert_eq!(asked, "", "no client is answered yet");
-    world.hear(map(2, ME, 7, Tenure(7)));
+    world.hear(map(2, ME, 7, Incarnation(7)));
     assert!(matches!(world.states()[..], [TabletState::Securing(_)]));
     world.hear(kept(7));
     assert!(matches!(world.states()[..], [TabletState::Serving]));
@@ -331,7 +331,7 @@ fn what_is_replayed_is_served_before_it_is_safe_and_writes_wait_until_they_are()
     world.is_slow = true;
     world.hear(part(7, &[(1, first, ME)]));
     assert_eq!(world.told, ["e7 replayed"]);
-    world.hear(map(2, ME, 7, Tenure(7)));
+    world.hear(map(2, ME, 7, Incarnation(7)));
     assert_eq!(world.ask("GET one"), "$1\r\n1\r\n", "the dead server's log has it");
     assert_eq!(world.ask("DEL two"), "", "nobody has that yet");
     world.is_slow = false;
@@ -360,7 +360,7 @@ fn what_is_handed_back_is_forgotten_and_can_be_recovered_later() {
     assert!(world.cores[0].engine_mut().worker.is_empty(HashRange::ALL), "nor any record");
     world.hear(part(8, &[(1, first, ME), (2, second, OTHER)]));
     assert_eq!(world.told, [reason, "e8 replayed", "e8 recovered"]);
-    world.hear(map(2, ME, 8, Tenure(8)));
+    world.hear(map(2, ME, 8, Incarnation(8)));
     assert_eq!(world.ask("GET one"), "$1\r\n1\r\n");
     assert_eq!(world.ask("GET two"), "$1\r\n2\r\n");
     assert_eq!(world.ask("GET gone"), "$-1\r\n");
@@ -373,7 +373,7 @@ fn a_part_that_somebody_else_gets_is_forgotten() {
     let mut world = World::new(mine, other);
     world.hear(part(7, &[(1, first, ME)]));
     assert_eq!(world.told, ["e7 replayed", "e7 recovered"]);
-    world.hear(map(2, OTHER, 8, Tenure(8)));
+    world.hear(map(2, OTHER, 8, Incarnation(8)));
     assert!(world.states().is_empty());
     assert!(world.cores[0].engine_mut().worker.is_empty(HashRange::ALL));
     assert!(world.ask("GET one").starts_with("-MOVED"));
@@ -416,12 +416,12 @@ fn a_server_says_what_its_ranges_would_cost() {
 /// Reading a manifest on the reactor delayed heartbeats of other masters. The read also began
 /// anew for each part that fits into a message.
 #[test]
-fn a_directory_is_read_by_the_disk_thread_and_once_for_all_parts() {
+fn a_manifest_is_read_by_the_disk_thread_and_once_for_all_parts() {
     let mine = disk();
-    let entry = DirectoryEntry::Open { segment: SegmentId(1) };
-    let body = wire::directory::encode(&vec![entry; DIRECTORY_BYTES_PER_MESSAGE / 4]);
+    let entry = ManifestEntry::Open { segment: SegmentId(1) };
+    let body = wire::manifest::encode(&vec![entry; MANIFEST_BYTES_PER_MESSAGE / 4]);
     let pieces = 3;
-    let replica = mine.create(header(&mine, DIRECTORY, ReplicaKind::Directory)).expect("room");
+    let replica = mine.create(header(&mine, MANIFEST, ReplicaKind::Manifest)).expect("room");
     let mut writer = PieceWriter::new(replica.identity());
     for _ in 0..pieces {
         let piece = writer.next(&body, 0, Stamp::default());
@@ -429,18 +429,18 @@ fn a_directory_is_read_by_the_disk_thread_and_once_for_all_parts() {
     }
     let mut world = World::new(mine, disk());
     let (mut jobs, mut parts, mut read) = (0, 0, 0);
-    let mut next = Some(DirectoryPlace::default());
+    let mut next = Some(ManifestPosition::default());
     while let Some(first) = next.take() {
-        let replica = (SegmentId(DIRECTORY), ReplicaEpoch(0));
+        let replica = (SegmentId(MANIFEST), ReplicaEpoch(0));
         let core = &mut world.cores[0];
-        core.on_control(LogRequest::ReadDirectory { log: DEAD, replica, first }.into());
+        core.on_control(LogRequest::ReadManifest { log: DEAD, replica, first }.into());
         for job in std::mem::take(&mut core.engine_mut().out.disk) {
             assert!(core.engine_mut().out.control.is_empty(), "the reactor has read it");
             jobs += 1;
             core.on_disk(job.carry_out());
         }
         let told = std::mem::take(&mut core.engine_mut().out.control);
-        let [ToCoordinator::Log(LogUpdate::DirectoryRead { bodies, next: rest, .. })] = &told[..]
+        let [ToCoordinator::Log(LogUpdate::ManifestRead { bodies, next: rest, .. })] = &told[..]
         else {
             panic!("{told:?}");
         };

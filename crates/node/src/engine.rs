@@ -1,14 +1,14 @@
 //! The part of a node that one reactor runs: events come in, the contents of [`Engine::out`] go
 //! out.
 
-use crate::census::LoadProfileScan;
 use crate::cleaning::CleaningSchedule;
 use crate::clock::ClockReader;
 use crate::context::{BufferPool, Context};
-use crate::early::PriorityPullDriver;
 use crate::entitled::SenderCheck;
 use crate::flush::Flushes;
+use crate::load_profile::LoadProfileScan;
 use crate::machines::Machines;
+use crate::priority_pulls::PriorityPullDriver;
 use crate::recovering::{self, LogReads, ReadRequester};
 use crate::replicated::{BackupPart, LogMaster};
 use crate::requests::{self, CoordinatorRequests};
@@ -435,9 +435,11 @@ impl Engine {
             return self.out.control.extend(without_replicas(request));
         }
         match request {
-            LogRequest::ChainNoted { number } => self.with_log_master(now, |master, context| {
-                master.chain_noted(number, context);
-            }),
+            LogRequest::ManifestRecorded { number } => {
+                self.with_log_master(now, |master, context| {
+                    master.manifest_recorded(number, context);
+                })
+            }
             LogRequest::Fence { log } => {
                 let event = BackupEvent::Fence { log };
                 self.with_backup(now, |backup, context| backup.on_event(event, context));
@@ -446,8 +448,8 @@ impl Engine {
                 let event = BackupEvent::Recovered { log };
                 self.with_backup(now, |backup, context| backup.on_event(event, context));
             }
-            LogRequest::ReadDirectory { log, replica, first } => {
-                self.backup.read_directory(log, replica, first, &mut self.out);
+            LogRequest::ReadManifest { log, replica, first } => {
+                self.backup.read_manifest(log, replica, first, &mut self.out);
             }
         }
     }
@@ -566,12 +568,12 @@ impl Engine {
         let backup = self.backup.next_deadline(self.reactor);
         let own_disk = (!self.to_itself.is_empty()).then_some(Instant(0));
         let cleaner = self.cleaning.next_deadline();
-        let census = self.load_profile.next_step();
+        let key_counts = self.load_profile.next_step();
         [
             machines,
             self.priority_pulls.next_deadline(),
             expiry,
-            census,
+            key_counts,
             cleaner,
             master,
             backup,
@@ -641,15 +643,15 @@ impl Engine {
 /// logs.
 fn without_replicas(request: LogRequest) -> Option<ToCoordinator> {
     let update = match request {
-        LogRequest::ChainNoted { .. } => return None,
+        LogRequest::ManifestRecorded { .. } => return None,
         LogRequest::Fence { log } => {
             let (first, replicas, clock) = (0, Vec::new(), UnixMillis(0));
             LogUpdate::Fenced { log, first, replicas, clock, more: false }
         }
         LogRequest::FreeLog { log } => LogUpdate::LogFreed { log },
-        LogRequest::ReadDirectory { log, replica, first } => {
+        LogRequest::ReadManifest { log, replica, first } => {
             let (bodies, next) = (Vec::new(), None);
-            LogUpdate::DirectoryRead { log, replica, first, bodies, next }
+            LogUpdate::ManifestRead { log, replica, first, bodies, next }
         }
     };
     Some(update.into())

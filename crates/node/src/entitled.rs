@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn appended(log: ServerId) -> PeerMessage {
-        let result = AppendResult::Has { length: 1, stable: 1 };
+        let result = AppendResult::Has { length: 1, synced: 1 };
         PeerMessage::Appended(Appended { replica: replica(log), sent: Instant(0), result })
     }
 

@@ -59,7 +59,7 @@ impl ExpiryScan {
                 walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
             }
             None => {
-                context.node.census.note_expiring(table, std::mem::take(&mut walk.met));
+                context.node.key_counts.note_expiring(table, std::mem::take(&mut walk.met));
                 walk.cursor = 0;
                 walk.table = (walk.table + 1) % TABLES_MAX as u8;
                 walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };

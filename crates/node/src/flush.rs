@@ -1,15 +1,15 @@
 //! FLUSHDB: empties tables on this server in steps that look atomic to clients.
 //!
-//! 1. The coordinator assigns new tenures. The flush begins here when this server receives them,
+//! 1. The coordinator assigns new incarnations. The flush begins here when this server receives them,
 //!    independently of the requester. Entries written until the table is empty keep the old
-//!    tenure, so that none of them is valid after a crash. A frozen range may be served here
+//!    incarnation, so that none of them is valid after a crash. A frozen range may be served here
 //!    again, and a recovering range will be: the flush waits until their owner is certain. A
 //!    range that is being flushed is not frozen.
 //! 2. Tablets with the table in `flushing` are published. Operations on the table wait.
 //! 3. When every reactor has begun a turn, no operation is inside the table. From here on,
 //!    records that a migration brings for the table are refused. Its records are deleted in
 //!    bounded steps.
-//! 4. Operations resume under the new tenure, and the flush is answered.
+//! 4. Operations resume under the new incarnation, and the flush is answered.
 //!
 //! One flush runs at a time. A request either finds the flush done, or performs it.
 
@@ -29,14 +29,14 @@ use wire::control::{Answer, ClusterMap};
 struct TableFlush {
     /// Request to answer, if a client waits.
     request: Option<u64>,
-    /// Minimum version of the map that has the new tenures.
+    /// Minimum version of the map that has the new incarnations.
     map: u64,
     /// Position of the flush; `None` before it begins.
     step: Option<FlushStep>,
 }
 
 struct FlushStep {
-    /// Map with the new tenures.
+    /// Map with the new incarnations.
     map: Arc<ClusterMap>,
     tables: TableSet,
     table: TableId,
@@ -48,7 +48,7 @@ struct FlushStep {
 /// Result of an attempt to begin.
 enum Begun {
     Held(FlushStep),
-    /// No table has new tenures.
+    /// No table has new incarnations.
     Nothing,
     /// The owner of a range is not certain, or another flush is in progress.
     NotYet,
@@ -78,7 +78,7 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
-    /// Begins a flush if the newest map has given tables of this server new tenures.
+    /// Begins a flush if the newest map has given tables of this server new incarnations.
     pub(crate) fn begin_if_renewed(&mut self, node: &Node) {
         let (map, me) = (node.map(), node.me());
         let is_renewed = |tablet: &Tablet| match tablet.state {
@@ -144,7 +144,7 @@ impl Flushes {
         }
     }
 
-    /// Ends a flush: the tables are empty, and operations resume under the new tenures.
+    /// Ends a flush: the tables are empty, and operations resume under the new incarnations.
     fn end(&mut self, context: &mut Context<'_>) {
         let step = self.queue.front_mut().and_then(|flush| flush.step.take());
         let Some(FlushStep { map, tables, .. }) = step else { return };
@@ -158,10 +158,10 @@ impl Flushes {
                 );
                 let (new, _) = renewed(&tablet, &map, me);
                 let is_flushed = |table: usize| tablet.flushing.contains(TableId(table as u8));
-                let tenures = std::array::from_fn(|table| {
-                    if is_flushed(table) { new[table] } else { tablet.tenures[table] }
+                let incarnations = std::array::from_fn(|table| {
+                    if is_flushed(table) { new[table] } else { tablet.incarnations[table] }
                 });
-                Tablet { flushing: TableSet::NONE, tenures, ..tablet }
+                Tablet { flushing: TableSet::NONE, incarnations, ..tablet }
             };
             tablets.into_iter().map(over).collect()
         });
@@ -181,7 +181,7 @@ impl Flushes {
     }
 }
 
-/// Makes operations wait on tables with new tenures in the newest map.
+/// Makes operations wait on tables with new incarnations in the newest map.
 fn hold(wanted: u64, node: &Node) -> Begun {
     let (map, me) = (node.map(), node.me());
     if map.version < wanted {

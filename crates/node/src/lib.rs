@@ -15,22 +15,22 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
-mod census;
 mod cleaning;
 mod clock;
 mod context;
 mod driver;
-mod early;
 mod engine;
 mod entitled;
 mod expiry;
 mod flush;
 mod gating;
+mod liveness;
+mod load_profile;
 mod loading;
 mod machines;
 mod node;
 mod outgoing;
-mod pulse;
+mod priority_pulls;
 mod recovering;
 mod replicated;
 mod requests;
@@ -42,11 +42,11 @@ mod target_side;
 mod work;
 
 pub use engine::{Engine, TimeWithinTurn};
+pub use liveness::ReactorLiveness;
 pub use loading::{KeptError, Progress, RecoveredLog};
 pub use node::{Node, ServerIdentity, Supervisor};
 pub use outgoing::{DiskDone, DiskJob, EngineOutput, Payload, Route, Sending, To, Wake};
 pub use protocols::migration::Cuts;
-pub use pulse::ReactorLiveness;
 pub use recovering::{ReadDone, ReadJob};
 pub use replicated::{BackupDone, BackupJob, DiskCounts, LogPlacement, Mode, Plan, Replication};
 pub use requests::reactor_for;

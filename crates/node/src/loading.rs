@@ -18,8 +18,8 @@ use crate::context::Context;
 use crate::node::ServerIdentity;
 use crate::replicated::{LogMaster, Mode, free};
 use backup::{Disk, FileNumber, OpenedReplicas, Replicas, UnreadableFile};
-use protocols::directory::Directory;
 use protocols::replication::Quorum;
+use protocols::segment_manifest::SegmentManifest;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Store, Worker};
 use types::{ClusterId, KeyHash, SegmentId, ServerId};
 use wire::Corrupt;
-use wire::directory::SegmentContent;
+use wire::manifest::SegmentContent;
 use wire::replica::{
     BootId, PieceWriter, ReadEnd, ReplicaEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader,
     ReplicaId, ReplicaKind, Stamp,
@@ -91,7 +91,7 @@ pub enum KeptError {
         "the data directory contains {segments} segments of a log but no complete segment \
          manifest: it is damaged. Restore it from a copy, or start with an empty data directory"
     )]
-    NoDirectory {
+    NoManifest {
         /// Number of segments found.
         segments: usize,
     },
@@ -140,8 +140,8 @@ pub struct RecoveredLog {
 /// A log that this server has taken over from its earlier process.
 pub(crate) struct AdoptedLog {
     pub(crate) replicas: Replicas,
-    pub(crate) directory: Directory,
-    pub(crate) manifest: AdoptedManifest,
+    pub(crate) manifest: SegmentManifest,
+    pub(crate) segment: AdoptedManifest,
     pub(crate) loading: Loading,
 }
 
@@ -199,26 +199,26 @@ impl RecoveredLog {
         mode: Mode,
         store: &Store,
     ) -> Result<AdoptedLog, KeptError> {
-        let (directory, manifest, stamp) = self.directory()?;
+        let (manifest, previous, stamp) = self.manifest()?;
         let last = self.headers.iter().map(|header| header.id.segment);
         let last = last.filter(|segment| !segment.is_manifest()).max();
         store.log().skip_segment_numbers(last.unwrap_or(SegmentId(0)));
         let (mut named, unnamed): (Vec<ReplicaHeader>, Vec<ReplicaHeader>) =
-            self.headers.iter().partition(|header| directory.contains(header.id.segment));
-        if manifest.is_none_or(|it| Quorum::of_segment(it) != Some(Quorum::OWN_DISK)) {
+            self.headers.iter().partition(|header| manifest.contains(header.id.segment));
+        if previous.is_none_or(|it| Quorum::of_segment(it) != Some(Quorum::OWN_DISK)) {
             self.give_up_outdated(&mut named)?;
         }
-        let manifest = self.begin_manifest(identity, &directory, stamp, store);
+        let segment = self.begin_manifest(identity, &manifest, stamp, store);
         let what = "cannot write the segment manifest".into();
-        let manifest = manifest.map_err(|error| KeptError::Disk { what, error })?;
+        let segment = segment.map_err(|error| KeptError::Disk { what, error })?;
         unnamed.iter().for_each(|header| free(&self.replicas, header.id));
         let mut headers: BTreeMap<SegmentId, Vec<ReplicaHeader>> = BTreeMap::new();
         for header in named {
             headers.entry(header.id.segment).or_default().push(header);
         }
-        let to_read: Vec<_> = directory.segments().collect();
+        let to_read: Vec<_> = manifest.segments().collect();
         let loading = Loading::new(to_read, stamp, headers, mode);
-        Ok(AdoptedLog { replicas: self.replicas, directory, manifest, loading })
+        Ok(AdoptedLog { replicas: self.replicas, manifest, segment, loading })
     }
 
     /// Removes the replicas that earlier versions of this program have left. These used the number
@@ -249,11 +249,11 @@ impl RecoveredLog {
     fn begin_manifest(
         &self,
         identity: ServerIdentity,
-        directory: &Directory,
+        manifest: &SegmentManifest,
         stamp: Stamp,
         store: &Store,
     ) -> io::Result<AdoptedManifest> {
-        let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Directory);
+        let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Manifest);
         let places = of_manifest.map(|header| Quorum::place(header.id.segment));
         let segment = Quorum::OWN_DISK.segment(places.max().unwrap_or(0) + 1);
         let id = ReplicaId { log: identity.server, segment, epoch: ReplicaEpoch(0) };
@@ -265,11 +265,11 @@ impl RecoveredLog {
             format: ReplicaFormat::CURRENT,
             cluster: identity.cluster,
             id,
-            kind: ReplicaKind::Directory,
+            kind: ReplicaKind::Manifest,
             segment_bytes: store.log().segment_bytes() as u32,
             boot: self.replicas.boot(),
         })?;
-        let snapshot = directory.snapshot();
+        let snapshot = manifest.snapshot();
         let header = PieceWriter::new(replica.identity()).next(&snapshot, 0, stamp);
         replica.append(&header, &snapshot).map_err(io::Error::other)?;
         let length = replica.sync()?;
@@ -280,8 +280,8 @@ impl RecoveredLog {
     /// Reads the manifest from the newest manifest segment that begins with a complete snapshot.
     /// Returns it with that segment, and with the version counter and expiry clock of its last
     /// piece.
-    fn directory(&self) -> Result<(Directory, Option<SegmentId>, Stamp), KeptError> {
-        let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Directory);
+    fn manifest(&self) -> Result<(SegmentManifest, Option<SegmentId>, Stamp), KeptError> {
+        let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Manifest);
         for header in of_manifest.rev() {
             let damaged = |how| KeptError::Damaged { segment: header.id.segment, how };
             let mut bodies: Vec<Vec<u8>> = Vec::new();
@@ -292,16 +292,16 @@ impl RecoveredLog {
                 // This manifest segment was begun and never relied on.
                 continue;
             }
-            let directory = Directory::read(bodies.iter().map(|body| &body[..]))
+            let manifest = SegmentManifest::read(bodies.iter().map(|body| &body[..]))
                 .map_err(|error| damaged(error.to_string()))?;
             let power_was_lost = header.boot != self.replicas.boot();
-            let directory = self.with_all(directory, power_was_lost)?;
-            return Ok((directory, Some(header.id.segment), end.stamp));
+            let manifest = self.with_all(manifest, power_was_lost)?;
+            return Ok((manifest, Some(header.id.segment), end.stamp));
         }
         let data = self.headers.iter().filter(|it| it.kind == ReplicaKind::Data);
         match data.count() {
-            0 => Ok((Directory::new(), None, Stamp::default())),
-            segments => Err(KeptError::NoDirectory { segments }),
+            0 => Ok((SegmentManifest::new(), None, Stamp::default())),
+            segments => Err(KeptError::NoManifest { segments }),
         }
     }
 
@@ -309,18 +309,18 @@ impl RecoveredLog {
     /// none of its bytes had been synced, and the segment is dropped.
     fn with_all(
         &self,
-        mut directory: Directory,
+        mut manifest: SegmentManifest,
         power_was_lost: bool,
-    ) -> Result<Directory, KeptError> {
+    ) -> Result<SegmentManifest, KeptError> {
         let found: BTreeSet<SegmentId> = self.headers.iter().map(|it| it.id.segment).collect();
-        let missing = directory.segments().filter(|(it, _)| !found.contains(it));
+        let missing = manifest.segments().filter(|(it, _)| !found.contains(it));
         let (unsynced, lost): (Vec<_>, Vec<_>) =
             missing.partition(|(_, content)| content.is_none() && power_was_lost);
         if let Some((first, _)) = lost.first() {
             return Err(KeptError::Missing { count: lost.len(), first: *first });
         }
-        unsynced.into_iter().for_each(|(segment, _)| directory.drop(segment));
-        Ok(directory)
+        unsynced.into_iter().for_each(|(segment, _)| manifest.drop(segment));
+        Ok(manifest)
     }
 }
 
@@ -647,7 +647,7 @@ mod tests {
     use store::{Key, RangeClock, StoreConfig, TableSet, Tablet, TabletMap, TabletState};
     use types::key_hash;
     use types::limits::TABLES_MAX;
-    use types::{HashRange, HashSeed, OwnershipEpoch, ReactorId, TableId, Tenure, UnixMillis};
+    use types::{HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, TableId, UnixMillis};
 
     const IDENTITY: ServerIdentity = ServerIdentity { cluster: ClusterId(7), server: ServerId(3) };
     const SEGMENT: SegmentId = SegmentId(5);
@@ -675,7 +675,7 @@ mod tests {
         epoch: u32,
         bodies: &[&[u8]],
     ) -> SegmentContent {
-        let kind = if segment.is_manifest() { ReplicaKind::Directory } else { ReplicaKind::Data };
+        let kind = if segment.is_manifest() { ReplicaKind::Manifest } else { ReplicaKind::Data };
         let id = ReplicaId { log: IDENTITY.server, segment, epoch: ReplicaEpoch(epoch) };
         let replica = replicas.create(ReplicaHeader {
             format: ReplicaFormat::CURRENT,
@@ -697,7 +697,7 @@ mod tests {
     /// Loads a log with these replicas of one segment, whose manifest segment is `manifest`.
     /// Returns the epoch of the replica that is used, and the epochs that are left.
     fn load(
-        manifest: SegmentId,
+        manifest_segment: SegmentId,
         is_sealed: bool,
         replicas: &[(u32, &[u8])],
     ) -> (Result<u32, KeptError>, Vec<u32>) {
@@ -708,12 +708,12 @@ mod tests {
             .iter()
             .map(|(epoch, body)| write(&log.replicas, SEGMENT, *epoch, body))
             .collect();
-        let mut directory = Directory::new();
-        directory.open(SEGMENT);
+        let mut manifest = SegmentManifest::new();
+        manifest.open(SEGMENT);
         if is_sealed {
-            directory.close(SEGMENT, contents[0]);
+            manifest.close(SEGMENT, contents[0]);
         }
-        write(&log.replicas, manifest, 0, &directory.snapshot());
+        write(&log.replicas, manifest_segment, 0, &manifest.snapshot());
         disk.kill_process();
         let store = store();
         let log = open().expect("a log that can be read");
@@ -743,9 +743,9 @@ mod tests {
         let log = open().expect("an empty disk");
         write_pieces(&log.replicas, SEGMENT, 0, &[b"acknowledged", b"and more"]);
         write(&log.replicas, SEGMENT, 1, b"ackn");
-        let mut directory = Directory::new();
-        directory.open(SEGMENT);
-        write(&log.replicas, own(1), 0, &directory.snapshot());
+        let mut manifest = SegmentManifest::new();
+        manifest.open(SEGMENT);
+        write(&log.replicas, own(1), 0, &manifest.snapshot());
         damage(&disk, 0);
         let store = store();
         let log = open().expect("headers can be read");
@@ -761,7 +761,7 @@ mod tests {
         let disk = MemoryDisk::new();
         let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
         let log = open().expect("an empty disk");
-        let snapshot = Directory::new().snapshot();
+        let snapshot = SegmentManifest::new().snapshot();
         write_pieces(&log.replicas, own(2), 0, &[&snapshot, &snapshot]);
         write(&log.replicas, own(1), 0, &snapshot);
         damage(&disk, 0);
@@ -776,13 +776,13 @@ mod tests {
         let log = open().expect("an empty disk");
         write(&log.replicas, SEGMENT, 1, b"a segment that was dropped");
         write(&log.replicas, SEGMENT, 2, b"the segment");
-        let mut directory = Directory::new();
-        directory.open(SEGMENT);
+        let mut manifest = SegmentManifest::new();
+        manifest.open(SEGMENT);
         write(
             &log.replicas,
             SegmentId(SegmentId::FIRST_OF_MANIFEST.0 | 4),
             0,
-            &directory.snapshot(),
+            &manifest.snapshot(),
         );
         let first = open().expect("a log").adopt(IDENTITY, Mode::Disk, &store());
         first.expect("a whole log");
@@ -843,7 +843,7 @@ mod tests {
         let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
         let log = open().expect("an empty disk");
         write(&log.replicas, SegmentId(9), 0, b"never acknowledged");
-        write(&log.replicas, own(3), 0, &Directory::new().snapshot());
+        write(&log.replicas, own(3), 0, &SegmentManifest::new().snapshot());
         let store = store();
         let log = open().expect("a log").adopt(IDENTITY, Mode::Disk, &store).expect("a whole log");
         let left: Vec<SegmentId> =
@@ -852,7 +852,7 @@ mod tests {
         store.publish(TabletMap::new(vec![Tablet {
             range: HashRange::ALL,
             epoch: OwnershipEpoch(1),
-            tenures: [Tenure(1); TABLES_MAX],
+            incarnations: [Incarnation(1); TABLES_MAX],
             state: TabletState::Serving,
             clock: RangeClock::OWN,
             flushing: TableSet::NONE,

@@ -1,8 +1,8 @@
 //! State that all reactors of one server share, besides the store.
 
-use crate::census::Census;
 use crate::clock::ServerClock;
 use crate::expiry::ExpiryScan;
+use crate::load_profile::KeyCounts;
 use crate::machines::{Machines, SharedMachines};
 use crate::recovering::RecoveryCounts;
 use crate::replicated::Replication;
@@ -50,7 +50,7 @@ pub struct Node {
     supervisor: OnceLock<Box<dyn Supervisor>>,
     /// Position and next deadline of the scan that reclaims expired records.
     pub(crate) expiry: Mutex<ExpiryScan>,
-    pub(crate) census: Census,
+    pub(crate) key_counts: KeyCounts,
     pub(crate) recovery_counts: RecoveryCounts,
     /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
     pub(crate) forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
@@ -96,8 +96,8 @@ fn held(tablet: &Tablet) -> HeldTablet {
         TabletState::Frozen | TabletState::Leaving => HeldState::Leaving,
         TabletState::Recovering(_) => HeldState::Recovering,
     };
-    let Tablet { range, epoch, tenures, .. } = tablet;
-    HeldTablet { range: *range, epoch: *epoch, tenures: tenures.to_vec(), state }
+    let Tablet { range, epoch, incarnations, .. } = tablet;
+    HeldTablet { range: *range, epoch: *epoch, incarnations: incarnations.to_vec(), state }
 }
 
 impl Node {
@@ -149,7 +149,7 @@ impl Node {
             live: ArcSwap::default(),
             supervisor: OnceLock::new(),
             expiry: Mutex::default(),
-            census: Census::default(),
+            key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),
             forgetting: Mutex::default(),
         })
@@ -192,12 +192,12 @@ impl Node {
 
     /// Returns the number of records of a table with an expiry time, and their mean time to live.
     pub fn expiring_records(&self, table: TableId) -> (u64, u64) {
-        self.census.expiring(table)
+        self.key_counts.expiring(table)
     }
 
     /// Returns the tables that have records, with the number they had about a second ago.
     pub fn table_records(&self) -> impl Iterator<Item = (TableId, u64)> {
-        self.census.tables()
+        self.key_counts.tables()
     }
 
     /// Enables or disables the scan that reclaims expired records.
@@ -399,7 +399,7 @@ impl Node {
         let is_backup = self.durability.is_with_others();
         Holdings {
             seed: self.store.seed().number(),
-            chain: self.durability.noted_chain().filter(|_| is_backup),
+            manifest_log: self.durability.recorded_manifest().filter(|_| is_backup),
             tablets: self.store.tablets().iter().map(held).collect(),
             migrations: sources.chain(targets).map(migration).collect(),
             logs: if is_backup { self.durability.kept_logs() } else { Vec::new() },
@@ -554,7 +554,7 @@ mod tests {
                 range: HashRange::ALL,
                 owner: ServerId(owner),
                 epoch: OwnershipEpoch(1),
-                tenures: Vec::new(),
+                incarnations: Vec::new(),
                 is_born: false,
             };
             node.ownership.map.store(Arc::new(map(
@@ -574,7 +574,7 @@ mod tests {
             range: HashRange::ALL,
             owner: ServerId(2),
             epoch: OwnershipEpoch(1),
-            tenures: Vec::new(),
+            incarnations: Vec::new(),
             is_born: false,
         };
         let living = [server(1, 1, false), server(2, 9, false), server(4, 8, false)];
@@ -599,7 +599,7 @@ mod tests {
             range: HashRange::ALL,
             owner: ServerId(2),
             epoch: OwnershipEpoch(1),
-            tenures: Vec::new(),
+            incarnations: Vec::new(),
             is_born: false,
         };
         let in_recovery = ServerInfo { in_recovery: true, ..server(2, 9, true) };

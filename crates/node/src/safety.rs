@@ -30,14 +30,14 @@ impl Engine {
             return Safety { reach, ..Safety::default() };
         }
         let mode = self.node.persistence();
-        let BackupCounts { taken, stable } = match has_others {
+        let BackupCounts { taken, synced } = match has_others {
             true => self.log_master.holders(),
             false => BackupCounts::default(),
         };
         Safety {
             others: taken,
             // In this mode backups never sync, so they cannot report anything as synced.
-            others_on_disk: if mode == Some(Mode::Memory) { 0 } else { stable },
+            others_on_disk: if mode == Some(Mode::Memory) { 0 } else { synced },
             is_on_disk: self.can_sync() && self.log_master.is_synced_here(),
             reach,
         }

@@ -200,7 +200,7 @@ impl SourceDriver {
 }
 
 /// Freezes a range. Returns `false`, so that the source retries, if the range is being flushed
-/// or about to be. New tenures for a flush make data under the old ones void once this owner
+/// or about to be. New incarnations for a flush make data under the old ones void once this owner
 /// is gone, so the range must not leave under them.
 fn freeze(range: HashRange, node: &Node) -> bool {
     let (map, me) = (node.map(), node.me());

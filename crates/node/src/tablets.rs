@@ -1,12 +1,12 @@
 //! Changes of the tablets that this server holds: pure functions from one list to the next.
 //!
-//! A tablet is split where a migration's range cuts it, and keeps its epoch and tenures on both
+//! A tablet is split where a migration's range cuts it, and keeps its epoch and incarnations on both
 //! sides. Tablets are never merged.
 
 use std::collections::BTreeSet;
 use store::{RangeClock, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
-use types::{HashRange, OwnershipEpoch, ServerId, TableId, Tenure, UnixMillis};
+use types::{HashRange, Incarnation, OwnershipEpoch, ServerId, TableId, UnixMillis};
 use wire::control::{ClusterMap, TabletInfo};
 
 /// Applies `change` to the parts of tablets in `range`. A part that becomes `None` is dropped.
@@ -69,7 +69,7 @@ pub(crate) fn serving(info: &TabletInfo) -> Tablet {
     Tablet {
         range: info.range,
         epoch: info.epoch,
-        tenures: tenures(&info.tenures),
+        incarnations: incarnations(&info.incarnations),
         state: TabletState::Serving,
         clock: RangeClock::OWN,
         flushing: TableSet::NONE,
@@ -86,11 +86,11 @@ pub(crate) fn clock_of<'t>(
     inside.map(|tablet| tablet.clock.read(own)).max().unwrap_or(own)
 }
 
-/// Returns the tenures by table; tables that are not in the list get tenure 0.
-pub(crate) fn tenures(list: &[Tenure]) -> [Tenure; TABLES_MAX] {
-    let mut tenures = [Tenure(0); TABLES_MAX];
-    tenures.iter_mut().zip(list).for_each(|(place, tenure)| *place = *tenure);
-    tenures
+/// Returns the incarnations by table; tables that are not in the list get incarnation 0.
+pub(crate) fn incarnations(list: &[Incarnation]) -> [Incarnation; TABLES_MAX] {
+    let mut incarnations = [Incarnation(0); TABLES_MAX];
+    incarnations.iter_mut().zip(list).for_each(|(place, incarnation)| *place = *incarnation);
+    incarnations
 }
 
 /// Newly assigned ranges that a server may begin without receiving data.
@@ -114,7 +114,7 @@ pub(crate) struct Adopted {
 
 /// Applies a new map. A range that is assigned to this server but not held begins empty only if
 /// it was born here and the coordinator has recorded the confirmation. Otherwise another server
-/// may have served it. Changes of the tenures of held tablets are handled by [`renewed`].
+/// may have served it. Changes of the incarnations of held tablets are handled by [`renewed`].
 ///
 /// A recovered range is served when a map assigns it under the recovery's epoch, which is the
 /// recovery's number. If a migration of a range has lost its other side, the range still has its
@@ -162,19 +162,19 @@ pub(crate) fn adopt(
     Adopted { tablets, births, not_held }
 }
 
-/// Returns the tenures that the map assigns to a held tablet, and the tables with changed
-/// tenures. Data of those tables under the old tenures is void.
+/// Returns the incarnations that the map assigns to a held tablet, and the tables with changed
+/// incarnations. Data of those tables under the old incarnations is void.
 pub(crate) fn renewed(
     tablet: &Tablet,
     map: &ClusterMap,
     me: ServerId,
-) -> ([Tenure; TABLES_MAX], TableSet) {
+) -> ([Incarnation; TABLES_MAX], TableSet) {
     let at = map.tablets.partition_point(|info| info.range.last() < tablet.range.first());
     let info = map.tablets.get(at).filter(|info| {
         (info.owner, info.epoch) == (me, tablet.epoch) && info.range.covers(tablet.range)
     });
-    let new = info.map_or(tablet.tenures, |info| tenures(&info.tenures));
-    let tables = (0..TABLES_MAX).filter(|table| new[*table] != tablet.tenures[*table]);
+    let new = info.map_or(tablet.incarnations, |info| incarnations(&info.incarnations));
+    let tables = (0..TABLES_MAX).filter(|table| new[*table] != tablet.incarnations[*table]);
     (new, tables.fold(TableSet::NONE, |set, table| set.with(TableId(table as u8))))
 }
 
@@ -194,7 +194,7 @@ mod tests {
             range: slots(first, last),
             owner: ServerId(owner),
             epoch: OwnershipEpoch(epoch),
-            tenures: vec![Tenure(epoch); TABLES_MAX],
+            incarnations: vec![Incarnation(epoch); TABLES_MAX],
             is_born: false,
         }
     }
@@ -221,7 +221,7 @@ mod tests {
                     TabletState::Recovering(_) => "recovering",
                     TabletState::Securing(_) => "securing",
                 };
-                format!("{} {state} {} {}", t.range, t.epoch, t.tenures[0])
+                format!("{} {state} {} {}", t.range, t.epoch, t.incarnations[0])
             })
             .collect()
     }
@@ -284,30 +284,30 @@ mod tests {
     }
 
     #[test]
-    fn other_tenures_are_told_of_tablets_that_have_the_maps_epoch() {
+    fn other_incarnations_are_told_of_tablets_that_have_the_maps_epoch() {
         let me = ServerId(1);
         let tablets = taken(Vec::new(), &map(vec![info(0, 9, 1, 3)]));
         let flushed = |first, last, epoch| {
             let mut info = info(first, last, 1, epoch);
-            info.tenures[2] = Tenure(8);
+            info.incarnations[2] = Incarnation(8);
             map(vec![info])
         };
         let adopted = taken(tablets, &flushed(0, 9, 3));
         assert_eq!(describe(&adopted), ["slots 0-9 serving e3 n3"], "not before it is empty");
-        let (tenures, tables) = renewed(&adopted[0], &flushed(0, 9, 3), me);
+        let (incarnations, tables) = renewed(&adopted[0], &flushed(0, 9, 3), me);
         assert_eq!(
-            (tenures[1], tenures[2], tables),
-            (Tenure(3), Tenure(8), TableSet::of(TableId(2)))
+            (incarnations[1], incarnations[2], tables),
+            (Incarnation(3), Incarnation(8), TableSet::of(TableId(2)))
         );
         for other in [flushed(0, 9, 4), flushed(0, 8, 3), map(vec![info(0, 9, 2, 3)])] {
-            assert_eq!(renewed(&adopted[0], &other, me), (adopted[0].tenures, TableSet::NONE));
+            assert_eq!(renewed(&adopted[0], &other, me), (adopted[0].incarnations, TableSet::NONE));
         }
     }
 
     #[test]
     fn what_is_recovered_is_served_when_a_map_gives_it_under_its_epoch() {
         let recovering = |number| {
-            let plan = RecoveryPlan { number, range: slots(10, 19), old_tenures: Vec::new() };
+            let plan = RecoveryPlan { number, range: slots(10, 19), old_incarnations: Vec::new() };
             let state = TabletState::Recovering(Arc::new(Recovery::new(plan)));
             vec![Tablet { state, ..serving(&info(10, 19, 1, 7)) }]
         };

@@ -6,7 +6,7 @@ use crate::driver::{Demands, Driver, Payloads, Wait};
 use crate::machines::{Machines, TargetSide};
 use crate::outgoing::Payload;
 use crate::source_side::unacknowledged;
-use crate::tablets::{carve, tenures};
+use crate::tablets::{carve, incarnations};
 use crate::work::{PullReplay, Work};
 use planted::Bug;
 use protocols::migration::{Acceptance, Added, MigrationTarget, TargetEffect, TargetEvent};
@@ -304,7 +304,7 @@ impl TargetDriver {
         let tablet = Tablet {
             range: intent.range,
             epoch: intent.target_epoch,
-            tenures: tenures(&intent.target_tenures),
+            incarnations: incarnations(&intent.target_incarnations),
             state: TabletState::Arriving(arrival.clone()),
             clock: RangeClock::going_on_from(flip.expiry_clock, store.clock()),
             flushing: TableSet::NONE,

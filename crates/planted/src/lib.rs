@@ -46,7 +46,7 @@ pub enum Bug {
     /// The cleaner drops dead objects without preserving what they supersede.
     OverwriteForgotten,
     /// A segment leaves the log before the entries that superseded its entries are synced.
-    LeftBeforeStable,
+    LeftBeforeSynced,
     /// A segment leaves the log before the segments from which its entries were copied.
     LeftBeforeOrigin,
     /// At equal versions an object wins against a tombstone.
@@ -58,7 +58,7 @@ pub enum Bug {
     /// A relative time to live counts from the wall clock.
     LifeFromWallClock,
     /// An expired record is reclaimed before it is synced.
-    ReclaimedUnstable,
+    ReclaimedUnsynced,
     /// Bytes of a segment are acknowledged before the backups have them.
     AcknowledgedBeforeReplicas,
     /// Bytes of a segment are acknowledged before the segment manifest contains the segment.
@@ -87,7 +87,7 @@ pub enum Bug {
     InheritanceForgotten,
     /// Bytes that some replicas of an open segment lack are served before they are durable
     /// elsewhere.
-    UnsettledShown,
+    DivergentShown,
     /// A coordinator's message leaves before the commit of the change that it tells of.
     SentBeforeCommit,
 }

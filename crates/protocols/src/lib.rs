@@ -5,7 +5,7 @@
 //! the golden scripts and the simulator therefore drive the same code.
 //!
 //! - [`clock`]: the clock by which a server judges expiry;
-//! - [`directory`]: the segment manifest, which lists the segments of a server's log;
+//! - [`segment_manifest`]: the segment manifest, which lists the segments of a server's log;
 //! - [`migration`]: moves a range of key hashes from one server to another under load;
 //! - [`recovery`]: restores the ranges of a dead server on other servers;
 //! - [`replication`]: replicates a server's log to the disks of other servers.
@@ -18,10 +18,10 @@
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
 pub mod clock;
-pub mod directory;
 pub mod migration;
 pub mod recovery;
 pub mod replication;
+pub mod segment_manifest;
 
 mod machine;
 mod outbox;

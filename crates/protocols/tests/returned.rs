@@ -4,7 +4,8 @@
 use protocols::migration::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
 use protocols::{Machine, Outbox};
 use types::{
-    HashRange, Instant, MigrationId, OwnershipEpoch, ServerId, Slot, Tenure, UnixMillis, Version,
+    HashRange, Incarnation, Instant, MigrationId, OwnershipEpoch, ServerId, Slot, UnixMillis,
+    Version,
 };
 use wire::control::{Intent, MigrationPolicy, MigrationUpdate};
 use wire::peer::RecordCounts;
@@ -23,7 +24,7 @@ fn start() -> SourceEvent {
         target: ServerId(2),
         source_epoch: OwnershipEpoch(1),
         target_epoch: OwnershipEpoch(2),
-        target_tenures: vec![Tenure(2)],
+        target_incarnations: vec![Incarnation(2)],
         bytes: 0,
         policy: MigrationPolicy::default(),
     }))

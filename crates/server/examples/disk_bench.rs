@@ -48,7 +48,7 @@ fn fill(replica: &Arc<ReplicaWriter>, size: usize, count: usize, syncs: bool) ->
     let body = vec![7; size];
     let count = count.min(SEGMENT_BYTES as usize / size);
     let mut append = |body: &[u8]| {
-        let header = writer.next(body, replica.stable(), Stamp::default());
+        let header = writer.next(body, replica.synced(), Stamp::default());
         replica.append(&header, body).expect("the disk takes it");
     };
     let mut times = Vec::new();

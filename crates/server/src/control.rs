@@ -41,12 +41,12 @@ const INPUT_BYTES: usize = 8 << 10;
 pub struct ControlLink {
     messages: Sender<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
-    pulse: SharedPulse,
+    liveness: SharedLiveness,
     trouble: Arc<Mutex<Option<String>>>,
 }
 
 /// The liveness monitor of the reactors; `None` until the reactors exist.
-type SharedPulse = Arc<Mutex<Option<ReactorLiveness>>>;
+type SharedLiveness = Arc<Mutex<Option<ReactorLiveness>>>;
 
 impl ControlLink {
     /// Connects to `coordinator` (as `host:port`) and joins. The link's thread calls `on_message`
@@ -70,7 +70,7 @@ impl ControlLink {
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (messages, receiver) = channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
-        let pulse = SharedPulse::default();
+        let liveness = SharedLiveness::default();
         let trouble = Arc::<Mutex<Option<String>>>::default();
         let link = ControlConnection {
             coordinator,
@@ -82,13 +82,13 @@ impl ControlLink {
             on_message,
             receiver,
             is_connected: is_connected.clone(),
-            pulse: pulse.clone(),
+            liveness: liveness.clone(),
             clock: runtime::Clock::new(),
         };
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || runtime.block_on(link.run()))?;
-        Ok(ControlLink { messages, is_connected, pulse, trouble })
+        Ok(ControlLink { messages, is_connected, liveness, trouble })
     }
 
     /// Returns the error of the last failed attempt to join, as text for operators.
@@ -97,8 +97,8 @@ impl ControlLink {
     }
 
     /// Sets the liveness monitor. From then on, answers to pings report stalled reactors.
-    pub fn watch(&self, pulse: ReactorLiveness) {
-        *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(pulse);
+    pub fn watch(&self, liveness: ReactorLiveness) {
+        *self.liveness.lock().unwrap_or_else(PoisonError::into_inner) = Some(liveness);
     }
 
     /// Sends a message, if the coordinator is connected.
@@ -131,7 +131,7 @@ struct ControlConnection<F> {
     /// Closed when the owner drops the link.
     receiver: Receiver<ToCoordinator>,
     is_connected: Arc<AtomicBool>,
-    pulse: SharedPulse,
+    liveness: SharedLiveness,
     clock: runtime::Clock,
 }
 
@@ -303,11 +303,11 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         match &message {
             FromCoordinator::Mark(mark) => raise(&mut self.join.mark, *mark),
             FromCoordinator::Liveness(LivenessRequest::Ping) => {
-                return Ok(attempt.send(now, &pong(&self.pulse))?);
+                return Ok(attempt.send(now, &pong(&self.liveness))?);
             }
             // The reactors need the reference clock too.
             FromCoordinator::Clock(question) => {
-                attempt.send(now, &reading(&self.pulse, *question))?;
+                attempt.send(now, &reading(&self.liveness, *question))?;
             }
             _ => {}
         }
@@ -325,7 +325,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
             FromCoordinator::Mark(mark) => raise(&mut self.join.mark, mark),
             // The coordinator checks this server's clock before it accepts the join.
             FromCoordinator::Clock(question) => {
-                attempt.send(self.clock.now(), &reading(&self.pulse, question))?;
+                attempt.send(self.clock.now(), &reading(&self.liveness, question))?;
             }
             FromCoordinator::Join(reply) => return self.join_answered(attempt, reply),
             other => {
@@ -384,7 +384,7 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
 
     /// Sends the known map and holdings to a coordinator that has lost its file.
     fn describe(&self, attempt: &mut JoinAttempt) -> io::Result<()> {
-        let known = described(&self.pulse).or_else(|| self.remembered.clone());
+        let known = described(&self.liveness).or_else(|| self.remembered.clone());
         let (map, holdings) = known.ok_or_else(|| {
             io::Error::other("coordinator asks for a map and holdings, and this server has neither")
         })?;
@@ -401,25 +401,25 @@ fn raise(highest: &mut Option<HistoryMark>, mark: HistoryMark) {
 }
 
 /// Returns the state for a coordinator that has lost its file.
-fn described(pulse: &Mutex<Option<ReactorLiveness>>) -> Option<(ClusterMap, Holdings)> {
-    let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
-    let (map, holdings) = pulse.as_ref().map(ReactorLiveness::holdings)?;
+fn described(liveness: &Mutex<Option<ReactorLiveness>>) -> Option<(ClusterMap, Holdings)> {
+    let liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
+    let (map, holdings) = liveness.as_ref().map(ReactorLiveness::holdings)?;
     Some((ClusterMap::clone(&map), holdings))
 }
 
 /// Returns the answer to a ping.
-fn pong(pulse: &Mutex<Option<ReactorLiveness>>) -> ToCoordinator {
-    let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_stalled = pulse.as_mut().is_some_and(ReactorLiveness::is_stalled);
+fn pong(liveness: &Mutex<Option<ReactorLiveness>>) -> ToCoordinator {
+    let mut liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_stalled = liveness.as_mut().is_some_and(ReactorLiveness::is_stalled);
     LivenessUpdate::Pong { is_stalled }.into()
 }
 
 /// Returns the answer to a clock question.
-fn reading(pulse: &Mutex<Option<ReactorLiveness>>, question: ClockQuestion) -> ToCoordinator {
-    let pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
+fn reading(liveness: &Mutex<Option<ReactorLiveness>>, question: ClockQuestion) -> ToCoordinator {
+    let liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
     let mut clock = runtime::Clock::new();
     let now = clock.now();
-    let expiry = pulse.as_ref().and_then(|pulse| pulse.clock(now));
+    let expiry = liveness.as_ref().and_then(|liveness| liveness.clock(now));
     let asked = question.asked;
     ToCoordinator::Clock(ClockReading { asked, wall: clock.wall(now), expiry })
 }

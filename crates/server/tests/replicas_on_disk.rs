@@ -39,7 +39,7 @@ fn write(replicas: &Replicas, segment: u64, bodies: &[&[u8]]) {
     for body in bodies {
         let piece = writer.next(
             body,
-            replica.stable(),
+            replica.synced(),
             Stamp { version: Version(segment), ..Stamp::default() },
         );
         replica.append(&piece, body).unwrap();

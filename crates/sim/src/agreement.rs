@@ -28,7 +28,7 @@ pub(crate) fn is_changed_by_peer(message: &PeerMessage) -> bool {
 }
 
 fn is_manifest(append: &wire::peer::Append) -> bool {
-    append.kind == wire::replica::ReplicaKind::Directory
+    append.kind == wire::replica::ReplicaKind::Manifest
 }
 
 /// Returns whether a message from a server to the coordinator changes agreed state.

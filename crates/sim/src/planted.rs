@@ -86,7 +86,7 @@ bugs! {
     OldCopyKept = OldCopyKept,
     AcknowledgedBeforeReplicas = AcknowledgedBeforeReplicas,
     DataBeforeOpen = DataBeforeOpen,
-    DroppedBeforeSafe = LeftBeforeStable,
+    DroppedBeforeSafe = LeftBeforeSynced,
     TombstoneDroppedEarly = TombstoneDroppedEarly,
     StaleReplicaUsed = StaleReplicaUsed,
     DependencyDroppedEarly = DependencyDroppedEarly,
@@ -101,7 +101,7 @@ bugs! {
     FreedWhileDependedOn = FreedWhileDependedOn,
     FreedBeforeCommit = FreedBeforeCommit,
     InheritanceForgotten = InheritanceForgotten,
-    UnsettledShown = UnsettledShown,
+    DivergentShown = DivergentShown,
     /// A coordinator waits for no server when it starts, and no server reports its newest mark.
     OldStoreTrusted,
     SentBeforeCommit = SentBeforeCommit,

@@ -39,7 +39,7 @@ pub(crate) struct SimulatedServer {
     pub(crate) reactors: Vec<SimulatedReactor>,
     pub(crate) inspector: Inspector,
     /// Liveness state with which the link answers pings.
-    pub(crate) pulse: ReactorLiveness,
+    pub(crate) liveness: ReactorLiveness,
     /// Version of the tablets at the last check.
     pub(crate) tablets_version: u64,
     wake_all: Arc<AtomicBool>,
@@ -248,7 +248,7 @@ impl SimulatedServer {
         SimulatedServer {
             id: identity.server,
             generation: Generation(connection.0),
-            pulse: ReactorLiveness::new(Arc::clone(&node)),
+            liveness: ReactorLiveness::new(Arc::clone(&node)),
             node,
             reactors,
             inspector,

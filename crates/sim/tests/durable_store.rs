@@ -21,11 +21,11 @@ const STEPS: usize = 20_000;
 const BUGS: [Bug; 7] = [
     Bug::TombstoneDroppedEarly,
     Bug::OverwriteForgotten,
-    Bug::LeftBeforeStable,
+    Bug::LeftBeforeSynced,
     Bug::TieToObject,
     Bug::LostLinkIgnored,
     Bug::TombstoneRemovedEarly,
-    Bug::ReclaimedUnstable,
+    Bug::ReclaimedUnsynced,
 ];
 
 /// Runs a world and returns the failure, if any.

@@ -55,7 +55,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::NilBeforeTombstoneIsSafe
         | Planted::DroppedBeforeSafe
         | Planted::TombstoneDroppedEarly => 999,
-        Planted::UnsettledShown => unreachable!("it is not looked for"),
+        Planted::DivergentShown => unreachable!("it is not looked for"),
     }
 }
 
@@ -65,7 +65,7 @@ const RARE: [Planted; 3] =
 
 /// Bug that needs two deaths at the right moments, and more than an hour of runs. Other tests
 /// find it (`docs/design/simulator.md`).
-const RAREST: Planted = Planted::UnsettledShown;
+const RAREST: Planted = Planted::DivergentShown;
 
 /// Returns the first seed that shows the bug, and the description of the failure.
 fn find(planted: Planted) -> Option<(u64, String)> {

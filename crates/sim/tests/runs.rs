@@ -53,7 +53,10 @@ const KEPT: [(u64, &str); 12] = [
 
 /// Seeds of replicated runs that failed once.
 const KEPT_REPLICATED: [(u64, &str); 8] = [
-    (45, "a segment of the log directory was written when the coordinator had noted the next one"),
+    (
+        45,
+        "a segment of the segment manifest was written when the coordinator had recorded the next one",
+    ),
     (160, "writes were refused for lack of backups since the coordinator had just started"),
     (281, "writes were refused while the disks of all backups had failed (its own)"),
     (908, "a backup that had been silent was not used when the other one's disk had failed"),

@@ -15,7 +15,7 @@ use store::{
 };
 use types::limits::TABLES_MAX;
 use types::{
-    HashRange, HashSeed, KeyHash, OwnershipEpoch, ReactorId, SegmentId, TableId, Tenure,
+    HashRange, HashSeed, Incarnation, KeyHash, OwnershipEpoch, ReactorId, SegmentId, TableId,
     UnixMillis, key_hash,
 };
 
@@ -93,7 +93,7 @@ fn save(store: &Store, worker: &mut Worker, mut write: impl FnMut(SegmentId, &[u
     worker.hand_out(|unsaved| {
         write(unsaved.segment, unsaved.bytes);
         let length = unsaved.from + unsaved.bytes.len() as u32;
-        store.log().raise_stable(unsaved.segment, length);
+        store.log().raise_synced(unsaved.segment, length);
         true
     });
     if store.log().has_changes() {
@@ -189,7 +189,9 @@ fn store(records: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
     store.publish(TabletMap::new(vec![Tablet {
         range: HashRange::ALL,
         epoch: OwnershipEpoch(1),
-        tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
+        incarnations: std::array::from_fn::<_, TABLES_MAX, _>(|table| {
+            Incarnation(table as u64 + 1)
+        }),
         state: TabletState::Serving,
         clock: RangeClock::OWN,
         flushing: TableSet::NONE,

@@ -202,7 +202,7 @@ fn print_times(millions: &[u64]) {
     }
 }
 
-/// Operations per measurement: enough for stable results, few enough for a short run.
+/// Operations per measurement: enough for synced results, few enough for a short run.
 const LOOKUPS: u64 = 2_000_000;
 
 fn time_index(records: u64, huge_pages: bool) -> Times {

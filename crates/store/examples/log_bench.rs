@@ -11,7 +11,7 @@ use store::{
     Address,
     log::{Backlog, Head, Log, LogConfig, Participant, Reclaim, SideLogKind, Survivors},
 };
-use types::{ReactorId, Tenure, Version};
+use types::{Incarnation, ReactorId, Version};
 use wire::entry::{Body, Entry};
 
 const KEY: &[u8; 30] = b"user:0123456789012345678901234";
@@ -55,7 +55,7 @@ fn show(what: &str, nanos: f64) {
 
 fn record(version: u64) -> Entry<'static> {
     let body = Body::Object { expiry: None, replaces: None, value: &VALUE };
-    Entry { tenure: Tenure(1), version: Version(version), key: KEY, body }
+    Entry { incarnation: Incarnation(1), version: Version(version), key: KEY, body }
 }
 
 fn log_of(memory_bytes: usize, huge_pages: bool) -> Arc<Log> {
@@ -181,7 +181,7 @@ fn copying() {
     show(
         "SideLog::append_encoded, pages prepared",
         nanos_once(1_000_000, |_| {
-            side.append_encoded(black_box(&encoded), Tenure(2)).expect("there is room");
+            side.append_encoded(black_box(&encoded), Incarnation(2)).expect("there is room");
         }),
     );
     log.prepare_segments(20, usize::MAX);
@@ -214,7 +214,7 @@ fn copying() {
 
 fn kilobyte(key: &[u8]) -> Entry<'_> {
     let body = Body::Object { expiry: None, replaces: None, value: &[7; 1000] };
-    Entry { tenure: Tenure(1), version: Version(1), key, body }
+    Entry { incarnation: Incarnation(1), version: Version(1), key, body }
 }
 
 /// Overwrites random records while `live_percent` of the arena is live: the worst case for a

@@ -21,8 +21,8 @@ use store::{
 };
 use types::limits::TABLES_MAX;
 use types::{
-    HashRange, HashSeed, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId, TableId,
-    Tenure, UnixMillis, Version, key_hash, key_hash_in_slot,
+    HashRange, HashSeed, Incarnation, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId,
+    TableId, UnixMillis, Version, key_hash, key_hash_in_slot,
 };
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
@@ -226,7 +226,7 @@ impl Scratch {
 
     fn copy_all(&mut self, batch: &[u8]) {
         for entry in BatchReader::new(batch).flatten() {
-            let copied = self.side_log.append_encoded(entry.encoded, Tenure(1));
+            let copied = self.side_log.append_encoded(entry.encoded, Incarnation(1));
             self.copies.push((copied.expect("there is room"), entry.encoded.len() as u32));
         }
     }
@@ -256,8 +256,11 @@ fn recover(records: usize, huge_pages: bool, expects: bool) {
     let store = store(records, huge_pages);
     store.log().prepare_segments(usize::MAX, usize::MAX);
     let mut worker = store.worker(ReactorId(0));
-    let plan =
-        RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![vec![Tenure(9)]] };
+    let plan = RecoveryPlan {
+        number: 1,
+        range: HashRange::ALL,
+        old_incarnations: vec![vec![Incarnation(9)]],
+    };
     let recovery = Arc::new(Recovery::new(plan));
     if expects {
         recovery.foresee((records * 160 * 3 / 2) as u64);
@@ -285,8 +288,8 @@ fn recover(records: usize, huge_pages: bool, expects: bool) {
 /// Appends an encoded entry to a log.
 fn append_record(log: &mut Vec<u8>, number: usize, version: u64) {
     let body = Body::Object { expiry: None, replaces: None, value: &[7; 100] };
-    let (tenure, version, key) = (Tenure(9), Version(version), &key_of(number)[..]);
-    let entry = Entry { tenure, version, key, body };
+    let (incarnation, version, key) = (Incarnation(9), Version(version), &key_of(number)[..]);
+    let entry = Entry { incarnation, version, key, body };
     let from = log.len();
     log.resize(from + entry.encoded_bytes(), 0);
     entry.encode(&mut log[from..]);
@@ -325,7 +328,9 @@ fn publish(store: &Store, state: TabletState) {
     store.publish(TabletMap::new(vec![Tablet {
         range: HashRange::ALL,
         epoch: OwnershipEpoch(1),
-        tenures: std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1)),
+        incarnations: std::array::from_fn::<_, TABLES_MAX, _>(|table| {
+            Incarnation(table as u64 + 1)
+        }),
         state,
         clock: RangeClock::OWN,
         flushing: TableSet::NONE,

@@ -8,7 +8,8 @@ use store::{
     Arrival, ArrivalPlan, Missing, Need, RangeClock, ReplayError, Stall, TableKey, TabletState,
 };
 use types::{
-    HashRange, KeyHash, MigrationId, ServerId, Slot, TableId, Tenure, UnixMillis, Version, slot_of,
+    HashRange, Incarnation, KeyHash, MigrationId, ServerId, Slot, TableId, UnixMillis, Version,
+    slot_of,
 };
 use wire::batch::BatchWriter;
 use wire::entry::{Body, Entry};
@@ -474,7 +475,7 @@ fn a_range_that_comes_from_a_clock_behind_goes_on_from_there() {
 #[test]
 fn records_in_another_slot_or_range_than_they_belong_to_are_refused() {
     let body = Body::Object { expiry: None, replaces: None, value: b"1" };
-    let entry = Entry { tenure: Tenure(1), version: Version(1), key: b"foo", body };
+    let entry = Entry { incarnation: Incarnation(1), version: Version(1), key: b"foo", body };
     let mut encoded = vec![0; entry.encoded_bytes()];
     entry.encode(&mut encoded);
     let batch = |slot| {

@@ -5,11 +5,11 @@ mod common;
 use common::{NOW, Server, TABLE, tablet, value};
 use std::sync::Arc;
 use store::{Recovery, RecoveryPlan, ReplayCounters, ReplayError, Stall, TabletMap, TabletState};
-use types::{HashRange, KeyHash, SegmentId, TableId, Tenure, UnixMillis, Version};
+use types::{HashRange, Incarnation, KeyHash, SegmentId, TableId, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry, Location};
 
 /// Incarnation of table 0; table 1 has the next one.
-const OLD: Tenure = Tenure(70);
+const OLD: Incarnation = Incarnation(70);
 
 fn encoded(entry: &Entry<'_>) -> Vec<u8> {
     let mut bytes = vec![0; entry.encoded_bytes()];
@@ -17,21 +17,21 @@ fn encoded(entry: &Entry<'_>) -> Vec<u8> {
     bytes
 }
 
-fn object(tenure: Tenure, key: &str, version: u64, value: &str) -> Vec<u8> {
+fn object(incarnation: Incarnation, key: &str, version: u64, value: &str) -> Vec<u8> {
     let body = Body::Object { expiry: None, replaces: None, value: value.as_bytes() };
-    encoded(&Entry { tenure, version: Version(version), key: key.as_bytes(), body })
+    encoded(&Entry { incarnation, version: Version(version), key: key.as_bytes(), body })
 }
 
 fn tombstone(key: &str, version: u64) -> Vec<u8> {
     let dead = Dead::At(Location { segment: SegmentId(77), offset: 8 });
     let body = Body::Tombstone { dead };
-    encoded(&Entry { tenure: OLD, version: Version(version), key: key.as_bytes(), body })
+    encoded(&Entry { incarnation: OLD, version: Version(version), key: key.as_bytes(), body })
 }
 
 fn recovery(number: u64, range: HashRange) -> Arc<Recovery> {
     // A table without an incarnation has 0.
-    let old_tenures = vec![vec![OLD, Tenure(OLD.0 + 1), Tenure(0)]];
-    Arc::new(Recovery::new(RecoveryPlan { number, range, old_tenures }))
+    let old_incarnations = vec![vec![OLD, Incarnation(OLD.0 + 1), Incarnation(0)]];
+    Arc::new(Recovery::new(RecoveryPlan { number, range, old_incarnations }))
 }
 
 /// A server that recovers the whole key space.
@@ -121,9 +121,9 @@ fn what_does_not_count_is_dropped() {
     let mut recovering = Recovering::new();
     let all = [
         object(OLD, "a", 5, "counts"),
-        object(Tenure(OLD.0 + 1), "a", 7, "in another table"),
-        object(Tenure(OLD.0 - 1), "a", 9, "flushed"),
-        object(Tenure(0), "a", 10, "revoked"),
+        object(Incarnation(OLD.0 + 1), "a", 7, "in another table"),
+        object(Incarnation(OLD.0 - 1), "a", 9, "flushed"),
+        object(Incarnation(0), "a", 10, "revoked"),
         encoded(&Entry::note(SegmentId(3))),
         object(OLD, "a", 5, "counts"),
     ];
@@ -208,7 +208,7 @@ fn what_has_expired_is_left_alone_and_hidden_when_it_is_served() {
     let expired = |version, value: &'static [u8]| {
         let expiry = Some(UnixMillis(NOW.0 - 1));
         let body = Body::Object { expiry, replaces: None, value };
-        encoded(&Entry { tenure: OLD, version: Version(version), key: b"a", body })
+        encoded(&Entry { incarnation: OLD, version: Version(version), key: b"a", body })
     };
     let mut recovering = Recovering::new();
     assert_eq!(recovering.replay(&expired(5, b"expired")), 1);

@@ -12,7 +12,9 @@ use store::{
     Arrival, ArrivalPlan, Changes, Key, Need, Record, Recovery, RecoveryPlan, Stall, Store,
     TabletMap, TabletState, Worker,
 };
-use types::{HashRange, KeyHash, MigrationId, ReactorId, ServerId, Tenure, UnixMillis, Version};
+use types::{
+    HashRange, Incarnation, KeyHash, MigrationId, ReactorId, ServerId, UnixMillis, Version,
+};
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::RecordCounts;
 
@@ -282,7 +284,7 @@ fn no_increment_is_lost_while_threads_replay_what_arrives() {
 #[test]
 fn a_log_that_several_threads_replay_at_once_is_as_if_one_had() {
     const KEYS: u64 = 3000;
-    let old = Tenure(70);
+    let old = Incarnation(70);
     // Three versions of each key; for every third key the last is a tombstone.
     let entries: Vec<Vec<u8>> = (0..3 * KEYS)
         .map(|number| {
@@ -294,14 +296,14 @@ fn a_log_that_several_threads_replay_at_once_is_as_if_one_had() {
                 }
             };
             let name = format!("{{{}}}{key}", key % 20);
-            let entry = Entry { tenure: old, version, key: name.as_bytes(), body };
+            let entry = Entry { incarnation: old, version, key: name.as_bytes(), body };
             let mut bytes = vec![0; entry.encoded_bytes()];
             entry.encode(&mut bytes);
             bytes
         })
         .collect();
     let store = common::store(256 << 20, THREADS);
-    let plan = RecoveryPlan { number: 1, range: HashRange::ALL, old_tenures: vec![vec![old]] };
+    let plan = RecoveryPlan { number: 1, range: HashRange::ALL, old_incarnations: vec![vec![old]] };
     let recovery = Arc::new(Recovery::new(plan));
     let recovering = TabletState::Recovering(Arc::clone(&recovery));
     store.publish(TabletMap::new(vec![tablet(HashRange::ALL, recovering)]));

@@ -101,12 +101,12 @@ number!(
 /// Incarnation of a range: assigned when a server begins to hold the range without earlier
 /// entries of its own, and again at a flush. Every log entry carries the incarnation under which
 /// it was written; entries under another one are void. 48 bits: decoding refuses numbers above
-/// [`Tenure::MAX`].
+/// [`Incarnation::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "u64")]
-pub struct Tenure(pub u64);
+pub struct Incarnation(pub u64);
 
-printed!(Tenure, "n");
+printed!(Incarnation, "n");
 number!(
     /// Number of a migration, assigned by the coordinator with its intent and never reused.
     MigrationId(u64),
@@ -137,19 +137,19 @@ impl SegmentId {
     }
 }
 
-impl Tenure {
+impl Incarnation {
     /// Highest incarnation that fits into a log entry.
-    pub const MAX: Tenure = Tenure((1 << 48) - 1);
+    pub const MAX: Incarnation = Incarnation((1 << 48) - 1);
 }
 
-impl TryFrom<u64> for Tenure {
+impl TryFrom<u64> for Incarnation {
     type Error = OutOfBounds;
 
-    fn try_from(number: u64) -> Result<Tenure, OutOfBounds> {
-        let end = Tenure::MAX.0 as usize + 1;
-        (number <= Tenure::MAX.0)
-            .then_some(Tenure(number))
-            .ok_or(OutOfBounds { what: "tenure", end })
+    fn try_from(number: u64) -> Result<Incarnation, OutOfBounds> {
+        let end = Incarnation::MAX.0 as usize + 1;
+        (number <= Incarnation::MAX.0)
+            .then_some(Incarnation(number))
+            .ok_or(OutOfBounds { what: "incarnation", end })
     }
 }
 

@@ -23,8 +23,8 @@ pub use hash::{
     HashSeed, KeyHash, SLOT_COUNT, Slot, hash_tag, key_hash, key_hash_in_slot, slot_of,
 };
 pub use ids::{
-    ClusterId, Generation, MigrationId, OutOfBounds, OwnershipEpoch, ReactorId, SegmentId,
-    ServerId, TableId, Tenure, Version,
+    ClusterId, Generation, Incarnation, MigrationId, OutOfBounds, OwnershipEpoch, ReactorId,
+    SegmentId, ServerId, TableId, Version,
 };
 pub use range::HashRange;
 pub use reactor::{PollPolicy, ReactorCounts};

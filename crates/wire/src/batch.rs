@@ -6,7 +6,7 @@
 //!
 //! The header has its own checksum because a bit error in it would assign intact records to
 //! another table or slot. The entries have checksums too; these do not cover the incarnation
-//! (tenure), which the receiver replaces.
+//! (incarnation), which the receiver replaces.
 
 use crate::{
     Corrupt,
@@ -189,7 +189,7 @@ impl<'a> Iterator for BatchReader<'a> {
 mod tests {
     use super::*;
     use crate::entry::Body;
-    use types::{Tenure, Version};
+    use types::{Incarnation, Version};
 
     #[test]
     #[should_panic(expected = "an entry of 7 bytes")]
@@ -203,7 +203,12 @@ mod tests {
         let mut writer = BatchWriter::new(&mut out);
         for (table, slot, key) in [(0, 1, "a"), (0, 1, "b"), (0, 2, "c"), (3, 2, "d")] {
             let body = Body::Object { expiry: None, replaces: None, value: b"value" };
-            let entry = Entry { tenure: Tenure(1), version: Version(2), key: key.as_bytes(), body };
+            let entry = Entry {
+                incarnation: Incarnation(1),
+                version: Version(2),
+                key: key.as_bytes(),
+                body,
+            };
             let mut bytes = vec![0; entry.encoded_bytes()];
             entry.encode(&mut bytes);
             writer.push(TableId(table), Slot(slot), &bytes);

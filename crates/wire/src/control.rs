@@ -29,8 +29,8 @@ pub use migration::{
 pub use operator::{Answer, Ask, Health, MigrationReport, MigrationState};
 pub use rebuild::{Description, HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
-    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LOGS_MAX, LogLoss, MISSING_SHOWN_MAX, PLACES_MAX,
-    REPLICAS_PER_MESSAGE, RecoveryLog, RecoveryPart, RecoveryReport, RecoveryRequest,
+    LOGS_MAX, LogLoss, MANIFEST_BYTES_PER_MESSAGE, MISSING_SHOWN_MAX, ManifestPosition, PLACES_MAX,
+    REPLICAS_PER_MESSAGE, RecoveryLog, RecoveryPartition, RecoveryReport, RecoveryRequest,
     RecoverySegment, RecoveryState, RecoveryUpdate, ReplicaInfo, ReplicaPlace,
     SEGMENTS_PER_MESSAGE,
 };

@@ -74,7 +74,7 @@ impl<'a> EntryReader<'a> {
 mod tests {
     use super::*;
     use crate::entry::Body;
-    use types::{SegmentId, Tenure, Version};
+    use types::{Incarnation, SegmentId, Version};
 
     fn segment() -> (Vec<u8>, Vec<usize>) {
         let object = |value| Body::Object { expiry: None, replaces: None, value };
@@ -83,9 +83,12 @@ mod tests {
         for body in bodies {
             let entry = match body {
                 Body::CopiesOf(segment) => Entry::note(segment),
-                body @ (Body::Object { .. } | Body::Tombstone { .. }) => {
-                    Entry { tenure: Tenure(1), version: Version(2), key: b"some key", body }
-                }
+                body @ (Body::Object { .. } | Body::Tombstone { .. }) => Entry {
+                    incarnation: Incarnation(1),
+                    version: Version(2),
+                    key: b"some key",
+                    body,
+                },
             };
             offsets.push(bytes.len());
             bytes.resize(bytes.len() + entry.encoded_bytes(), 0);

@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 4 | CRC-32C of everything from offset 10 to the end of the value |
-//! | 4 | 6 | tenure (the incarnation of the range) |
+//! | 4 | 6 | incarnation (the incarnation of the range) |
 //! | 10 | 1 | kind (low four bits) and flags (high four bits) |
 //! | 11 | 3 | value length |
 //! | 14 | 2 | key length |
@@ -12,11 +12,11 @@
 //! | then | 8 | object that *replaces*, tombstone: superseded location; note: segment |
 //! | then | | key, value, zero to seven bytes of padding up to a multiple of 8 |
 //!
-//! All numbers are little-endian. The checksum does not cover the tenure, so that a migration's
-//! target stores a received entry under its own tenure without recomputing the checksum.
+//! All numbers are little-endian. The checksum does not cover the incarnation, so that a migration's
+//! target stores a received entry under its own incarnation without recomputing the checksum.
 
 use crate::{Corrupt, checksum::crc32c};
-use types::{SegmentId, Tenure, UnixMillis, Version};
+use types::{Incarnation, SegmentId, UnixMillis, Version};
 
 /// Bytes of the fixed part of an entry's header.
 pub const HEADER_BYTES: usize = 24;
@@ -109,8 +109,8 @@ pub enum Body<'a> {
 /// The decoded fields of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The incarnation (tenure) of the range under which the entry was written.
-    pub tenure: Tenure,
+    /// The incarnation (incarnation) of the range under which the entry was written.
+    pub incarnation: Incarnation,
     /// The version: its place in the order of the key's writes.
     pub version: Version,
     /// The key.
@@ -122,7 +122,12 @@ pub struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// Creates a note that later entries of its segment may be copies from segment `of`.
     pub fn note(of: SegmentId) -> Entry<'static> {
-        Entry { tenure: Tenure(0), version: Version(0), key: &[], body: Body::CopiesOf(of) }
+        Entry {
+            incarnation: Incarnation(0),
+            version: Version(0),
+            key: &[],
+            body: Body::CopiesOf(of),
+        }
     }
 
     /// Returns the bytes of the encoded entry, padding included.
@@ -161,7 +166,7 @@ impl<'a> Entry<'a> {
     /// Encodes the entry into the first [`Entry::encoded_bytes`] bytes of `out`.
     ///
     /// # Panics
-    /// If `out` is too short, or key, value, tenure or segment exceed their limits. That is a
+    /// If `out` is too short, or key, value, incarnation or segment exceed their limits. That is a
     /// bug, because commands check their arguments.
     #[inline]
     pub fn encode(&self, out: &mut [u8]) {
@@ -169,9 +174,13 @@ impl<'a> Entry<'a> {
         let (kind, extras, value) = self.parts();
         assert!(self.key.len() <= types::limits::KEY_BYTES_MAX, "key of {} bytes", self.key.len());
         assert!(value.len() <= types::limits::VALUE_BYTES_MAX, "value of {} bytes", value.len());
-        assert!(self.tenure <= Tenure::MAX, "tenure {} does not fit", self.tenure);
+        assert!(
+            self.incarnation <= Incarnation::MAX,
+            "incarnation {} does not fit",
+            self.incarnation
+        );
         let out = &mut out[..bytes];
-        out[4..10].copy_from_slice(&self.tenure.0.to_le_bytes()[..6]);
+        out[4..10].copy_from_slice(&self.incarnation.0.to_le_bytes()[..6]);
         out[10] = kind;
         out[11..14].copy_from_slice(&(value.len() as u32).to_le_bytes()[..3]);
         out[14..16].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
@@ -201,7 +210,7 @@ impl<'a> Entry<'a> {
             wide[..length].copy_from_slice(&header[at..at + length]);
             u64::from_le_bytes(wide)
         };
-        let tenure = Tenure(number(4, 6));
+        let incarnation = Incarnation(number(4, 6));
         let value_length = number(11, 3) as usize;
         let key_length = number(14, 2) as usize;
         let version = Version(number(16, 8));
@@ -238,7 +247,7 @@ impl<'a> Entry<'a> {
         let (key, rest) = rest.split_at_checked(key_length).ok_or(SHORT)?;
         let value = rest.get(..value_length).ok_or(SHORT)?;
         let body = other.unwrap_or(Body::Object { expiry, replaces, value });
-        Ok(Entry { tenure, version, key, body })
+        Ok(Entry { incarnation, version, key, body })
     }
 
     /// Decodes like [`Entry::parse`] and verifies checksum and limits, for bytes from a network
@@ -310,14 +319,14 @@ pub const fn encoded_bytes_of(header: &[u8; HEADER_BYTES]) -> usize {
     encoded_bytes(key, value, extras)
 }
 
-/// Replaces the tenure of an encoded entry; its checksum stays valid.
+/// Replaces the incarnation of an encoded entry; its checksum stays valid.
 ///
 /// # Panics
-/// If `entry` is shorter than a header or the tenure does not fit, which is a bug.
+/// If `entry` is shorter than a header or the incarnation does not fit, which is a bug.
 #[inline]
-pub fn set_tenure(entry: &mut [u8], tenure: Tenure) {
-    assert!(tenure <= Tenure::MAX, "tenure {tenure} does not fit");
-    entry[4..10].copy_from_slice(&tenure.0.to_le_bytes()[..6]);
+pub fn set_incarnation(entry: &mut [u8], incarnation: Incarnation) {
+    assert!(incarnation <= Incarnation::MAX, "incarnation {incarnation} does not fit");
+    entry[4..10].copy_from_slice(&incarnation.0.to_le_bytes()[..6]);
 }
 
 #[cfg(test)]
@@ -327,23 +336,23 @@ mod tests {
     const LOCATION: Location = Location { segment: SegmentId(9), offset: (8 << 20) - 8 };
 
     fn samples() -> Vec<Entry<'static>> {
-        let tenure = Tenure(0x0102_0304_0506);
+        let incarnation = Incarnation(0x0102_0304_0506);
         let version = Version(0x1112_1314_1516_1718);
         vec![
             Entry {
-                tenure,
+                incarnation,
                 version,
                 key: b"key",
                 body: Body::Object { expiry: None, replaces: None, value: b"value" },
             },
             Entry {
-                tenure,
+                incarnation,
                 version,
                 key: b"",
                 body: Body::Object { expiry: None, replaces: None, value: b"" },
             },
             Entry {
-                tenure,
+                incarnation,
                 version,
                 key: b"k",
                 body: Body::Object {
@@ -353,26 +362,31 @@ mod tests {
                 },
             },
             Entry {
-                tenure,
+                incarnation,
                 version,
                 key: b"gone",
                 body: Body::Tombstone { dead: Dead::At(LOCATION) },
             },
-            Entry { tenure, version, key: b"never", body: Body::Tombstone { dead: Dead::Nothing } },
             Entry {
-                tenure,
+                incarnation,
+                version,
+                key: b"never",
+                body: Body::Tombstone { dead: Dead::Nothing },
+            },
+            Entry {
+                incarnation,
                 version,
                 key: b"lost",
                 body: Body::Tombstone { dead: Dead::UpTo(SegmentId(9)) },
             },
             Entry {
-                tenure,
+                incarnation,
                 version,
                 key: b"again",
                 body: Body::Object { expiry: None, replaces: Some(LOCATION), value: b"value" },
             },
             Entry {
-                tenure,
+                incarnation,
                 version,
                 key: b"again",
                 body: Body::Object {
@@ -402,11 +416,11 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_under_another_tenure_is_still_whole() {
+    fn an_entry_under_another_incarnation_is_still_whole() {
         let mut bytes = encoded(&samples()[0]);
-        set_tenure(&mut bytes, Tenure(5));
+        set_incarnation(&mut bytes, Incarnation(5));
         let (entry, _) = Entry::parse_checked(&bytes).unwrap();
-        assert_eq!(entry, Entry { tenure: Tenure(5), ..samples()[0] });
+        assert_eq!(entry, Entry { incarnation: Incarnation(5), ..samples()[0] });
     }
 
     /// A server raises its version counter above every version that it reads.
@@ -433,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_outside_tenure_and_padding_is_noticed() {
+    fn every_flipped_bit_outside_incarnation_and_padding_is_noticed() {
         for entry in samples() {
             let bytes = encoded(&entry);
             for bit in 0..bytes.len() * 8 {
@@ -442,7 +456,7 @@ mod tests {
                 match Entry::parse_checked(&changed) {
                     Err(_) => {}
                     Ok((read, _)) => {
-                        let same = Entry { tenure: entry.tenure, ..read };
+                        let same = Entry { incarnation: entry.incarnation, ..read };
                         assert_eq!(same, entry, "bit {bit} of {entry:?} changed its content");
                     }
                 }
@@ -454,7 +468,7 @@ mod tests {
     #[test]
     fn the_documented_bytes_are_those_written() {
         let entry = Entry {
-            tenure: Tenure(3),
+            incarnation: Incarnation(3),
             version: Version(258),
             key: b"foo",
             body: Body::Object { expiry: None, replaces: None, value: b"bar!" },

@@ -8,7 +8,7 @@
 //! - [`handshake`]: the first messages of every connection;
 //! - [`replica`]: a segment's bytes on a disk, in pieces with checksums;
 //! - [`saved`]: the state of its cluster that a server saves on disk;
-//! - [`directory`]: the segment manifest of a log, as stored on disks;
+//! - [`manifest`]: the segment manifest of a log, as stored on disks;
 //! - [`text`]: parts of the text form of messages.
 //!
 //! `docs/formats.md` documents the layouts for readers without the code.
@@ -21,11 +21,11 @@
 
 pub mod batch;
 pub mod control;
-pub mod directory;
 pub mod entries;
 pub mod entry;
 pub mod frame;
 pub mod handshake;
+pub mod manifest;
 pub mod peer;
 pub mod replica;
 pub mod saved;

@@ -271,7 +271,7 @@ pub enum AppendResult {
         /// Length of the replica in bytes of its segment.
         length: u32,
         /// The part of these bytes that counts as synced in the configured durability mode.
-        stable: u32,
+        synced: u32,
     },
     /// The replica takes no bytes.
     Refused(AppendRefusal),

@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `BALLASTR` |
 //! | 8 | 2 | format: 2 is written, 1 is read as well |
-//! | 10 | 1 | kind: 1 data, 2 directory (segment manifest) |
+//! | 10 | 1 | kind: 1 data, 2 manifest (segment manifest) |
 //! | 11 | 1 | 0 |
 //! | 12 | 4 | bytes of a full segment of this log |
 //! | 16 | 8 | cluster |
@@ -48,7 +48,7 @@ pub const PIECES_FROM: u64 = 4096;
 
 const MAGIC: [u8; 8] = *b"BALLASTR";
 const KIND_DATA: u8 = 1;
-const KIND_DIRECTORY: u8 = 2;
+const KIND_MANIFEST: u8 = 2;
 /// Bytes of the header that form the identity.
 const IDENTITY: std::ops::Range<usize> = 16..40;
 /// Offset of the header's checksum.
@@ -95,7 +95,7 @@ pub enum ReplicaKind {
     /// Log entries.
     Data,
     /// Entries of the log's segment manifest.
-    Directory,
+    Manifest,
 }
 
 /// The layout of a replica's file. Every change of the layout is a new format; older formats are
@@ -151,7 +151,7 @@ impl ReplicaHeader {
         out[8..10].copy_from_slice(&self.format.number().to_le_bytes());
         out[10] = match self.kind {
             ReplicaKind::Data => KIND_DATA,
-            ReplicaKind::Directory => KIND_DIRECTORY,
+            ReplicaKind::Manifest => KIND_MANIFEST,
         };
         out[12..16].copy_from_slice(&self.segment_bytes.to_le_bytes());
         out[IDENTITY].copy_from_slice(&identity_bytes(self.cluster, self.id));
@@ -179,7 +179,7 @@ impl ReplicaHeader {
         };
         let kind = match bytes[10] {
             KIND_DATA => ReplicaKind::Data,
-            KIND_DIRECTORY => ReplicaKind::Directory,
+            KIND_MANIFEST => ReplicaKind::Manifest,
             _ => return Err(Corrupt::Invalid { what: "kind of replica" }),
         };
         let mut boot = [0; 16];
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn headers_come_back_and_every_flipped_bit_is_noticed() {
-        for kind in [ReplicaKind::Data, ReplicaKind::Directory] {
+        for kind in [ReplicaKind::Data, ReplicaKind::Manifest] {
             let bytes = header(kind).encode(ReplicaOrder(0x0102_0304));
             let expected = (header(kind), ReplicaOrder(0x0102_0304));
             assert_eq!(ReplicaHeader::parse(&bytes), Ok(expected));

@@ -94,14 +94,14 @@ fn checksum(header: &[u8], body: &[u8]) -> u32 {
 mod tests {
     use super::*;
     use crate::control::TabletInfo;
-    use types::{HashRange, OwnershipEpoch, Tenure};
+    use types::{HashRange, Incarnation, OwnershipEpoch};
 
     fn saved() -> SavedClusterState {
         let tablet = TabletInfo {
             range: HashRange::ALL,
             owner: ServerId(3),
             epoch: OwnershipEpoch(4),
-            tenures: vec![Tenure(5); 16],
+            incarnations: vec![Incarnation(5); 16],
             is_born: false,
         };
         SavedClusterState {

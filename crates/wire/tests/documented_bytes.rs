@@ -4,7 +4,7 @@
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use types::{
-    ClusterId, Generation, HashSeed, MigrationId, SegmentId, ServerId, Slot, TableId, Tenure,
+    ClusterId, Generation, HashSeed, Incarnation, MigrationId, SegmentId, ServerId, Slot, TableId,
     UnixMillis, Version, key_hash, slot_of,
 };
 use wire::batch::BatchWriter;
@@ -31,7 +31,7 @@ fn assert_shown(bytes: &[u8]) {
 }
 
 fn encoded(version: u64, body: Body<'_>) -> Vec<u8> {
-    let entry = Entry { tenure: Tenure(3), version: Version(version), key: b"foo", body };
+    let entry = Entry { incarnation: Incarnation(3), version: Version(version), key: b"foo", body };
     let mut bytes = vec![0xaa; entry.encoded_bytes()];
     entry.encode(&mut bytes);
     bytes

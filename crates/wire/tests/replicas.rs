@@ -109,7 +109,7 @@ fn after_a_loss_of_power_a_hole_is_damage_only_in_what_had_been_synced() {
             let (read, end) = read_pieces(&header(), &lost, step);
             assert_eq!(read, BODIES[..number].concat());
             // According to the last piece, the second piece had been synced, but not the third.
-            assert_eq!(end.end, ReplicaEnd::Hole { stable: 20 });
+            assert_eq!(end.end, ReplicaEnd::Hole { synced: 20 });
             assert_eq!(end.is_damaged(true), expected, "without piece {number}");
             assert!(end.is_damaged(false));
         }
@@ -173,7 +173,7 @@ fn a_replica_of_format_1_is_read_and_its_changed_bits_are_noticed() {
         let mut changed = pieces.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
         let (read, end) = read_pieces(&header, &changed, 4096);
-        assert_eq!((&read[..], end.end), (&b""[..], ReplicaEnd::Hole { stable: 5 }), "bit {bit}");
+        assert_eq!((&read[..], end.end), (&b""[..], ReplicaEnd::Hole { synced: 5 }), "bit {bit}");
     }
     // In a file of format 2, the same bytes are not pieces.
     let newer = ReplicaHeader { format: ReplicaFormat::CURRENT, ..header };

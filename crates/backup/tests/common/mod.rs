@@ -66,7 +66,7 @@ impl Writing {
 
     pub(crate) fn append(&mut self, body: &[u8]) -> Result<(), AppendError> {
         let mut next = self.writer;
-        self.replica.append(&next.next(body, self.replica.stable(), STAMP), body)?;
+        self.replica.append(&next.next(body, self.replica.synced(), STAMP), body)?;
         self.writer = next;
         Ok(())
     }

@@ -106,12 +106,12 @@ fn promises_nothing(message: &FromCoordinator) -> bool {
         FromCoordinator::Liveness(_)
         | FromCoordinator::Clock(_)
         | FromCoordinator::Join(JoinReply::Describe)
-        | FromCoordinator::Log(LogRequest::ReadDirectory { .. }) => true,
+        | FromCoordinator::Log(LogRequest::ReadManifest { .. }) => true,
         FromCoordinator::Join(
             JoinReply::Welcome { .. } | JoinReply::Rejected { .. } | JoinReply::Waiting { .. },
         )
         | FromCoordinator::Log(
-            LogRequest::ChainNoted { .. } | LogRequest::Fence { .. } | LogRequest::FreeLog { .. },
+            LogRequest::ManifestRecorded { .. } | LogRequest::Fence { .. } | LogRequest::FreeLog { .. },
         )
         | FromCoordinator::Mark(_)
         | FromCoordinator::Map(_)

@@ -9,7 +9,7 @@ use crate::configuration::{ClusterConfiguration, Edit};
 use crate::outbox::LinkId;
 use crate::records::{Migration, MigrationStage};
 use types::limits::TABLES_MAX;
-use types::{ServerId, TableId, Tenure};
+use types::{Incarnation, ServerId, TableId};
 
 /// Most waiting requests for incarnations.
 const FLUSHES_MAX: usize = 1024;
@@ -60,7 +60,7 @@ impl FlushRequests {
     pub(super) fn take_ready(&mut self, configuration: &ClusterConfiguration) -> Vec<FlushRequest> {
         let (ready, waiting) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|flush| !configuration.has_uncertain_tenures(flush.server));
+            .partition(|flush| !configuration.has_uncertain_incarnations(flush.server));
         self.waiting = waiting;
         assert!(self.waiting.len() <= FLUSHES_MAX, "more flushes wait than the limit");
         ready
@@ -71,9 +71,12 @@ impl FlushRequest {
     /// Returns the change that grants the request.
     pub(super) fn granted(&self, configuration: &ClusterConfiguration) -> Edit {
         let FlushRequest { server, table, .. } = *self;
-        assert!(!configuration.has_uncertain_tenures(server), "{server} flushes during a flip");
+        assert!(
+            !configuration.has_uncertain_incarnations(server),
+            "{server} flushes during a flip"
+        );
         let mut edit = configuration.edit();
-        edit.renew_tenures(server, table, configuration);
+        edit.renew_incarnations(server, table, configuration);
         // Invalidates the sources' records: those that have not arrived never will, nor do they
         // return.
         for migration in configuration.migrations().values().filter(|m| m.target == server) {
@@ -82,8 +85,10 @@ impl FlushRequest {
                 &mut stage
             {
                 match table {
-                    Some(table) => dependency.source_tenures[usize::from(table.0)] = Tenure(0),
-                    None => dependency.source_tenures.fill(Tenure(0)),
+                    Some(table) => {
+                        dependency.source_incarnations[usize::from(table.0)] = Incarnation(0)
+                    }
+                    None => dependency.source_incarnations.fill(Incarnation(0)),
                 }
                 edit.put_migration(Migration { stage, ..migration.clone() });
             }

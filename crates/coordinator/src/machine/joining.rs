@@ -219,8 +219,8 @@ fn changed_record(
     configuration: &ClusterConfiguration,
 ) -> Option<Server> {
     let known = configuration.servers().get(&server);
-    let chain = known.and_then(|known| known.chain);
-    let record = Server { chain, ..record_of(server, join.clone()) };
+    let manifest_log = known.and_then(|known| known.manifest_log);
+    let record = Server { manifest_log, ..record_of(server, join.clone()) };
     (known != Some(&record)).then_some(record)
 }
 
@@ -259,9 +259,9 @@ fn admit(
     edit.put_server(record_of(server, join));
     if configuration.tablets().is_empty() {
         let epoch = edit.counters.draw_epoch();
-        let tenures = edit.counters.draw_tenures();
+        let incarnations = edit.counters.draw_incarnations();
         let (range, owner, is_born) = (HashRange::ALL, server, true);
-        edit.put_tablet(TabletRecord { range, owner, epoch, tenures, is_born });
+        edit.put_tablet(TabletRecord { range, owner, epoch, incarnations, is_born });
     }
     Some(Admission { server, leaver, edit })
 }
@@ -279,5 +279,14 @@ fn dispensable_server(
 
 fn record_of(id: ServerId, join: Join) -> Server {
     let Join { host, client_port, bus_port, replicas, rack, .. } = join;
-    Server { id, host, client_port, bus_port, rack, replicas, chain: None, declared_dead: false }
+    Server {
+        id,
+        host,
+        client_port,
+        bus_port,
+        rack,
+        replicas,
+        manifest_log: None,
+        declared_dead: false,
+    }
 }

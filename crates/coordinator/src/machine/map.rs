@@ -65,7 +65,7 @@ impl MapPublisher {
             range: tablet.range,
             owner: tablet.owner,
             epoch: tablet.epoch,
-            tenures: tablet.tenures.clone(),
+            incarnations: tablet.incarnations.clone(),
             is_born: tablet.is_born,
         });
         ClusterMap {

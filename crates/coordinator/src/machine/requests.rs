@@ -31,7 +31,7 @@ pub(super) const HAS_FILE: &str = "the coordinator has its file: to rebuild it f
 
 /// Returns the living servers that are the only backup of their own logs.
 pub(super) fn on_own_disk(configuration: &ClusterConfiguration) -> Vec<ServerId> {
-    let is_own_backup = |server: &&Server| server.chain.is_some_and(is_on_own_disk);
+    let is_own_backup = |server: &&Server| server.manifest_log.is_some_and(is_on_own_disk);
     configuration.living().filter(is_own_backup).map(|server| server.id).collect()
 }
 

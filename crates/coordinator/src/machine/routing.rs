@@ -4,7 +4,7 @@ use super::authorization::judge;
 use super::confirmation::HeldMessages;
 use super::membership::OpenLink;
 use super::migrations::MigrationSender;
-use super::recoveries::{DirectoryAnswer, DirectoryQuestion, FencedReport, changed_profile};
+use super::recoveries::{FencedReport, ManifestAnswer, ManifestQuestion, changed_profile};
 use super::requests::Requester;
 use super::view::ClusterView;
 use super::{Coordinator, Decision};
@@ -160,7 +160,9 @@ impl Coordinator {
         let configuration = self.store.configuration();
         let view = ClusterView::new(at, configuration, &self.membership);
         match update {
-            LogUpdate::Chain { number } => return self.chain(at, server, number, out),
+            LogUpdate::ManifestContinues { number } => {
+                return self.manifest_log(at, server, number, out);
+            }
             LogUpdate::LoadProfile(profile) => {
                 if let Some(edit) = changed_profile(server, profile, configuration) {
                     self.commit(at, edit)?;
@@ -170,10 +172,10 @@ impl Coordinator {
                 let report = FencedReport { first, replicas: &replicas, clock, more };
                 self.recoveries.fenced(server, log, report, view);
             }
-            LogUpdate::DirectoryRead { log, replica, first, bodies, next } => {
-                let question = DirectoryQuestion { backup: server, replica, first };
-                let answer = DirectoryAnswer { bodies, next };
-                self.recoveries.directory_read(log, question, answer, view);
+            LogUpdate::ManifestRead { log, replica, first, bodies, next } => {
+                let question = ManifestQuestion { backup: server, replica, first };
+                let answer = ManifestAnswer { bodies, next };
+                self.recoveries.manifest_read(log, question, answer, view);
             }
             LogUpdate::Damaged { log, segment, epoch } => {
                 self.recoveries.damaged(server, log, (segment, epoch), configuration);
@@ -270,7 +272,7 @@ impl Coordinator {
     }
 
     /// Records the newest segment of a master's manifest log, and confirms it to the master.
-    fn chain(
+    fn manifest_log(
         &mut self,
         at: Moment,
         server: ServerId,
@@ -279,14 +281,14 @@ impl Coordinator {
     ) -> Result<(), Stopped> {
         let configuration = self.store.configuration();
         let Some(record) = configuration.servers().get(&server).cloned() else { return Ok(()) };
-        let number = record.chain.map_or(number, |noted| noted.max(number));
-        if record.chain != Some(number) {
+        let number = record.manifest_log.map_or(number, |recorded| recorded.max(number));
+        if record.manifest_log != Some(number) {
             let mut edit = configuration.edit();
-            assert!(record.chain < Some(number), "the number of a manifest log falls");
-            edit.put_server(Server { chain: Some(number), ..record });
+            assert!(record.manifest_log < Some(number), "the number of a manifest log falls");
+            edit.put_server(Server { manifest_log: Some(number), ..record });
             self.commit(at, edit)?;
         }
-        self.membership.send(server, LogRequest::ChainNoted { number }, out);
+        self.membership.send(server, LogRequest::ManifestRecorded { number }, out);
         Ok(())
     }
 

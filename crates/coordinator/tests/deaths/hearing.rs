@@ -22,10 +22,10 @@ impl History {
             FromCoordinator::Join(JoinReply::Waiting { .. }) => self.meet("waited for others"),
             FromCoordinator::Mark(mark) => self.note_mark(machine, mark),
             FromCoordinator::Map(map) => self.hear_of_map(machine, &map),
-            FromCoordinator::Log(LogRequest::ChainNoted { number }) => {
+            FromCoordinator::Log(LogRequest::ManifestRecorded { number }) => {
                 let log = &mut self.process(machine).log;
                 if log.next.as_ref().is_some_and(|next| next.0 == number) {
-                    log.chain = log.next.take();
+                    log.manifest_log = log.next.take();
                     self.count(machine);
                 }
             }
@@ -37,7 +37,7 @@ impl History {
                 let replicas = disk.keys().filter(of_log).map(|name| ReplicaInfo {
                     segment: name.2,
                     epoch: ReplicaEpoch(0),
-                    is_directory: name.1,
+                    is_manifest: name.1,
                     length: disk[name].len() as u32,
                     may_be_short: false,
                 });
@@ -46,12 +46,12 @@ impl History {
                 let report = LogUpdate::Fenced { log, first, replicas, clock, more: false };
                 self.tell(machine, report);
             }
-            FromCoordinator::Log(LogRequest::ReadDirectory { log, replica, first }) => {
+            FromCoordinator::Log(LogRequest::ReadManifest { log, replica, first }) => {
                 let body = self.disks[machine].get(&(log, true, replica.0)).cloned();
                 let bodies = Vec::from_iter(
-                    body.filter(|_| first == wire::control::DirectoryPlace::default()),
+                    body.filter(|_| first == wire::control::ManifestPosition::default()),
                 );
-                let read = LogUpdate::DirectoryRead { log, replica, first, bodies, next: None };
+                let read = LogUpdate::ManifestRead { log, replica, first, bodies, next: None };
                 self.tell(machine, read);
             }
             FromCoordinator::Recovery(RecoveryRequest::Recover(part)) => {
@@ -97,7 +97,7 @@ impl History {
         }
     }
 
-    pub(super) fn recover(&mut self, machine: usize, part: RecoveryPart) {
+    pub(super) fn recover(&mut self, machine: usize, part: RecoveryPartition) {
         let (dead, range, epoch) = (dead_of(&part), part.range, part.epoch);
         self.begin_part(machine, &part);
         let may_refuse = !self.process(machine).replayed.contains(&epoch);

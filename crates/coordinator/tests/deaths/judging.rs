@@ -5,7 +5,7 @@ use super::*;
 impl History {
     /// Checks an assigned recovery partition: its dead owner can neither serve nor acknowledge
     /// anything, and all acknowledged segments are present.
-    pub(super) fn judge(&mut self, connection: LinkId, part: &RecoveryPart) {
+    pub(super) fn judge(&mut self, connection: LinkId, part: &RecoveryPartition) {
         let seed = self.seed;
         let to = self.machine_at(connection).expect("partitions go to live servers");
         let reports = self.world.coordinator().recoveries();
@@ -21,20 +21,20 @@ impl History {
             let overlaps = is_undecided && report.range.overlaps(part.range);
             assert!(!overlaps, "seed {seed}: {} is assigned in {report:?}", part.range);
         }
-        for tenure in &part.tenures {
-            let held = self.tenures.entry(*tenure).or_insert(receiver);
-            let is_new = *held == receiver && (part.keeps || self.handed(*tenure, part.epoch));
-            assert!(is_new, "seed {seed}: {tenure} was given before");
+        for incarnation in &part.incarnations {
+            let held = self.incarnations.entry(*incarnation).or_insert(receiver);
+            let is_new = *held == receiver && (part.keeps || self.handed(*incarnation, part.epoch));
+            assert!(is_new, "seed {seed}: {incarnation} was given before");
         }
         assert_eq!(part.segments.len() as u32, part.segments_total);
     }
 
     /// Returns whether the incarnation was not assigned with another partition.
-    fn handed(&mut self, tenure: Tenure, epoch: OwnershipEpoch) -> bool {
-        *self.part_tenures.entry(tenure).or_insert(epoch) == epoch
+    fn handed(&mut self, incarnation: Incarnation, epoch: OwnershipEpoch) -> bool {
+        *self.part_incarnations.entry(incarnation).or_insert(epoch) == epoch
     }
 
-    fn judge_log(&mut self, dead: ServerId, part: &RecoveryPart, receiver: ServerId) {
+    fn judge_log(&mut self, dead: ServerId, part: &RecoveryPartition, receiver: ServerId) {
         let seed = self.seed;
         self.handed_out.insert(dead);
         assert!(receiver != dead, "seed {seed}");
@@ -61,15 +61,17 @@ impl History {
     pub(super) fn lease_end(&self, machine: usize) -> Instant {
         let (_, process) = self.machines[machine].as_ref().unwrap();
         let me = process.id.unwrap();
-        let Some(chain) = &process.log.chain else { return Instant(0) };
-        let backups = chain.1.iter().chain(process.log.next.iter().flat_map(|next| &next.1));
+        let Some(manifest_log) = &process.log.manifest_log else { return Instant(0) };
+        let backups = manifest_log.1.iter().chain(process.log.next.iter().flat_map(|next| &next.1));
         let ends =
             backups.map(|&backup| match (&self.machines[backup], self.leases.get(&(backup, me))) {
                 // The machine's current process answers under another number.
                 (_, Some(fenced)) => *fenced + LEASE,
                 (None, None) => self.world.now(),
                 // Its successor does not know this log.
-                (Some(_), None) if !self.disks[backup].contains_key(&(me, true, chain.0)) => {
+                (Some(_), None)
+                    if !self.disks[backup].contains_key(&(me, true, manifest_log.0)) =>
+                {
                     Instant(0)
                 }
                 (Some(_), None) => Instant(u64::MAX),
@@ -92,7 +94,7 @@ impl History {
             assert!(tablet.range.is_whole_slots());
             let (Slot(first), Slot(last)) = tablet.range.slots();
             for slot in first..=last.min(SLOTS) {
-                let now = (tablet.epoch, tablet.tenures[0]);
+                let now = (tablet.epoch, tablet.incarnations[0]);
                 let known = self.epochs.insert(slot, now).unwrap_or(now);
                 assert!(known.0 <= tablet.epoch, "seed {seed}: the epoch of {slot} falls");
                 let is_renewed = known.0 == tablet.epoch && known.1 != now.1;
@@ -102,9 +104,9 @@ impl History {
                     self.note_flush(slot);
                 }
             }
-            for tenure in &tablet.tenures {
-                let holder = *self.tenures.entry(*tenure).or_insert(tablet.owner);
-                assert_eq!(holder, tablet.owner, "seed {seed}: {tenure} was given twice");
+            for incarnation in &tablet.incarnations {
+                let holder = *self.incarnations.entry(*incarnation).or_insert(tablet.owner);
+                assert_eq!(holder, tablet.owner, "seed {seed}: {incarnation} was given twice");
             }
         }
         self.check_parts(&map);
@@ -115,7 +117,7 @@ impl History {
     fn holds_otherwise(&self, slot: u16, tablet: &TabletInfo) -> bool {
         let machine = self.process_of(tablet.owner).and_then(|at| self.machines[at].as_ref());
         let held = machine.and_then(|(_, process)| process.held.get(&slot));
-        held.is_some_and(|h| h.epoch == tablet.epoch && h.tenure != tablet.tenures[0])
+        held.is_some_and(|h| h.epoch == tablet.epoch && h.incarnation != tablet.incarnations[0])
     }
 
     /// Checks that each hash of a dead server is in at most one partition. Any other hash is in a

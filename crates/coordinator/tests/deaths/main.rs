@@ -24,14 +24,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use support::{Storage, World, caller_of, join_of, migrate, slots};
 use types::{
-    HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId, Tenure,
+    HashRange, Incarnation, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot,
+    TableId,
 };
 use wire::control::{
     Ask, ClusterMap, FromCoordinator, HistoryMark, Intent, JoinReply, LogRequest, LogUpdate,
-    MigrationRequest, MigrationState, MigrationUpdate, RecoveryPart, RecoveryRequest,
+    MigrationRequest, MigrationState, MigrationUpdate, RecoveryPartition, RecoveryRequest,
     RecoveryState, RecoveryUpdate, ReplicaInfo, TabletInfo, ToCoordinator,
 };
-use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
+use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
 
 /// Number of machines. A machine runs at most one process, and has one disk.
@@ -85,7 +86,7 @@ struct Process {
     fenced: BTreeSet<ServerId>,
     log: Log,
     /// Partitions assigned to it.
-    parts: BTreeMap<OwnershipEpoch, RecoveryPart>,
+    parts: BTreeMap<OwnershipEpoch, RecoveryPartition>,
     /// Partitions reported as replayed: it may already own them.
     replayed: BTreeSet<OwnershipEpoch>,
     /// Partitions that the coordinator knows to be in its log.
@@ -103,7 +104,7 @@ struct Log {
     /// Acknowledged segments, with their content if closed, and their backups.
     segments: BTreeMap<SegmentId, (Option<SegmentContent>, Vec<usize>)>,
     /// The recorded segment of the manifest log.
-    chain: Option<(SegmentId, Vec<usize>)>,
+    manifest_log: Option<(SegmentId, Vec<usize>)>,
     /// The next segment, which has been announced to the coordinator.
     next: Option<(SegmentId, Vec<usize>)>,
     last: u64,
@@ -141,12 +142,12 @@ struct History {
     /// Logs with assigned recovery partitions.
     handed_out: BTreeSet<ServerId>,
     /// Current epoch and incarnation of each slot.
-    epochs: BTreeMap<u16, (OwnershipEpoch, Tenure)>,
+    epochs: BTreeMap<u16, (OwnershipEpoch, Incarnation)>,
     /// Holder of each incarnation.
-    tenures: BTreeMap<Tenure, ServerId>,
-    part_tenures: BTreeMap<Tenure, OwnershipEpoch>,
+    incarnations: BTreeMap<Incarnation, ServerId>,
+    part_incarnations: BTreeMap<Incarnation, OwnershipEpoch>,
     /// Items in each server's log, by slot, with the incarnations under which they were written.
-    logs: BTreeMap<(ServerId, u16), BTreeMap<u64, Tenure>>,
+    logs: BTreeMap<(ServerId, u16), BTreeMap<u64, Incarnation>>,
     /// Acknowledged items that have not been flushed.
     required: BTreeMap<u16, BTreeSet<u64>>,
     flushed: BTreeMap<u16, BTreeSet<u64>>,
@@ -171,8 +172,8 @@ impl History {
             given_up: BTreeSet::new(),
             handed_out: BTreeSet::new(),
             epochs: BTreeMap::new(),
-            tenures: BTreeMap::new(),
-            part_tenures: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
+            part_incarnations: BTreeMap::new(),
             logs: BTreeMap::new(),
             required: BTreeMap::new(),
             flushed: BTreeMap::new(),
@@ -412,7 +413,7 @@ impl History {
         for report in self.world.coordinator().recoveries() {
             let is_missing = matches!(
                 report.state,
-                RecoveryState::SegmentsMissing | RecoveryState::DirectoryMissing
+                RecoveryState::SegmentsMissing | RecoveryState::ManifestMissing
             );
             if is_missing && self.is_up(machine) {
                 self.meet(&format!("{:?}", report.state));
@@ -446,7 +447,7 @@ impl History {
             self.acknowledge(machine);
         }
         let process = self.process(machine);
-        let parts: Vec<RecoveryPart> = process.parts.values().cloned().collect();
+        let parts: Vec<RecoveryPartition> = process.parts.values().cloned().collect();
         let accepted = process.accepted.clone();
         for part in parts {
             self.go_on_with_part(machine, &part);
@@ -471,7 +472,7 @@ impl History {
 
 impl History {
     /// Replays a partition and reports that, or writes it to the log and reports that.
-    fn go_on_with_part(&mut self, machine: usize, part: &RecoveryPart) {
+    fn go_on_with_part(&mut self, machine: usize, part: &RecoveryPartition) {
         let (dead, range, epoch) = (dead_of(part), part.range, part.epoch);
         let is_simple = part.logs.len() == 1 && !part.keeps;
         if self.random.bool() && is_simple && self.replay(machine, part) {
@@ -487,6 +488,6 @@ impl History {
     }
 }
 
-fn dead_of(part: &RecoveryPart) -> ServerId {
+fn dead_of(part: &RecoveryPartition) -> ServerId {
     part.dead().expect("a part has a log")
 }

@@ -13,7 +13,7 @@ use super::*;
 pub(super) struct Held {
     pub(super) state: State,
     pub(super) epoch: OwnershipEpoch,
-    pub(super) tenure: Tenure,
+    pub(super) incarnation: Incarnation,
     pub(super) items: BTreeSet<u64>,
     /// Data held before the start of a recovery partition that keeps it.
     before: Option<Box<Held>>,
@@ -60,7 +60,9 @@ impl History {
     /// Returns whether writes of the process are acknowledged now.
     pub(super) fn can_acknowledge(&self, machine: usize) -> bool {
         let Some((_, process)) = &self.machines[machine] else { return false };
-        let (Some(me), Some((number, on))) = (process.id, &process.log.chain) else { return false };
+        let (Some(me), Some((number, on))) = (process.id, &process.log.manifest_log) else {
+            return false;
+        };
         process.log.next.is_none() && self.all_take(me, (true, *number), on)
     }
 
@@ -81,13 +83,13 @@ impl History {
         let item = self.numbers;
         let held = self.process(machine).held.get_mut(&slot).unwrap();
         held.items.insert(item);
-        let (epoch, tenure) = (held.epoch, held.tenure);
-        self.logs.entry((me, slot)).or_default().insert(item, tenure);
+        let (epoch, incarnation) = (held.epoch, held.incarnation);
+        self.logs.entry((me, slot)).or_default().insert(item, incarnation);
         // A write during a flush may be ordered before it.
         let map = self.world.coordinator().map();
         let hash = Slot(slot).first_hash();
         let tablet = map.tablets.iter().find(|tablet| tablet.range.contains(hash)).unwrap();
-        if tablet.epoch != epoch || tablet.tenures[0] == tenure {
+        if tablet.epoch != epoch || tablet.incarnations[0] == incarnation {
             self.required.entry(slot).or_default().insert(item);
         }
     }
@@ -110,11 +112,11 @@ impl History {
         let (held_now, kept) = (&mut process.held, &process.kept);
         let mut is_early = false;
         for tablet in map.tablets.iter().filter(|tablet| tablet.owner == me) {
-            let (epoch, tenure) = (tablet.epoch, tablet.tenures[0]);
+            let (epoch, incarnation) = (tablet.epoch, tablet.incarnations[0]);
             for slot in slots_in(tablet.range) {
                 let Some(held) = held_now.get_mut(&slot) else {
                     let (state, items) = (State::Serving, BTreeSet::new());
-                    held_now.insert(slot, Held { state, epoch, tenure, items, before: None });
+                    held_now.insert(slot, Held { state, epoch, incarnation, items, before: None });
                     continue;
                 };
                 if held.epoch != epoch {
@@ -125,14 +127,14 @@ impl History {
                     held.state = if is_kept { State::Serving } else { State::Securing };
                     is_early |= !is_kept;
                 }
-                if held.tenure != tenure {
+                if held.incarnation != incarnation {
                     let is_uncertain = match held.state {
                         State::Frozen(migration) => is_undecided(migration),
                         State::Leaving(_) | State::Recovering => true,
                         State::Serving | State::Arriving(..) | State::Securing => false,
                     };
                     assert!(!is_uncertain, "slot {slot} of {me} is flushed as {:?}", held.state);
-                    held.tenure = tenure;
+                    held.incarnation = incarnation;
                     held.items.clear();
                     if let State::Arriving(_, has_arrived) = &mut held.state {
                         *has_arrived = true;
@@ -186,11 +188,11 @@ impl History {
     fn accept(&mut self, target: usize, migration: MigrationId) -> bool {
         let process = self.process(target);
         let Some(Some(intent)) = process.intents.get(&migration) else { return false };
-        let (epoch, tenure) = (intent.target_epoch, intent.target_tenures[0]);
+        let (epoch, incarnation) = (intent.target_epoch, intent.target_incarnations[0]);
         if process.accepted.insert(migration, intent.source).is_none() {
             for slot in slots_in(intent.range) {
                 let (state, items) = (State::Arriving(migration, false), BTreeSet::new());
-                process.held.insert(slot, Held { state, epoch, tenure, items, before: None });
+                process.held.insert(slot, Held { state, epoch, incarnation, items, before: None });
             }
         }
         true
@@ -249,9 +251,9 @@ impl History {
             let ours = self.process(machine).held.get_mut(&slot).unwrap();
             ours.state = State::Arriving(migration, true);
             ours.items.extend(theirs.items.iter().copied());
-            let tenure = ours.tenure;
+            let incarnation = ours.incarnation;
             let log = self.logs.entry((me, slot)).or_default();
-            log.extend(theirs.items.iter().map(|&item| (item, tenure)));
+            log.extend(theirs.items.iter().map(|&item| (item, incarnation)));
             missing.remove(&slot);
         }
         let has_any = |held: &Held| matches!(held.state, State::Arriving(m, _) if m == migration);
@@ -273,7 +275,7 @@ impl History {
     }
 
     /// Begins a recovery partition: its slots are not served, and kept data stays.
-    pub(super) fn begin_part(&mut self, machine: usize, part: &RecoveryPart) {
+    pub(super) fn begin_part(&mut self, machine: usize, part: &RecoveryPartition) {
         let seed = self.seed;
         let held_now = &mut self.process(machine).held;
         for slot in slots_in(part.range) {
@@ -292,13 +294,13 @@ impl History {
                 Some(held) => {
                     assert!(part.keeps, "seed {seed}: slot {slot} is here already: {held:?}");
                     // After a flush of the table nothing is kept.
-                    let counts = held.tenure == part.tenures[0];
+                    let counts = held.incarnation == part.incarnations[0];
                     if counts { held.items.clone() } else { BTreeSet::new() }
                 }
             };
             let before = held.cloned().map(Box::new);
-            let (state, epoch, tenure) = (State::Recovering, part.epoch, part.tenures[0]);
-            held_now.insert(slot, Held { state, epoch, tenure, items, before });
+            let (state, epoch, incarnation) = (State::Recovering, part.epoch, part.incarnations[0]);
+            held_now.insert(slot, Held { state, epoch, incarnation, items, before });
         }
         if part.keeps {
             self.meet("kept");
@@ -316,7 +318,7 @@ impl History {
     }
 
     /// Hands a partition back: kept data stays, replayed data is dropped.
-    pub(super) fn abandon_part(&mut self, machine: usize, part: &RecoveryPart) {
+    pub(super) fn abandon_part(&mut self, machine: usize, part: &RecoveryPartition) {
         let held_now = &mut self.process(machine).held;
         for slot in slots_in(part.range) {
             end_part(held_now, slot);
@@ -324,7 +326,7 @@ impl History {
     }
 
     /// Replays a partition into memory, once. Returns `false` if the process does not hold it.
-    pub(super) fn replay(&mut self, machine: usize, part: &RecoveryPart) -> bool {
+    pub(super) fn replay(&mut self, machine: usize, part: &RecoveryPartition) -> bool {
         let is_read = self.process(machine).replayed.contains(&part.epoch);
         for slot in slots_in(part.range) {
             let read = self.read(part, slot);
@@ -338,21 +340,25 @@ impl History {
     }
 
     /// Writes a whole partition to the process's own log.
-    pub(super) fn secure(&mut self, machine: usize, part: &RecoveryPart) {
+    pub(super) fn secure(&mut self, machine: usize, part: &RecoveryPartition) {
         let me = self.id_of(machine).unwrap();
         for slot in slots_in(part.range) {
             let held = &self.process(machine).held[&slot];
-            let (items, tenure) = (held.items.clone(), held.tenure);
-            self.logs.entry((me, slot)).or_default().extend(items.into_iter().map(|i| (i, tenure)));
+            let (items, incarnation) = (held.items.clone(), held.incarnation);
+            self.logs
+                .entry((me, slot))
+                .or_default()
+                .extend(items.into_iter().map(|i| (i, incarnation)));
         }
     }
 
     /// Returns the valid items of a slot in the logs of a partition.
-    fn read(&self, part: &RecoveryPart, slot: u16) -> BTreeSet<u64> {
+    fn read(&self, part: &RecoveryPartition, slot: u16) -> BTreeSet<u64> {
         let mut items = BTreeSet::new();
         for log in &part.logs {
-            let counts =
-                |(item, tenure): (&u64, &Tenure)| (*tenure == log.old_tenures[0]).then_some(*item);
+            let counts = |(item, incarnation): (&u64, &Incarnation)| {
+                (*incarnation == log.old_incarnations[0]).then_some(*item)
+            };
             let of_slot = self.logs.get(&(log.dead, slot));
             items.extend(of_slot.into_iter().flatten().filter_map(counts));
         }
@@ -360,11 +366,11 @@ impl History {
     }
 
     /// Checks that the receiver of a partition gets every acknowledged item, and no flushed one.
-    pub(super) fn judge_items(&mut self, machine: usize, part: &RecoveryPart) {
+    pub(super) fn judge_items(&mut self, machine: usize, part: &RecoveryPartition) {
         for slot in slots_in(part.range) {
             let mut items = self.read(part, slot);
             if let Some(held) = self.process(machine).held.get(&slot).filter(|_| part.keeps)
-                && held.tenure == part.tenures[0]
+                && held.incarnation == part.incarnations[0]
             {
                 items.extend(held.items.iter().copied());
             }

@@ -40,23 +40,25 @@ impl History {
         }
         self.replace_lost(machine, &backups);
         let log = &self.process(machine).log;
-        let chain = log.chain.clone();
-        match chain {
+        let manifest_log = log.manifest_log.clone();
+        match manifest_log {
             Some((number, on)) if self.all_take(me, (true, number), &on) => {
                 if self.process(machine).log.next.is_none() {
                     let is_tired = self.random.u8(..) < 20;
                     if is_tired {
-                        self.begin_chain(machine, backups)
+                        self.begin_manifest_segment(machine, backups)
                     } else {
                         self.open(machine, backups)
                     }
                 }
             }
-            _ if self.process(machine).log.next.is_none() => self.begin_chain(machine, backups),
-            _ => self.begin_chain_again(machine, backups),
+            _ if self.process(machine).log.next.is_none() => {
+                self.begin_manifest_segment(machine, backups)
+            }
+            _ => self.begin_manifest_segment_again(machine, backups),
         }
         if let Some((number, _)) = self.process(machine).log.next {
-            self.tell(machine, LogUpdate::Chain { number });
+            self.tell(machine, LogUpdate::ManifestContinues { number });
         }
     }
 
@@ -66,32 +68,32 @@ impl History {
         SegmentId(log.last)
     }
 
-    pub(super) fn begin_chain_again(&mut self, machine: usize, backups: Vec<usize>) {
+    pub(super) fn begin_manifest_segment_again(&mut self, machine: usize, backups: Vec<usize>) {
         let me = self.id_of(machine).unwrap();
         let next = self.process(machine).log.next.clone();
         if next.is_some_and(|(number, on)| !self.all_take(me, (true, number), &on)) {
-            self.begin_chain(machine, backups);
+            self.begin_manifest_segment(machine, backups);
         }
     }
 
     /// Begins the next manifest segment, with a snapshot on all its backups. From now on nothing
     /// is acknowledged until the coordinator has recorded it.
-    pub(super) fn begin_chain(&mut self, machine: usize, backups: Vec<usize>) {
+    pub(super) fn begin_manifest_segment(&mut self, machine: usize, backups: Vec<usize>) {
         let me = self.id_of(machine).unwrap();
         let number = self.new_segment(machine);
-        let body = self.directory(machine);
+        let body = self.manifest(machine);
         for &backup in &backups {
             self.disks[backup].insert((me, true, number), body.clone());
         }
         self.process(machine).log.next = Some((number, backups));
     }
 
-    pub(super) fn directory(&mut self, machine: usize) -> Vec<u8> {
+    pub(super) fn manifest(&mut self, machine: usize) -> Vec<u8> {
         let segments = self.process(machine).log.segments.iter();
         let record = |(&segment, held): (&SegmentId, &(Option<SegmentContent>, Vec<usize>))| {
             SegmentRecord { segment, content: held.0 }
         };
-        encode(&[DirectoryEntry::Snapshot { segments: segments.map(record).collect() }])
+        encode(&[ManifestEntry::Snapshot { segments: segments.map(record).collect() }])
     }
 
     /// Opens a segment, closes another one, and drops a third; all of it takes effect at once.
@@ -116,7 +118,7 @@ impl History {
         if log.segments.len() > 6 {
             log.segments.pop_first();
         }
-        self.write_chain(machine);
+        self.write_manifest(machine);
     }
 
     /// Closes a segment: all backups have all of it.
@@ -146,17 +148,17 @@ impl History {
             self.process(machine).log.segments.get_mut(&segment).unwrap().1 = on;
             self.close(machine, segment);
         }
-        self.write_chain(machine);
+        self.write_manifest(machine);
     }
 
     /// Updates the manifest if possible, which makes it effective.
-    pub(super) fn write_chain(&mut self, machine: usize) {
+    pub(super) fn write_manifest(&mut self, machine: usize) {
         let me = self.id_of(machine).unwrap();
-        let Some((number, on)) = self.process(machine).log.chain.clone() else { return };
+        let Some((number, on)) = self.process(machine).log.manifest_log.clone() else { return };
         if self.process(machine).log.next.is_some() || !self.all_take(me, (true, number), &on) {
             return;
         }
-        let body = self.directory(machine);
+        let body = self.manifest(machine);
         for backup in on {
             self.disks[backup].insert((me, true, number), body.clone());
         }
@@ -167,14 +169,14 @@ impl History {
     pub(super) fn count(&mut self, machine: usize) {
         let me = self.id_of(machine).unwrap();
         let log = &self.process(machine).log;
-        let Some((number, on)) = log.chain.clone() else { return };
+        let Some((number, on)) = log.manifest_log.clone() else { return };
         let segments: BTreeSet<SegmentId> = log.segments.keys().copied().collect();
         if !self.all_take(me, (true, number), &on) {
             return;
         }
         assert!(!self.handed_out.contains(&me), "seed {}: {me} continues", self.seed);
         let named = self.disks[on[0]][&(me, true, number)].clone();
-        if named == self.directory(machine) {
+        if named == self.manifest(machine) {
             self.counted.insert(me, segments);
         }
     }

@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
 use types::{
-    ClusterId, Generation, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot,
-    TableId, Tenure, UnixMillis,
+    ClusterId, Generation, Incarnation, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId,
+    Slot, TableId, UnixMillis,
 };
 use wire::control::{
-    Ask, ClockReading, ClusterMap, Description, DirectoryPlace, FromCoordinator, HeldMigration,
-    HeldState, HeldTablet, HistoryMark, Holdings, Intent, Join, LivenessRequest, LivenessUpdate,
-    LoadProfile, LogLoss, LogRequest, LogUpdate, MigrationPolicy, MigrationProgress,
-    MigrationRequest, MigrationUpdate, PriorityPullMode, RecoveryPart, RecoveryRequest,
+    Ask, ClockReading, ClusterMap, Description, FromCoordinator, HeldMigration, HeldState,
+    HeldTablet, HistoryMark, Holdings, Intent, Join, LivenessRequest, LivenessUpdate, LoadProfile,
+    LogLoss, LogRequest, LogUpdate, ManifestPosition, MigrationPolicy, MigrationProgress,
+    MigrationRequest, MigrationUpdate, PriorityPullMode, RecoveryPartition, RecoveryRequest,
     RecoveryUpdate, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator,
 };
-use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, encode};
 use wire::frame::{self, HEADER_BYTES, Header};
+use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
 
 /// Number of kinds of messages to a coordinator, and of asks.
@@ -66,7 +66,7 @@ pub(crate) fn tell_anything(data: &[u8]) -> (usize, u128) {
     for replicas in [1, 1, 1, 0] {
         let connection = told.open(server(None, 1));
         told.say(connection, ToCoordinator::Join(join(None, replicas)));
-        told.say(connection, LogUpdate::Chain { number: SegmentId(1) });
+        told.say(connection, LogUpdate::ManifestContinues { number: SegmentId(1) });
     }
     while !draw.is_over() {
         told.step(&mut draw);
@@ -330,19 +330,19 @@ fn migrated(draw: &mut Draw<'_>, demand: MigrationRequest) -> Option<MigrationUp
 
 fn reported(draw: &mut Draw<'_>, demand: LogRequest) -> Option<LogUpdate> {
     Some(match demand {
-        LogRequest::ChainNoted { .. } => return None,
+        LogRequest::ManifestRecorded { .. } => return None,
         LogRequest::Fence { log } => match draw.one_in(3) {
             true => fenced(draw, log),
             false => usual_report(draw, log),
         },
-        LogRequest::ReadDirectory { log, replica, first } if !draw.one_in(3) => {
-            let bodies = vec![directory()];
-            LogUpdate::DirectoryRead { log, replica, first, bodies, next: None }
+        LogRequest::ReadManifest { log, replica, first } if !draw.one_in(3) => {
+            let bodies = vec![manifest()];
+            LogUpdate::ManifestRead { log, replica, first, bodies, next: None }
         }
-        LogRequest::ReadDirectory { log, replica, first } => LogUpdate::DirectoryRead {
+        LogRequest::ReadManifest { log, replica, first } => LogUpdate::ManifestRead {
             log,
             replica,
-            first: DirectoryPlace { pieces: draw.near(first.pieces.into()) as u32, ..first },
+            first: ManifestPosition { pieces: draw.near(first.pieces.into()) as u32, ..first },
             bodies: bodies(draw),
             next: draw.one_in(3).then(|| place(draw)),
         },
@@ -350,7 +350,7 @@ fn reported(draw: &mut Draw<'_>, demand: LogRequest) -> Option<LogUpdate> {
     })
 }
 
-fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<RecoveryUpdate> {
+fn recovered(draw: &mut Draw<'_>, part: &RecoveryPartition) -> Option<RecoveryUpdate> {
     let dead = part.dead()?;
     let range = if draw.one_in(6) { draw.range() } else { part.range };
     let epoch = OwnershipEpoch(draw.near(part.epoch.0));
@@ -362,24 +362,24 @@ fn recovered(draw: &mut Draw<'_>, part: &RecoveryPart) -> Option<RecoveryUpdate>
 }
 
 /// Returns a manifest of two segments: a closed one, and an open one.
-fn directory() -> Vec<u8> {
+fn manifest() -> Vec<u8> {
     let content = SegmentContent { length: 100, crc: 1 };
     let closed = SegmentRecord { segment: SegmentId(1), content: Some(content) };
     let open = SegmentRecord { segment: SegmentId(2), content: None };
-    encode(&[DirectoryEntry::Snapshot { segments: vec![closed, open] }])
+    encode(&[ManifestEntry::Snapshot { segments: vec![closed, open] }])
 }
 
 /// Returns the report of a backup that, usually, has the whole log.
 fn usual_report(draw: &mut Draw<'_>, log: ServerId) -> LogUpdate {
-    let replica = |number, is_directory, length| ReplicaInfo {
+    let replica = |number, is_manifest, length| ReplicaInfo {
         segment: SegmentId(number),
         epoch: ReplicaEpoch(0),
-        is_directory,
+        is_manifest,
         length,
         may_be_short: false,
     };
-    let chain = replica(1, true, directory().len() as u32);
-    let mut replicas = vec![chain, replica(1, false, 100), replica(2, false, 60)];
+    let manifest_log = replica(1, true, manifest().len() as u32);
+    let mut replicas = vec![manifest_log, replica(1, false, 100), replica(2, false, 60)];
     if draw.one_in(4) {
         replicas.remove(draw.below(3));
     }
@@ -390,7 +390,7 @@ fn fenced(draw: &mut Draw<'_>, log: ServerId) -> LogUpdate {
     let replicas = draw.list(4, |draw| ReplicaInfo {
         segment: SegmentId(draw.number()),
         epoch: ReplicaEpoch(draw.below(2) as u32),
-        is_directory: draw.bool(),
+        is_manifest: draw.bool(),
         length: draw.u32(),
         may_be_short: draw.bool(),
     });
@@ -403,8 +403,8 @@ fn bodies(draw: &mut Draw<'_>) -> Vec<Vec<u8>> {
     draw.list(3, |draw| vec![draw.number() as u8; draw.below(60)])
 }
 
-fn place(draw: &mut Draw<'_>) -> DirectoryPlace {
-    DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() }
+fn place(draw: &mut Draw<'_>) -> ManifestPosition {
+    ManifestPosition { pieces: draw.u32(), bytes: draw.u32() }
 }
 
 fn some_mark(draw: &mut Draw<'_>) -> HistoryMark {
@@ -491,12 +491,12 @@ fn some_log_update(draw: &mut Draw<'_>, kind: LogUpdate) -> LogUpdate {
     let (log, segment) = (draw.server(), SegmentId(draw.number()));
     let epoch = ReplicaEpoch(draw.below(2) as u32);
     match kind {
-        LogUpdate::Chain { .. } => LogUpdate::Chain { number: segment },
+        LogUpdate::ManifestContinues { .. } => LogUpdate::ManifestContinues { number: segment },
         LogUpdate::LoadProfile(_) => {
             LogUpdate::LoadProfile(LoadProfile::of(&[draw.number() >> 8, 0, draw.number() >> 8]))
         }
         LogUpdate::Fenced { .. } => fenced(draw, log),
-        LogUpdate::DirectoryRead { .. } => LogUpdate::DirectoryRead {
+        LogUpdate::ManifestRead { .. } => LogUpdate::ManifestRead {
             log,
             replica: (segment, epoch),
             first: place(draw),
@@ -555,7 +555,7 @@ fn some_ask(draw: &mut Draw<'_>, kind: Ask) -> Ask {
         Ask::AcceptLoss { .. } => {
             let segment = |draw: &mut Draw<'_>| SegmentId(draw.number());
             let loss = match draw.bool() {
-                true => LogLoss::Directory,
+                true => LogLoss::Manifest,
                 false => LogLoss::Segments { first: draw.list(3, segment), total: draw.u32() },
             };
             Ask::AcceptLoss { dead: draw.server(), loss }
@@ -585,8 +585,8 @@ fn some_policy(draw: &mut Draw<'_>) -> MigrationPolicy {
     }
 }
 
-fn tenures(draw: &mut Draw<'_>) -> Vec<Tenure> {
-    draw.list(TABLES_MAX + 1, |draw| Tenure(draw.number()))
+fn incarnations(draw: &mut Draw<'_>) -> Vec<Incarnation> {
+    draw.list(TABLES_MAX + 1, |draw| Incarnation(draw.number()))
 }
 
 /// Returns a server's map for a coordinator whose file is lost.
@@ -605,7 +605,7 @@ fn some_map(draw: &mut Draw<'_>) -> ClusterMap {
         range: draw.range(),
         owner: draw.server(),
         epoch: OwnershipEpoch(draw.number()),
-        tenures: tenures(draw),
+        incarnations: incarnations(draw),
         is_born: draw.bool(),
     };
     ClusterMap {
@@ -622,7 +622,7 @@ fn some_holdings(draw: &mut Draw<'_>) -> Holdings {
     let tablet = |draw: &mut Draw<'_>| HeldTablet {
         range: draw.range(),
         epoch: OwnershipEpoch(draw.number()),
-        tenures: tenures(draw),
+        incarnations: incarnations(draw),
         state: draw.pick(&[HeldState::Owned, HeldState::Leaving, HeldState::Recovering]),
     };
     let migration = |draw: &mut Draw<'_>| HeldMigration {
@@ -633,18 +633,18 @@ fn some_holdings(draw: &mut Draw<'_>) -> Holdings {
             target: draw.server(),
             source_epoch: OwnershipEpoch(draw.number()),
             target_epoch: OwnershipEpoch(draw.number()),
-            target_tenures: tenures(draw),
+            target_incarnations: incarnations(draw),
             bytes: draw.number(),
             policy: some_policy(draw),
         },
         is_accepted: draw.bool(),
     };
-    let chain = |draw: &mut Draw<'_>| draw.bool().then(|| SegmentId(draw.number()));
+    let manifest_log = |draw: &mut Draw<'_>| draw.bool().then(|| SegmentId(draw.number()));
     Holdings {
         seed: draw.near(IDENTITY.seed),
-        chain: chain(draw),
+        manifest_log: manifest_log(draw),
         tablets: draw.list(3, tablet),
         migrations: draw.list(2, migration),
-        logs: draw.list(3, |draw| (draw.server(), chain(draw))),
+        logs: draw.list(3, |draw| (draw.server(), manifest_log(draw))),
     }
 }

@@ -1,10 +1,10 @@
 //! Textual descriptions of effects, for golden scripts.
 
-use types::{HashRange, ServerId, Tenure};
+use types::{HashRange, Incarnation, ServerId};
 use wire::control::{
     Answer, ClusterMap, FromCoordinator, Intent, JoinReply, LogRequest, MigrationReport,
-    MigrationRequest, RecoveryLog, RecoveryPart, RecoveryReport, RecoveryRequest, RecoverySegment,
-    ServerInfo, TabletInfo,
+    MigrationRequest, RecoveryLog, RecoveryPartition, RecoveryReport, RecoveryRequest,
+    RecoverySegment, ServerInfo, TabletInfo,
 };
 
 pub fn message(message: &FromCoordinator) -> String {
@@ -46,9 +46,9 @@ fn migration_request(request: &MigrationRequest) -> String {
 
 fn log_request(request: &LogRequest) -> String {
     match request {
-        LogRequest::ChainNoted { number } => format!("chain noted {}", number.0),
-        LogRequest::ReadDirectory { log, replica: (segment, epoch), first } => {
-            format!("read directory {log} chain {} epoch {} from {first}", segment.0, epoch.0)
+        LogRequest::ManifestRecorded { number } => format!("manifest-log recorded {}", number.0),
+        LogRequest::ReadManifest { log, replica: (segment, epoch), first } => {
+            format!("read manifest {log} manifest-log {} epoch {} from {first}", segment.0, epoch.0)
         }
         LogRequest::Fence { .. } | LogRequest::FreeLog { .. } => request.to_string(),
     }
@@ -63,13 +63,13 @@ fn intent(intent: &Intent) -> String {
         intent.source_epoch,
         intent.target,
         intent.target_epoch,
-        tenures(&intent.target_tenures),
+        incarnations(&intent.target_incarnations),
         intent.bytes
     )
 }
 
-fn recover(part: &RecoveryPart) -> String {
-    let log = |log: &RecoveryLog| format!("{} {}", log.dead, tenures(&log.old_tenures));
+fn recover(part: &RecoveryPartition) -> String {
+    let log = |log: &RecoveryLog| format!("{} {}", log.dead, incarnations(&log.old_incarnations));
     let floor = match part.clock_floor.0 {
         // No backup has reported a clock.
         105 => String::new(),
@@ -81,16 +81,16 @@ fn recover(part: &RecoveryPart) -> String {
         part.range,
         joined(&part.logs, log),
         part.epoch,
-        tenures(&part.tenures),
+        incarnations(&part.incarnations),
         joined(&part.segments, segment)
     )
 }
 
 fn segment(segment: &RecoverySegment) -> String {
     let length = match segment.content {
-        Some(content) if content.length == segment.settled => content.length.to_string(),
-        Some(content) => format!("{}, {} settled", content.length, segment.settled),
-        None => format!("open, {} settled", segment.settled),
+        Some(content) if content.length == segment.common_prefix => content.length.to_string(),
+        Some(content) => format!("{}, {} common", content.length, segment.common_prefix),
+        None => format!("open, {} common", segment.common_prefix),
     };
     let places = segment.places.iter().map(|place| place.backup.to_string());
     format!(
@@ -192,17 +192,17 @@ fn server(server: &ServerInfo) -> String {
 
 fn tablet(tablet: &TabletInfo) -> String {
     let born = if tablet.is_born { " born" } else { "" };
-    let tenures = tenures(&tablet.tenures);
-    format!("{} {}@{} {tenures}{born}", tablet.range, tablet.owner, tablet.epoch)
+    let incarnations = incarnations(&tablet.incarnations);
+    format!("{} {}@{} {incarnations}{born}", tablet.range, tablet.owner, tablet.epoch)
 }
 
 /// Describes runs of consecutive numbers by first and last.
-fn tenures(tenures: &[Tenure]) -> String {
+fn incarnations(incarnations: &[Incarnation]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
-    for tenure in tenures {
+    for incarnation in incarnations {
         match runs.last_mut() {
-            Some((_, last)) if *last + 1 == tenure.0 => *last = tenure.0,
-            _ => runs.push((tenure.0, tenure.0)),
+            Some((_, last)) if *last + 1 == incarnation.0 => *last = incarnation.0,
+            _ => runs.push((incarnation.0, incarnation.0)),
         }
     }
     let run = |&(first, last): &(u64, u64)| match first == last {

@@ -77,7 +77,7 @@ mod tests {
             range: HashRange::of_slots(Slot(first), Slot(last)),
             owner: ServerId(owner),
             epoch: OwnershipEpoch(1),
-            tenures: Vec::new(),
+            incarnations: Vec::new(),
         };
         let map = ClusterMap {
             version: 1,

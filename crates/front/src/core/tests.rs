@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use store::{Store, StoreConfig};
 use types::MigrationId;
-use types::{ClusterId, HashRange, HashSeed, OwnershipEpoch, ServerId, Tenure};
+use types::{ClusterId, HashRange, HashSeed, Incarnation, OwnershipEpoch, ServerId};
 use wire::control::{
     Answer, Ask, ClusterMap, MigrationProgress, MigrationReport, MigrationState, ServerInfo,
     TabletInfo, ToCoordinator,
@@ -126,7 +126,7 @@ impl World {
                 range: HashRange::ALL,
                 owner: ServerId(1),
                 epoch: OwnershipEpoch(1),
-                tenures: vec![Tenure(1); types::limits::TABLES_MAX],
+                incarnations: vec![Incarnation(1); types::limits::TABLES_MAX],
                 is_born: true,
             }],
             moving: Vec::new(),
@@ -466,7 +466,7 @@ fn a_slot_that_cannot_be_taken_over_is_answered_with_the_reason() {
             range: elsewhere,
             owner: ServerId(2),
             epoch: OwnershipEpoch(2),
-            tenures: vec![Tenure(2); types::limits::TABLES_MAX],
+            incarnations: vec![Incarnation(2); types::limits::TABLES_MAX],
             is_born: false,
         }],
         ..(*world.node.map()).clone()

@@ -1,16 +1,16 @@
 //! Random messages of a coordinator.
 
 use super::draw::{kinds, quarter};
-use super::{CLUSTER, DEAD, Draw, ME, WALL, World, server, some_intent, tenures};
+use super::{CLUSTER, DEAD, Draw, ME, WALL, World, incarnations, server, some_intent};
 use serde::de::DeserializeOwned;
 use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
 use wire::control::{
-    Answer, ClockQuestion, ClockReport, ClusterMap, DirectoryPlace, FromCoordinator, HistoryMark,
-    JoinReply, LivenessRequest, LogRequest, LogUpdate, MigrationProgress, MigrationReport,
-    MigrationRequest, MigrationState, MigrationUpdate, RecoveryLog, RecoveryPart, RecoveryRequest,
-    RecoverySegment, RecoveryUpdate, ReplicaPlace, TabletInfo, ToCoordinator,
+    Answer, ClockQuestion, ClockReport, ClusterMap, FromCoordinator, HistoryMark, JoinReply,
+    LivenessRequest, LogRequest, LogUpdate, ManifestPosition, MigrationProgress, MigrationReport,
+    MigrationRequest, MigrationState, MigrationUpdate, RecoveryLog, RecoveryPartition,
+    RecoveryRequest, RecoverySegment, RecoveryUpdate, ReplicaPlace, TabletInfo, ToCoordinator,
 };
-use wire::directory::SegmentContent;
+use wire::manifest::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
 /// Returns one message of each kind, of all families.
@@ -107,8 +107,8 @@ impl World {
             return None;
         }
         Some(match draw.pick(&self.told) {
-            ToCoordinator::Log(LogUpdate::Chain { number }) => {
-                LogRequest::ChainNoted { number }.into()
+            ToCoordinator::Log(LogUpdate::ManifestContinues { number }) => {
+                LogRequest::ManifestRecorded { number }.into()
             }
             ToCoordinator::Log(LogUpdate::IsNeeded { log }) => LogRequest::FreeLog { log }.into(),
             ToCoordinator::Recovery(RecoveryUpdate::Recovered { range, epoch, .. }) => {
@@ -117,8 +117,8 @@ impl World {
             ToCoordinator::Recovery(RecoveryUpdate::Replayed { range, epoch, .. }) => {
                 self.map_version += 1;
                 let mut map = self.some_map(draw);
-                let (owner, tenures) = (ME, tenures(draw));
-                let owned = TabletInfo { range, owner, epoch, tenures, is_born: false };
+                let (owner, incarnations) = (ME, incarnations(draw));
+                let owned = TabletInfo { range, owner, epoch, incarnations, is_born: false };
                 map.tablets.retain(|tablet| !tablet.range.overlaps(range));
                 map.tablets.push(owned);
                 map.tablets.sort_by_key(|tablet| tablet.range);
@@ -206,8 +206,8 @@ fn some_tablet(draw: &mut Draw<'_>, number: Option<u16>) -> TabletInfo {
         Some(owner) if !draw.one_in(4) => owner,
         Some(_) | None => draw.server(),
     };
-    let (epoch, tenures) = (OwnershipEpoch(draw.near(1)), tenures(draw));
-    TabletInfo { range, owner, epoch, tenures, is_born: draw.one_in(4) }
+    let (epoch, incarnations) = (OwnershipEpoch(draw.near(1)), incarnations(draw));
+    TabletInfo { range, owner, epoch, incarnations, is_born: draw.one_in(4) }
 }
 
 fn some_join_reply(draw: &mut Draw<'_>, kind: JoinReply) -> JoinReply {
@@ -244,33 +244,33 @@ fn some_migration_request(draw: &mut Draw<'_>, kind: MigrationRequest) -> Migrat
 
 fn some_log_request(draw: &mut Draw<'_>, kind: LogRequest) -> LogRequest {
     match kind {
-        LogRequest::ChainNoted { .. } => {
-            LogRequest::ChainNoted { number: SegmentId(draw.number()) }
+        LogRequest::ManifestRecorded { .. } => {
+            LogRequest::ManifestRecorded { number: SegmentId(draw.number()) }
         }
         LogRequest::Fence { .. } => LogRequest::Fence { log: draw.server() },
-        LogRequest::ReadDirectory { .. } => LogRequest::ReadDirectory {
+        LogRequest::ReadManifest { .. } => LogRequest::ReadManifest {
             log: draw.server(),
             replica: (SegmentId(draw.number()), ReplicaEpoch(draw.u32())),
-            first: DirectoryPlace { pieces: draw.u32(), bytes: draw.u32() },
+            first: ManifestPosition { pieces: draw.u32(), bytes: draw.u32() },
         },
         LogRequest::FreeLog { .. } => LogRequest::FreeLog { log: draw.server() },
     }
 }
 
 /// Returns a recovery partition, mostly of the dead server's quarter.
-fn some_part(draw: &mut Draw<'_>) -> RecoveryPart {
+fn some_part(draw: &mut Draw<'_>) -> RecoveryPartition {
     let range: HashRange = if draw.one_in(4) { draw.range() } else { quarter(3) };
     let log = |draw: &mut Draw<'_>| RecoveryLog {
         dead: if draw.one_in(6) { draw.server() } else { DEAD },
-        old_tenures: tenures(draw),
+        old_incarnations: incarnations(draw),
     };
     let logs = (0..if draw.one_in(4) { draw.below(4) } else { 1 }).map(|_| log(draw)).collect();
     let segments = draw.list(3, some_segment);
     let total = draw.near(segments.len() as u64) as u32;
-    RecoveryPart {
+    RecoveryPartition {
         range,
         epoch: OwnershipEpoch(draw.near(7)),
-        tenures: tenures(draw),
+        incarnations: incarnations(draw),
         keeps: draw.one_in(4),
         clock_floor: UnixMillis(draw.near(WALL.0)),
         logs,
@@ -295,6 +295,6 @@ fn some_segment(draw: &mut Draw<'_>) -> RecoverySegment {
         segment: SegmentId(1 + draw.below(3) as u64),
         content: draw.bool().then_some(content),
         places: draw.list(3, place),
-        settled: draw.near(500) as u32,
+        common_prefix: draw.near(500) as u32,
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::ConnectionId;
 use types::limits::TABLES_MAX;
-use types::{Instant, MigrationId, OwnershipEpoch, ServerId, Tenure, UnixMillis};
+use types::{Incarnation, Instant, MigrationId, OwnershipEpoch, ServerId, UnixMillis};
 use wire::control::{
     Answer, ClusterMap, FromCoordinator, Intent, MigrationPolicy, MigrationRequest,
     PriorityPullMode, ServerInfo, TabletInfo, ToCoordinator,
@@ -323,7 +323,7 @@ fn first_map(is_born: bool) -> ClusterMap {
         range: quarter(number),
         owner: [ME, ServerId(1), ServerId(3), DEAD][usize::from(number)],
         epoch: OwnershipEpoch(1),
-        tenures: vec![Tenure(1); TABLES_MAX],
+        incarnations: vec![Incarnation(1); TABLES_MAX],
         is_born,
     };
     let tablets = (0..4).map(tablet).collect();
@@ -346,7 +346,7 @@ fn some_intent(draw: &mut Draw<'_>) -> Intent {
         target: if is_whole { target } else { draw.server() },
         source_epoch: OwnershipEpoch(draw.near(1)),
         target_epoch: OwnershipEpoch(draw.near(2 + number)),
-        target_tenures: tenures(draw),
+        target_incarnations: incarnations(draw),
         bytes: draw.near(10_000),
         policy: some_policy(draw),
     }
@@ -369,7 +369,7 @@ fn some_policy(draw: &mut Draw<'_>) -> MigrationPolicy {
     }
 }
 
-fn tenures(draw: &mut Draw<'_>) -> Vec<Tenure> {
+fn incarnations(draw: &mut Draw<'_>) -> Vec<Incarnation> {
     let count = if draw.one_in(8) { draw.below(40) } else { TABLES_MAX };
-    (0..count).map(|_| Tenure(draw.near(2))).collect()
+    (0..count).map(|_| Incarnation(draw.near(2))).collect()
 }

@@ -3,8 +3,8 @@
 use super::{CLUSTER, DEAD, Draw, KEYS, ME, WALL, World, key, some_intent};
 use types::limits::{SEGMENT_BYTES, TABLES_MAX};
 use types::{
-    HashSeed, Instant, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, Slot, TableId,
-    Tenure, UnixMillis, Version, key_hash, slot_of,
+    HashSeed, Incarnation, Instant, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId,
+    Slot, TableId, UnixMillis, Version, key_hash, slot_of,
 };
 use wire::batch::BatchWriter;
 use wire::control::Intent;
@@ -39,7 +39,7 @@ impl World {
             PeerMessage::PriorityPull(pull) => answer_to_priority_pull(draw, pull),
             PeerMessage::Append(Append { replica, sent, from, .. }) => {
                 let length = from.wrapping_add(bytes);
-                let result = AppendResult::Has { length, stable: draw.near(length.into()) as u32 };
+                let result = AppendResult::Has { length, synced: draw.near(length.into()) as u32 };
                 (PeerMessage::Appended(Appended { replica, sent, result }), Vec::new())
             }
             PeerMessage::Release { replicas } => (PeerMessage::Released { replicas }, Vec::new()),
@@ -177,7 +177,7 @@ impl World {
         let (log, segment) = (draw.pick(&LOGS), some_segment(draw));
         let epoch = if draw.one_in(4) { draw.u32() } else { 0 };
         let replica = ReplicaId { log, segment, epoch: ReplicaEpoch(epoch) };
-        let kind = if draw.bool() { ReplicaKind::Data } else { ReplicaKind::Directory };
+        let kind = if draw.bool() { ReplicaKind::Data } else { ReplicaKind::Manifest };
         let any = draw.u32();
         let segment_bytes = draw.pick(&[1 << 16, 1 << 20, SEGMENT_BYTES as u32, any]);
         let header = ReplicaHeader {
@@ -199,10 +199,10 @@ impl World {
             _ => vec![draw.number() as u8; draw.below(300)],
         };
         let from = writer.length();
-        let stable = if from > 0 { draw.below(from as usize) as u32 } else { 0 };
+        let synced = if from > 0 { draw.below(from as usize) as u32 } else { 0 };
         let stamp = Stamp { version: Version(draw.number()), clock: UnixMillis(draw.near(WALL.0)) };
         // An append without bytes is a heartbeat, and has no piece header.
-        let header = (!body.is_empty()).then(|| writer.next(&body, stable, stamp));
+        let header = (!body.is_empty()).then(|| writer.next(&body, synced, stamp));
         let append = Append {
             replica,
             kind,
@@ -232,7 +232,7 @@ impl World {
             1 if draw.one_in(8) => AppendResult::Refused(AppendRefusal::Fenced),
             _ => {
                 let length = draw.near(to.into()) as u32;
-                AppendResult::Has { length, stable: draw.near(length.into()) as u32 }
+                AppendResult::Has { length, synced: draw.near(length.into()) as u32 }
             }
         };
         Appended { replica, sent: Instant(draw.near(sent.0)), result }
@@ -425,8 +425,8 @@ fn entry_of(draw: &mut Draw<'_>, key: &[u8]) -> ((TableId, Slot), Vec<u8>) {
         },
         _ => Body::Object { expiry: None, replaces: None, value: &value },
     };
-    let tenure = Tenure(draw.near(1) & Tenure::MAX.0);
-    let entry = Entry { tenure, version: Version(draw.number()), key, body };
+    let incarnation = Incarnation(draw.near(1) & Incarnation::MAX.0);
+    let entry = Entry { incarnation, version: Version(draw.number()), key, body };
     let mut bytes = vec![0; entry.encoded_bytes()];
     entry.encode(&mut bytes);
     let table = TableId(draw.below(TABLES_MAX) as u8);

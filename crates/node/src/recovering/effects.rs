@@ -7,11 +7,12 @@ use crate::context::Context;
 use crate::driver::{Demands, Driver, Payloads};
 use crate::machines::RECOVERY_SHARE;
 use crate::source_side::unacknowledged;
-use crate::tablets::{carve, tenures};
+use crate::tablets::{carve, incarnations};
 use crate::work::Work;
 use planted::Bug;
 use protocols::recovery::{
-    PartName, PartRefusal, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+    PartRefusal, PartitionName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent,
+    ReplayFailure,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,11 +34,10 @@ impl Driver for RecoveryDriver {
         match effect {
             RecoveryMasterEffect::Begin => self.queue(),
             RecoveryMasterEffect::Read { backup, read } => read_at(backup, read, context),
-            RecoveryMasterEffect::Replay { ticket, is_settled } => {
+            RecoveryMasterEffect::Replay { ticket, is_common } => {
                 if let (Some(payload), Some(it)) = (payloads.take(ticket), self.phase.recovery()) {
                     let (recovery, epoch) = (it.clone(), machine.name().epoch);
-                    let replay =
-                        ReplayLog { recovery, epoch, ticket, is_settled, payload, from: 0 };
+                    let replay = ReplayLog { recovery, epoch, ticket, is_common, payload, from: 0 };
                     self.replay(replay, context);
                 }
             }
@@ -132,7 +132,7 @@ impl RecoveryDriver {
     /// Begins a partition, unless its range has records of an earlier stay, or memory is short.
     pub(super) fn begin(
         &mut self,
-        name: PartName,
+        name: PartitionName,
         context: &mut Context<'_>,
     ) -> Result<(), PartRefusal> {
         assert!(matches!(self.phase, RecoveryPhase::Queued), "a queued partition begins");
@@ -156,13 +156,13 @@ impl RecoveryDriver {
     }
 
     /// Publishes the partition's tablet. Replay starts when every reactor has seen it.
-    fn publish(&mut self, name: PartName, node: &Node) {
-        let PartName { range, epoch, .. } = name;
+    fn publish(&mut self, name: PartitionName, node: &Node) {
+        let PartitionName { range, epoch, .. } = name;
         let recovery = self.new_recovery(name);
         let tablet = Tablet {
             range,
             epoch,
-            tenures: tenures(&self.tenures),
+            incarnations: incarnations(&self.incarnations),
             state: TabletState::Recovering(recovery.clone()),
             clock: RangeClock::going_on_from(self.clock_floor, node.store().clock()),
             flushing: TableSet::NONE,
@@ -174,10 +174,10 @@ impl RecoveryDriver {
         self.published(recovery, Voided::nothing(), node);
     }
 
-    pub(super) fn new_recovery(&self, name: PartName) -> Arc<Recovery> {
-        let old_tenures = self.logs.iter().map(|log| log.old_tenures.clone()).collect();
+    pub(super) fn new_recovery(&self, name: PartitionName) -> Arc<Recovery> {
+        let old_incarnations = self.logs.iter().map(|log| log.old_incarnations.clone()).collect();
         let (number, range) = (name.epoch.0, name.range);
-        Arc::new(Recovery::new(RecoveryPlan { number, range, old_tenures }))
+        Arc::new(Recovery::new(RecoveryPlan { number, range, old_incarnations }))
     }
 
     /// Waits for every reactor to see the partition's tablet.
@@ -227,7 +227,7 @@ impl RecoveryDriver {
     }
 
     /// Ends a recovery: the partition does not depend on the dead server's log any more.
-    fn finish(&mut self, name: PartName, context: &Context<'_>) {
+    fn finish(&mut self, name: PartitionName, context: &Context<'_>) {
         let replayed_at = self.phase.replayed_at();
         let (Some(recovery), Some(replayed_at)) = (self.phase.recovery().cloned(), replayed_at)
         else {
@@ -257,10 +257,10 @@ impl RecoveryDriver {
     }
 
     /// Removes the tablet, and begins to delete the replayed records.
-    fn abandon(&mut self, name: PartName, node: &Node) {
+    fn abandon(&mut self, name: PartitionName, node: &Node) {
         let phase = std::mem::replace(&mut self.phase, RecoveryPhase::Idle);
         let Some(recovery) = phase.recovery() else { return };
-        let PartName { range, epoch, .. } = name;
+        let PartitionName { range, epoch, .. } = name;
         node.recovery_counts.given_up(recovery.counters());
         if self.keeps {
             // The tablet stays as it is, and waits for another attempt.
@@ -316,9 +316,9 @@ impl ReplayLog {
     pub(crate) fn run(mut self, context: &mut Context<'_>) {
         let entries = self.payload.bytes();
         let (recovery, from) = (&self.recovery, self.from);
-        let done = match self.is_settled {
+        let done = match self.is_common {
             true => context.worker.replay_log(recovery, entries, from, REPLAY_ENTRIES),
-            false => context.worker.replay_unsettled(recovery, entries, from, REPLAY_ENTRIES),
+            false => context.worker.replay_divergent(recovery, entries, from, REPLAY_ENTRIES),
         };
         let (epoch, ticket) = (self.epoch, self.ticket);
         let event = match done {

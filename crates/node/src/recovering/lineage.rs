@@ -11,9 +11,9 @@ use super::{RecoveryDriver, Voided};
 use crate::Node;
 use crate::context::Context;
 use crate::machines::Machines;
-use crate::tablets::{carve, tenures};
+use crate::tablets::{carve, incarnations};
 use protocols::migration::{SourceEvent, TargetEvent};
-use protocols::recovery::{PartName, PartRefusal};
+use protocols::recovery::{PartRefusal, PartitionName};
 use std::sync::Arc;
 use store::{RangeClock, Recovery, RecoveryPlan, Tablet, TabletState, Worker};
 use types::limits::TABLES_MAX;
@@ -72,10 +72,10 @@ impl RecoveryDriver {
     /// Begins a partition in a range that this server already holds in part.
     pub(super) fn begin_with_what_is_here(
         &mut self,
-        name: PartName,
+        name: PartitionName,
         node: &Node,
     ) -> Result<(), PartRefusal> {
-        let PartName { range, epoch, .. } = name;
+        let PartitionName { range, epoch, .. } = name;
         let mut unknown = vec![range];
         for tablet in node.store().tablets().iter() {
             let is_ours = match tablet.state {
@@ -93,18 +93,18 @@ impl RecoveryDriver {
             return Err(refused("the server does not hold the range that was moving"));
         }
         let recovery = self.new_recovery(name);
-        let new = tenures(&self.tenures);
+        let new = incarnations(&self.incarnations);
         let mut voided = Vec::new();
         let own = node.store().clock();
         node.change_tablets(|tablets| {
             carve(tablets, range, |tablet| match &tablet.state {
                 TabletState::Recovering(_) => {
-                    let is_void = |table: &usize| tablet.tenures[*table] != new[*table];
+                    let is_void = |table: &usize| tablet.incarnations[*table] != new[*table];
                     voided.extend((0..TABLES_MAX).filter(is_void));
                     let state = TabletState::Recovering(recovery.clone());
                     let at = tablet.clock.read(own).max(self.clock_floor);
                     let clock = RangeClock::going_on_from(at, own);
-                    Some(Tablet { state, epoch, tenures: new, clock, ..tablet })
+                    Some(Tablet { state, epoch, incarnations: new, clock, ..tablet })
                 }
                 TabletState::Serving | TabletState::Securing(_) => Some(Tablet { epoch, ..tablet }),
                 TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => {
@@ -138,7 +138,7 @@ fn suspend(range: HashRange, node: &Node) {
 /// which it may already belong to this server. Its recovery number equals no epoch, so no map
 /// marks it as recovered.
 fn suspended(tablet: Tablet) -> Tablet {
-    let plan = RecoveryPlan { number: u64::MAX, range: tablet.range, old_tenures: Vec::new() };
+    let plan = RecoveryPlan { number: u64::MAX, range: tablet.range, old_incarnations: Vec::new() };
     Tablet { state: TabletState::Recovering(Arc::new(Recovery::new(plan))), ..tablet }
 }
 

@@ -40,7 +40,7 @@ use super::node::Node;
 use super::outgoing::Payload;
 use extent::Extent;
 use protocols::recovery::{
-    PartName, PartRefusal, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,
+    PartRefusal, PartitionName, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,
 };
 use protocols::{Machine, Ticket};
 use std::collections::BTreeMap;
@@ -48,17 +48,17 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use store::log::{Dependency, GracePeriod};
 use store::{Recovery, ReplayCounters};
 use types::{
-    HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, Slot, TableId, Tenure, UnixMillis,
+    HashRange, Incarnation, Instant, KeyHash, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis,
 };
-use wire::control::{ClusterMap, RecoveryLog, RecoveryPart, RecoveryUpdate, ToCoordinator};
+use wire::control::{ClusterMap, RecoveryLog, RecoveryPartition, RecoveryUpdate, ToCoordinator};
 use wire::peer::RecoveryReply;
 
 /// The state that this server keeps for a recovery master.
 pub(super) struct RecoveryDriver {
-    /// Logs to read, with the tenures of valid entries.
+    /// Logs to read, with the incarnations of valid entries.
     logs: Vec<RecoveryLog>,
-    /// Tenures of new entries, by table.
-    tenures: Vec<Tenure>,
+    /// Incarnations of new entries, by table.
+    incarnations: Vec<Incarnation>,
     /// Set if records that this server already holds are valid, too.
     keeps: bool,
     /// Latest clock by which the dead server can have judged expiry in the range.
@@ -107,7 +107,7 @@ pub(super) struct ReplayLog {
     epoch: OwnershipEpoch,
     ticket: Ticket,
     /// Set if every known replica of the log has the entries, so that later readers find them.
-    is_settled: bool,
+    is_common: bool,
     payload: Payload,
     /// Number of payload bytes already replayed.
     from: usize,
@@ -160,10 +160,10 @@ impl RecoveryPhase {
 }
 
 impl RecoveryDriver {
-    fn new(now: Instant, part: &RecoveryPart) -> RecoveryDriver {
+    fn new(now: Instant, part: &RecoveryPartition) -> RecoveryDriver {
         RecoveryDriver {
             logs: part.logs.clone(),
-            tenures: part.tenures.clone(),
+            incarnations: part.incarnations.clone(),
             keeps: part.keeps,
             clock_floor: part.clock_floor,
             extent: Extent::default(),
@@ -255,9 +255,9 @@ impl Node {
 
 impl Machines {
     /// Handles a partition from the coordinator, or a newer list of the replicas to read.
-    pub(super) fn recover(&mut self, part: Box<RecoveryPart>, context: &mut Context<'_>) {
-        let Some(name) = PartName::of(&part) else { return };
-        let PartName { dead, range, epoch } = name;
+    pub(super) fn recover(&mut self, part: Box<RecoveryPartition>, context: &mut Context<'_>) {
+        let Some(name) = PartitionName::of(&part) else { return };
+        let PartitionName { dead, range, epoch } = name;
         let of_range = self.recoveries.ids(|side| side.machine.name().range.overlaps(range));
         let others: Vec<OwnershipEpoch> =
             of_range.into_iter().filter(|other| *other != epoch).collect();
@@ -437,8 +437,8 @@ impl RecoverySide {
 }
 
 /// Returns the answer of a server that cannot recover a partition, because it has no replicas.
-pub(super) fn refusal(part: &RecoveryPart) -> Option<ToCoordinator> {
-    let PartName { dead, range, epoch } = PartName::of(part)?;
+pub(super) fn refusal(part: &RecoveryPartition) -> Option<ToCoordinator> {
+    let PartitionName { dead, range, epoch } = PartitionName::of(part)?;
     let reason = "this server does not replicate its log".to_owned();
     Some(RecoveryUpdate::NotRecovered { dead, range, epoch, reason }.into())
 }
@@ -446,7 +446,7 @@ pub(super) fn refusal(part: &RecoveryPart) -> Option<ToCoordinator> {
 /// Returns whether this server owns a partition, once its range has a new owner: epochs rise.
 /// Before that, this server may own the range under an older epoch, as the target of a migration
 /// from a dead source.
-fn decision(map: &ClusterMap, part: PartName, me: ServerId) -> Option<bool> {
+fn decision(map: &ClusterMap, part: PartitionName, me: ServerId) -> Option<bool> {
     let inside = || map.tablets.iter().filter(|tablet| tablet.range.overlaps(part.range));
     let is_decided = inside().any(|tablet| tablet.epoch >= part.epoch);
     is_decided.then(|| inside().any(|it| (it.owner, it.epoch) == (me, part.epoch)))

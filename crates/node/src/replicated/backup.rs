@@ -5,7 +5,7 @@
 //! progress. An answer leaves on the connection of its request.
 
 use super::backup_jobs::{
-    BackupDone, BackupJob, BackupWork, DirectoryRead, Done, FILES_READY, OWN_FILES_READY,
+    BackupDone, BackupJob, BackupWork, Done, FILES_READY, ManifestRead, OWN_FILES_READY,
     StagedPiece, give_up, not_begun,
 };
 use super::routes::Routes;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::{
-    DIRECTORY_BYTES_PER_MESSAGE, DirectoryPlace, LogUpdate, REPLICAS_PER_MESSAGE, ReplicaInfo,
+    LogUpdate, MANIFEST_BYTES_PER_MESSAGE, ManifestPosition, REPLICAS_PER_MESSAGE, ReplicaInfo,
 };
 use wire::peer::{Append, PeerMessage};
 use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
@@ -47,7 +47,7 @@ pub(crate) struct BackupPart {
     is_syncing: bool,
     next_ticket: u64,
     /// Pieces of the manifest that the coordinator is reading, until it has received all of them.
-    directory: Option<(ReplicaId, Vec<Vec<u8>>)>,
+    manifest: Option<(ReplicaId, Vec<Vec<u8>>)>,
 }
 
 /// The message being handled, of which the machine sees only the lengths.
@@ -85,14 +85,14 @@ impl BackupSide {
         let first =
             ReplicaId { log, segment: SegmentId::FIRST_OF_MANIFEST, epoch: ReplicaEpoch(0) };
         let of_manifest = self.open.range(first..).take_while(|(id, _)| id.log == log);
-        let unsynced = of_manifest.map(|(_, open)| open).filter(|it| it.stable() < it.length());
+        let unsynced = of_manifest.map(|(_, open)| open).filter(|it| it.synced() < it.length());
         unsynced.cloned().collect()
     }
 
     /// Makes the backup of a server without a cluster, which has adopted its own log.
-    pub(super) fn of_own_log(manifest: &AdoptedManifest) -> BackupSide {
+    pub(super) fn of_own_log(segment: &AdoptedManifest) -> BackupSide {
         let mut backup = BackupSide { machine: Backup::of_own_log(), open: BTreeMap::new() };
-        backup.adopt(manifest.replica, manifest.length);
+        backup.adopt(segment.replica, segment.length);
         backup
     }
 
@@ -108,12 +108,12 @@ impl BackupSide {
 }
 
 /// Returns as much of the pieces from `first` on as fits into a message, and the rest's position.
-fn directory_part(
+fn manifest_part(
     pieces: &[Vec<u8>],
-    first: DirectoryPlace,
-) -> (Vec<Vec<u8>>, Option<DirectoryPlace>) {
+    first: ManifestPosition,
+) -> (Vec<Vec<u8>>, Option<ManifestPosition>) {
     let mut place = first;
-    let (mut bodies, mut room) = (Vec::new(), DIRECTORY_BYTES_PER_MESSAGE);
+    let (mut bodies, mut room) = (Vec::new(), MANIFEST_BYTES_PER_MESSAGE);
     for piece in pieces.iter().skip(first.pieces as usize) {
         let rest = piece.get(place.bytes as usize..).unwrap_or_default();
         if room == 0 {
@@ -123,9 +123,9 @@ fn directory_part(
         bodies.push(rest[..taken].to_vec());
         room -= taken;
         if taken < rest.len() {
-            return (bodies, Some(DirectoryPlace { bytes: place.bytes + taken as u32, ..place }));
+            return (bodies, Some(ManifestPosition { bytes: place.bytes + taken as u32, ..place }));
         }
-        place = DirectoryPlace { pieces: place.pieces + 1, bytes: 0 };
+        place = ManifestPosition { pieces: place.pieces + 1, bytes: 0 };
     }
     (bodies, None)
 }
@@ -140,7 +140,7 @@ impl BackupPart {
             sync_at: None,
             is_syncing: false,
             next_ticket: 0,
-            directory: None,
+            manifest: None,
         }
     }
 
@@ -365,24 +365,24 @@ impl BackupPart {
         self.replication.disk_counts.note_error();
         self.replication.backup().open.remove(&replica);
         self.unsynced.remove(&replica);
-        BackupEvent::Stopped { replica, length, stable: open.stable() }
+        BackupEvent::Stopped { replica, length, synced: open.synced() }
     }
 
     /// Records that a replica has taken a piece, or has begun.
     fn taken(&mut self, open: Arc<ReplicaWriter>, context: &mut Context<'_>) -> BackupEvent {
         let (replica, length) = (open.id(), open.length());
-        let stable = match self.replication.plan.mode {
+        let synced = match self.replication.plan.mode {
             Mode::Memory => length,
-            Mode::Interval | Mode::Disk => open.stable(),
+            Mode::Interval | Mode::Disk => open.synced(),
         };
-        if stable < length {
+        if synced < length {
             let pause = match self.replication.plan.mode {
                 Mode::Interval => INTERVAL,
                 Mode::Memory | Mode::Disk => Duration::ZERO,
             };
             self.sync_soon(open, pause, context);
         }
-        BackupEvent::Taken { replica, length, stable }
+        BackupEvent::Taken { replica, length, synced }
     }
 
     /// Discards a replica with unknown content, so that the next start does not find it.
@@ -401,7 +401,7 @@ impl BackupPart {
         let open = self.replication.backup().open.get(&replica).cloned();
         match self.replication.plan.mode {
             // `None` if an event on another reactor has closed the replica before.
-            Mode::Disk => open.map(|open| self.stop(&open, open.stable(), why)),
+            Mode::Disk => open.map(|open| self.stop(&open, open.synced(), why)),
             // No other server has the acknowledged bytes, and the disk may still return them.
             Mode::Memory | Mode::Interval
                 if self.replication.placement() == LogPlacement::OwnDisk =>
@@ -462,7 +462,7 @@ impl BackupPart {
                 vec![BackupEvent::Freed { replica }]
             }
             Done::Measured(replica, Some((length, clock))) => {
-                vec![BackupEvent::Measured { replica, length, stable: length, clock }]
+                vec![BackupEvent::Measured { replica, length, synced: length, clock }]
             }
             Done::Measured(replica, None) => {
                 self.replication.disk_counts.note_damaged();
@@ -470,7 +470,7 @@ impl BackupPart {
             }
             Done::Scrubbed(replica, found) => {
                 match found {
-                    ScrubResult::Whole(length) => {
+                    ScrubResult::Intact(length) => {
                         self.replication.disk_counts.note_scrubbed(length)
                     }
                     // The machine reports the fault: the replica may only have become shorter.
@@ -478,9 +478,9 @@ impl BackupPart {
                 }
                 vec![BackupEvent::Scrubbed { replica, found }]
             }
-            Done::DirectoryRead(read, bodies) => {
-                self.directory = Some((read.id(), bodies));
-                self.report_directory(read, context.out);
+            Done::ManifestRead(read, bodies) => {
+                self.manifest = Some((read.id(), bodies));
+                self.report_manifest(read, context.out);
                 Vec::new()
             }
             Done::Prepared | Done::GivenUp => Vec::new(),
@@ -495,7 +495,7 @@ impl BackupPart {
                         return None;
                     }
                     match result {
-                        Ok(stable) => Some(BackupEvent::Synced { replica, stable }),
+                        Ok(synced) => Some(BackupEvent::Synced { replica, synced }),
                         Err(why) => self.not_synced(replica, &why),
                     }
                 };
@@ -514,7 +514,7 @@ impl BackupPart {
         let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
             segment: id.segment,
             epoch: id.epoch,
-            is_directory: id.segment.is_manifest(),
+            is_manifest: id.segment.is_manifest(),
             length,
             may_be_short: of_earlier_boots.contains(&id),
         };
@@ -537,33 +537,33 @@ impl BackupPart {
     }
 
     /// Reads a replica of a log's manifest, and sends it to the coordinator from `first` on.
-    pub(crate) fn read_directory(
+    pub(crate) fn read_manifest(
         &mut self,
         log: ServerId,
         replica: (SegmentId, ReplicaEpoch),
-        first: DirectoryPlace,
+        first: ManifestPosition,
         out: &mut EngineOutput,
     ) {
-        let read = DirectoryRead { log, replica, first };
+        let read = ManifestRead { log, replica, first };
         // The log is fenced, so the pieces read a moment ago have not changed.
-        if self.directory.as_ref().is_some_and(|it| it.0 == read.id()) {
-            self.report_directory(read, out);
+        if self.manifest.as_ref().is_some_and(|it| it.0 == read.id()) {
+            self.report_manifest(read, out);
         } else {
-            self.leave_job(out, BackupWork::ReadDirectory(read));
+            self.leave_job(out, BackupWork::ReadManifest(read));
         }
     }
 
     /// Sends as much of the manifest as fits into a message. The coordinator asks for the rest.
-    fn report_directory(&mut self, read: DirectoryRead, out: &mut EngineOutput) {
-        let Some((_, all)) = self.directory.take() else { return };
-        let DirectoryRead { log, replica, first } = read;
-        let (bodies, next) = directory_part(&all, first);
+    fn report_manifest(&mut self, read: ManifestRead, out: &mut EngineOutput) {
+        let Some((_, all)) = self.manifest.take() else { return };
+        let ManifestRead { log, replica, first } = read;
+        let (bodies, next) = manifest_part(&all, first);
         let bytes: usize = bodies.iter().map(Vec::len).sum();
-        assert!(bytes <= DIRECTORY_BYTES_PER_MESSAGE, "a part of a manifest fits into a message");
+        assert!(bytes <= MANIFEST_BYTES_PER_MESSAGE, "a part of a manifest fits into a message");
         if next.is_some() {
-            self.directory = Some((read.id(), all));
+            self.manifest = Some((read.id(), all));
         }
-        out.control.push(LogUpdate::DirectoryRead { log, replica, first, bodies, next }.into());
+        out.control.push(LogUpdate::ManifestRead { log, replica, first, bodies, next }.into());
     }
 
     /// Runs the parts of the backup that are due.
@@ -571,7 +571,7 @@ impl BackupPart {
         self.sync(context);
         let now = context.now;
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if context.reactor == super::CHAIN_REACTOR
+        if context.reactor == super::MANIFEST_REACTOR
             && is_due(self.replication.backup().machine.next_deadline())
         {
             self.on_event(BackupEvent::Tick, context);
@@ -579,7 +579,7 @@ impl BackupPart {
     }
 
     pub(crate) fn next_deadline(&self, reactor: ReactorId) -> Option<Instant> {
-        let is_first = reactor == super::CHAIN_REACTOR;
+        let is_first = reactor == super::MANIFEST_REACTOR;
         let machine = is_first.then(|| self.replication.backup().machine.next_deadline()).flatten();
         let sync = self.sync_at.filter(|_| !self.is_syncing);
         [machine, sync].into_iter().flatten().min()
@@ -623,15 +623,15 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_comes_in_parts_however_long_its_pieces_are() {
-        let lengths = [3, 0, DIRECTORY_BYTES_PER_MESSAGE * 2 + 7, 5, DIRECTORY_BYTES_PER_MESSAGE];
+    fn a_manifest_comes_in_parts_however_long_its_pieces_are() {
+        let lengths = [3, 0, MANIFEST_BYTES_PER_MESSAGE * 2 + 7, 5, MANIFEST_BYTES_PER_MESSAGE];
         let pieces: Vec<Vec<u8>> =
             lengths.into_iter().zip(1..).map(|(length, byte)| vec![byte; length]).collect();
-        let (mut place, mut read, mut parts) = (DirectoryPlace::default(), Vec::new(), 0);
+        let (mut place, mut read, mut parts) = (ManifestPosition::default(), Vec::new(), 0);
         loop {
-            let (bodies, next) = directory_part(&pieces, place);
+            let (bodies, next) = manifest_part(&pieces, place);
             let bytes: usize = bodies.iter().map(Vec::len).sum();
-            assert!(0 < bytes && bytes <= DIRECTORY_BYTES_PER_MESSAGE);
+            assert!(0 < bytes && bytes <= MANIFEST_BYTES_PER_MESSAGE);
             read.extend(bodies.concat());
             parts += 1;
             let Some(next) = next else { break };
@@ -640,7 +640,7 @@ mod tests {
         }
         assert!(read == pieces.concat(), "the parts are the whole");
         assert_eq!(parts, 4);
-        let beyond = DirectoryPlace { pieces: u32::MAX, bytes: u32::MAX };
-        assert_eq!(directory_part(&pieces, beyond), (Vec::new(), None));
+        let beyond = ManifestPosition { pieces: u32::MAX, bytes: u32::MAX };
+        assert_eq!(manifest_part(&pieces, beyond), (Vec::new(), None));
     }
 }

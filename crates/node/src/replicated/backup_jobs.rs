@@ -10,7 +10,7 @@ use protocols::replication::{BackupEvent, ScrubResult};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use types::{SegmentId, ServerId, UnixMillis};
-use wire::control::DirectoryPlace;
+use wire::control::ManifestPosition;
 use wire::replica::{PIECE_HEADER_BYTES, ReplicaEpoch, ReplicaHeader, ReplicaId};
 
 /// Number of files prepared for new replicas, because several masters may begin segments at once.
@@ -47,7 +47,7 @@ pub(super) enum BackupWork {
     Free(ReplicaId),
     /// Measure a replica of an earlier process.
     Measure(ReplicaId),
-    ReadDirectory(DirectoryRead),
+    ReadManifest(ManifestRead),
     /// Check that the disk still has a replica's data.
     Scrub(ReplicaId),
     /// Make sure that a later start does not find a replica.
@@ -56,15 +56,15 @@ pub(super) enum BackupWork {
 
 /// A coordinator's request for a part of a log's manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DirectoryRead {
+pub(super) struct ManifestRead {
     pub(super) log: ServerId,
     /// Replica of a manifest segment.
     pub(super) replica: (SegmentId, ReplicaEpoch),
     /// Position of the part's first byte.
-    pub(super) first: DirectoryPlace,
+    pub(super) first: ManifestPosition,
 }
 
-impl DirectoryRead {
+impl ManifestRead {
     pub(super) fn id(self) -> ReplicaId {
         ReplicaId { log: self.log, segment: self.replica.0, epoch: self.replica.1 }
     }
@@ -83,7 +83,7 @@ pub(super) enum Done {
     /// the replica is damaged or unreadable.
     Measured(ReplicaId, Option<(u32, UnixMillis)>),
     /// All pieces of the manifest segment; none if it cannot be read.
-    DirectoryRead(DirectoryRead, Vec<Vec<u8>>),
+    ManifestRead(ManifestRead, Vec<Vec<u8>>),
     Scrubbed(ReplicaId, ScrubResult),
     GivenUp,
 }
@@ -103,7 +103,7 @@ impl std::fmt::Debug for BackupJob {
             BackupWork::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
             BackupWork::Free(replica) => write!(f, "free {replica}"),
             BackupWork::Measure(replica) => write!(f, "measure {replica}"),
-            BackupWork::ReadDirectory(read) => write!(f, "read the manifest {}", read.id()),
+            BackupWork::ReadManifest(read) => write!(f, "read the manifest {}", read.id()),
             BackupWork::Scrub(replica) => write!(f, "scrub {replica}"),
             BackupWork::GiveUp(replica) => write!(f, "discard {replica}"),
         }
@@ -121,7 +121,7 @@ impl std::fmt::Debug for BackupDone {
                 write!(f, "measured {replica}: {length}")
             }
             Done::Measured(replica, None) => write!(f, "{replica} cannot be read"),
-            Done::DirectoryRead(read, _) => write!(f, "read the manifest {}", read.id()),
+            Done::ManifestRead(read, _) => write!(f, "read the manifest {}", read.id()),
             Done::Scrubbed(replica, found) => write!(f, "scrubbed {replica}: {found:?}"),
             Done::GivenUp => f.write_str("discarded a replica"),
         }
@@ -132,7 +132,7 @@ impl BackupJob {
     /// Returns whether the job only reads. Jobs that write need not wait for it.
     pub fn is_reading(&self) -> bool {
         match self.work {
-            BackupWork::Measure(_) | BackupWork::ReadDirectory(_) | BackupWork::Scrub(_) => true,
+            BackupWork::Measure(_) | BackupWork::ReadManifest(_) | BackupWork::Scrub(_) => true,
             BackupWork::Begin { .. }
             | BackupWork::Prepare { .. }
             | BackupWork::Sync(_)
@@ -171,13 +171,13 @@ impl BackupJob {
                 give_up(&self.disk, replica);
                 Done::GivenUp
             }
-            BackupWork::ReadDirectory(read) => {
+            BackupWork::ReadManifest(read) => {
                 let bodies = self.disk.bodies(read.id()).map(|(bodies, _)| bodies);
                 let bodies = bodies.unwrap_or_else(|error| {
                     tracing::warn!(%error, "cannot read a segment manifest");
                     Vec::new()
                 });
-                Done::DirectoryRead(read, bodies)
+                Done::ManifestRead(read, bodies)
             }
         })
     }
@@ -253,7 +253,7 @@ fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
 /// Rereads a replica of a living master. This process wrote it, so all pieces must be intact.
 fn scrub(disk: &Replicas, replica: ReplicaId) -> ScrubResult {
     match disk.scrub(replica) {
-        Ok(Ok(end)) => ScrubResult::Whole(end.length),
+        Ok(Ok(end)) => ScrubResult::Intact(end.length),
         Ok(Err(error)) => {
             tracing::warn!(%replica, %error, "replica can no longer be read, replacing it");
             ScrubResult::Damaged

@@ -4,7 +4,9 @@
 //! from the segment in memory. A writer per replica makes the piece's header, and remembers the
 //! beginning of the last piece so that the piece can be sent again.
 
-use super::{CHAIN_REACTOR, Letter, LogPlacement, Replication, candidates, lock, own_disk};
+use super::{
+    LogPlacement, MANIFEST_REACTOR, ReactorMessage, Replication, candidates, lock, own_disk,
+};
 use crate::Node;
 use crate::context::Context;
 use crate::outgoing::{EngineOutput, Sending, To};
@@ -17,7 +19,7 @@ use std::sync::atomic::Ordering;
 use store::log::LogChange;
 use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
 use wire::control::LivenessUpdate;
-use wire::directory::SegmentContent;
+use wire::manifest::SegmentContent;
 use wire::peer::{Append, AppendRefusal, AppendResult, Appended, PeerMessage};
 use wire::replica::{
     PIECE_HEADER_BYTES, PieceWriter, ReplicaId, ReplicaIdentity, ReplicaKind, Stamp,
@@ -97,7 +99,7 @@ impl PieceHeaders {
         }
         assert_eq!(piece.from, writer.before.length(), "{piece} begins where another one ended");
         writer.after = writer.before;
-        let header = writer.after.next(bytes, piece.stable, sender.stamp);
+        let header = writer.after.next(bytes, piece.synced, sender.stamp);
         assert_eq!(piece.to, writer.after.length(), "{piece} ends where the next one begins");
         Some(header)
     }
@@ -122,7 +124,7 @@ impl PieceHeaders {
         sender: &Sender,
     ) -> Sending {
         assert_eq!(payload.len() as u32, piece.to - piece.from, "{piece} has its bytes");
-        let is_of_manifest = sender.kind == ReplicaKind::Directory;
+        let is_of_manifest = sender.kind == ReplicaKind::Manifest;
         assert_eq!(is_of_manifest, piece.replica.segment.is_manifest(), "{piece} has its kind");
         let append = Append {
             replica: piece.replica,
@@ -179,14 +181,14 @@ impl LogMaster {
         if context.node.store().log().has_changes() {
             self.follow_log(context);
         }
-        self.read_letters(context);
+        self.read_messages(context);
         self.hand_out_pieces(context);
         if std::mem::take(&mut self.has_ended) {
             self.hand_out_pieces(context);
         }
-        let is_called = || replication.chain_waits.swap(false, Ordering::AcqRel);
-        if context.reactor == CHAIN_REACTOR && is_called() {
-            self.drive_chain(None, context);
+        let is_called = || replication.manifest_waits.swap(false, Ordering::AcqRel);
+        if context.reactor == MANIFEST_REACTOR && is_called() {
+            self.drive_manifest(None, context);
         }
     }
 
@@ -261,7 +263,7 @@ impl LogMaster {
             let owner = replication.owners().get(&segment).copied();
             match owner {
                 Some(owner) => {
-                    replication.post(owner, Letter::Dead(segment));
+                    replication.post(owner, ReactorMessage::Dead(segment));
                     if owner != context.reactor {
                         context.node.wake_all();
                     }
@@ -272,11 +274,11 @@ impl LogMaster {
         }
     }
 
-    fn read_letters(&mut self, context: &mut Context<'_>) {
-        for letter in self.replication.take_letters(context.reactor) {
-            match letter {
-                Letter::Event(event) => self.drive_master(event, context),
-                Letter::Dead(segment) => self.end_segment(segment, context),
+    fn read_messages(&mut self, context: &mut Context<'_>) {
+        for message in self.replication.take_messages(context.reactor) {
+            match message {
+                ReactorMessage::Event(event) => self.drive_master(event, context),
+                ReactorMessage::Dead(segment) => self.end_segment(segment, context),
             }
         }
     }
@@ -289,7 +291,7 @@ impl LogMaster {
         self.drive_master(ReplicatorEvent::Leaving { segment }, context);
         context.node.store().log().release(segment);
         let replication = &self.replication;
-        let is_named = replication.chain().leave_out(segment, context.reactor);
+        let is_named = replication.manifest_log().leave_out(segment, context.reactor);
         if is_named {
             replication.call_chain(context.node, context.reactor);
         } else {
@@ -367,25 +369,25 @@ impl LogMaster {
         let (replication, store) = (&self.replication, context.node.store());
         match effect {
             ReplicatorEffect::Send { backup, piece } => self.send_piece(backup, &piece, context),
-            ReplicatorEffect::Name { segment } => {
-                replication.chain().open(segment, context.reactor);
+            ReplicatorEffect::Register { segment } => {
+                replication.manifest_log().open(segment, context.reactor);
                 replication.call_chain(context.node, context.reactor);
             }
             ReplicatorEffect::Acknowledged { segment, length } => {
                 store.log().raise_acknowledged(segment, length);
                 return true;
             }
-            ReplicatorEffect::Stable { segment, length } => {
-                store.log().raise_stable(segment, length);
+            ReplicatorEffect::Synced { segment, length } => {
+                store.log().raise_synced(segment, length);
                 return true;
             }
             ReplicatorEffect::Close { segment } => {
                 store.log().end_segment(segment);
                 self.has_ended = true;
             }
-            ReplicatorEffect::Whole { segment } => {
+            ReplicatorEffect::Seal { segment } => {
                 if let Some(content) = self.pieces.content(segment) {
-                    replication.chain().close(segment, content, context.reactor);
+                    replication.manifest_log().close(segment, content, context.reactor);
                     replication.call_chain(context.node, context.reactor);
                 }
             }
@@ -436,25 +438,25 @@ impl LogMaster {
         context: &mut Context<'_>,
     ) {
         let replication = &self.replication;
-        let is_chain = answer.replica.segment.is_manifest();
+        let is_manifest = answer.replica.segment.is_manifest();
         let event = ReplicatorEvent::Answered { backup, answer };
         if let AppendResult::Refused(AppendRefusal::Failed) = answer.result
-            && !is_chain
+            && !is_manifest
         {
             // An unrequested report may arrive on a reactor that does not write the segment.
             let owner = replication.owners().get(&answer.replica.segment).copied();
             if let Some(owner) = owner.filter(|owner| *owner != context.reactor) {
-                replication.post(owner, Letter::Event(event));
+                replication.post(owner, ReactorMessage::Event(event));
                 return context.node.wake_all();
             }
         }
-        if !is_chain {
+        if !is_manifest {
             self.drive_master(event, context);
-        } else if context.reactor == CHAIN_REACTOR {
-            self.drive_chain(Some(event), context);
+        } else if context.reactor == MANIFEST_REACTOR {
+            self.drive_manifest(Some(event), context);
         } else if backup == context.node.me() {
             // A sync of the own disk covers the manifest, whichever reactor began it.
-            replication.chain().post(event);
+            replication.manifest_log().post(event);
             replication.call_chain(context.node, context.reactor);
         }
     }
@@ -482,7 +484,7 @@ impl LogMaster {
     pub(crate) fn released(&self, backup: ServerId, replicas: Vec<ReplicaId>, node: &Node) {
         let replication = &self.replication;
         let event = ReplicatorEvent::Released { backup, replicas };
-        replication.chain().post(event.clone());
+        replication.manifest_log().post(event.clone());
         replication.post_to_all(&event);
         node.wake_all();
     }
@@ -500,15 +502,17 @@ impl LogMaster {
         if replication.is_fenced.load(Ordering::Relaxed) || replication.loading().is_on() {
             return;
         }
-        let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
+        let (manifest_log, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
             replicas.into_iter().partition(|replica| replica.segment.is_manifest());
         let mut asked: BTreeMap<ReactorId, Vec<ReplicaId>> = BTreeMap::new();
         for replica in data {
             let owner = replication.owners().get(&replica.segment).copied();
             asked.entry(owner.unwrap_or(context.reactor)).or_default().push(replica);
         }
-        if !chain.is_empty() {
-            replication.chain().post(ReplicatorEvent::Needed { backup, replicas: chain });
+        if !manifest_log.is_empty() {
+            replication
+                .manifest_log()
+                .post(ReplicatorEvent::Needed { backup, replicas: manifest_log });
             replication.call_chain(context.node, context.reactor);
         }
         for (owner, replicas) in asked {
@@ -516,7 +520,7 @@ impl LogMaster {
             if owner == context.reactor {
                 self.drive_master(event, context);
             } else {
-                replication.post(owner, Letter::Event(event));
+                replication.post(owner, ReactorMessage::Event(event));
                 context.node.wake_all();
             }
         }
@@ -525,8 +529,8 @@ impl LogMaster {
     /// Passes an event to both replicators that this reactor drives.
     pub(crate) fn drive_all(&mut self, event: &ReplicatorEvent, context: &mut Context<'_>) {
         self.drive_master(event.clone(), context);
-        if context.reactor == CHAIN_REACTOR {
-            self.drive_chain(Some(event.clone()), context);
+        if context.reactor == MANIFEST_REACTOR {
+            self.drive_manifest(Some(event.clone()), context);
         }
     }
 
@@ -537,17 +541,18 @@ impl LogMaster {
         if is_due(self.replicator.next_deadline()) {
             self.drive_master(ReplicatorEvent::Tick, context);
         }
-        let is_first = context.reactor == CHAIN_REACTOR;
-        if is_first && is_due(self.replication.chain().next_deadline()) {
-            self.drive_chain(Some(ReplicatorEvent::Tick), context);
+        let is_first = context.reactor == MANIFEST_REACTOR;
+        if is_first && is_due(self.replication.manifest_log().next_deadline()) {
+            self.drive_manifest(Some(ReplicatorEvent::Tick), context);
         }
     }
 
     /// Returns the next time at which [`LogMaster::tick`] must run if no other event comes first.
     pub(crate) fn next_deadline(&self, reactor: ReactorId) -> Option<Instant> {
-        let is_first = reactor == CHAIN_REACTOR;
-        let chain = is_first.then(|| self.replication.chain().next_deadline()).flatten();
-        [chain, self.replicator.next_deadline()].into_iter().flatten().min()
+        let is_first = reactor == MANIFEST_REACTOR;
+        let manifest_log =
+            is_first.then(|| self.replication.manifest_log().next_deadline()).flatten();
+        [manifest_log, self.replicator.next_deadline()].into_iter().flatten().min()
     }
 }
 
@@ -574,7 +579,7 @@ mod tests {
     #[should_panic(expected = "has its bytes")]
     fn a_piece_is_sent_with_all_its_bytes() {
         let replica = ReplicaId { log: ServerId(1), segment: SegmentId(7), epoch: ReplicaEpoch(0) };
-        let piece = Piece { replica, from: 0, to: 2, stable: 0, is_last: false, sent: Instant(0) };
+        let piece = Piece { replica, from: 0, to: 2, synced: 0, is_last: false, sent: Instant(0) };
         let (cluster, kind, stamp) = (ClusterId(1), ReplicaKind::Data, Stamp::default());
         let sender = Sender { cluster, kind, segment_bytes: 1 << 20, stamp };
         let mut pieces = PieceHeaders::default();

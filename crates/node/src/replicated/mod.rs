@@ -5,7 +5,7 @@
 //! - `plan`: where the replicas are, and when a write is acknowledged;
 //! - [`Replication`]: state shared by all reactors;
 //! - `master`: the replicator of one reactor, which places and sends segment bytes;
-//! - `chain`: the segment manifest, and the read lease that depends on its backups;
+//! - `manifest`: the segment manifest, and the read lease that depends on its backups;
 //! - `own_disk`: the log on the server's own disk: of a server without a cluster, and of the last
 //!   living server of a cluster;
 //! - `backup`: the replicas that this server holds;
@@ -21,8 +21,8 @@
 
 mod backup;
 mod backup_jobs;
-mod chain;
 mod counts;
+mod manifest;
 mod master;
 mod own_disk;
 mod plan;
@@ -39,7 +39,7 @@ use super::loading::{AdoptedLog, KeptError, Loading, Progress, RecoveredLog};
 use super::node::{Node, ServerIdentity};
 use ::backup::Replicas;
 use backup::BackupSide;
-use chain::ReplicatedManifest;
+use manifest::ReplicatedManifest;
 use own_disk::StandaloneState;
 use planted::Bug;
 use protocols::recovery::RecoveryMasterEvent;
@@ -70,9 +70,9 @@ pub struct Replication {
     disk: Arc<Replicas>,
     backup: Mutex<BackupSide>,
     disk_counts: DiskCounts,
-    chain: Mutex<ReplicatedManifest>,
+    manifest_log: Mutex<ReplicatedManifest>,
     /// Set if the manifest has work for the first reactor.
-    chain_waits: AtomicBool,
+    manifest_waits: AtomicBool,
     /// The reactor that writes, or has written, each segment of this log.
     owners: Mutex<BTreeMap<SegmentId, ReactorId>>,
     reactors: Box<[SharedMaster]>,
@@ -109,8 +109,8 @@ struct LogParts {
 #[derive(Default)]
 struct SharedMaster {
     /// Messages from other reactors.
-    letters: Mutex<Vec<Letter>>,
-    has_letters: AtomicBool,
+    messages: Mutex<Vec<ReactorMessage>>,
+    has_mail: AtomicBool,
     /// Number of under-replicated segments.
     short: AtomicUsize,
     /// Number of backups that receive the next write.
@@ -125,7 +125,7 @@ impl SharedMaster {
     }
 }
 
-enum Letter {
+enum ReactorMessage {
     /// For the reactor's replicator.
     Event(ReplicatorEvent),
     /// No entry of the segment is needed any more.
@@ -151,11 +151,11 @@ impl Replication {
         reactors: u16,
         store: &Store,
     ) -> Result<Replication, KeptError> {
-        let AdoptedLog { replicas, directory, manifest, loading } =
+        let AdoptedLog { replicas, manifest, segment, loading } =
             log.adopt(identity, mode, store)?;
         let plan = Plan { mode, replicas: 1, scrub: None };
-        let backup = BackupSide::of_own_log(&manifest);
-        let manifest = ReplicatedManifest::adopted(plan, identity.server, directory, &manifest);
+        let backup = BackupSide::of_own_log(&segment);
+        let manifest = ReplicatedManifest::adopted(plan, identity.server, manifest, &segment);
         let log = LogParts { disk: Arc::new(replicas), backup, manifest, loading };
         Ok(Replication::of(LogPlacement::OwnDisk, plan, reactors, log))
     }
@@ -172,7 +172,7 @@ impl Replication {
 
     fn of(placement: LogPlacement, plan: Plan, reactors: u16, log: LogParts) -> Replication {
         assert!(plan.replicas > 0, "a replicated log needs at least one replica");
-        assert!(reactors > CHAIN_REACTOR.0, "a reactor of the server drives the manifest");
+        assert!(reactors > MANIFEST_REACTOR.0, "a reactor of the server drives the manifest");
         let LogParts { disk, backup, manifest, loading } = log;
         assert!(
             placement == LogPlacement::OwnDisk || !loading.is_on(),
@@ -188,8 +188,8 @@ impl Replication {
             backup: Mutex::new(backup),
             disk,
             disk_counts: DiskCounts::default(),
-            chain: Mutex::new(manifest),
-            chain_waits: AtomicBool::new(true),
+            manifest_log: Mutex::new(manifest),
+            manifest_waits: AtomicBool::new(true),
             owners: Mutex::default(),
             reactors: (0..reactors).map(|_| SharedMaster::of(reach)).collect(),
             lease: ReadLease::default(),
@@ -285,7 +285,7 @@ impl Replication {
     /// Returns the number of under-replicated segments of this log.
     pub fn under_replicated(&self) -> usize {
         let data: usize = self.reactors.iter().map(|it| it.short.load(Ordering::Relaxed)).sum();
-        data + self.chain().short()
+        data + self.manifest_log().short()
     }
 
     /// Returns the lowest number, of all reactors, of backups that receive the next write.
@@ -301,9 +301,9 @@ impl Replication {
 
     /// Records how many backups receive the next write of a reactor.
     fn note_reach(&self, reactor: ReactorId, reach: usize) {
-        let noted = &self.master(reactor).reach;
-        if noted.load(Ordering::Relaxed) != reach {
-            noted.store(reach, Ordering::Relaxed);
+        let recorded = &self.master(reactor).reach;
+        if recorded.load(Ordering::Relaxed) != reach {
+            recorded.store(reach, Ordering::Relaxed);
             self.note_refusal();
         }
     }
@@ -311,7 +311,7 @@ impl Replication {
     /// Returns the number of replicas of this log that were placed against the rack rules: in
     /// this server's rack, or in the rack of another replica of the same segment.
     pub fn misplaced(&self) -> Misplaced {
-        let mut all = self.chain().misplaced();
+        let mut all = self.manifest_log().misplaced();
         for reactor in &self.reactors {
             let misplaced = *lock(&reactor.misplaced);
             all.with_master += misplaced.with_master;
@@ -333,13 +333,13 @@ impl Replication {
     }
 
     /// Returns the newest manifest segment that the coordinator is known to have confirmed.
-    pub(super) fn noted_chain(&self) -> Option<SegmentId> {
-        self.chain().noted()
+    pub(super) fn recorded_manifest(&self) -> Option<SegmentId> {
+        self.manifest_log().recorded()
     }
 
     /// Returns the logs with replicas on this disk, and the last manifest segment of each.
     pub(super) fn kept_logs(&self) -> Vec<(ServerId, Option<SegmentId>)> {
-        self.disk.chains()
+        self.disk.manifest_logs()
     }
 
     /// Returns whether operations may run: no other server serves the ranges of this one.
@@ -347,8 +347,8 @@ impl Replication {
         now.0 < self.lease.until.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
     }
 
-    fn chain(&self) -> MutexGuard<'_, ReplicatedManifest> {
-        lock(&self.chain)
+    fn manifest_log(&self) -> MutexGuard<'_, ReplicatedManifest> {
+        lock(&self.manifest_log)
     }
 
     fn backup(&self) -> MutexGuard<'_, BackupSide> {
@@ -364,34 +364,34 @@ impl Replication {
     }
 
     /// Sends a message to a reactor, which reads it at its next commit.
-    fn post(&self, to: ReactorId, letter: Letter) {
+    fn post(&self, to: ReactorId, message: ReactorMessage) {
         let inbox = self.master(to);
-        lock(&inbox.letters).push(letter);
-        inbox.has_letters.store(true, Ordering::Release);
+        lock(&inbox.messages).push(message);
+        inbox.has_mail.store(true, Ordering::Release);
     }
 
     fn post_to_all(&self, event: &ReplicatorEvent) {
         let reactors = 0..self.reactors.len() as u16;
-        reactors.for_each(|to| self.post(ReactorId(to), Letter::Event(event.clone())));
+        reactors.for_each(|to| self.post(ReactorId(to), ReactorMessage::Event(event.clone())));
     }
 
     /// Returns whether there are messages for a reactor, or work on the manifest.
     fn is_called(&self, reactor: ReactorId) -> bool {
-        let has_letters = self.master(reactor).has_letters.load(Ordering::Relaxed);
-        has_letters || reactor == CHAIN_REACTOR && self.chain_waits.load(Ordering::Relaxed)
+        let has_mail = self.master(reactor).has_mail.load(Ordering::Relaxed);
+        has_mail || reactor == MANIFEST_REACTOR && self.manifest_waits.load(Ordering::Relaxed)
     }
 
-    fn take_letters(&self, reactor: ReactorId) -> Vec<Letter> {
+    fn take_messages(&self, reactor: ReactorId) -> Vec<ReactorMessage> {
         let inbox = self.master(reactor);
-        let has_letters = inbox.has_letters.load(Ordering::Relaxed)
-            && inbox.has_letters.swap(false, Ordering::Acquire);
-        if has_letters { std::mem::take(&mut *lock(&inbox.letters)) } else { Vec::new() }
+        let has_mail =
+            inbox.has_mail.load(Ordering::Relaxed) && inbox.has_mail.swap(false, Ordering::Acquire);
+        if has_mail { std::mem::take(&mut *lock(&inbox.messages)) } else { Vec::new() }
     }
 
     /// Schedules work on the manifest for the next turn of its reactor.
     fn call_chain(&self, node: &Node, caller: ReactorId) {
-        self.chain_waits.store(true, Ordering::Release);
-        if caller != CHAIN_REACTOR {
+        self.manifest_waits.store(true, Ordering::Release);
+        if caller != MANIFEST_REACTOR {
             node.wake_all();
         }
     }
@@ -421,7 +421,7 @@ fn replicator_settings(
 }
 
 /// The reactor that drives the manifest.
-const CHAIN_REACTOR: ReactorId = ReactorId(0);
+const MANIFEST_REACTOR: ReactorId = ReactorId(0);
 
 const FENCED: &str = "the cluster has declared this server dead, and other servers serve its \
                       ranges: it was disconnected, or did not respond, for too long";

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use types::{Instant, ServerId};
 use wire::control::ClusterMap;
-use wire::directory::SegmentContent;
+use wire::manifest::SegmentContent;
 use wire::replica::ReplicaId;
 
 /// Maximum bytes of pieces that a turn delivers to this server itself; the rest waits for the
@@ -72,9 +72,9 @@ impl LogMaster {
         let length = content.length;
         self.drive_master(ReplicatorEvent::Adopted { segment, epoch, length }, context);
         if is_sealed {
-            self.drive_master(ReplicatorEvent::CloseListed { segment }, context);
+            self.drive_master(ReplicatorEvent::Sealed { segment }, context);
         } else {
-            replication.chain().close(segment, content, context.reactor);
+            replication.manifest_log().close(segment, content, context.reactor);
             replication.call_chain(context.node, context.reactor);
         }
     }

@@ -4,7 +4,7 @@
 use protocols::replication::Promise;
 use std::time::Duration;
 
-/// Durability mode of a log: when a write is acknowledged, and when it is durable (`stable` in
+/// Durability mode of a log: when a write is acknowledged, and when it is durable (`synced` in
 /// identifiers). See `docs/design/durability.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -53,7 +53,7 @@ impl Plan {
     pub(super) fn promise(self) -> Promise {
         match self.mode {
             Mode::Memory | Mode::Interval => Promise::Taken,
-            Mode::Disk => Promise::Stable,
+            Mode::Disk => Promise::Synced,
         }
     }
 }

@@ -28,7 +28,7 @@ pub use text::peer;
 
 #[cfg(test)]
 mod tests {
-    use types::{HashRange, MigrationId, OwnershipEpoch, ServerId, Tenure};
+    use types::{HashRange, Incarnation, MigrationId, OwnershipEpoch, ServerId};
     use wire::control::{Intent, MigrationPolicy};
 
     /// Returns the intent to migrate all hashes from server 1 to server 2.
@@ -40,7 +40,7 @@ mod tests {
             target: ServerId(2),
             source_epoch: OwnershipEpoch(1),
             target_epoch: OwnershipEpoch(2),
-            target_tenures: vec![Tenure(1)],
+            target_incarnations: vec![Incarnation(1)],
             bytes: 0,
             policy: MigrationPolicy::default(),
         }

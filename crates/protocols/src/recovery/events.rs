@@ -3,12 +3,12 @@
 use crate::Ticket;
 use std::fmt;
 use types::{HashRange, OwnershipEpoch, ServerId, Version};
-use wire::control::{RecoveryPart, RecoveryUpdate};
+use wire::control::{RecoveryPartition, RecoveryUpdate};
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 
 /// The identity of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartName {
+pub struct PartitionName {
     /// The dead server of the log, or of the first log if there are several.
     pub dead: ServerId,
     /// The key range of the part.
@@ -17,14 +17,14 @@ pub struct PartName {
     pub epoch: OwnershipEpoch,
 }
 
-impl PartName {
+impl PartitionName {
     /// Returns the identity of the part in a request; `None` if the request names no log.
-    pub fn of(part: &RecoveryPart) -> Option<PartName> {
-        Some(PartName { dead: part.dead()?, range: part.range, epoch: part.epoch })
+    pub fn of(part: &RecoveryPartition) -> Option<PartitionName> {
+        Some(PartitionName { dead: part.dead()?, range: part.range, epoch: part.epoch })
     }
 }
 
-impl fmt::Display for PartName {
+impl fmt::Display for PartitionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} under {}", self.range, self.dead, self.epoch)
     }
@@ -64,7 +64,7 @@ pub enum ReplayFailure {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecoveryMasterEvent {
     /// The coordinator sent the part and some segments of a list.
-    Part(Box<RecoveryPart>),
+    Part(Box<RecoveryPartition>),
     /// The result of [`RecoveryMasterEffect::Begin`]: a reason if the part cannot be recovered
     /// here.
     Begun(Result<(), PartRefusal>),
@@ -118,7 +118,7 @@ pub enum RecoveryMasterEvent {
 pub enum RecoveryMasterEffect {
     /// Publishes the tablet as *recovering* and reports [`RecoveryMasterEvent::Begun`]. The driver
     /// refuses if memory is short, or if it holds entries of the range that the part does not
-    /// include ([`RecoveryPart::keeps`]).
+    /// include ([`RecoveryPartition::keeps`]).
     Begin,
     /// Sends a read to a backup.
     Read {
@@ -135,7 +135,7 @@ pub enum RecoveryMasterEffect {
         /// Set if every replica of the dead server's log has these entries, so that a later
         /// recovery finds them. Otherwise the entries count as written by this server: no reply
         /// may show them before they are acknowledged here.
-        is_settled: bool,
+        is_common: bool,
     },
     /// Drops a payload that is not needed.
     Discard {
@@ -171,7 +171,7 @@ impl fmt::Display for RecoveryMasterEvent {
         match self {
             RecoveryMasterEvent::Part(part) => {
                 let (here, total) = (part.segments.len(), part.segments_total);
-                match PartName::of(part) {
+                match PartitionName::of(part) {
                     Some(name) => write!(f, "{name}: ")?,
                     None => f.write_str("of no log: ")?,
                 }
@@ -212,10 +212,10 @@ impl fmt::Display for RecoveryMasterEffect {
             RecoveryMasterEffect::Read { backup, read } => {
                 write!(f, "read {} from {} at {backup}", read.replica.segment, read.from)
             }
-            RecoveryMasterEffect::Replay { ticket, is_settled: true } => {
+            RecoveryMasterEffect::Replay { ticket, is_common: true } => {
                 write!(f, "replay {ticket}")
             }
-            RecoveryMasterEffect::Replay { ticket, is_settled: false } => {
+            RecoveryMasterEffect::Replay { ticket, is_common: false } => {
                 write!(f, "replay and keep {ticket}")
             }
             RecoveryMasterEffect::Discard { ticket } => write!(f, "discard {ticket}"),

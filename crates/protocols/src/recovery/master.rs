@@ -6,7 +6,7 @@
 //! contains segments that were missing when the part was handed out and that an operator gave up.
 
 use super::events::{
-    PartName, PartRefusal, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+    PartRefusal, PartitionName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
 };
 use super::segments::SegmentReader;
 use super::timing::TELL_AGAIN;
@@ -14,13 +14,13 @@ use crate::{Machine, Outbox, Ticket};
 use std::collections::BTreeSet;
 use std::fmt;
 use types::{Instant, ServerId};
-use wire::control::{RecoveryPart, RecoveryUpdate};
+use wire::control::{RecoveryPartition, RecoveryUpdate};
 use wire::peer::RecoveryReply;
 
 /// The recovery master of one part.
 #[derive(Debug)]
 pub struct RecoveryMaster {
-    name: PartName,
+    name: PartitionName,
     segments: SegmentReader,
     /// Set if the part may be served before it is replicated.
     is_simple: bool,
@@ -81,13 +81,13 @@ pub struct RecoveryProgress {
 
 impl RecoveryMaster {
     /// Creates the master of a part of which only the name is known.
-    pub fn new(name: PartName) -> RecoveryMaster {
+    pub fn new(name: PartitionName) -> RecoveryMaster {
         let segments = SegmentReader::new(name.range);
         RecoveryMaster { name, segments, is_simple: false, state: RecoveryMasterState::Unknown }
     }
 
     /// Returns the name of the part.
-    pub fn name(&self) -> PartName {
+    pub fn name(&self) -> PartitionName {
         self.name
     }
 
@@ -231,8 +231,8 @@ impl RecoveryMaster {
         }
     }
 
-    fn part(&mut self, part: &RecoveryPart, out: &mut Outbox<RecoveryMasterEffect>) {
-        if PartName::of(part) != Some(self.name) {
+    fn part(&mut self, part: &RecoveryPartition, out: &mut Outbox<RecoveryMasterEffect>) {
+        if PartitionName::of(part) != Some(self.name) {
             return;
         }
         if let RecoveryMasterState::Unknown = self.state {
@@ -406,7 +406,7 @@ impl RecoveryMaster {
 
     /// Returns the report that the coordinator still needs about a replayed part.
     fn pending_report(&self, stage: ReplayedStage) -> Option<RecoveryUpdate> {
-        let PartName { dead, range, epoch } = self.name;
+        let PartitionName { dead, range, epoch } = self.name;
         match stage {
             ReplayedStage::Replicated | ReplayedStage::ServedReplicated => {
                 Some(RecoveryUpdate::Recovered { dead, range, epoch })
@@ -419,7 +419,7 @@ impl RecoveryMaster {
     }
 
     fn report(&mut self, now: Instant, out: &mut Outbox<RecoveryMasterEffect>) {
-        let PartName { dead, range, epoch } = self.name;
+        let PartitionName { dead, range, epoch } = self.name;
         if let RecoveryMasterState::Replayed { stage, report_at } = self.state
             && report_at <= now
             && let Some(message) = self.pending_report(stage)
@@ -476,7 +476,7 @@ mod tests {
     #[should_panic(expected = "a segment of the part is not replayed")]
     fn a_part_is_replayed_when_each_of_its_segments_is() {
         let (dead, range, epoch) = (ServerId(1), HashRange::ALL, OwnershipEpoch(1));
-        let mut master = RecoveryMaster::new(PartName { dead, range, epoch });
+        let mut master = RecoveryMaster::new(PartitionName { dead, range, epoch });
         master.state = RecoveryMasterState::Finished;
         master.handle(Instant(0), RecoveryMasterEvent::Tick, &mut Outbox::new());
     }

@@ -20,5 +20,7 @@ mod places;
 mod segments;
 pub mod timing;
 
-pub use events::{PartName, PartRefusal, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure};
+pub use events::{
+    PartRefusal, PartitionName, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+};
 pub use master::{RecoveryMaster, RecoveryProgress};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use types::{SegmentId, ServerId};
 use wire::control::{RecoverySegment, ReplicaPlace};
-use wire::directory::SegmentContent;
+use wire::manifest::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
 /// A segment in the log of a dead server.
@@ -26,13 +26,13 @@ pub(super) struct ReplicaLocation {
 
 /// A segment from the coordinator's list.
 #[derive(Debug)]
-pub(super) struct ListedSegment {
+pub(super) struct SegmentReplicas {
     /// The number of the newest list that names the segment.
     pub(super) list: u64,
     pub(super) stage: ReadStage,
     content: Option<SegmentContent>,
     places: Vec<KnownPlace>,
-    settled: u32,
+    common_prefix: u32,
 }
 
 /// The progress of reading a segment.
@@ -78,15 +78,15 @@ pub(super) struct Absences<'a> {
     pub(super) silent: &'a BTreeSet<ServerId>,
 }
 
-impl ListedSegment {
+impl SegmentReplicas {
     /// Creates a segment without known places.
-    pub(super) fn new() -> ListedSegment {
-        ListedSegment {
+    pub(super) fn new() -> SegmentReplicas {
+        SegmentReplicas {
             list: 0,
             stage: ReadStage::Stranded,
             content: None,
             places: Vec::new(),
-            settled: 0,
+            common_prefix: 0,
         }
     }
 
@@ -96,7 +96,7 @@ impl ListedSegment {
         assert!(self.list <= list, "list {list} is older than list {}", self.list);
         self.list = list;
         self.content = named.content;
-        self.settled = named.settled;
+        self.common_prefix = named.common_prefix;
         let known = std::mem::take(&mut self.places);
         for &ReplicaPlace { backup, epoch, length } in &named.places {
             let at = ReplicaLocation { backup, epoch };
@@ -132,9 +132,9 @@ impl ListedSegment {
     /// Returns the offset in this replica from which other replicas may lack the entries; `None`
     /// if the replica is not known to have such entries. (After a disk failure a replica may have
     /// more bytes than reported; those were never acknowledged.)
-    pub(super) fn unsettled(&self, at: ReplicaLocation) -> Option<u32> {
+    pub(super) fn divergent(&self, at: ReplicaLocation) -> Option<u32> {
         let place = self.places.iter().find(|place| place.at == at);
-        place.filter(|place| self.settled < place.length).map(|_| self.settled)
+        place.filter(|place| self.common_prefix < place.length).map(|_| self.common_prefix)
     }
 
     /// Returns the length of the segment in bytes, as far as it is known.
@@ -206,8 +206,8 @@ mod tests {
         let at = ReplicaLocation { backup, epoch: ReplicaEpoch(0) };
         let place = ReplicaPlace { backup, epoch: at.epoch, length: 8 };
         let places = vec![place, place];
-        let named = RecoverySegment { log, segment, content: None, places, settled: 0 };
-        let mut listed = ListedSegment::new();
+        let named = RecoverySegment { log, segment, content: None, places, common_prefix: 0 };
+        let mut listed = SegmentReplicas::new();
         listed.update(1, &named);
         let none = BTreeSet::new();
         assert_eq!(listed.choose(&Absences { dead: &none, silent: &none }), Some(at));
@@ -224,9 +224,9 @@ mod tests {
             segment: SegmentId(1),
             content: None,
             places: Vec::new(),
-            settled: 0,
+            common_prefix: 0,
         };
-        let mut segment = ListedSegment::new();
+        let mut segment = SegmentReplicas::new();
         segment.update(2, &named);
         segment.update(1, &named);
     }

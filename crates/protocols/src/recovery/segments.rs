@@ -5,7 +5,7 @@
 //! `docs/design/replication.md`, "A recovery master", items 1 to 5.
 
 use super::events::RecoveryMasterEffect;
-use super::places::{Absences, Flaw, ListedSegment, LogSegment, ReadStage, ReplicaLocation};
+use super::places::{Absences, Flaw, LogSegment, ReadStage, ReplicaLocation, SegmentReplicas};
 use super::timing::{
     AHEAD_MAX, BROKEN_AGAIN, FETCHES_FROM_ONE_MAX, FETCHES_MAX, READ_AGAIN, REPLAYS_MAX,
 };
@@ -13,8 +13,8 @@ use crate::{Outbox, Ticket};
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, Instant, ServerId, Version};
-use wire::control::{RecoveryPart, RecoverySegment};
-use wire::directory::SegmentContent;
+use wire::control::{RecoveryPartition, RecoverySegment};
+use wire::manifest::SegmentContent;
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaId;
 
@@ -24,7 +24,7 @@ pub(super) struct SegmentReader {
     range: HashRange,
     /// The newest list.
     list: Option<SegmentList>,
-    segments: BTreeMap<LogSegment, ListedSegment>,
+    segments: BTreeMap<LogSegment, SegmentReplicas>,
     unread: usize,
     queues: BTreeMap<ServerId, BTreeSet<LogSegment>>,
     fetches: BTreeMap<LogSegment, Fetch>,
@@ -45,14 +45,14 @@ struct SegmentList {
     named: u32,
 }
 
-/// A segment that is being read. The unsettled bytes are read first. The whole segment follows;
-/// its unsettled entries are replayed by then.
+/// A segment that is being read. The divergent bytes are read first. The whole segment follows;
+/// its divergent entries are replayed by then.
 #[derive(Debug)]
 struct Fetch {
     name: u64,
     at: ReplicaLocation,
-    /// The offset from which unsettled bytes are being read; their entries must be replicated.
-    unsettled: Option<u32>,
+    /// The offset from which divergent bytes are being read; their entries must be replicated.
+    divergent: Option<u32>,
     bulk: ReadCursor,
     /// Replies that wait for their replay.
     unreplayed: usize,
@@ -120,7 +120,7 @@ impl SegmentReader {
 
     /// Processes some segments of a list. Until a newer list is complete, reading of the older
     /// list's segments continues.
-    pub(super) fn add_list(&mut self, part: &RecoveryPart) {
+    pub(super) fn add_list(&mut self, part: &RecoveryPartition) {
         let new = SegmentList { number: part.list, total: part.segments_total, named: 0 };
         let mut list = self.list.filter(|list| list.number >= part.list).unwrap_or(new);
         if list.number > part.list {
@@ -136,7 +136,7 @@ impl SegmentReader {
         );
         self.list = Some(list);
         if list.named == list.total {
-            self.remove_unlisted(list.number);
+            self.remove_dropped(list.number);
         }
     }
 
@@ -144,7 +144,7 @@ impl SegmentReader {
     fn add_segment(&mut self, list: u64, named: &RecoverySegment) -> bool {
         let id = LogSegment { log: named.log, segment: named.segment };
         let is_new = !self.segments.contains_key(&id);
-        let segment = self.segments.entry(id).or_insert_with(ListedSegment::new);
+        let segment = self.segments.entry(id).or_insert_with(SegmentReplicas::new);
         if !is_new && segment.list == list {
             return false;
         }
@@ -158,7 +158,7 @@ impl SegmentReader {
     }
 
     /// Removes the segments that a newer, complete list no longer names.
-    fn remove_unlisted(&mut self, list: u64) {
+    fn remove_dropped(&mut self, list: u64) {
         let old =
             self.segments.iter().filter(|(_, it)| it.list < list && it.stage != ReadStage::Read);
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -261,19 +261,19 @@ impl SegmentReader {
             let replay = RunningReplay { segment: id, fetch: fetch.name, at };
             let before = self.replays.insert(ticket, replay);
             assert!(before.is_none(), "payload {ticket} is replayed twice");
-            let is_settled = fetch.unsettled.is_none() || planted::is(Bug::UnsettledShown);
-            out.push(RecoveryMasterEffect::Replay { ticket, is_settled });
+            let is_common = fetch.divergent.is_none() || planted::is(Bug::DivergentShown);
+            out.push(RecoveryMasterEffect::Replay { ticket, is_common });
         }
         self.finish(id);
         true
     }
 
-    /// Completes a segment or its unsettled part if everything read of it is replayed.
+    /// Completes a segment or its divergent part if everything read of it is replayed.
     fn finish(&mut self, id: LogSegment) {
         let is_replayed =
             |fetch: &&mut Fetch| fetch.bulk == ReadCursor::End && fetch.unreplayed == 0;
         let Some(fetch) = self.fetches.get_mut(&id).filter(is_replayed) else { return };
-        if let Some(1..) = fetch.unsettled.take() {
+        if let Some(1..) = fetch.divergent.take() {
             fetch.bulk = ReadCursor::Next(0);
             return;
         }
@@ -401,9 +401,9 @@ impl SegmentReader {
         let (Some(at), Some(segment)) = (at, self.segments.get_mut(&id)) else { return };
         segment.stage = ReadStage::Fetched;
         self.fetches_begun += 1;
-        let (name, unsettled) = (self.fetches_begun, segment.unsettled(at));
-        let bulk = ReadCursor::Next(unsettled.unwrap_or(0));
-        let fetch = Fetch { name, at, unsettled, bulk, unreplayed: 0 };
+        let (name, divergent) = (self.fetches_begun, segment.divergent(at));
+        let bulk = ReadCursor::Next(divergent.unwrap_or(0));
+        let fetch = Fetch { name, at, divergent, bulk, unreplayed: 0 };
         let before = self.fetches.insert(id, fetch);
         assert!(before.is_none(), "{} is read twice", id.segment);
     }
@@ -420,7 +420,7 @@ impl SegmentReader {
         let mut stranded = self.stranded.iter().map(|id| (*id, &self.segments[id]));
         // A segment of an older list may still be named again, with other places.
         let is_hopeless =
-            |segment: &ListedSegment| segment.list == list && segment.is_used_up(&self.dead);
+            |segment: &SegmentReplicas| segment.list == list && segment.is_used_up(&self.dead);
         let hopeless = stranded.find(|(_, segment)| is_hopeless(segment));
         hopeless.map(|(id, segment)| segment.complaint(id))
     }

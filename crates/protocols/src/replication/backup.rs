@@ -95,11 +95,11 @@ enum ReplicaState {
     /// The disk is creating the replica with its first piece.
     Creating { then: DiskFollowUp },
     /// The replica exists.
-    Written { length: u32, stable: u32 },
+    Written { length: u32, synced: u32 },
     /// The replica exists, and the disk is writing a piece.
-    Writing { length: u32, stable: u32, then: DiskFollowUp },
+    Writing { length: u32, synced: u32, then: DiskFollowUp },
     /// The replica exists and takes no more pieces.
-    Stopped { length: u32, stable: u32 },
+    Stopped { length: u32, synced: u32 },
     /// The disk had no room to create the replica.
     Full,
     /// The replica takes no more pieces; parts of it may be on the disk.
@@ -150,24 +150,24 @@ impl Backup {
             }
             BackupEvent::Adopted { replica, length } => {
                 assert!(self.is_standalone, "{replica} is adopted by a server that has a cluster");
-                let state = ReplicaState::Written { length, stable: length };
+                let state = ReplicaState::Written { length, synced: length };
                 self.insert(now, replica, state, Instant::default());
                 return;
             }
-            BackupEvent::Measured { replica, length, stable, clock } => {
+            BackupEvent::Measured { replica, length, synced, clock } => {
                 self.record_clock(replica.log, clock, None);
-                self.measured(replica, Some(ReplicaState::Written { length, stable }), out);
+                self.measured(replica, Some(ReplicaState::Written { length, synced }), out);
             }
             BackupEvent::Unreadable { replica } => self.measured(replica, None, out),
             BackupEvent::Append { from, header, payload } => {
                 self.append(now, from, &header, payload, out);
             }
-            BackupEvent::Taken { replica, length, stable } => {
-                self.taken(replica, length, stable, out);
+            BackupEvent::Taken { replica, length, synced } => {
+                self.taken(replica, length, synced, out);
             }
-            BackupEvent::Synced { replica, stable } => self.synced(replica, stable, out),
-            BackupEvent::Stopped { replica, length, stable } => {
-                self.spoiled(replica, ReplicaState::Stopped { length, stable }, out);
+            BackupEvent::Synced { replica, synced } => self.synced(replica, synced, out),
+            BackupEvent::Stopped { replica, length, synced } => {
+                self.spoiled(replica, ReplicaState::Stopped { length, synced }, out);
             }
             BackupEvent::Full { replica } => self.spoiled(replica, ReplicaState::Full, out),
             BackupEvent::Failed { replica } => self.spoiled(replica, ReplicaState::Failed, out),
@@ -243,7 +243,7 @@ impl Backup {
     /// Returns the replicas of a log, each with its length and its synced length in bytes.
     pub fn kept(&self, log: ServerId) -> impl Iterator<Item = (ReplicaId, u32, u32)> {
         self.of_log(log)
-            .filter_map(|(id, held)| held.extent().map(|(length, stable)| (*id, length, stable)))
+            .filter_map(|(id, held)| held.extent().map(|(length, synced)| (*id, length, synced)))
     }
 
     /// Returns the length of a replica in bytes, if it is known.
@@ -342,7 +342,7 @@ impl Backup {
         &mut self,
         replica: ReplicaId,
         length: u32,
-        stable: u32,
+        synced: u32,
         out: &mut Outbox<BackupEffect>,
     ) {
         let is_fenced = self.is_fenced(replica.log);
@@ -351,14 +351,14 @@ impl Backup {
         else {
             return;
         };
-        assert!(stable <= length, "{replica} has {length} bytes, and {stable} are synced");
-        let mut stable = stable;
-        if let ReplicaState::Writing { length: before, stable: synced, .. } = held.state {
+        assert!(synced <= length, "{replica} has {length} bytes, and {synced} are synced");
+        let mut synced = synced;
+        if let ReplicaState::Writing { length: before, synced: earlier, .. } = held.state {
             assert!(before <= length, "{replica} has shrunk from {before} to {length}");
             // A sync may have ended between the write and this event.
-            stable = stable.max(synced.min(length));
+            synced = synced.max(earlier.min(length));
         }
-        held.state = ReplicaState::Written { length, stable };
+        held.state = ReplicaState::Written { length, synced };
         match then {
             DiskFollowUp::Free => {
                 held.state = ReplicaState::Freeing;
@@ -368,23 +368,23 @@ impl Backup {
             DiskFollowUp::Answer => held.answer(replica, out),
             DiskFollowUp::AnswerAndSync => {
                 held.answer(replica, out);
-                if stable < length {
+                if synced < length {
                     out.push(BackupEffect::Sync { replica });
                 }
             }
         }
     }
 
-    fn synced(&mut self, replica: ReplicaId, now_stable: u32, out: &mut Outbox<BackupEffect>) {
+    fn synced(&mut self, replica: ReplicaId, now_synced: u32, out: &mut Outbox<BackupEffect>) {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.replicas.get_mut(&replica) else { return };
-        if let ReplicaState::Writing { stable, .. } = &mut held.state {
-            *stable = now_stable.max(*stable);
-        } else if let ReplicaState::Written { length, stable } = &mut held.state
-            && *stable < now_stable
+        if let ReplicaState::Writing { synced, .. } = &mut held.state {
+            *synced = now_synced.max(*synced);
+        } else if let ReplicaState::Written { length, synced } = &mut held.state
+            && *synced < now_synced
         {
-            assert!(now_stable <= *length, "{replica} has {length} bytes, not {now_stable}");
-            *stable = now_stable;
+            assert!(now_synced <= *length, "{replica} has {length} bytes, not {now_synced}");
+            *synced = now_synced;
             if !is_fenced {
                 held.answer(replica, out);
             }
@@ -562,16 +562,16 @@ impl BackupReplica {
                 self.state = ReplicaState::Failed;
                 self.answer(replica, out);
             }
-            ReplicaState::Written { length, stable }
+            ReplicaState::Written { length, synced }
                 if header.from == *length && header.to > header.from =>
             {
-                let (length, stable) = (*length, *stable);
+                let (length, synced) = (*length, *synced);
                 self.state =
-                    ReplicaState::Writing { length, stable, then: DiskFollowUp::after(header) };
+                    ReplicaState::Writing { length, synced, then: DiskFollowUp::after(header) };
                 out.push(BackupEffect::Take { replica, is_new: false, payload });
             }
-            ReplicaState::Written { length, stable } => {
-                if header.is_last && stable < length {
+            ReplicaState::Written { length, synced } => {
+                if header.is_last && synced < length {
                     out.push(BackupEffect::Sync { replica });
                 }
                 self.answer(replica, out);
@@ -586,7 +586,7 @@ impl BackupReplica {
 
     fn answer(&self, replica: ReplicaId, out: &mut Outbox<BackupEffect>) {
         let result = match self.state {
-            ReplicaState::Written { length, stable } => AppendResult::Has { length, stable },
+            ReplicaState::Written { length, synced } => AppendResult::Has { length, synced },
             ReplicaState::Full => AppendResult::Refused(AppendRefusal::Full),
             ReplicaState::Stopped { .. } | ReplicaState::Failed => {
                 AppendResult::Refused(AppendRefusal::Failed)
@@ -610,13 +610,13 @@ impl BackupReplica {
 
     /// Returns the length of the replica and its synced length, in bytes.
     fn extent(&self) -> Option<(u32, u32)> {
-        let (ReplicaState::Written { length, stable }
-        | ReplicaState::Writing { length, stable, .. }
-        | ReplicaState::Stopped { length, stable }) = self.state
+        let (ReplicaState::Written { length, synced }
+        | ReplicaState::Writing { length, synced, .. }
+        | ReplicaState::Stopped { length, synced }) = self.state
         else {
             return None;
         };
-        Some((length, stable))
+        Some((length, synced))
     }
 
     fn is_being_measured(&self) -> bool {

@@ -11,7 +11,7 @@ pub enum Promise {
     /// Every backup has written the bytes to its file.
     Taken,
     /// Every backup has synced the bytes, so that they survive a power loss.
-    Stable,
+    Synced,
 }
 
 /// The settings of one replicator.
@@ -52,7 +52,7 @@ pub enum ReplicatorEvent {
     },
     /// An earlier process of this server wrote the segment. It is closed, and its only replica,
     /// on this server's own disk, has all of it, synced. For a data segment,
-    /// [`ReplicatorEvent::CloseListed`] follows when the manifest has its content.
+    /// [`ReplicatorEvent::Sealed`] follows when the manifest has its content.
     Adopted {
         /// The segment.
         segment: SegmentId,
@@ -74,20 +74,20 @@ pub enum ReplicatorEvent {
         segment: SegmentId,
     },
     /// A recovery finds the segment from now on. For a data segment, the manifest lists it and
-    /// that entry is acknowledged (see [`ReplicatorEffect::Name`]). For a manifest segment, the
+    /// that entry is acknowledged (see [`ReplicatorEffect::Register`]). For a manifest segment, the
     /// coordinator has stored its id, and all earlier manifest segments are obsolete.
-    Listed {
+    Registered {
         /// The segment.
         segment: SegmentId,
     },
     /// The manifest entry of a data segment is synced, not only acknowledged: from now on a
     /// recovery after a loss of power finds the segment, too.
-    ListingSynced {
+    RegistrationSynced {
         /// The segment.
         segment: SegmentId,
     },
     /// The manifest's close entry of the segment is synced: the segment is sealed.
-    CloseListed {
+    Sealed {
         /// The segment.
         segment: SegmentId,
     },
@@ -158,7 +158,7 @@ pub struct Piece {
     /// Offset at which the bytes end. A repeated piece ends at the same offset.
     pub to: u32,
     /// Bytes of this replica that are known to be synced.
-    pub stable: u32,
+    pub synced: u32,
     /// Set if the segment is closed and ends at `to`.
     pub is_last: bool,
     /// Send time by the master's clock.
@@ -178,7 +178,7 @@ pub enum ReplicatorEffect {
     /// Registers the data segment in the manifest as open. Every backup has begun its replica, so
     /// a recovery that reads the entry finds one. Emitted once per data segment, never for a
     /// manifest segment.
-    Name {
+    Register {
         /// The segment.
         segment: SegmentId,
     },
@@ -190,7 +190,7 @@ pub enum ReplicatorEffect {
         length: u32,
     },
     /// Raises the synced length of the segment: these bytes survive a power loss.
-    Stable {
+    Synced {
         /// The segment.
         segment: SegmentId,
         /// The synced length in bytes.
@@ -204,10 +204,10 @@ pub enum ReplicatorEffect {
         segment: SegmentId,
     },
     /// Asks the driver to record the close of the segment in the manifest, then to report
-    /// [`ReplicatorEvent::CloseListed`]. The segment is complete and synced on all its backups.
+    /// [`ReplicatorEvent::Sealed`]. The segment is complete and synced on all its backups.
     /// If its open entry is not written yet, both go into one piece. Emitted once, never for a
     /// manifest segment.
-    Whole {
+    Seal {
         /// The segment.
         segment: SegmentId,
     },
@@ -247,7 +247,7 @@ pub enum ReplicatorEffect {
         until: Option<Instant>,
     },
     /// Tells the coordinator that the manifest continues in this segment;
-    /// [`ReplicatorEvent::Listed`] follows when the coordinator has stored that. Repeated until
+    /// [`ReplicatorEvent::Registered`] follows when the coordinator has stored that. Repeated until
     /// then.
     Announce {
         /// The manifest segment.

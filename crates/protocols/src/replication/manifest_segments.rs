@@ -26,9 +26,9 @@ pub struct ManifestSegments<T> {
 #[derive(Debug, Default)]
 struct LivingSegment {
     length: u32,
-    /// Acknowledged length in bytes; `stable` is the synced length.
+    /// Acknowledged length in bytes; `synced` is the synced length.
     acknowledged: u32,
-    stable: u32,
+    synced: u32,
     /// Set if the coordinator may know the segment.
     is_announced: bool,
 }
@@ -38,7 +38,7 @@ struct LivingSegment {
 struct PendingNotification<T> {
     at: BTreeMap<SegmentId, u32>,
     /// Set if the record must be synced, not only acknowledged.
-    must_be_stable: bool,
+    must_be_synced: bool,
     notification: T,
 }
 
@@ -112,17 +112,17 @@ impl<T> ManifestSegments<T> {
     }
 
     /// Queues a notification that counts once everything written so far does.
-    pub fn wait(&mut self, notification: T, must_be_stable: bool) {
+    pub fn wait(&mut self, notification: T, must_be_synced: bool) {
         let at = self.living.iter().map(|(segment, it)| (*segment, it.length)).collect();
-        self.waiting.push_back(PendingNotification { at, must_be_stable, notification });
+        self.waiting.push_back(PendingNotification { at, must_be_synced, notification });
     }
 
     /// Queues a notification with a record that only the newest segment has room for. It counts
     /// when that segment is the only living one.
-    pub fn wait_for_newest(&mut self, notification: T, must_be_stable: bool) {
+    pub fn wait_for_newest(&mut self, notification: T, must_be_synced: bool) {
         let newest = self.living.iter().next_back();
         let at = newest.map(|(segment, it)| (*segment, it.length)).into_iter().collect();
-        self.waiting.push_back(PendingNotification { at, must_be_stable, notification });
+        self.waiting.push_back(PendingNotification { at, must_be_synced, notification });
     }
 
     /// Marks the segment as announced. Returns `false` if it was given up: the coordinator must
@@ -157,17 +157,17 @@ impl<T> ManifestSegments<T> {
     }
 
     /// Raises the synced length of a segment: these bytes survive a power loss.
-    pub fn stable(&mut self, segment: SegmentId, length: u32) {
+    pub fn synced(&mut self, segment: SegmentId, length: u32) {
         self.acknowledged(segment, length);
         if let Some(living) = self.living.get_mut(&segment) {
-            living.stable = living.stable.max(length);
-            assert!(living.stable <= living.acknowledged, "{segment}: {living:?}");
+            living.synced = living.synced.max(length);
+            assert!(living.synced <= living.acknowledged, "{segment}: {living:?}");
         }
     }
 
     /// Returns whether everything in a living segment is synced; `None` if it was given up.
-    pub fn is_stable(&self, segment: SegmentId) -> Option<bool> {
-        self.living.get(&segment).map(|it| it.stable == it.length)
+    pub fn is_synced(&self, segment: SegmentId) -> Option<bool> {
+        self.living.get(&segment).map(|it| it.synced == it.length)
     }
 
     /// Removes and returns the notifications that count by now.
@@ -178,7 +178,7 @@ impl<T> ManifestSegments<T> {
         let living = &self.living;
         let counts = |waiting: &PendingNotification<T>| {
             living.iter().all(|(segment, it)| {
-                let reached = if waiting.must_be_stable { it.stable } else { it.acknowledged };
+                let reached = if waiting.must_be_synced { it.synced } else { it.acknowledged };
                 waiting.at.get(segment).is_some_and(|at| *at <= reached)
             })
         };
@@ -200,7 +200,7 @@ mod tests {
     const C: SegmentId = SegmentId(3);
 
     /// A manifest with the recorded and fully acknowledged segment A.
-    fn noted() -> ManifestSegments<u32> {
+    fn recorded() -> ManifestSegments<u32> {
         let mut manifest = ManifestSegments::default();
         assert_eq!(manifest.begin(A, 10), []);
         manifest.acknowledged(A, 10);
@@ -212,17 +212,17 @@ mod tests {
     #[test]
     #[should_panic(expected = "is not newer than the last manifest segment")]
     fn a_segment_begins_once() {
-        noted().begin(A, 10);
+        recorded().begin(A, 10);
     }
 
     #[test]
     #[should_panic(expected = "has 10 bytes")]
     fn no_more_is_acknowledged_than_was_appended() {
-        noted().acknowledged(A, 11);
+        recorded().acknowledged(A, 11);
     }
 
     #[test]
-    fn nothing_counts_before_a_segment_is_noted() {
+    fn nothing_counts_before_a_segment_is_recorded() {
         let mut manifest = ManifestSegments::default();
         manifest.begin(A, 10);
         manifest.wait(1, false);
@@ -233,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn a_record_counts_when_the_noted_segment_and_the_next_one_have_it() {
-        let mut manifest = noted();
+    fn a_record_counts_when_the_recorded_segment_and_the_next_one_have_it() {
+        let mut manifest = recorded();
         assert_eq!(manifest.append(5), [(A, 15)]);
         manifest.wait(1, false);
         assert_eq!(manifest.begin(B, 20), []);
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_segment_that_nobody_was_told_of_is_given_up_for_another_one() {
-        let mut manifest = noted();
+        let mut manifest = recorded();
         manifest.begin(B, 20);
         manifest.append(5);
         manifest.wait(1, false);
@@ -268,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_the_coordinator_was_told_of_lives_until_another_one_is_noted() {
-        let mut manifest = noted();
+    fn a_segment_that_the_coordinator_was_told_of_lives_until_another_one_is_recorded() {
+        let mut manifest = recorded();
         manifest.begin(B, 20);
         assert!(manifest.announced(B));
         assert_eq!(manifest.begin(C, 30), []);
@@ -287,19 +287,19 @@ mod tests {
 
     #[test]
     fn what_lets_replicas_go_waits_until_no_crash_takes_it_back() {
-        let mut manifest = noted();
+        let mut manifest = recorded();
         manifest.append(5);
         manifest.wait(1, true);
         manifest.wait(2, false);
         manifest.acknowledged(A, 15);
         assert_eq!(manifest.take_ready(), [2]);
-        manifest.stable(A, 15);
+        manifest.synced(A, 15);
         assert_eq!(manifest.take_ready(), [1]);
     }
 
     #[test]
-    fn what_has_no_room_in_the_noted_segment_counts_when_the_next_one_is_noted() {
-        let mut manifest = noted();
+    fn what_has_no_room_in_the_recorded_segment_counts_when_the_next_one_is_recorded() {
+        let mut manifest = recorded();
         manifest.begin(B, 20);
         manifest.wait_for_newest(1, false);
         manifest.acknowledged(B, 20);
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_living_segment_must_have_room() {
-        let mut manifest = noted();
+        let mut manifest = recorded();
         manifest.begin(B, 90);
         assert!(manifest.has_room(10, 100) && !manifest.has_room(11, 100));
     }

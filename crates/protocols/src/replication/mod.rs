@@ -3,13 +3,13 @@
 //!
 //! The [`Replicator`] of a master places each segment on R backups, sends new bytes in pieces,
 //! and reports which bytes are acknowledged. The [`Backup`] decides which replicas a server
-//! writes, acknowledges and frees for other masters. The log directory is the segment manifest; its
+//! writes, acknowledges and frees for other masters. The segment manifest is the segment manifest; its
 //! own segments form the manifest log, and must have other ids than those of the log.
 //!
 //! Every message may be lost, delayed or repeated; the side that needs an answer repeats its
 //! question. On a connection that keeps the order, nothing is sent twice because it is slow.
 //!
-//! The drivers handle the bytes of pieces and the replica files. [`crate::directory`] holds the
+//! The drivers handle the bytes of pieces and the replica files. [`crate::segment_manifest`] holds the
 //! content of the manifest. Everything that follows a master's death is elsewhere
 //! ([`crate::recovery`] and the coordinator).
 

@@ -18,9 +18,9 @@ use wire::replica::ReplicaEpoch;
 pub(super) struct Replica {
     pub(super) backup: ServerId,
     pub(super) epoch: ReplicaEpoch,
-    /// Bytes that the backup has confirmed; `stable` of them are synced.
+    /// Bytes that the backup has confirmed; `synced` of them are synced.
     has: u32,
-    stable: u32,
+    synced: u32,
     /// Set once the backup has answered.
     is_open: bool,
     flight: Option<PieceInFlight>,
@@ -37,7 +37,7 @@ pub(super) struct Replica {
     /// Time since which the replica makes no progress. `None`: it has all bytes sent so far.
     lagging: Option<Instant>,
     /// Set if only synced bytes count as progress.
-    counts_stable: bool,
+    counts_synced: bool,
 }
 
 /// A piece in flight, from the end of the replica up to `to`.
@@ -68,7 +68,7 @@ pub(super) struct PollPolicy {
 pub(super) struct NextPiece {
     pub(super) from: u32,
     pub(super) to: u32,
-    pub(super) stable: u32,
+    pub(super) synced: u32,
     pub(super) is_last: bool,
 }
 
@@ -82,7 +82,7 @@ impl Replica {
             backup,
             epoch,
             has: 0,
-            stable: 0,
+            synced: 0,
             is_open: false,
             flight: None,
             ask_at: None,
@@ -91,7 +91,7 @@ impl Replica {
             confirmed: None,
             unanswered: None,
             lagging: None,
-            counts_stable: promise == Promise::Stable,
+            counts_synced: promise == Promise::Synced,
         }
     }
 
@@ -99,10 +99,10 @@ impl Replica {
     pub(super) fn adopted(backup: ServerId, epoch: ReplicaEpoch, length: u32) -> Replica {
         Replica {
             has: length,
-            stable: length,
+            synced: length,
             is_open: true,
             knows_last: true,
-            ..Replica::new(backup, epoch, Promise::Stable)
+            ..Replica::new(backup, epoch, Promise::Synced)
         }
     }
 
@@ -115,8 +115,8 @@ impl Replica {
         self.has
     }
 
-    pub(super) fn stable(&self) -> u32 {
-        self.stable
+    pub(super) fn synced(&self) -> u32 {
+        self.synced
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -129,7 +129,7 @@ impl Replica {
 
     /// Returns whether the replica has, synced, all bytes of a closed segment.
     pub(super) fn is_complete(&self, of: SegmentExtent) -> bool {
-        of.is_closed && self.is_open && self.has == of.length && self.stable == of.length
+        of.is_closed && self.is_open && self.has == of.length && self.synced == of.length
     }
 
     /// Processes an answer with the replica's length and synced length. `sent` is the send time
@@ -139,11 +139,11 @@ impl Replica {
         now: Instant,
         sent: Instant,
         length: u32,
-        stable: u32,
+        synced: u32,
     ) -> Result<(), ContradictoryAnswer> {
         let end = self.flight.map_or(self.has, |flight| flight.to);
         let is_between = length > self.has && length < end;
-        if length > end || is_between || stable > length || sent > now {
+        if length > end || is_between || synced > length || sent > now {
             return Err(ContradictoryAnswer);
         }
         if let Some(flight) = &mut self.flight {
@@ -153,11 +153,11 @@ impl Replica {
                 flight.is_lost = true;
             }
         }
-        let is_closer = length > self.has || stable > self.stable || !self.is_open;
+        let is_closer = length > self.has || synced > self.synced || !self.is_open;
         self.has = self.has.max(length);
-        self.stable = self.stable.max(stable);
+        self.synced = self.synced.max(synced);
         self.is_open = true;
-        assert!(self.stable <= self.has, "{} of {} bytes are synced", self.stable, self.has);
+        assert!(self.synced <= self.has, "{} of {} bytes are synced", self.synced, self.has);
         assert!(
             self.flight.is_none_or(|flight| flight.to > self.has),
             "the piece in flight has arrived: {self:?}"
@@ -175,7 +175,7 @@ impl Replica {
     }
 
     fn counted(&self) -> u32 {
-        if self.counts_stable { self.stable } else { self.has }
+        if self.counts_synced { self.synced } else { self.has }
     }
 
     /// Returns the time since which the replica is late. A replica that is asked steadily is late
@@ -234,7 +234,7 @@ impl Replica {
         if to > self.has || !self.is_open {
             self.lagging.get_or_insert(now);
         }
-        Some(NextPiece { from: self.has, to, stable: self.stable, is_last })
+        Some(NextPiece { from: self.has, to, synced: self.synced, is_last })
     }
 
     /// Returns the end of the next piece, if there is a reason to send one. A copy begins without
@@ -246,7 +246,7 @@ impl Replica {
             self.ask_at.is_none().then_some(end)
         } else if self.has < of.length {
             Some(if self.is_original() { of.length } else { of.length.min(self.has + COPY_BYTES) })
-        } else if !is_told && self.stable < of.length {
+        } else if !is_told && self.synced < of.length {
             Some(self.has)
         } else {
             None
@@ -254,7 +254,7 @@ impl Replica {
     }
 
     fn wants_answer(&self, policy: PollPolicy) -> bool {
-        let is_unfinished = !self.is_open || self.flight.is_some() || self.stable < self.has;
+        let is_unfinished = !self.is_open || self.flight.is_some() || self.synced < self.has;
         policy.is_steady || self.is_asked || is_unfinished
     }
 

@@ -146,12 +146,12 @@ impl Replicator {
             ReplicatorEvent::Closed { segment } => {
                 self.open_segment(segment).enter(SegmentStage::Closed);
             }
-            ReplicatorEvent::Listed { segment } => self.registered(segment),
-            ReplicatorEvent::ListingSynced { segment } => {
+            ReplicatorEvent::Registered { segment } => self.registered(segment),
+            ReplicatorEvent::RegistrationSynced { segment } => {
                 let segment = self.segments.get_mut(&segment);
                 segment.into_iter().for_each(|segment| segment.is_registration_synced = true);
             }
-            ReplicatorEvent::CloseListed { segment } => self.sealed(segment),
+            ReplicatorEvent::Sealed { segment } => self.sealed(segment),
             ReplicatorEvent::Leaving { segment } => self.evict(segment),
             ReplicatorEvent::Dropped { segment } => self.remove_segment(segment),
             ReplicatorEvent::Answered { backup, answer } => self.answered(now, backup, answer, out),
@@ -208,9 +208,10 @@ impl Replicator {
     }
 
     /// Returns the last segment that is registered.
-    pub fn last_listed(&self) -> Option<SegmentId> {
-        let mut listed = self.segments.iter().rev().filter(|(_, segment)| segment.is_registered);
-        listed.next().map(|(id, _)| *id)
+    pub fn last_registered(&self) -> Option<SegmentId> {
+        let mut registered =
+            self.segments.iter().rev().filter(|(_, segment)| segment.is_registered);
+        registered.next().map(|(id, _)| *id)
     }
 
     /// Returns how many other servers will receive the next write: the number for the open segment
@@ -251,7 +252,7 @@ impl Replicator {
     }
 
     fn is_manifest_log(&self) -> bool {
-        self.settings.kind == ReplicaKind::Directory
+        self.settings.kind == ReplicaKind::Manifest
     }
 
     /// Returns whether operations of this server depend on answers to this replicator.
@@ -311,7 +312,7 @@ impl Replicator {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         segment.is_registered = true;
         segment.announce_at = None;
-        if self.settings.kind == ReplicaKind::Directory {
+        if self.settings.kind == ReplicaKind::Manifest {
             // The coordinator has stored the segment's id durably.
             segment.is_registration_synced = true;
             let later = self.segments.split_off(&id);
@@ -386,9 +387,9 @@ impl Replicator {
         let segment = self.segments.get_mut(&id).filter(|_| log == self.settings.log);
         let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else { return };
         match answer.result {
-            AppendResult::Has { length, stable } => {
+            AppendResult::Has { length, synced } => {
                 let is_new = !replica.is_open();
-                if replica.answered(now, answer.sent, length, stable).is_err() {
+                if replica.answered(now, answer.sent, length, synced).is_err() {
                     return self.replica_failed(now, id, backup, out);
                 }
                 self.lease.confirm(id, backup, answer.sent);
@@ -633,7 +634,7 @@ impl Replicator {
         let Some(segment) = self.segments.get_mut(&id) else { return };
         if !is_manifest_log && !segment.is_registration_requested && segment.is_begun() {
             segment.is_registration_requested = true;
-            out.push(ReplicatorEffect::Name { segment: id });
+            out.push(ReplicatorEffect::Register { segment: id });
         }
         if !is_manifest_log && planted::is(Bug::DataBeforeOpen) {
             segment.is_registered = true;
@@ -641,15 +642,15 @@ impl Replicator {
         let before = segment.reached();
         let reached = segment.reach(promise);
         assert!(
-            before.acknowledged <= reached.acknowledged && before.stable <= reached.stable,
+            before.acknowledged <= reached.acknowledged && before.synced <= reached.synced,
             "acknowledged bytes of {id} are lost: {before:?}, now {reached:?}"
         );
         if reached.acknowledged > before.acknowledged {
             let length = reached.acknowledged;
             out.push(ReplicatorEffect::Acknowledged { segment: id, length });
         }
-        if reached.stable > before.stable {
-            out.push(ReplicatorEffect::Stable { segment: id, length: reached.stable });
+        if reached.synced > before.synced {
+            out.push(ReplicatorEffect::Synced { segment: id, length: reached.synced });
         }
         let of = segment.extent();
         for replica in &mut segment.replicas {
@@ -664,7 +665,7 @@ impl Replicator {
                     replica: id,
                     from: next.from,
                     to: next.to,
-                    stable: next.stable,
+                    synced: next.synced,
                     is_last: next.is_last,
                     sent: now,
                 };
@@ -716,9 +717,9 @@ impl Replicator {
             segment.enter(SegmentStage::Replicated);
             if !segment.is_registration_requested {
                 segment.is_registration_requested = true;
-                out.push(ReplicatorEffect::Name { segment: id });
+                out.push(ReplicatorEffect::Register { segment: id });
             }
-            out.push(ReplicatorEffect::Whole { segment: id });
+            out.push(ReplicatorEffect::Seal { segment: id });
         }
         if segment.stage >= SegmentStage::Sealed {
             self.active.remove(&id);
@@ -789,7 +790,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "seg1 is sealed, but Open")]
     fn only_a_replicated_segment_is_sealed() {
-        handle([OPENED, ReplicatorEvent::CloseListed { segment: SEGMENT }]);
+        handle([OPENED, ReplicatorEvent::Sealed { segment: SEGMENT }]);
     }
 
     #[test]

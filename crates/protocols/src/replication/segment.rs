@@ -37,7 +37,7 @@ pub(super) struct ReplicatedSegment {
     /// an original there.
     pub(super) former: Vec<ServerId>,
     acknowledged: u32,
-    stable: u32,
+    synced: u32,
     /// For a manifest segment: time of the next announcement to the coordinator.
     pub(super) announce_at: Option<Instant>,
     /// While the segment is open with too few replicas: time at which to check for other backups.
@@ -68,7 +68,7 @@ pub(super) enum SegmentStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached {
     pub(super) acknowledged: u32,
-    pub(super) stable: u32,
+    pub(super) synced: u32,
 }
 
 impl ReplicatedSegment {
@@ -85,7 +85,7 @@ impl ReplicatedSegment {
             replicas: Vec::new(),
             former: Vec::new(),
             acknowledged: 0,
-            stable: 0,
+            synced: 0,
             announce_at: None,
             review_at: None,
             draws: Draws(random),
@@ -109,7 +109,7 @@ impl ReplicatedSegment {
             wants_originals: false,
             replicas: vec![Replica::adopted(own, epoch, length)],
             acknowledged: length,
-            stable: length,
+            synced: length,
             epochs: epoch.0,
             ..ReplicatedSegment::new(length, 0, quorum)
         }
@@ -249,7 +249,7 @@ impl ReplicatedSegment {
     fn common(&self, promise: Promise) -> u32 {
         let amount = |replica: &Replica| match promise {
             Promise::Taken => replica.has(),
-            Promise::Stable => replica.stable(),
+            Promise::Synced => replica.synced(),
         };
         let originals = self.replicas.iter().filter(|it| it.is_original()).map(amount);
         let Some(Quorum { needed, .. }) = self.quorum else { return originals.min().unwrap_or(0) };
@@ -262,7 +262,7 @@ impl ReplicatedSegment {
     /// even after a loss and before the coordinator knows it; the driver decides what that implies.
     pub(super) fn reach(&mut self, promise: Promise) -> Reached {
         if self.stage == SegmentStage::Sealed {
-            (self.acknowledged, self.stable) = (self.length, self.length);
+            (self.acknowledged, self.synced) = (self.length, self.length);
         } else if self.quorum.is_some() || self.is_registered && !self.has_loss {
             let common = match planted::is(Bug::AcknowledgedBeforeReplicas) {
                 true => self.length,
@@ -270,13 +270,13 @@ impl ReplicatedSegment {
             };
             self.acknowledged = self.acknowledged.max(common);
             if self.quorum.is_some() || self.is_registration_synced {
-                self.stable = self.stable.max(self.common(Promise::Stable));
+                self.synced = self.synced.max(self.common(Promise::Synced));
             }
         }
         assert!(
-            self.stable <= self.acknowledged && self.acknowledged <= self.length,
+            self.synced <= self.acknowledged && self.acknowledged <= self.length,
             "{} bytes are synced, {} acknowledged and {} appended",
-            self.stable,
+            self.synced,
             self.acknowledged,
             self.length
         );
@@ -284,7 +284,7 @@ impl ReplicatedSegment {
     }
 
     pub(super) fn reached(&self) -> Reached {
-        Reached { acknowledged: self.acknowledged, stable: self.stable }
+        Reached { acknowledged: self.acknowledged, synced: self.synced }
     }
 }
 

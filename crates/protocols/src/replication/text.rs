@@ -46,15 +46,15 @@ impl fmt::Display for ReplicatorEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReplicatorEffect::Send { backup, piece } => write!(f, "append to {backup}: {piece}"),
-            ReplicatorEffect::Name { segment } => write!(f, "name {segment}"),
+            ReplicatorEffect::Register { segment } => write!(f, "register {segment}"),
             ReplicatorEffect::Acknowledged { segment, length } => {
                 write!(f, "acknowledged {segment} to {length}")
             }
-            ReplicatorEffect::Stable { segment, length } => {
-                write!(f, "stable {segment} to {length}")
+            ReplicatorEffect::Synced { segment, length } => {
+                write!(f, "synced {segment} to {length}")
             }
             ReplicatorEffect::Close { segment } => write!(f, "close {segment}"),
-            ReplicatorEffect::Whole { segment } => write!(f, "whole {segment}"),
+            ReplicatorEffect::Seal { segment } => write!(f, "seal {segment}"),
             ReplicatorEffect::UnderReplicated { segments } => {
                 write!(f, "under-replicated: {segments}")
             }
@@ -86,8 +86,8 @@ impl fmt::Display for AppendedText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", ShortReplica(self.0.replica))?;
         match self.0.result {
-            AppendResult::Has { length, stable } if length == stable => write!(f, "has {length}"),
-            AppendResult::Has { length, stable } => write!(f, "has {length}, stable {stable}"),
+            AppendResult::Has { length, synced } if length == synced => write!(f, "has {length}"),
+            AppendResult::Has { length, synced } => write!(f, "has {length}, synced {synced}"),
             AppendResult::Refused(AppendRefusal::Full) => f.write_str("refused: full"),
             AppendResult::Refused(AppendRefusal::Failed) => f.write_str("refused: failed"),
             AppendResult::Refused(AppendRefusal::Fenced) => f.write_str("refused: fenced"),

@@ -1,6 +1,6 @@
 //! The coordinator as the machines see it, for one migration at a time and without crashes.
 
-use types::{HashRange, MigrationId, OwnershipEpoch, ServerId, Tenure};
+use types::{HashRange, Incarnation, MigrationId, OwnershipEpoch, ServerId};
 use wire::control::{Intent, MigrationPolicy, MigrationRequest, MigrationUpdate};
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Coordinator {
             target,
             source_epoch,
             target_epoch: OwnershipEpoch(source_epoch.0 + 1),
-            target_tenures: vec![Tenure(1)],
+            target_incarnations: vec![Incarnation(1)],
             bytes: 1024,
             policy,
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Slot, UnixMillis, Version};
-use wire::control::{RecoveryLog, RecoveryPart, RecoverySegment};
+use wire::control::{RecoveryLog, RecoveryPartition, RecoverySegment};
 use wire::peer::{RecoveryNext, RecoveryRead, RecoveryReply};
 use wire::replica::{ReplicaEpoch, ReplicaId};
 
@@ -66,14 +66,14 @@ pub(crate) fn range() -> HashRange {
 }
 
 /// Returns a message of the coordinator.
-pub(crate) fn part(list: u64, total: usize, segments: Vec<RecoverySegment>) -> RecoveryPart {
-    RecoveryPart {
+pub(crate) fn part(list: u64, total: usize, segments: Vec<RecoverySegment>) -> RecoveryPartition {
+    RecoveryPartition {
         range: range(),
         epoch: OwnershipEpoch(9),
-        tenures: Vec::new(),
+        incarnations: Vec::new(),
         keeps: false,
         clock_floor: UnixMillis(0),
-        logs: vec![RecoveryLog { dead: DEAD, old_tenures: Vec::new() }],
+        logs: vec![RecoveryLog { dead: DEAD, old_incarnations: Vec::new() }],
         list,
         segments_total: total as u32,
         segments,

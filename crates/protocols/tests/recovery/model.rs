@@ -6,14 +6,14 @@ use super::backups::{Backups, Entries, Replica, part};
 use fastrand::Rng;
 use protocols::recovery::timing::{FETCHES_MAX, REPLAYS_MAX};
 use protocols::recovery::{
-    PartName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+    PartitionName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
 };
 use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
-use wire::control::{RecoveryPart, RecoverySegment, RecoveryUpdate, ReplicaPlace};
-use wire::directory::SegmentContent;
+use wire::control::{RecoveryPartition, RecoverySegment, RecoveryUpdate, ReplicaPlace};
+use wire::manifest::SegmentContent;
 use wire::peer::{RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaEpoch;
 
@@ -51,7 +51,7 @@ enum End {
 enum Happening {
     Read(ServerId, RecoveryRead),
     Reply(ServerId, RecoveryReply, Option<Entries>),
-    Part(Box<RecoveryPart>),
+    Part(Box<RecoveryPartition>),
     Replay(Ticket),
     Secured,
     /// The coordinator repeats its request.
@@ -77,7 +77,7 @@ struct Known {
     length: u32,
     is_closed: bool,
     /// Length that every replica has that a later recovery might read.
-    settled: u32,
+    common_prefix: u32,
     places: Vec<(ServerId, u32)>,
 }
 
@@ -93,7 +93,7 @@ struct World {
     hanging: BTreeSet<ServerId>,
     list: u64,
     payloads: BTreeMap<Ticket, Entries>,
-    /// Running replays, each with whether its entries are settled.
+    /// Running replays, each with whether its entries are common_prefix.
     replaying: BTreeMap<Ticket, bool>,
     tickets: u64,
     /// Offsets of the entries of each segment that are in the store.
@@ -122,7 +122,7 @@ impl World {
             now: Instant(0),
             events: BTreeMap::new(),
             count: 0,
-            master: RecoveryMaster::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
+            master: RecoveryMaster::new(PartitionName::of(&part(0, 0, Vec::new())).unwrap()),
             backups: Backups::default(),
             log: BTreeMap::new(),
             dead: BTreeSet::new(),
@@ -188,12 +188,12 @@ impl World {
             let of = self.replayed.entry(id).or_default();
             of.extend((0..length).step_by(10));
         }
-        let settled = match (is_closed, self.rng.u8(..4)) {
+        let common_prefix = match (is_closed, self.rng.u8(..4)) {
             (true, 1..) => length,
             (false, 1..) => 10 * self.rng.u32(..=length / 10),
             (_, 0) => 0,
         };
-        self.log.insert(id, Known { length, is_closed, settled, places });
+        self.log.insert(id, Known { length, is_closed, common_prefix, places });
     }
 
     fn run(mut self) -> End {
@@ -281,7 +281,7 @@ impl World {
 
     fn replay(&mut self, ticket: Ticket) {
         assert!(!self.is_abandoned && !self.is_secured, "{ticket} is replayed too late");
-        let is_settled = self.replaying.remove(&ticket).expect("it is being replayed");
+        let is_common = self.replaying.remove(&ticket).expect("it is being replayed");
         let Entries { from: (_, segment), bytes, is_right } = self.payloads[&ticket].clone();
         let whole = bytes.step_by(10);
         if self.is_full || !is_right {
@@ -295,10 +295,10 @@ impl World {
             return self.tell(RecoveryMasterEvent::ReplayFailed { ticket, why });
         }
         let kept = self.kept.entry(segment).or_default();
-        if is_settled {
-            let settled = self.log[&segment].settled;
-            let unsettled = whole.clone().filter(|byte| *byte >= settled);
-            let lost = unsettled.filter(|byte| !kept.contains(byte)).collect::<Vec<_>>();
+        if is_common {
+            let common_prefix = self.log[&segment].common_prefix;
+            let divergent = whole.clone().filter(|byte| *byte >= common_prefix);
+            let lost = divergent.filter(|byte| !kept.contains(byte)).collect::<Vec<_>>();
             assert!(lost.is_empty(), "{segment} has {lost:?} without any replica");
         } else {
             kept.extend(whole.clone());
@@ -328,9 +328,9 @@ impl World {
                 assert!(!self.dead.contains(&backup), "reads from the dead");
                 self.send(Happening::Read(backup, read));
             }
-            RecoveryMasterEffect::Replay { ticket, is_settled } => {
+            RecoveryMasterEffect::Replay { ticket, is_common } => {
                 assert!(is_at_work, "replays too late");
-                self.replaying.insert(ticket, is_settled);
+                self.replaying.insert(ticket, is_common);
                 assert!(self.replaying.len() < REPLAYS_MAX + FETCHES_MAX, "too many replays");
                 let delay = Duration::from_micros(self.rng.u64(1..self.replay_max));
                 self.at(delay, Happening::Replay(ticket));
@@ -418,7 +418,7 @@ impl World {
             segment,
             content: known.is_closed.then_some(content),
             places: living.map(place).collect(),
-            settled: known.settled,
+            common_prefix: known.common_prefix,
         }
     }
 

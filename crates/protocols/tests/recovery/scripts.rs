@@ -10,7 +10,8 @@
 use super::backups::{Backups, Entries, Replica, part};
 use goldenscript::{Argument, Command, Context};
 use protocols::recovery::{
-    PartName, PartRefusal, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent, ReplayFailure,
+    PartRefusal, PartitionName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent,
+    ReplayFailure,
 };
 use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,7 +19,7 @@ use std::error::Error;
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
 use wire::control::{RecoverySegment, ReplicaPlace};
-use wire::directory::SegmentContent;
+use wire::manifest::SegmentContent;
 use wire::peer::{RecoveryRead, RecoveryReply};
 use wire::replica::ReplicaEpoch;
 
@@ -65,7 +66,7 @@ impl World {
     fn new() -> World {
         World {
             now: Instant(0),
-            master: RecoveryMaster::new(PartName::of(&part(0, 0, Vec::new())).unwrap()),
+            master: RecoveryMaster::new(PartitionName::of(&part(0, 0, Vec::new())).unwrap()),
             backups: Backups::default(),
             in_transit: VecDeque::new(),
             held: Vec::new(),
@@ -216,8 +217,8 @@ fn named(text: &str) -> RecoverySegment {
     let content = length.map(|length| SegmentContent { length, crc: 7 });
     let places: Vec<ReplicaPlace> = places.collect();
     let shortest = places.iter().map(|place| place.length).min().unwrap_or(0);
-    let settled = content.map_or(shortest, |content| content.length);
-    RecoverySegment { log: super::backups::DEAD, segment: id, content, places, settled }
+    let common_prefix = content.map_or(shortest, |content| content.length);
+    RecoverySegment { log: super::backups::DEAD, segment: id, content, places, common_prefix }
 }
 
 fn number(word: &str) -> u32 {

@@ -4,7 +4,7 @@
 //! close and drop segments while messages are lost and servers die. After every event it checks
 //! that a recovery would find everything acknowledged.
 
-mod chain;
+mod manifest;
 mod master;
 mod model;
 mod scripts;

@@ -1,6 +1,6 @@
 //! A writing master: two replicators, a segment manifest, and the code that connects them.
 
-use super::chain::{Chain, Entry};
+use super::manifest::{Entry, ManifestLog};
 use super::scripts::append;
 use super::server::Envelope;
 use protocols::Outbox;
@@ -18,7 +18,7 @@ pub(crate) const MASTER: ServerId = ServerId(1);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Sin {
     /// Bytes count before the manifest lists their segment.
-    CountsUnlisted,
+    CountsUnregistered,
     /// Bytes written after a loss count before the manifest records the close of the segment.
     CountsUnclosed,
     /// Replicas are released before the manifest has dropped their segment.
@@ -42,8 +42,8 @@ pub(crate) enum Sin {
 #[derive(Debug)]
 pub(crate) struct Master {
     pub(crate) data: Replicator,
-    pub(crate) chain_keeper: Replicator,
-    pub(crate) chain: Chain,
+    pub(crate) manifest_replicator: Replicator,
+    pub(crate) manifest_log: ManifestLog,
     pub(crate) lengths: BTreeMap<SegmentId, u32>,
     pub(crate) acknowledged: BTreeMap<SegmentId, u32>,
     pub(crate) closed: BTreeSet<SegmentId>,
@@ -56,7 +56,7 @@ pub(crate) struct Master {
     pub(crate) head: Option<SegmentId>,
     next_segment: u64,
     /// Set if the manifest segment has lost a replica.
-    pub(crate) wants_chain: bool,
+    pub(crate) wants_manifest_segment: bool,
     chain_entries: u32,
     /// Lengths of manifest segments that have not been reported to the replicator.
     untold: BTreeMap<SegmentId, u32>,
@@ -75,11 +75,11 @@ impl Master {
         let settings = ReplicatorSettings { log, kind, replicas, promise, is_standalone };
         Master {
             data: Replicator::new(settings),
-            chain_keeper: Replicator::new(ReplicatorSettings {
-                kind: ReplicaKind::Directory,
+            manifest_replicator: Replicator::new(ReplicatorSettings {
+                kind: ReplicaKind::Manifest,
                 ..settings
             }),
-            chain: Chain::default(),
+            manifest_log: ManifestLog::default(),
             lengths: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             closed: BTreeSet::new(),
@@ -88,7 +88,7 @@ impl Master {
             manifest: ManifestSegments::default(),
             head: None,
             next_segment: 1,
-            wants_chain: true,
+            wants_manifest_segment: true,
             chain_entries: 0,
             untold: BTreeMap::new(),
             lease: None,
@@ -102,7 +102,7 @@ impl Master {
     }
 
     pub(crate) fn both(&mut self, now: Instant, event: ReplicatorEvent) {
-        self.todo.push_back((ReplicaKind::Directory, event.clone()));
+        self.todo.push_back((ReplicaKind::Manifest, event.clone()));
         self.data(now, event);
     }
 
@@ -112,8 +112,8 @@ impl Master {
     }
 
     /// Handles that the coordinator has stored the id of this manifest segment.
-    pub(crate) fn chain_listed(&mut self, now: Instant, segment: SegmentId) {
-        self.todo.push_back((ReplicaKind::Directory, ReplicatorEvent::Listed { segment }));
+    pub(crate) fn manifest_recorded(&mut self, now: Instant, segment: SegmentId) {
+        self.todo.push_back((ReplicaKind::Manifest, ReplicatorEvent::Registered { segment }));
         self.manifest.recorded(segment);
         self.tell_counted();
         self.run(now);
@@ -125,7 +125,7 @@ impl Master {
             let mut out = Outbox::new();
             let machine = match kind {
                 ReplicaKind::Data => &mut self.data,
-                ReplicaKind::Directory => &mut self.chain_keeper,
+                ReplicaKind::Manifest => &mut self.manifest_replicator,
             };
             machine.handle(now, event, &mut out);
             out.drain().for_each(|effect| self.carry_out(kind, effect));
@@ -134,7 +134,7 @@ impl Master {
     }
 
     fn carry_out(&mut self, kind: ReplicaKind, effect: ReplicatorEffect) {
-        let is_chain = kind == ReplicaKind::Directory;
+        let is_manifest = kind == ReplicaKind::Manifest;
         match effect {
             ReplicatorEffect::Send { backup, piece } => {
                 let message = PeerMessage::Append(append(&piece));
@@ -143,23 +143,23 @@ impl Master {
             ReplicatorEffect::Release { backup, replicas } => {
                 self.send(backup, PeerMessage::Release { replicas }, 0);
             }
-            ReplicatorEffect::Acknowledged { segment, length } if is_chain => {
+            ReplicatorEffect::Acknowledged { segment, length } if is_manifest => {
                 self.manifest.acknowledged(segment, length);
                 self.tell_counted();
             }
-            ReplicatorEffect::Stable { segment, length } if is_chain => {
-                self.manifest.stable(segment, length);
+            ReplicatorEffect::Synced { segment, length } if is_manifest => {
+                self.manifest.synced(segment, length);
                 self.tell_counted();
             }
             ReplicatorEffect::Acknowledged { segment, length } => {
                 let before = self.acknowledged.insert(segment, length);
                 assert!(before.is_none_or(|before| before < length), "it grows");
             }
-            ReplicatorEffect::Stable { segment, length } => {
+            ReplicatorEffect::Synced { segment, length } => {
                 assert!(length <= self.lengths[&segment]);
             }
-            ReplicatorEffect::Close { segment } if is_chain => {
-                self.wants_chain |= Some(segment) == self.chain.current();
+            ReplicatorEffect::Close { segment } if is_manifest => {
+                self.wants_manifest_segment |= Some(segment) == self.manifest_log.current();
             }
             // The following turn opens another segment.
             ReplicatorEffect::Close { segment } => {
@@ -167,16 +167,16 @@ impl Master {
                     self.close_head();
                 }
             }
-            ReplicatorEffect::Name { segment } => {
+            ReplicatorEffect::Register { segment } => {
                 if self.sin != Some(Sin::NamesEarly) {
                     self.write(Entry::Open(segment));
                 }
             }
-            ReplicatorEffect::Whole { segment } => {
+            ReplicatorEffect::Seal { segment } => {
                 if !self.leaving.contains_key(&segment) {
                     self.write(Entry::Close(segment, self.lengths[&segment]));
                     if self.sin == Some(Sin::CountsUnclosed) {
-                        self.tell_data(ReplicatorEvent::CloseListed { segment });
+                        self.tell_data(ReplicatorEvent::Sealed { segment });
                     }
                 }
             }
@@ -192,8 +192,8 @@ impl Master {
                 if self.sin == Some(Sin::CoordinatorIsTooLate) {
                     self.manifest.recorded(segment);
                     self.tell_counted();
-                    let event = ReplicatorEvent::Listed { segment };
-                    self.todo.push_back((ReplicaKind::Directory, event));
+                    let event = ReplicatorEvent::Registered { segment };
+                    self.todo.push_back((ReplicaKind::Manifest, event));
                 }
             }
             // The world decides which servers are dead.
@@ -215,15 +215,15 @@ impl Master {
 
     fn write(&mut self, entry: Entry) {
         let event = match entry {
-            Entry::Open(segment) => ReplicatorEvent::Listed { segment },
-            Entry::Close(segment, _) => ReplicatorEvent::CloseListed { segment },
+            Entry::Open(segment) => ReplicatorEvent::Registered { segment },
+            Entry::Close(segment, _) => ReplicatorEvent::Sealed { segment },
             Entry::Drop(segment) => ReplicatorEvent::Dropped { segment },
             Entry::Snapshot(_) => unreachable!("a segment begins with it"),
         };
-        let bytes = self.chain.write(entry, self.manifest.living());
+        let bytes = self.manifest_log.write(entry, self.manifest.living());
         self.untold.extend(self.manifest.append(bytes));
-        if let ReplicatorEvent::Listed { segment } = event {
-            self.manifest.wait(ReplicatorEvent::ListingSynced { segment }, true);
+        if let ReplicatorEvent::Registered { segment } = event {
+            self.manifest.wait(ReplicatorEvent::RegistrationSynced { segment }, true);
         }
         self.manifest.wait(event, false);
         self.chain_entries += 1;
@@ -233,31 +233,31 @@ impl Master {
     fn tell_written(&mut self) {
         for (segment, length) in std::mem::take(&mut self.untold) {
             let event = ReplicatorEvent::Appended { segment, length };
-            self.todo.push_back((ReplicaKind::Directory, event));
+            self.todo.push_back((ReplicaKind::Manifest, event));
         }
     }
 
     /// Continues the manifest in another segment.
-    pub(crate) fn begin_chain(&mut self, now: Instant, random: u64) {
-        let (segment, length) = self.chain.begin(self.chain_keeper.quorum());
-        self.wants_chain = false;
+    pub(crate) fn begin_manifest_segment(&mut self, now: Instant, random: u64) {
+        let (segment, length) = self.manifest_log.begin(self.manifest_replicator.quorum());
+        self.wants_manifest_segment = false;
         self.chain_entries = 0;
         let given_up = self.manifest.begin(segment, length);
         let given_up = given_up.into_iter().map(|segment| ReplicatorEvent::Dropped { segment });
         let opened = ReplicatorEvent::Opened { segment, length, random };
         let events = given_up.chain([opened]);
-        self.todo.extend(events.map(|event| (ReplicaKind::Directory, event)));
+        self.todo.extend(events.map(|event| (ReplicaKind::Manifest, event)));
         self.run(now);
     }
 
-    pub(crate) fn is_chain_long(&self) -> bool {
+    pub(crate) fn is_manifest_log_long(&self) -> bool {
         self.chain_entries > 20
     }
 
     /// Delivers the events of manifest entries that count in all living segments.
     fn tell_counted(&mut self) {
         for event in self.manifest.take_ready() {
-            if let ReplicatorEvent::CloseListed { segment } = &event {
+            if let ReplicatorEvent::Sealed { segment } = &event {
                 self.kept.insert(*segment);
             }
             self.tell_data(event);
@@ -280,9 +280,9 @@ impl Master {
             self.write(Entry::Open(segment));
         }
         self.data(now, ReplicatorEvent::Opened { segment, length, random });
-        if self.sin == Some(Sin::CountsUnlisted) {
-            self.data(now, ReplicatorEvent::Listed { segment });
-            self.data(now, ReplicatorEvent::ListingSynced { segment });
+        if self.sin == Some(Sin::CountsUnregistered) {
+            self.data(now, ReplicatorEvent::Registered { segment });
+            self.data(now, ReplicatorEvent::RegistrationSynced { segment });
         }
     }
 
@@ -300,13 +300,13 @@ impl Master {
 
     /// Drops a segment that is no longer needed.
     pub(crate) fn drop_segment(&mut self, now: Instant, segment: SegmentId) {
-        self.leaving.insert(segment, self.chain.current());
+        self.leaving.insert(segment, self.manifest_log.current());
         self.closed.remove(&segment);
         self.tell_data(ReplicatorEvent::Leaving { segment });
         if self.sin == Some(Sin::ReleasesEarly) {
             self.tell_data(ReplicatorEvent::Dropped { segment });
         }
-        if self.chain.directory.contains_key(&segment) {
+        if self.manifest_log.manifest.contains_key(&segment) {
             self.write(Entry::Drop(segment));
         } else {
             self.tell_data(ReplicatorEvent::Dropped { segment });
@@ -321,8 +321,8 @@ impl Master {
                 if self.sin == Some(Sin::LeaseFromAnswer) {
                     answer.sent = now;
                 }
-                let is_chain = answer.replica.segment.is_manifest();
-                let kind = if is_chain { ReplicaKind::Directory } else { ReplicaKind::Data };
+                let is_manifest = answer.replica.segment.is_manifest();
+                let kind = if is_manifest { ReplicaKind::Manifest } else { ReplicaKind::Data };
                 self.todo.push_back((kind, ReplicatorEvent::Answered { backup, answer }));
                 self.run(now);
             }
@@ -331,10 +331,10 @@ impl Master {
                 self.both(now, ReplicatorEvent::Released { backup, replicas });
             }
             PeerMessage::Needed { replicas } => {
-                let (chain, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
+                let (manifest_log, data): (Vec<ReplicaId>, Vec<ReplicaId>) =
                     replicas.into_iter().partition(|replica| replica.segment.is_manifest());
                 let asked = |replicas| ReplicatorEvent::Needed { backup, replicas };
-                self.todo.push_back((ReplicaKind::Directory, asked(chain)));
+                self.todo.push_back((ReplicaKind::Manifest, asked(manifest_log)));
                 self.data(now, asked(data));
             }
             other => panic!("a master gets {other:?}"),
@@ -342,7 +342,7 @@ impl Master {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = [self.data.next_deadline(), self.chain_keeper.next_deadline()];
+        let deadlines = [self.data.next_deadline(), self.manifest_replicator.next_deadline()];
         deadlines.into_iter().flatten().min()
     }
 }

@@ -6,7 +6,7 @@
 //! When all other servers are dead the master replicates its log to its own disk. No recovery
 //! fences that disk while the master lives.
 
-use super::chain::Directory;
+use super::manifest::SegmentManifest;
 use super::master::{MASTER, Master, Sin};
 use super::server::{Envelope, Outside, Server, Work};
 use fastrand::Rng;
@@ -36,7 +36,7 @@ fn a_recovery_finds_what_was_acknowledged_whatever_happens() {
 #[test]
 fn everybody_who_breaks_a_rule_is_found_out() {
     let sins = [
-        Sin::CountsUnlisted,
+        Sin::CountsUnregistered,
         Sin::CountsUnclosed,
         Sin::ReleasesEarly,
         Sin::CoordinatorIsTooLate,
@@ -123,7 +123,7 @@ struct World {
     weather: Weather,
     /// Set if a process that dies loses its unsynced bytes.
     loses_power: bool,
-    is_stable_at_once: bool,
+    is_synced_at_once: bool,
     sync_every: Duration,
     /// The manifest segment that the coordinator has stored.
     known: Option<SegmentId>,
@@ -145,7 +145,7 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let replicas = rng.usize(1..=3);
         let mode = rng.u32(..3);
-        let promise = if mode == 0 { Promise::Stable } else { Promise::Taken };
+        let promise = if mode == 0 { Promise::Synced } else { Promise::Taken };
         let sync_every = [5, 1_000, 1_000][mode as usize];
         let mut world = World {
             seed,
@@ -165,7 +165,7 @@ impl World {
                 accidents: true,
             },
             loses_power: mode == 0,
-            is_stable_at_once: mode == 2,
+            is_synced_at_once: mode == 2,
             sync_every: Duration::from_millis(sync_every),
             known: None,
             recovery: None,
@@ -256,7 +256,7 @@ impl World {
                     self.at(delay, Happening::FromCoordinator(segment));
                 }
             }
-            Happening::FromCoordinator(segment) => self.master.chain_listed(self.now, segment),
+            Happening::FromCoordinator(segment) => self.master.manifest_recorded(self.now, segment),
             Happening::Declared(id) => self.declare(id),
             Happening::Fence(id) => self.fence(id),
             Happening::Turn => self.turn(),
@@ -347,7 +347,7 @@ impl World {
 
     fn start_as(&mut self, id: ServerId, disk: BTreeMap<ReplicaId, super::server::Stored>) {
         let mut server = Server::new(self.now, id, disk);
-        server.is_stable_at_once = self.is_stable_at_once;
+        server.is_synced_at_once = self.is_synced_at_once;
         self.servers.insert(id, server);
         self.at(self.sync_every, Happening::Sync(id));
     }
@@ -374,7 +374,7 @@ impl World {
 
     fn sync(&mut self, id: ServerId) {
         let disk = &self.servers[&id].disk;
-        let unsynced = disk.iter().filter(|(_, it)| it.stable < it.length && !it.is_spoiled);
+        let unsynced = disk.iter().filter(|(_, it)| it.synced < it.length && !it.is_spoiled);
         for replica in unsynced.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.server(id, |server, now| server.carry_out(now, Work::Sync(replica)));
         }
@@ -386,9 +386,10 @@ impl World {
     fn turn(&mut self) {
         let random = self.rng.u64(..);
         let manifest = &self.master.manifest;
-        let is_long = self.master.is_chain_long() && !manifest.has_successor() && self.rng.bool();
-        if self.master.wants_chain && manifest.may_begin() || is_long {
-            self.master.begin_chain(self.now, random);
+        let is_long =
+            self.master.is_manifest_log_long() && !manifest.has_successor() && self.rng.bool();
+        if self.master.wants_manifest_segment && manifest.may_begin() || is_long {
+            self.master.begin_manifest_segment(self.now, random);
         }
         if self.is_writing {
             let bytes = self.rng.u32(1..400_000).next_multiple_of(8);
@@ -449,7 +450,7 @@ impl World {
         server.is_alive = false;
         if self.loses_power {
             for stored in server.disk.values_mut() {
-                stored.length = self.rng.u32(stored.stable..=stored.length);
+                stored.length = self.rng.u32(stored.synced..=stored.length);
             }
         }
         // A job in progress may or may not reach the disk. A replica ends with a whole piece, so
@@ -540,37 +541,37 @@ impl World {
             );
             return;
         };
-        let chains = by_segment.get(&known).map_or(&[][..], |it| it);
-        let mut directories: Vec<u32> = chains.iter().map(|(_, length)| *length).collect();
-        directories.sort_unstable();
+        let manifest_logs = by_segment.get(&known).map_or(&[][..], |it| it);
+        let mut manifests: Vec<u32> = manifest_logs.iter().map(|(_, length)| *length).collect();
+        manifests.sort_unstable();
         // A recovery uses the longest of the replicas that it fences. Check every choice.
-        let mut directories = directories.split_off((self.fences() - 1).min(directories.len()));
-        directories.dedup();
-        for length in directories {
-            let directory = self.master.chain.read(known, length);
-            let Some(directory) = directory else {
-                panic!("seed {seed}: the chain has no snapshot at {length}")
+        let mut manifests = manifests.split_off((self.fences() - 1).min(manifests.len()));
+        manifests.dedup();
+        for length in manifests {
+            let manifest = self.master.manifest_log.read(known, length);
+            let Some(manifest) = manifest else {
+                panic!("seed {seed}: the manifest_log has no snapshot at {length}")
             };
-            self.judge_directory(&directory, &by_segment);
+            self.judge_manifest(&manifest, &by_segment);
         }
     }
 
     /// Checks that a recovery with this manifest finds everything acknowledged.
-    fn judge_directory(
+    fn judge_manifest(
         &self,
-        directory: &Directory,
+        manifest: &SegmentManifest,
         stored: &BTreeMap<SegmentId, Vec<(ReplicaId, u32)>>,
     ) {
         let (seed, now) = (self.seed, self.now);
         let leaving = &self.master.leaving;
         for (segment, acknowledged) in &self.master.acknowledged {
-            let is_named = directory.contains_key(segment) || leaving.contains_key(segment);
+            let is_named = manifest.contains_key(segment) || leaving.contains_key(segment);
             assert!(is_named, "seed {seed}, {now}: no server misses {segment}");
-            let Some(Some(length)) = directory.get(segment) else { continue };
+            let Some(Some(length)) = manifest.get(segment) else { continue };
             assert!(acknowledged <= length, "seed {seed}, {now}: {segment} grew after its end");
         }
         let nothing = Vec::new();
-        for (segment, closed) in directory {
+        for (segment, closed) in manifest {
             let replicas = stored.get(segment).unwrap_or(&nothing);
             // A segment that has left memory cannot be copied; all its replicas may be spoiled.
             let is_leaving = leaving.contains_key(segment) && self.master.data.contains(*segment);
@@ -621,8 +622,8 @@ impl World {
         for (server, replica, stored) in living
             .flat_map(|it| it.disk.iter().map(move |(replica, stored)| (it.id, replica, stored)))
         {
-            let is_chain = replica.segment.is_manifest();
-            let keeper = if is_chain { &master.chain_keeper } else { &master.data };
+            let is_manifest = replica.segment.is_manifest();
+            let keeper = if is_manifest { &master.manifest_replicator } else { &master.data };
             assert!(keeper.is_needed(server, *replica), "seed {seed}: {server} keeps {replica}");
             let end = master.lengths.get(&replica.segment);
             if end == Some(&stored.length) && !stored.is_spoiled {
@@ -633,7 +634,11 @@ impl World {
             assert_eq!(full.get(segment), Some(&self.replicas), "seed {seed}: {segment}");
         }
         assert!(master.lease.is_some_and(|until| until > self.now), "seed {seed}: no lease");
-        assert_eq!(master.chain.current(), self.known, "seed {seed}: the coordinator knows it");
+        assert_eq!(
+            master.manifest_log.current(),
+            self.known,
+            "seed {seed}: the coordinator knows it"
+        );
     }
 }
 
@@ -667,9 +672,11 @@ impl World {
             self.servers[&id].backup.kept(MASTER).map(|(replica, length, _)| (replica, length));
         let kept: Vec<_> = kept.collect();
         recovery.reports.insert(id, kept);
-        let is_of_chain = |(replica, _): &(ReplicaId, u32)| Some(replica.segment) == self.known;
-        let of_chain = recovery.reports.values().filter(|kept| kept.iter().any(is_of_chain));
-        if of_chain.count() >= self.known.map_or(1, fences) {
+        let is_of_manifest_log =
+            |(replica, _): &(ReplicaId, u32)| Some(replica.segment) == self.known;
+        let of_manifest_log =
+            recovery.reports.values().filter(|kept| kept.iter().any(is_of_manifest_log));
+        if of_manifest_log.count() >= self.known.map_or(1, fences) {
             recovery.served_from.get_or_insert(self.now + FENCED_TO_SERVED);
         }
         let found = self.prove();
@@ -682,12 +689,12 @@ impl World {
     fn prove(&self) -> Option<BTreeMap<SegmentId, u32>> {
         let reports = &self.recovery.as_ref()?.reports;
         let all = || reports.values().flatten().copied();
-        let chain = all().filter(|(replica, _)| Some(replica.segment) == self.known);
-        let lengths: Vec<u32> = chain.map(|(_, length)| length).collect();
+        let manifest_log = all().filter(|(replica, _)| Some(replica.segment) == self.known);
+        let lengths: Vec<u32> = manifest_log.map(|(_, length)| length).collect();
         let length = lengths.iter().copied().max().filter(|_| lengths.len() >= self.fences())?;
-        let directory = self.master.chain.read(self.known?, length)?;
+        let manifest = self.master.manifest_log.read(self.known?, length)?;
         let mut found = BTreeMap::new();
-        for (segment, closed) in directory {
+        for (segment, closed) in manifest {
             let replicas = all().filter(|(replica, _)| replica.segment == segment);
             let lengths = replicas.filter(|(replica, length)| match closed {
                 Some(end) => *length == end,

@@ -2,8 +2,8 @@
 //! After `own-disk`, the master's own disk takes replicas while no backup lives.
 //!
 //! Nothing happens by itself: `deliver` runs messages and disks until nothing is left, and
-//! `advance` moves the clock. The script plays the manifest and the coordinator: `listed`,
-//! `close-listed`, `dropped`, `died`. Segments are given by their numbers.
+//! `advance` moves the clock. The script plays the manifest and the coordinator: `registered`,
+//! `sealed`, `dropped`, `died`. Segments are given by their numbers.
 //!
 //! Run with `UPDATE_GOLDENFILES=1` to record the current output, then read the difference.
 
@@ -94,13 +94,13 @@ impl World {
     /// Sets up the world from the numbers of replicas and servers, and options.
     fn begin(&mut self, words: &[&str], options: &BTreeMap<&str, &str>) {
         let count: u32 = words[0].parse().expect("a number of backups");
-        let is_stable = options.get("promise") == Some(&"stable");
-        let is_chain = options.get("kind") == Some(&"chain");
+        let is_synced = options.get("promise") == Some(&"synced");
+        let is_manifest = options.get("kind") == Some(&"manifest-log");
         let is_standalone = options.get("alone") == Some(&"yes");
-        self.shows_beats = is_chain;
+        self.shows_beats = is_manifest;
         self.master = Replicator::new(ReplicatorSettings {
-            promise: if is_stable { Promise::Stable } else { Promise::Taken },
-            kind: if is_chain { ReplicaKind::Directory } else { ReplicaKind::Data },
+            promise: if is_synced { Promise::Synced } else { Promise::Taken },
+            kind: if is_manifest { ReplicaKind::Manifest } else { ReplicaKind::Data },
             is_standalone,
             ..settings(options.get("replicas").map_or(2, |it| it.parse().expect("replicas")))
         });
@@ -109,10 +109,10 @@ impl World {
         self.racks = racks.map(|rack| rack.parse().expect("a rack")).collect();
         self.own_rack = options.get("own").map(|rack| rack.parse().expect("a rack"));
         for number in 2..count + 2 {
-            self.start(ServerId(number), !is_stable);
+            self.start(ServerId(number), !is_synced);
         }
         if is_standalone {
-            self.start(MASTER, !is_stable);
+            self.start(MASTER, !is_synced);
             self.at(MASTER, |server, _| {
                 server.backup = Backup::of_own_log();
                 Outside::default()
@@ -121,9 +121,9 @@ impl World {
         self.tell_candidates();
     }
 
-    fn start(&mut self, id: ServerId, is_stable_at_once: bool) {
+    fn start(&mut self, id: ServerId, is_synced_at_once: bool) {
         let mut server = Server::new(self.now, id, BTreeMap::new());
-        server.is_stable_at_once = is_stable_at_once;
+        server.is_synced_at_once = is_synced_at_once;
         self.servers.insert(id, server);
     }
 
@@ -359,18 +359,18 @@ impl goldenscript::Runner for World {
             }
             "append" => self.tell(ReplicatorEvent::Appended { segment, length: number(1)? }),
             "close" => self.tell(ReplicatorEvent::Closed { segment }),
-            "listed" => {
-                self.tell(ReplicatorEvent::Listed { segment });
+            "registered" => {
+                self.tell(ReplicatorEvent::Registered { segment });
                 if options.get("synced") != Some(&"no") && !self.shows_beats {
-                    self.tell(ReplicatorEvent::ListingSynced { segment });
+                    self.tell(ReplicatorEvent::RegistrationSynced { segment });
                 }
             }
-            "close-listed" => self.tell(ReplicatorEvent::CloseListed { segment }),
+            "sealed" => self.tell(ReplicatorEvent::Sealed { segment }),
             "leaving" => self.tell(ReplicatorEvent::Leaving { segment }),
             "dropped" => self.tell(ReplicatorEvent::Dropped { segment }),
             "candidates" => self.tell_candidates(),
             "own-disk" => {
-                self.start(MASTER, options.get("promise") != Some(&"stable"));
+                self.start(MASTER, options.get("promise") != Some(&"synced"));
                 self.tell_candidates();
             }
             "deliver" => self.deliver(),
@@ -387,8 +387,8 @@ impl goldenscript::Runner for World {
                 self.lines.push(format!("a write gets {reach} backups"));
             }
             "holders" => {
-                let BackupCounts { taken, stable } = self.master.backup_counts();
-                self.lines.push(format!("all is on {taken} backups, stable on {stable}"));
+                let BackupCounts { taken, synced } = self.master.backup_counts();
+                self.lines.push(format!("all is on {taken} backups, synced on {synced}"));
             }
             name => self.command_of_server(name, server_id(words[0]))?,
         }
@@ -433,7 +433,7 @@ fn show(envelope: &Envelope) -> String {
                 replica: append.replica,
                 from: append.from,
                 to: append.from + envelope.bytes,
-                stable: 0,
+                synced: 0,
                 is_last: append.is_last,
                 sent: append.sent,
             };

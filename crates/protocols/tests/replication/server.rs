@@ -20,7 +20,7 @@ pub(crate) struct Envelope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) length: u32,
-    pub(crate) stable: u32,
+    pub(crate) synced: u32,
     /// Set if the replica is unreadable.
     pub(crate) is_spoiled: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Server {
     /// Set if the next job of the disk fails.
     pub(crate) fails: bool,
     /// Set if written bytes count as synced: the mode does not promise to survive a power loss.
-    pub(crate) is_stable_at_once: bool,
+    pub(crate) is_synced_at_once: bool,
     payloads: BTreeMap<Ticket, (u32, u32)>,
     tickets: u64,
 }
@@ -75,7 +75,7 @@ impl Server {
             is_alive: true,
             is_full: false,
             fails: false,
-            is_stable_at_once: true,
+            is_synced_at_once: true,
             payloads: BTreeMap::new(),
             tickets: 0,
         }
@@ -176,13 +176,14 @@ impl Server {
             }
             Work::Sync(replica) => self.sync(replica),
             Work::Measure(replica) => {
-                let Stored { length, stable, .. } = self.disk[&replica];
+                let Stored { length, synced, .. } = self.disk[&replica];
                 let clock = UnixMillis(0);
-                BackupEvent::Measured { replica, length, stable, clock }
+                BackupEvent::Measured { replica, length, synced, clock }
             }
             Work::Scrub(replica) => {
                 let stored = self.disk.get(&replica).filter(|stored| !stored.is_spoiled);
-                let found = stored.map_or(ScrubResult::Damaged, |it| ScrubResult::Whole(it.length));
+                let found =
+                    stored.map_or(ScrubResult::Damaged, |it| ScrubResult::Intact(it.length));
                 BackupEvent::Scrubbed { replica, found }
             }
             Work::Free(replica) => {
@@ -198,22 +199,22 @@ impl Server {
         assert_eq!(before.is_none(), is_new, "{replica} is begun once");
         let length = before.map_or(0, |stored| stored.length);
         assert_eq!(length, from, "a piece goes behind the last one");
-        let stable = if self.is_stable_at_once { to } else { before.map_or(0, |it| it.stable) };
-        self.disk.insert(replica, Stored { length: to, stable, is_spoiled: false });
-        BackupEvent::Taken { replica, length: to, stable }
+        let synced = if self.is_synced_at_once { to } else { before.map_or(0, |it| it.synced) };
+        self.disk.insert(replica, Stored { length: to, synced, is_spoiled: false });
+        BackupEvent::Taken { replica, length: to, synced }
     }
 
     fn sync(&mut self, replica: ReplicaId) -> BackupEvent {
         let Some(stored) = self.disk.get_mut(&replica).filter(|stored| !stored.is_spoiled) else {
-            return BackupEvent::Synced { replica, stable: 0 };
+            return BackupEvent::Synced { replica, synced: 0 };
         };
-        stored.stable = stored.length;
-        BackupEvent::Synced { replica, stable: stored.stable }
+        stored.synced = stored.length;
+        BackupEvent::Synced { replica, synced: stored.synced }
     }
 
     /// Marks the replica on the disk as unreadable.
     fn spoil(&mut self, replica: ReplicaId) -> BackupEvent {
-        self.disk.entry(replica).or_insert(Stored { length: 0, stable: 0, is_spoiled: true });
+        self.disk.entry(replica).or_insert(Stored { length: 0, synced: 0, is_spoiled: true });
         self.disk.entry(replica).and_modify(|stored| stored.is_spoiled = true);
         BackupEvent::Failed { replica }
     }

@@ -232,7 +232,7 @@ impl SimulatedCluster {
             let ping = Box::new(LivenessRequest::Ping.into());
             return self.timeline.plan_at(until, PlannedEvent::Down(place, connection, ping));
         }
-        let is_stalled = server.pulse.is_stalled();
+        let is_stalled = server.liveness.is_stalled();
         self.send_up(place, LivenessUpdate::Pong { is_stalled });
     }
 
@@ -244,7 +244,7 @@ impl SimulatedCluster {
             // The coordinator asks again.
             return;
         }
-        let (wall, expiry) = (server.wall(true_wall), server.pulse.clock(now));
+        let (wall, expiry) = (server.wall(true_wall), server.liveness.clock(now));
         let reading = ClockReading { asked: question.asked, wall, expiry };
         self.send_up(place, ToCoordinator::Clock(reading));
     }

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::address::Address;
 use std::{fmt, sync::Arc};
-use types::Tenure;
-use wire::entry::{Body, Entry, set_tenure};
+use types::Incarnation;
+use wire::entry::{Body, Entry, set_incarnation};
 
 /// The segments of one writer. Dropping it adds all of them to the log.
 pub(super) struct Appender {
@@ -100,7 +100,7 @@ impl Appender {
     /// voids it so that recovery ignores it.
     pub(super) fn revoke(&mut self, last: Address, bytes: u32) {
         let open = self.open.as_mut().expect("it has just been appended to");
-        open.revise(last, |entry| set_tenure(entry, Tenure(0)));
+        open.revise(last, |entry| set_incarnation(entry, Incarnation(0)));
         self.log.mark_dead(last, bytes);
     }
 

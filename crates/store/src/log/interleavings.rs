@@ -3,7 +3,7 @@
 use super::*;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use shuttle::{check_pct, check_random, thread};
-use types::{ReactorId, Tenure, Version};
+use types::{Incarnation, ReactorId, Version};
 use wire::entry::{Body, Dead};
 
 const SCHEDULES: usize = 3_000;
@@ -129,7 +129,7 @@ fn a_dead_segment_is_retired_exactly_once() {
         let log = Log::new(&config).unwrap();
         let mut head = log.head();
         let body = Body::Object { expiry: None, replaces: None, value: b"value" };
-        let entry = Entry { tenure: Tenure(1), version: Version(1), key: b"key", body };
+        let entry = Entry { incarnation: Incarnation(1), version: Version(1), key: b"key", body };
         let addresses = [(); 2].map(|()| head.append_one(&entry).unwrap());
         let killers = addresses.map(|address| {
             let log = Arc::clone(&log);
@@ -171,7 +171,8 @@ impl Kept {
         let long = vec![7; Kept::SEGMENT_BYTES / 8 * 5];
         let [small, first, behind] = [&b"value"[..], &long, &long].map(|value| {
             let body = Body::Object { expiry: None, replaces: None, value };
-            let entry = Entry { tenure: Tenure(1), version: Version(1), key: b"key", body };
+            let entry =
+                Entry { incarnation: Incarnation(1), version: Version(1), key: b"key", body };
             (head.append_one(&entry).unwrap(), entry.encoded_bytes() as u32)
         });
         Kept { log, head, entries: [small, first], behind: behind.0 }
@@ -181,7 +182,7 @@ impl Kept {
     fn save(&mut self) {
         let log = Arc::clone(&self.log);
         self.head.hand_out(&mut |unsaved| {
-            log.raise_stable(unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
+            log.raise_synced(unsaved.segment, unsaved.from + unsaved.bytes.len() as u32);
             true
         });
     }

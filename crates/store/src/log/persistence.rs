@@ -52,11 +52,11 @@ impl Log {
 
     /// Records that the segment is synced up to this length: it survives every crash that the
     /// `durability` setting covers. The bytes are acknowledged, too.
-    pub fn raise_stable(&self, segment: SegmentId, length: u32) {
+    pub fn raise_synced(&self, segment: SegmentId, length: u32) {
         let registry = &self.durable_log().registry;
         if let Some(place) = registry.place(segment) {
             self.segments.raise_acknowledged(place, length);
-            self.segments.raise_stable(place, length);
+            self.segments.raise_synced(place, length);
             registry.advance(&self.segments);
         }
     }
@@ -134,8 +134,8 @@ impl Log {
 
     /// Returns whether the entry is synced at its place.
     #[inline]
-    pub(crate) fn is_stable(&self, written: &EntryEnd) -> bool {
-        self.segments.is_stable(&written.0)
+    pub(crate) fn is_synced(&self, written: &EntryEnd) -> bool {
+        self.segments.is_synced(&written.0)
     }
 
     /// Asks the segment's writer to continue in another one, at the latest when it sends the next

@@ -229,8 +229,8 @@ impl SegmentRegistry {
     fn report_dead(&self, state: &mut RegistryState, segments: &Segments) {
         let RegistryState { leaving, origins, dead, changes, .. } = state;
         leaving.retain_mut(|LeavingSegment { segment, place, barrier }| {
-            barrier.retain(|position| !segments.is_stable(position));
-            if planted::is(Bug::LeftBeforeStable) {
+            barrier.retain(|position| !segments.is_synced(position));
+            if planted::is(Bug::LeftBeforeSynced) {
                 barrier.clear();
             }
             let has_origins = origins.get(segment).is_some_and(|origins| !origins.is_empty())

@@ -42,8 +42,8 @@ impl Segments {
     /// Returns whether all bytes up to the position are synced. A segment that has left the log
     /// counts as synced.
     #[inline]
-    pub(super) fn is_stable(&self, position: &LogPosition) -> bool {
-        let end = self.tail(position.place).stable.load(Ordering::Acquire);
+    pub(super) fn is_synced(&self, position: &LogPosition) -> bool {
+        let end = self.tail(position.place).synced.load(Ordering::Acquire);
         end >= position.end || self.id(position.place) != position.segment
     }
 
@@ -57,14 +57,14 @@ impl Segments {
         self.tail(place).acknowledged.fetch_max(length, Ordering::AcqRel);
     }
 
-    pub(super) fn raise_stable(&self, place: Place, length: u32) {
-        self.tail(place).stable.fetch_max(length, Ordering::AcqRel);
+    pub(super) fn raise_synced(&self, place: Place, length: u32) {
+        self.tail(place).synced.fetch_max(length, Ordering::AcqRel);
     }
 
     /// Returns the current end of every segment that is not completely synced. Everything written
     /// before is synced when all of these are.
     pub(super) fn barrier(&self) -> Vec<LogPosition> {
-        self.ends().filter(|end| !self.is_stable(end)).collect()
+        self.ends().filter(|end| !self.is_synced(end)).collect()
     }
 
     /// Returns the current end of every selected segment that is not completely acknowledged.
@@ -96,7 +96,7 @@ impl Segments {
     pub(super) fn set_safe(&self, place: Place) {
         let written = self.tail(place).written.load(Ordering::Relaxed);
         self.raise_acknowledged(place, written);
-        self.raise_stable(place, written);
+        self.raise_synced(place, written);
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) struct Tail {
     /// Bytes that the replicas have acknowledged.
     pub(super) acknowledged: AtomicU32,
     /// Bytes that the replicas have synced.
-    pub(super) stable: AtomicU32,
+    pub(super) synced: AtomicU32,
     /// Bytes that were sent to the replicas or read from them. Only the writer stores this.
     handed_out: AtomicU32,
     /// Set if the contents are durable elsewhere until they are durable here.
@@ -104,7 +104,7 @@ impl Segments {
             tail: Tail {
                 written: AtomicU32::new(0),
                 acknowledged: AtomicU32::new(0),
-                stable: AtomicU32::new(0),
+                synced: AtomicU32::new(0),
                 handed_out: AtomicU32::new(0),
                 is_copy: AtomicBool::new(false),
                 is_ending: AtomicBool::new(false),
@@ -481,7 +481,7 @@ impl Reclaim for Segments {
         segment.is_handed_out.store(false, Ordering::Relaxed);
         segment.tail.written.store(0, Ordering::Relaxed);
         segment.tail.acknowledged.store(0, Ordering::Relaxed);
-        segment.tail.stable.store(0, Ordering::Relaxed);
+        segment.tail.synced.store(0, Ordering::Relaxed);
         segment.tail.handed_out.store(0, Ordering::Relaxed);
         segment.tail.is_ending.store(false, Ordering::Relaxed);
         self.change(place, SegmentState::Retired, SegmentState::Free);

@@ -18,8 +18,8 @@ use crate::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 use std::{fmt, sync::Arc};
-use types::Tenure;
-use wire::entry::{Entry, set_tenure};
+use types::Incarnation;
+use wire::entry::{Entry, set_incarnation};
 
 /// Reserved free segments. Dropping it returns those that were not taken.
 pub struct Reservation {
@@ -76,7 +76,7 @@ pub enum SideLogKind {
     Recovered,
     /// Recovered records that are not durable anywhere else. As `Recovered`, and the bytes are
     /// sent immediately.
-    Unsettled,
+    Divergent,
 }
 
 impl SideLog {
@@ -85,11 +85,11 @@ impl SideLog {
             SideLogKind::Arriving(_) | SideLogKind::Recovered => {
                 (ContentKind::Copies, Pace::Piecewise)
             }
-            SideLogKind::Unsettled => (ContentKind::Writes, Pace::Immediate),
+            SideLogKind::Divergent => (ContentKind::Writes, Pace::Immediate),
         };
         let (joins_late, reservation) = match kind {
             SideLogKind::Arriving(reservation) => (true, reservation),
-            SideLogKind::Recovered | SideLogKind::Unsettled => (false, None),
+            SideLogKind::Recovered | SideLogKind::Divergent => (false, None),
         };
         let appender = Appender::of_side_log(log, content, joins_late);
         SideLog { appender, reservation, pace, bytes: 0 }
@@ -100,12 +100,12 @@ impl SideLog {
     pub fn append_encoded(
         &mut self,
         encoded: &[u8],
-        tenure: Tenure,
+        incarnation: Incarnation,
     ) -> Result<Address, OutOfMemory> {
         let segment = self.segment_for(encoded.len())?;
         Ok(segment.append(encoded.len(), |out| {
             out.copy_from_slice(encoded);
-            set_tenure(out, tenure);
+            set_incarnation(out, incarnation);
         }))
     }
 

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     sync::{Mutex, atomic::AtomicU64},
 };
-use types::{ReactorId, Tenure, Version};
+use types::{Incarnation, ReactorId, Version};
 use wire::entry::{Body, Dead, Location};
 
 fn log_of(segments: usize, reactors: u16) -> Arc<Log> {
@@ -24,12 +24,12 @@ fn log_of(segments: usize, reactors: u16) -> Arc<Log> {
 
 fn object<'a>(key: &'a [u8], version: u64, value: &'a [u8]) -> Entry<'a> {
     let body = Body::Object { expiry: None, replaces: None, value };
-    Entry { tenure: Tenure(1), version: Version(version), key, body }
+    Entry { incarnation: Incarnation(1), version: Version(version), key, body }
 }
 
 fn tombstone(key: &[u8], version: u64, dead: SegmentId) -> Entry<'_> {
     let body = Body::Tombstone { dead: Dead::At(Location { segment: dead, offset: 0 }) };
-    Entry { tenure: Tenure(1), version: Version(version), key, body }
+    Entry { incarnation: Incarnation(1), version: Version(version), key, body }
 }
 
 fn bytes_of(entry: &Entry<'_>) -> u32 {
@@ -220,12 +220,12 @@ fn a_side_log_keeps_its_segments_until_it_is_spliced() {
     let mut encoded = vec![0; entry.encoded_bytes()];
     entry.encode(&mut encoded);
     let addresses: Vec<Address> =
-        (0..4).map(|_| side.append_encoded(&encoded, Tenure(5)).unwrap()).collect();
+        (0..4).map(|_| side.append_encoded(&encoded, Incarnation(5)).unwrap()).collect();
     assert_eq!(side.bytes(), 4 * encoded.len() as u64);
     assert_eq!(log.usage().free_bytes, free, "reserved space was not free");
     let turn = reactors[0].turn();
     let read = Entry::parse_checked(log.encoded(addresses[0], &turn)).unwrap().0;
-    assert_eq!(read, Entry { tenure: Tenure(5), ..entry });
+    assert_eq!(read, Entry { incarnation: Incarnation(5), ..entry });
     addresses[..3].iter().for_each(|&at| log.mark_dead(at, encoded.len() as u32));
     assert_eq!((log.usage().segments.side, log.usage().segments.retired), (2, 0));
     side.splice(&mut Backlog::default());
@@ -471,7 +471,7 @@ impl Twin {
         let mut encoded = vec![0; entry.encoded_bytes()];
         entry.encode(&mut encoded);
         let side = self.side.get_or_insert_with(|| self.log.side_log(SideLogKind::Arriving(None)));
-        if let Ok(address) = side.append_encoded(&encoded, Tenure(1)) {
+        if let Ok(address) = side.append_encoded(&encoded, Incarnation(1)) {
             self.publish(key, address, value);
         }
     }

@@ -10,13 +10,13 @@ use super::tablets::{Tablet, TabletMap, TabletState};
 use super::view::View;
 use planted::Bug;
 use std::sync::Arc;
-use types::{KeyHash, TableId, Tenure, UnixMillis};
+use types::{Incarnation, KeyHash, TableId, UnixMillis};
 
 /// Permission of an operation on a hash that this server owns.
 #[derive(Clone, Copy)]
 pub(super) struct Access<'m> {
     /// Incarnation that is written into new entries.
-    pub(super) tenure: Tenure,
+    pub(super) incarnation: Incarnation,
     clock: &'m RangeClock,
     /// Set where records may still arrive.
     pub(super) arrival: Option<&'m Arc<Arrival>>,
@@ -58,8 +58,8 @@ impl Tablet {
         if self.flushing.contains(table) {
             return Err(Stall::Held);
         }
-        let tenure = self.tenures[usize::from(table.0)];
-        Ok(Access { tenure, clock: &self.clock, arrival, recovery })
+        let incarnation = self.incarnations[usize::from(table.0)];
+        Ok(Access { incarnation, clock: &self.clock, arrival, recovery })
     }
 }
 

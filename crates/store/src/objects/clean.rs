@@ -18,7 +18,7 @@ use crate::index::{Find, Word};
 use crate::log::{Candidate, Head, Survivors, Turn, VictimSegment};
 use planted::Bug;
 use std::sync::Arc;
-use types::{KeyHash, TableId, Tenure, Version, key_hash};
+use types::{Incarnation, KeyHash, TableId, Version, key_hash};
 use wire::entry::{Body, Dead, Entry};
 
 /// Entries looked up ahead of the one that is copied.
@@ -116,7 +116,7 @@ impl<'t> Cleaner<'t> {
         {
             victim.advance(&candidate);
             let hash = key_hash(self.store.seed(), candidate.entry.key);
-            for table in self.tables_of(candidate.entry.tenure, hash) {
+            for table in self.tables_of(candidate.entry.incarnation, hash) {
                 self.store.index_or_new(table).prefetch(hash, self.turn);
             }
             window.push(HashedCandidate { candidate, hash });
@@ -125,10 +125,15 @@ impl<'t> Cleaner<'t> {
 
     /// Returns the tables that may point at an entry: the table of its incarnation. If the
     /// incarnation is not in the map (a flushed table), it may be any table.
-    fn tables_of(&self, tenure: Tenure, hash: KeyHash) -> impl Iterator<Item = TableId> + use<'t> {
-        let tenures = self.tablets.at(hash).map(|tablet| &tablet.tenures);
-        let of_tenure = tenures.and_then(|tenures| tenures.iter().position(|&t| t == tenure));
-        let known = of_tenure.map(|table| TableId(table as u8));
+    fn tables_of(
+        &self,
+        incarnation: Incarnation,
+        hash: KeyHash,
+    ) -> impl Iterator<Item = TableId> + use<'t> {
+        let incarnations = self.tablets.at(hash).map(|tablet| &tablet.incarnations);
+        let of_incarnation = incarnations
+            .and_then(|incarnations| incarnations.iter().position(|&t| t == incarnation));
+        let known = of_incarnation.map(|table| TableId(table as u8));
         let unknown = self.store.indexes().map(|(table, _)| table);
         known.into_iter().chain(unknown.filter(move |_| known.is_none()))
     }
@@ -138,7 +143,7 @@ impl<'t> Cleaner<'t> {
     fn settle(&self, entry: &HashedCandidate<'t>, output: CleanerOutput<'_>) -> Result<(), Stall> {
         let CleanerOutput { head, tombstones, survivors } = output;
         let address = entry.candidate.address;
-        for table in self.tables_of(entry.candidate.entry.tenure, entry.hash) {
+        for table in self.tables_of(entry.candidate.entry.incarnation, entry.hash) {
             let view = View::new(self.store, table, self.turn);
             // Searched without the lock first: a dead entry stays dead.
             match view.index.find(entry.hash, self.turn, |word| word.address() == address) {
@@ -185,7 +190,7 @@ impl<'t> Cleaner<'t> {
         if !log.durable_log().needs_tombstone(address, dead) || planted::is(forgets) {
             return Ok(());
         }
-        match (is_tombstone, self.is_over(fields.tenure, entry.hash)) {
+        match (is_tombstone, self.is_over(fields.incarnation, entry.hash)) {
             (true, true) => log.durable_log().unpin_tombstone(address, encoded.len() as u32, dead),
             (true, false) => {
                 let copy = survivors.append_encoded(encoded)?;
@@ -204,8 +209,8 @@ impl<'t> Cleaner<'t> {
     }
 
     /// Returns whether the incarnation is over, so that its entries are void.
-    fn is_over(&self, tenure: Tenure, hash: KeyHash) -> bool {
-        self.tablets.at(hash).is_none_or(|tablet| !tablet.tenures.contains(&tenure))
+    fn is_over(&self, incarnation: Incarnation, hash: KeyHash) -> bool {
+        self.tablets.at(hash).is_none_or(|tablet| !tablet.incarnations.contains(&incarnation))
     }
 }
 

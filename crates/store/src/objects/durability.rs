@@ -12,7 +12,7 @@ impl Worker {
     /// Bytes that are durable elsewhere are not urgent: they are offered one piece at a time, and
     /// arriving records only after their splice, unless memory is short. The replicas'
     /// acknowledgments go to [`crate::log::Log::raise_acknowledged`] and
-    /// [`crate::log::Log::raise_stable`].
+    /// [`crate::log::Log::raise_synced`].
     #[inline]
     pub fn hand_out(&mut self, mut save: impl FnMut(Unsaved<'_>) -> bool) {
         self.side_logs.hand_out_spliced(&self.store.log, &mut save);

@@ -46,8 +46,8 @@ pub(super) fn reclaim(
             let Some(old) = found.old() else { return Ok(()) };
             if !log.is_durable() || access.is_inherited() {
                 writer.remove(&mut leaf, WriteTarget { key, access }, Some(old))?;
-            } else if log.is_stable(&log.end_of(old.word.address(), old.bytes))
-                || planted::is(Bug::ReclaimedUnstable)
+            } else if log.is_synced(&log.end_of(old.word.address(), old.bytes))
+                || planted::is(Bug::ReclaimedUnsynced)
             {
                 leaf.remove(key.hash, old.word, old.bytes);
                 writer.view.retire(old);

@@ -20,7 +20,7 @@ use crate::index::{Word, WordKind};
 use crate::log::{OutOfMemory, Turn};
 use planted::Bug;
 use std::collections::BTreeMap;
-use types::{HashRange, KeyHash, SegmentId, TableId, Tenure, Version, key_hash};
+use types::{HashRange, Incarnation, KeyHash, SegmentId, TableId, Version, key_hash};
 use wire::Corrupt;
 use wire::entries::{EntryReader, ReadEntry};
 use wire::entry::{Body, Dead, Entry, Location};
@@ -157,7 +157,7 @@ impl Worker {
                     lost.get(&named.segment).is_some_and(|length| named.offset >= *length)
                 });
                 let hash = key_hash(self.store.seed(), entry.key);
-                if is_lost && table_of(&tablets, hash, entry.tenure).is_some() {
+                if is_lost && table_of(&tablets, hash, entry.incarnation).is_some() {
                     let version = Version(entry.version.0 - 1);
                     let tombstone = Entry { version, body: Body::Tombstone { dead }, ..entry };
                     let address = self.head.append_one_reserved(&tombstone)?;
@@ -220,7 +220,7 @@ impl<'t> Entering<'t> {
                 log.durable_log().registry.note_origin(self.segment, origin);
             }
             let hash = key_hash(self.store.seed(), entry.key);
-            let table = table_of(self.tablets, hash, entry.tenure);
+            let table = table_of(self.tablets, hash, entry.incarnation);
             if let Some(table) = table {
                 self.seen.note(table, encoded.len());
                 let view = View::new(self.store, table, self.turn);
@@ -291,9 +291,12 @@ impl<'t> Entering<'t> {
 }
 
 /// Returns the table of an entry, if its incarnation is current.
-fn table_of(tablets: &TabletMap, hash: KeyHash, tenure: Tenure) -> Option<TableId> {
-    let tenures = &tablets.at(hash)?.tenures;
-    tenures.iter().position(|&of_table| of_table == tenure).map(|table| TableId(table as u8))
+fn table_of(tablets: &TabletMap, hash: KeyHash, incarnation: Incarnation) -> Option<TableId> {
+    let incarnations = &tablets.at(hash)?.incarnations;
+    incarnations
+        .iter()
+        .position(|&of_table| of_table == incarnation)
+        .map(|table| TableId(table as u8))
 }
 
 /// Returns the location of the entry that this one replaced or removed.

@@ -39,7 +39,7 @@ use super::replay_counters::{ReplayCounters, ReplayCounts};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use std::fmt;
-use types::{HashRange, KeyHash, TableId, Tenure};
+use types::{HashRange, Incarnation, KeyHash, TableId};
 
 /// Parameters of a [`Recovery`].
 pub struct RecoveryPlan {
@@ -49,14 +49,14 @@ pub struct RecoveryPlan {
     pub range: HashRange,
     /// Incarnations of the current entries, by log and then by table. No two servers write under
     /// the same incarnation.
-    pub old_tenures: Vec<Vec<Tenure>>,
+    pub old_incarnations: Vec<Vec<Incarnation>>,
 }
 
 /// The recovery of a range.
 pub struct Recovery {
     number: u64,
     range: HashRange,
-    old_tenures: Vec<Vec<Tenure>>,
+    old_incarnations: Vec<Vec<Incarnation>>,
     /// Set when everything has been replayed and tombstones may be reclaimed.
     is_over: AtomicBool,
     /// Tombstones in the index.
@@ -68,11 +68,11 @@ pub struct Recovery {
 impl Recovery {
     /// Creates a recovery without replayed entries.
     pub fn new(plan: RecoveryPlan) -> Recovery {
-        let RecoveryPlan { number, range, old_tenures } = plan;
+        let RecoveryPlan { number, range, old_incarnations } = plan;
         Recovery {
             number,
             range,
-            old_tenures,
+            old_incarnations,
             is_over: AtomicBool::new(false),
             tombstones: Mutex::new(Vec::new()),
             counts: ReplayCounts::default(),
@@ -105,10 +105,11 @@ impl Recovery {
     /// Returns the table of an entry that the dead server wrote under this incarnation, if the
     /// entry is relevant.
     #[inline]
-    pub(super) fn table_of(&self, tenure: Tenure) -> Option<TableId> {
-        let in_log = |tenures: &Vec<Tenure>| tenures.iter().position(|&it| it == tenure);
-        let table = self.old_tenures.iter().find_map(in_log)?;
-        (tenure != Tenure(0)).then_some(TableId(table as u8))
+    pub(super) fn table_of(&self, incarnation: Incarnation) -> Option<TableId> {
+        let in_log =
+            |incarnations: &Vec<Incarnation>| incarnations.iter().position(|&it| it == incarnation);
+        let table = self.old_incarnations.iter().find_map(in_log)?;
+        (incarnation != Incarnation(0)).then_some(TableId(table as u8))
     }
 
     /// Returns the estimated number of records of a table per slot, in a log of at most

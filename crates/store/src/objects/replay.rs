@@ -23,7 +23,7 @@ use crate::log::{OutOfMemory, Reservation, SideLog, Turn};
 use planted::Bug;
 use std::sync::Arc;
 use types::{
-    HashRange, KeyHash, MigrationId, Slot, TableId, Tenure, Version, key_hash_in_slot, slot_of,
+    HashRange, Incarnation, KeyHash, MigrationId, Slot, TableId, Version, key_hash_in_slot, slot_of,
 };
 use wire::Corrupt;
 use wire::batch::{BatchEntry, BatchReader};
@@ -115,7 +115,7 @@ pub(super) enum ReplayOrigin<'t> {
         /// Recovery of the range.
         recovery: &'t Arc<Recovery>,
         /// Set if the dead server's log holds the record durably, for any later reader.
-        is_settled: bool,
+        is_common: bool,
     },
 }
 
@@ -124,8 +124,8 @@ impl<'t> ReplayOrigin<'t> {
     fn purpose(self) -> SideLogPurpose {
         match self {
             ReplayOrigin::Arrival(arrival) => SideLogPurpose::Migration(arrival.migration()),
-            ReplayOrigin::Recovery { is_settled: true, .. } => SideLogPurpose::Recoveries,
-            ReplayOrigin::Recovery { is_settled: false, .. } => SideLogPurpose::Unsettled,
+            ReplayOrigin::Recovery { is_common: true, .. } => SideLogPurpose::Recoveries,
+            ReplayOrigin::Recovery { is_common: false, .. } => SideLogPurpose::Divergent,
         }
     }
 
@@ -187,7 +187,7 @@ struct WantedRange<'t> {
     view: View<'t>,
     limit: Limit<'t>,
     /// Incarnation that is written into the stored records.
-    tenure: Tenure,
+    incarnation: Incarnation,
 }
 
 /// Condition that ends the need for records.
@@ -325,7 +325,7 @@ impl<'t> Replay<'t, '_> {
             self.done.dropped += 1;
             return Ok(());
         };
-        let WantedRange { view, limit, tenure } = wanted;
+        let WantedRange { view, limit, incarnation } = wanted;
         let leaf = match held.lock(&view, hash) {
             Ok(leaf) => leaf,
             Err(Stall::OutOfMemory) => return Err(Halt::Failed(ReplayError::OutOfMemory)),
@@ -340,7 +340,7 @@ impl<'t> Replay<'t, '_> {
             self.done.dropped += 1;
             return Ok(());
         }
-        let (address, bytes) = self.append(parsed, tenure, found.old())?;
+        let (address, bytes) = self.append(parsed, incarnation, found.old())?;
         let word = Word::new(hash, kind, address);
         let new = Placed { word, bytes };
         match found.old() {
@@ -380,7 +380,7 @@ impl<'t> Replay<'t, '_> {
     fn append(
         &mut self,
         parsed: &ParsedRecord<'_>,
-        tenure: Tenure,
+        incarnation: Incarnation,
         old: Option<Placed>,
     ) -> Result<(Address, u32), OutOfMemory> {
         let log = &self.destination.store.log;
@@ -398,11 +398,11 @@ impl<'t> Replay<'t, '_> {
         };
         match body {
             None => {
-                let address = self.side_log.append_encoded(parsed.encoded, tenure)?;
+                let address = self.side_log.append_encoded(parsed.encoded, incarnation)?;
                 Ok((address, parsed.encoded.len() as u32))
             }
             Some(body) => {
-                let mut entry = Entry { tenure, body, ..parsed.entry };
+                let mut entry = Entry { incarnation, body, ..parsed.entry };
                 let address = self.side_log.append_replacing(&mut entry)?;
                 Ok((address, entry.encoded_bytes() as u32))
             }
@@ -440,9 +440,9 @@ impl<'t> Replay<'t, '_> {
         let mut decision = RangeDecision { table, range: tablet.range, wanted: None };
         if let Some((limit, range)) = found.filter(|_| !tablet.flushing.contains(table)) {
             decision.range = range.intersection(tablet.range)?;
-            let tenure = tablet.tenures[usize::from(table.0)];
+            let incarnation = tablet.incarnations[usize::from(table.0)];
             decision.wanted =
-                Some(WantedRange { view: View::new(store, table, turn), limit, tenure });
+                Some(WantedRange { view: View::new(store, table, turn), limit, incarnation });
         }
         debug_assert!(decision.range.contains(hash), "{hash} is not in {}", decision.range);
         self.decision = Some(decision);

@@ -31,21 +31,21 @@ impl Worker {
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        let origin = ReplayOrigin::Recovery { recovery, is_settled: true };
+        let origin = ReplayOrigin::Recovery { recovery, is_common: true };
         self.replay_entries(recovery, origin, EntryReader::from(entries, from), entries_max)
     }
 
     /// Does the same as [`Worker::replay_log`] for entries that a later reader may not find in
     /// the dead server's log. They count as written here: no client sees them before the replicas
     /// have them.
-    pub fn replay_unsettled(
+    pub fn replay_divergent(
         &mut self,
         recovery: &Arc<Recovery>,
         entries: &[u8],
         from: usize,
         entries_max: usize,
     ) -> Result<Replayed, ReplayError> {
-        let origin = ReplayOrigin::Recovery { recovery, is_settled: false };
+        let origin = ReplayOrigin::Recovery { recovery, is_common: false };
         self.replay_entries(recovery, origin, EntryReader::from(entries, from), entries_max)
     }
 
@@ -82,7 +82,7 @@ impl<'b> EntrySource<'b> for LogSource<'b> {
             let ReadEntry { offset, entry, encoded } = read;
             let hash = key_hash(destination.store.seed(), entry.key);
             let in_range = self.recovery.range().contains(hash);
-            let table = self.recovery.table_of(entry.tenure).filter(|_| in_range);
+            let table = self.recovery.table_of(entry.incarnation).filter(|_| in_range);
             if let Some(table) = table {
                 self.seen.note(table, encoded.len());
                 let view = View::new(destination.store, table, destination.turn);

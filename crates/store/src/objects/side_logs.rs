@@ -15,7 +15,7 @@ pub(super) enum SideLogPurpose {
     Recoveries,
     /// Recovered records that the dead server's log may lose. They must be durable here before a
     /// client sees them.
-    Unsettled,
+    Divergent,
 }
 
 /// Side logs of one worker.
@@ -42,7 +42,7 @@ impl SideLogs {
             let kind = match purpose {
                 SideLogPurpose::Migration(_) => SideLogKind::Arriving(reservation.cloned()),
                 SideLogPurpose::Recoveries => SideLogKind::Recovered,
-                SideLogPurpose::Unsettled => SideLogKind::Unsettled,
+                SideLogPurpose::Divergent => SideLogKind::Divergent,
             };
             debug_assert!(self.position(purpose).is_none(), "two side logs of {purpose:?}");
             self.open.push((purpose, log.side_log(kind)));
@@ -87,7 +87,7 @@ impl SideLogs {
             let keeps_back = match purpose {
                 SideLogPurpose::Migration(_) => true,
                 SideLogPurpose::Recoveries => self.keeps_recovered_back,
-                SideLogPurpose::Unsettled => false,
+                SideLogPurpose::Divergent => false,
             };
             // Unsent segments delay the release of memory: dead entries free nothing meanwhile.
             if !keeps_back || log.is_low() {
@@ -96,7 +96,7 @@ impl SideLogs {
         }
         self.open.retain(|(purpose, side_log)| match purpose {
             SideLogPurpose::Migration(_) => true,
-            SideLogPurpose::Recoveries | SideLogPurpose::Unsettled => !side_log.is_idle(),
+            SideLogPurpose::Recoveries | SideLogPurpose::Divergent => !side_log.is_idle(),
         });
     }
 
@@ -109,7 +109,7 @@ impl SideLogs {
         }
         for (purpose, side_log) in &mut self.open {
             match purpose {
-                SideLogPurpose::Recoveries | SideLogPurpose::Unsettled => side_log.end(),
+                SideLogPurpose::Recoveries | SideLogPurpose::Divergent => side_log.end(),
                 SideLogPurpose::Migration(_) => {}
             }
         }
@@ -122,7 +122,7 @@ impl SideLogs {
             SideLogPurpose::Migration(migration) => {
                 !tablets.iter().any(|tablet| arrives(migration, tablet))
             }
-            SideLogPurpose::Recoveries | SideLogPurpose::Unsettled => false,
+            SideLogPurpose::Recoveries | SideLogPurpose::Divergent => false,
         };
         for (_, side_log) in self.open.extract_if(.., is_over) {
             side_log.splice(&mut self.spliced);

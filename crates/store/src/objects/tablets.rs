@@ -14,7 +14,7 @@ use super::recovery::Recovery;
 use super::table_set::TableSet;
 use std::sync::Arc;
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch, SLOT_COUNT, Tenure};
+use types::{HashRange, Incarnation, KeyHash, OwnershipEpoch, SLOT_COUNT};
 
 /// State of a tablet, which decides the allowed operations.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Tablet {
     /// Ownership epoch. Rises at every change of owner.
     pub epoch: OwnershipEpoch,
     /// Incarnation of the range, per table. The server writes it into new entries.
-    pub tenures: [Tenure; TABLES_MAX],
+    pub incarnations: [Incarnation; TABLES_MAX],
     /// Allowed operations.
     pub state: TabletState,
     /// Clock that decides expiry in the range.

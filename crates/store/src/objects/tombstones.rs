@@ -54,7 +54,7 @@ impl TombstoneQueue {
         let turn = participant.turn();
         for _ in 0..PER_TURN.max(self.0.len() / PART_PER_TURN) {
             let Some(tombstone) = self.0.front() else { break };
-            let is_safe = store.log.is_stable(&tombstone.written);
+            let is_safe = store.log.is_synced(&tombstone.written);
             if !is_safe && !planted::is(Bug::TombstoneRemovedEarly) {
                 break;
             }

@@ -144,7 +144,7 @@ impl<'t> Writer<'_, 't> {
             Some(_) | None => None,
         };
         Entry {
-            tenure: target.access.tenure,
+            incarnation: target.access.incarnation,
             version: self.store.draw_version(),
             key: target.key.bytes,
             body: Body::Object { expiry, replaces, value },
@@ -161,7 +161,7 @@ impl<'t> Writer<'_, 't> {
     fn tombstone<'k>(&self, target: WriteTarget<'k, '_>, old: Option<Placed>) -> Entry<'k> {
         let location = old.map(|old| self.view.log.location_of(old.word.address()));
         Entry {
-            tenure: target.access.tenure,
+            incarnation: target.access.incarnation,
             version: self.store.draw_version(),
             key: target.key.bytes,
             body: Body::Tombstone { dead: location.map_or(Dead::Nothing, Dead::At) },

@@ -9,8 +9,8 @@ use store::{
 };
 use types::limits::TABLES_MAX;
 use types::{
-    HashRange, HashSeed, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId, TableId,
-    Tenure, UnixMillis, Version, key_hash,
+    HashRange, HashSeed, Incarnation, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId,
+    TableId, UnixMillis, Version, key_hash,
 };
 use wire::peer::RecordCounts;
 
@@ -211,9 +211,10 @@ pub(crate) fn store(memory_bytes: usize, reactors: u16) -> Arc<Store> {
 }
 
 pub(crate) fn tablet(range: HashRange, state: TabletState) -> Tablet {
-    let tenures = std::array::from_fn::<_, TABLES_MAX, _>(|table| Tenure(table as u64 + 1));
+    let incarnations =
+        std::array::from_fn::<_, TABLES_MAX, _>(|table| Incarnation(table as u64 + 1));
     let (epoch, clock) = (OwnershipEpoch(1), RangeClock::OWN);
-    Tablet { range, epoch, tenures, state, clock, flushing: TableSet::NONE }
+    Tablet { range, epoch, incarnations, state, clock, flushing: TableSet::NONE }
 }
 
 pub(crate) fn key<'k>(store: &Store, bytes: &'k [u8]) -> Key<'k> {

@@ -13,7 +13,7 @@ use wire::entries::EntryReader;
 pub(crate) struct Disk {
     pub(crate) segments: BTreeMap<SegmentId, Replica>,
     /// Segments in the manifest.
-    pub(crate) directory: BTreeSet<SegmentId>,
+    pub(crate) manifest: BTreeSet<SegmentId>,
     /// Segments that the log has reported as dead.
     pub(crate) dead: VecDeque<SegmentId>,
     /// Segments that the manifest has dropped and the log has not released.
@@ -28,7 +28,7 @@ pub(crate) struct Replica {
     pub(crate) bytes: Vec<u8>,
     /// End offsets of the pieces in which it was written.
     pub(crate) ends: Vec<usize>,
-    pub(crate) stable: usize,
+    pub(crate) synced: usize,
     pub(crate) is_closed: bool,
 }
 
@@ -59,7 +59,7 @@ impl Disk {
                 are_taken = false;
                 return false;
             }
-            assert!(self.directory.contains(&unsaved.segment), "{unsaved:?} is not listed");
+            assert!(self.manifest.contains(&unsaved.segment), "{unsaved:?} is not listed");
             let replica = self.segments.entry(unsaved.segment).or_default();
             assert_eq!(replica.bytes.len(), unsaved.from as usize, "{unsaved:?} leaves a gap");
             assert!(!replica.is_closed, "{unsaved:?} comes behind the end");
@@ -79,8 +79,8 @@ impl Disk {
     /// Syncs a segment.
     pub(crate) fn sync(&mut self, store: &Store, segment: SegmentId) {
         let replica = self.segments.get_mut(&segment).expect("a replica");
-        replica.stable = replica.bytes.len();
-        store.log().raise_stable(segment, replica.stable as u32);
+        replica.synced = replica.bytes.len();
+        store.log().raise_synced(segment, replica.synced as u32);
         self.note_changes(store);
     }
 
@@ -94,8 +94,8 @@ impl Disk {
     pub(crate) fn note_changes(&mut self, store: &Store) {
         for change in store.log().take_changes() {
             match change {
-                LogChange::Opened(segment) => assert!(self.directory.insert(segment)),
-                LogChange::Closed { segment, .. } => assert!(self.directory.contains(&segment)),
+                LogChange::Opened(segment) => assert!(self.manifest.insert(segment)),
+                LogChange::Closed { segment, .. } => assert!(self.manifest.contains(&segment)),
                 LogChange::Dead(segment) => self.dead.push_back(segment),
             }
         }
@@ -111,7 +111,7 @@ impl Disk {
 
     pub(crate) fn drop_at(&mut self, at: usize) -> bool {
         let Some(segment) = self.dead.remove(at) else { return false };
-        assert!(self.directory.remove(&segment));
+        assert!(self.manifest.remove(&segment));
         self.segments.remove(&segment);
         self.dropped.push_back(segment);
         self.gone.insert(segment);
@@ -129,18 +129,18 @@ impl Disk {
     /// Returns the disk after a crash. Without `loses` the process was killed. With it the power
     /// failed: `loses` returns for each replica how many of the unsynced pieces survive.
     pub(crate) fn after_crash(&self, mut loses: Option<impl FnMut(usize) -> usize>) -> Disk {
-        let mut left = Disk { directory: self.directory.clone(), ..Disk::default() };
+        let mut left = Disk { manifest: self.manifest.clone(), ..Disk::default() };
         for (segment, replica) in &self.segments {
             let mut bytes = replica.bytes.clone();
             if let Some(kept) = &mut loses {
                 let unsafe_ends: Vec<usize> =
-                    replica.ends.iter().copied().filter(|&end| end > replica.stable).collect();
+                    replica.ends.iter().copied().filter(|&end| end > replica.synced).collect();
                 let kept = kept(unsafe_ends.len());
-                let length = kept.checked_sub(1).map_or(replica.stable, |at| unsafe_ends[at]);
+                let length = kept.checked_sub(1).map_or(replica.synced, |at| unsafe_ends[at]);
                 bytes.truncate(length);
             }
-            let stable = bytes.len();
-            let replica = Replica { bytes, ends: Vec::new(), stable, is_closed: true };
+            let synced = bytes.len();
+            let replica = Replica { bytes, ends: Vec::new(), synced, is_closed: true };
             left.segments.insert(*segment, replica);
         }
         left
@@ -149,7 +149,7 @@ impl Disk {
     /// Returns the log's segments, divided into stretches of fewer than `most` entries.
     pub(crate) fn stretches(&self, rng: &mut Rng, most: usize) -> Vec<Vec<u8>> {
         let mut stretches = Vec::new();
-        for segment in &self.directory {
+        for segment in &self.manifest {
             let Some(replica) = self.segments.get(segment) else { continue };
             let mut reader = EntryReader::from(&replica.bytes, 0);
             while !reader.is_at_end() {
@@ -196,7 +196,7 @@ impl Disk {
         now: UnixMillis,
         order: impl FnOnce(&mut Vec<SegmentId>),
     ) {
-        let mut segments: Vec<SegmentId> = self.directory.iter().copied().collect();
+        let mut segments: Vec<SegmentId> = self.manifest.iter().copied().collect();
         order(&mut segments);
         for segment in &segments {
             let bytes = &self.segments.entry(*segment).or_default().bytes;

@@ -3,7 +3,7 @@
 
 use crate::common::{NOW, TABLE, key};
 use crate::disk::{Disk, config};
-use crate::world::tenures;
+use crate::world::incarnations;
 use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ struct Server {
     now: UnixMillis,
 }
 
-fn tablets(tenure: u64, state: TabletState) -> TabletMap {
+fn tablets(incarnation: u64, state: TabletState) -> TabletMap {
     let range = HashRange::ALL;
-    let (epoch, flushing) = (OwnershipEpoch(tenure), TableSet::NONE);
+    let (epoch, flushing) = (OwnershipEpoch(incarnation), TableSet::NONE);
     let clock = RangeClock::OWN;
-    let tenures = tenures(tenure);
-    TabletMap::new(vec![Tablet { range, epoch, tenures, state, clock, flushing }])
+    let incarnations = incarnations(incarnation);
+    TabletMap::new(vec![Tablet { range, epoch, incarnations, state, clock, flushing }])
 }
 
 impl Server {
@@ -47,11 +47,17 @@ impl Server {
     }
 
     /// Creates a server that has replayed these logs, each with its first incarnation.
-    fn successor(tenure: u64, logs: &[(&Disk, u64)], rng: &mut Rng) -> (Server, Arc<Recovery>) {
-        let old_tenures = logs.iter().map(|(_, tenure)| tenures(*tenure).to_vec()).collect();
-        let plan = RecoveryPlan { number: tenure, range: HashRange::ALL, old_tenures };
+    fn successor(
+        incarnation: u64,
+        logs: &[(&Disk, u64)],
+        rng: &mut Rng,
+    ) -> (Server, Arc<Recovery>) {
+        let old_incarnations =
+            logs.iter().map(|(_, incarnation)| incarnations(*incarnation).to_vec()).collect();
+        let plan = RecoveryPlan { number: incarnation, range: HashRange::ALL, old_incarnations };
         let recovery = Arc::new(Recovery::new(plan));
-        let mut server = Server::new(tablets(tenure, TabletState::Recovering(recovery.clone())));
+        let mut server =
+            Server::new(tablets(incarnation, TabletState::Recovering(recovery.clone())));
         let mut pieces: Vec<Vec<u8>> =
             logs.iter().flat_map(|(disk, _)| disk.stretches(rng, 50)).collect();
         rng.shuffle(&mut pieces);

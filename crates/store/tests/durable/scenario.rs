@@ -44,7 +44,7 @@ pub(crate) fn an_original_outlives_its_copy() -> bool {
         }
         while disk.release_one(&store) {}
     }
-    assert!(is_deleted && disk.directory.contains(&original));
+    assert!(is_deleted && disk.manifest.contains(&original));
     disk.sync_all(&store);
     drop(workers);
     let mut disk = disk.after_crash(None::<fn(usize) -> usize>);

@@ -7,7 +7,7 @@ use store::log::Among;
 use store::{
     Arrival, ArrivalPlan, Need, Recovery, RecoveryPlan, Store, TabletMap, TabletState, Worker,
 };
-use types::{HashRange, KeyHash, MigrationId, SegmentId, ServerId, Tenure, Version};
+use types::{HashRange, Incarnation, KeyHash, MigrationId, SegmentId, ServerId, Version};
 use wire::entries::EntryReader;
 use wire::entry::{Body, Dead, Entry, Location};
 use wire::peer::RecordCounts;
@@ -314,11 +314,11 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
     // As for writes: the log has room while the index has none.
     let small = || config(16 * SMALL, SMALL, 1);
     let mut disk = Disk::default();
-    let old = Tenure(90);
+    let old = Incarnation(90);
     let recovery = Arc::new(Recovery::new(RecoveryPlan {
         number: 1,
         range: HashRange::ALL,
-        old_tenures: vec![vec![old]],
+        old_incarnations: vec![vec![old]],
     }));
     let state = TabletState::Recovering(Arc::clone(&recovery));
     let recovering = TabletMap::new(vec![tablet(HashRange::ALL, state)]);
@@ -328,8 +328,8 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
         workers[0].begin_turn(NOW);
         let name = format!("{{{}}}{number}", number % 300);
         let body = Body::Object { expiry: None, replaces: None, value: b"" };
-        let (tenure, key) = (old, name.as_bytes());
-        let entry = Entry { tenure, version: Version(number + 1), key, body };
+        let (incarnation, key) = (old, name.as_bytes());
+        let entry = Entry { incarnation, version: Version(number + 1), key, body };
         let mut bytes = vec![0; entry.encoded_bytes()];
         entry.encode(&mut bytes);
         if workers[0].replay_log(&recovery, &bytes, 0, 1).is_err() {
@@ -353,7 +353,7 @@ fn what_is_recovered_names_nothing_of_the_log_that_it_was_read_from() {
     let recovery = Arc::new(Recovery::new(RecoveryPlan {
         number: 1,
         range: HashRange::ALL,
-        old_tenures: vec![vec![Tenure(90)]],
+        old_incarnations: vec![vec![Incarnation(90)]],
     }));
     let recovering = TabletState::Recovering(Arc::clone(&recovery));
     server.store.publish(TabletMap::new(vec![tablet(HashRange::ALL, recovering)]));
@@ -363,7 +363,8 @@ fn what_is_recovered_names_nothing_of_the_log_that_it_was_read_from() {
     let bodies = [object, Body::Tombstone { dead: Dead::At(elsewhere) }];
     for (number, body) in bodies.into_iter().enumerate() {
         let key = format!("{number}");
-        let entry = Entry { tenure: Tenure(90), version: Version(1), key: key.as_bytes(), body };
+        let entry =
+            Entry { incarnation: Incarnation(90), version: Version(1), key: key.as_bytes(), body };
         let mut bytes = vec![0; entry.encoded_bytes()];
         entry.encode(&mut bytes);
         server.workers[0].replay_log(&recovery, &bytes, 0, 1).unwrap();
@@ -382,26 +383,27 @@ fn what_only_one_replica_of_a_dead_log_has_is_not_shown_before_it_is_safe_here()
     let recovery = Arc::new(Recovery::new(RecoveryPlan {
         number: 1,
         range: HashRange::ALL,
-        old_tenures: vec![vec![Tenure(90)]],
+        old_incarnations: vec![vec![Incarnation(90)]],
     }));
     let tablets = |state| TabletMap::new(vec![tablet(HashRange::ALL, state)]);
     server.store.publish(tablets(TabletState::Recovering(recovery.clone())));
     server.turn();
     let encoded = |key: &str, body| {
-        let entry = Entry { tenure: Tenure(90), version: Version(1), key: key.as_bytes(), body };
+        let entry =
+            Entry { incarnation: Incarnation(90), version: Version(1), key: key.as_bytes(), body };
         let mut bytes = vec![0; entry.encoded_bytes()];
         entry.encode(&mut bytes);
         bytes
     };
     let object = Body::Object { expiry: None, replaces: None, value: b"value" };
     let deleted = Body::Tombstone { dead: Dead::Nothing };
-    let unsettled = [encoded("unsettled", object), encoded("deleted", deleted)];
+    let divergent = [encoded("divergent", object), encoded("deleted", deleted)];
     let worker = &mut server.workers[0];
-    for bytes in &unsettled {
-        worker.replay_unsettled(&recovery, bytes, 0, 1).unwrap();
+    for bytes in &divergent {
+        worker.replay_divergent(&recovery, bytes, 0, 1).unwrap();
     }
-    // The whole log is replayed again as settled.
-    for bytes in unsettled.iter().chain([&encoded("settled", object)]) {
+    // The whole log is replayed again as common_prefix.
+    for bytes in divergent.iter().chain([&encoded("common_prefix", object)]) {
         worker.replay_log(&recovery, bytes, 0, 1).unwrap();
     }
     server.store.publish(tablets(TabletState::Securing(recovery)));
@@ -410,8 +412,8 @@ fn what_only_one_replica_of_a_dead_log_has_is_not_shown_before_it_is_safe_here()
         assert_eq!(server.get(name).as_deref(), value);
         server.workers[0].take_dependency()
     };
-    assert!(waits("settled", Some("value")).is_none());
-    let shown = waits("unsettled", Some("value")).expect("nobody else may find it again");
+    assert!(waits("common_prefix", Some("value")).is_none());
+    let shown = waits("divergent", Some("value")).expect("nobody else may find it again");
     let hidden = waits("deleted", None).expect("an older version may be found again");
     assert!(waits("never written", None).is_none());
     server.save();

@@ -1,7 +1,7 @@
 //! A server that does not come back: another one recovers its log, in parts and in any order, and
 //! the test continues with that server.
 
-use super::{Scale, World, name, number, tenures};
+use super::{Scale, World, incarnations, name, number};
 use crate::common::TABLE;
 use crate::disk::Disk;
 use fastrand::Rng;
@@ -38,15 +38,15 @@ struct Piece {
 impl World {
     /// Lets another server recover the contents of the disk.
     pub(super) fn be_succeeded(&mut self, left: &Disk) {
-        let mut twin = Twin::new(self.scale, left, self.tenure, self.now);
-        let old_tenure = self.tenure;
+        let mut twin = Twin::new(self.scale, left, self.incarnation, self.now);
+        let old_incarnation = self.incarnation;
         self.disk = Disk::default();
         let (none, now) = (TabletMap::default(), self.now);
         (self.store, self.workers) = self.disk.recover(self.scale.config(), none, now, |_| {});
         let stretches = left.stretches(&mut self.rng, 200).into_iter();
         let stretches: Vec<Arc<Vec<u8>>> = stretches.map(Arc::new).collect();
         loop {
-            let parts = self.begin_recovery(old_tenure);
+            let parts = self.begin_recovery(old_incarnation);
             let pieces = pieces(&parts, &stretches, &mut self.rng);
             if self.replay_all(pieces.clone()) {
                 self.remains = Remains { sweeping: parts, late: pieces };
@@ -70,14 +70,14 @@ impl World {
     }
 
     /// Begins one to three recovery partitions, under new incarnations.
-    fn begin_recovery(&mut self, old_tenure: u64) -> Vec<Arc<Recovery>> {
-        self.tenure += TABLES_MAX as u64;
+    fn begin_recovery(&mut self, old_incarnation: u64) -> Vec<Arc<Recovery>> {
+        self.incarnation += TABLES_MAX as u64;
         let ranges = HashRange::ALL.divide(self.rng.usize(1..=3));
         let expected = [0, 1 << 18, 1 << 21, u64::MAX][self.rng.usize(..4)];
         let recovery = |(number, range)| {
-            let number = self.tenure + number as u64;
-            let old_tenures = vec![tenures(old_tenure).to_vec()];
-            let recovery = Recovery::new(RecoveryPlan { number, range, old_tenures });
+            let number = self.incarnation + number as u64;
+            let old_incarnations = vec![incarnations(old_incarnation).to_vec()];
+            let recovery = Recovery::new(RecoveryPlan { number, range, old_incarnations });
             recovery.foresee(expected);
             Arc::new(recovery)
         };
@@ -85,7 +85,7 @@ impl World {
         let tablet = |recovery: &Arc<Recovery>| Tablet {
             range: recovery.range(),
             epoch: OwnershipEpoch(2),
-            tenures: tenures(self.tenure),
+            incarnations: incarnations(self.incarnation),
             state: TabletState::Recovering(Arc::clone(recovery)),
             clock: RangeClock::OWN,
             flushing: TableSet::NONE,
@@ -173,7 +173,7 @@ impl World {
         }
         assert!(self.store.log().unacknowledged(Among::Everything).is_none(), "all has been saved");
         self.disk.sync_all(&self.store);
-        self.store.publish(super::tablets(self.tenure, false));
+        self.store.publish(super::tablets(self.incarnation, false));
         (0..self.workers.len()).for_each(|at| self.turn(at));
     }
 
@@ -218,8 +218,8 @@ struct Twin {
 }
 
 impl Twin {
-    fn new(scale: Scale, left: &Disk, tenure: u64, now: types::UnixMillis) -> Twin {
-        let serving = super::tablets(tenure, false);
+    fn new(scale: Scale, left: &Disk, incarnation: u64, now: types::UnixMillis) -> Twin {
+        let serving = super::tablets(incarnation, false);
         let (_, workers) = left.clone().recover(scale.config(), serving, now, |_| {});
         Twin { workers }
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use store::log::Dependency;
 use store::{Need, RangeClock, Stall, Store, TableSet, Tablet, TabletMap, TabletState, Worker};
 use types::limits::TABLES_MAX;
-use types::{HashRange, KeyHash, OwnershipEpoch, SegmentId, Tenure, UnixMillis};
+use types::{HashRange, Incarnation, KeyHash, OwnershipEpoch, SegmentId, UnixMillis};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
@@ -55,7 +55,7 @@ pub(crate) struct World {
     workers: Vec<Worker>,
     disk: Disk,
     now: UnixMillis,
-    tenure: u64,
+    incarnation: u64,
     histories: BTreeMap<usize, History>,
     numbers: u64,
     remains: successor::Remains,
@@ -69,9 +69,10 @@ const TWINS: [usize; 2] = [0, 1];
 
 impl World {
     pub(crate) fn new(seed: u64, scale: Scale) -> World {
-        let (now, tenure) = (UnixMillis(1_000_000), 1);
+        let (now, incarnation) = (UnixMillis(1_000_000), 1);
         let mut disk = Disk::default();
-        let (store, workers) = disk.recover(scale.config(), tablets(tenure, false), now, |_| {});
+        let (store, workers) =
+            disk.recover(scale.config(), tablets(incarnation, false), now, |_| {});
         World {
             rng: Rng::with_seed(seed),
             scale,
@@ -79,7 +80,7 @@ impl World {
             workers,
             disk,
             now,
-            tenure,
+            incarnation,
             histories: BTreeMap::new(),
             numbers: 0,
             remains: successor::Remains::default(),
@@ -283,16 +284,16 @@ impl World {
 
     /// Flushes everything, under a new incarnation.
     fn flush(&mut self) {
-        self.store.publish(tablets(self.tenure, true));
+        self.store.publish(tablets(self.incarnation, true));
         let all = 0..self.workers.len();
         all.clone().for_each(|at| self.turn(at));
-        self.tenure += TABLES_MAX as u64;
+        self.incarnation += TABLES_MAX as u64;
         let mut cursor = Some(KeyHash(0));
         while let Some(from) = cursor {
             self.turn(0);
             cursor = self.workers[0].flush_step(TABLE, from, 1000);
         }
-        self.store.publish(tablets(self.tenure, false));
+        self.store.publish(tablets(self.incarnation, false));
         all.for_each(|at| self.turn(at));
         self.histories.clear();
     }
@@ -340,7 +341,7 @@ impl World {
         if self.rng.bool() {
             self.lose_a_link();
         }
-        if self.disk.directory.len() > self.scale.segments {
+        if self.disk.manifest.len() > self.scale.segments {
             // Many crashes in a row: nothing was cleaned between them.
             self.rest();
         }
@@ -373,7 +374,7 @@ impl World {
         self.disk = left;
         let seed = self.rng.u64(..);
         let order = |segments: &mut Vec<SegmentId>| Rng::with_seed(seed).shuffle(segments);
-        let serving = tablets(self.tenure, false);
+        let serving = tablets(self.incarnation, false);
         (self.store, self.workers) =
             self.disk.recover(self.scale.config(), serving, self.now, order);
     }
@@ -382,7 +383,7 @@ impl World {
     fn kept(&self, history: &History, is_power_cut: bool) -> Vec<State> {
         let is_kept = |state: &State| {
             state.needs.iter().all(|(segment, end)| match is_power_cut {
-                true => self.disk.has_stable(*segment, *end),
+                true => self.disk.has_synced(*segment, *end),
                 false => self.disk.has(*segment, *end),
             })
         };
@@ -445,10 +446,10 @@ impl World {
         history.push(state);
         // A synced state cannot be lost: earlier ones are forgotten.
         let disk = &self.disk;
-        let is_stable = |state: &State| {
-            state.needs.iter().all(|(segment, end)| disk.has_stable(*segment, *end))
+        let is_synced = |state: &State| {
+            state.needs.iter().all(|(segment, end)| disk.has_synced(*segment, *end))
         };
-        if let Some(first) = history.iter().rposition(is_stable) {
+        if let Some(first) = history.iter().rposition(is_synced) {
             history.drain(..first);
         } else if history.len() == 1 {
             history.insert(0, State { value: None, needs: Vec::new() });
@@ -470,8 +471,8 @@ impl Disk {
         self.gone.contains(&segment) || self.segments.get(&segment).is_some_and(has)
     }
 
-    fn has_stable(&self, segment: SegmentId, end: u32) -> bool {
-        let has = |replica: &Replica| replica.stable >= end as usize;
+    fn has_synced(&self, segment: SegmentId, end: u32) -> bool {
+        let has = |replica: &Replica| replica.synced >= end as usize;
         self.gone.contains(&segment) || self.segments.get(&segment).is_some_and(has)
     }
 }
@@ -504,16 +505,16 @@ fn number(value: &[u8]) -> u64 {
 }
 
 /// Returns the incarnations of all tables, starting with this number.
-pub(crate) fn tenures(first: u64) -> [Tenure; TABLES_MAX] {
-    std::array::from_fn(|table| Tenure(first + table as u64))
+pub(crate) fn incarnations(first: u64) -> [Incarnation; TABLES_MAX] {
+    std::array::from_fn(|table| Incarnation(first + table as u64))
 }
 
-fn tablets(tenure: u64, is_flushed: bool) -> TabletMap {
+fn tablets(incarnation: u64, is_flushed: bool) -> TabletMap {
     let flushing = if is_flushed { TableSet::ALL } else { TableSet::NONE };
     TabletMap::new(vec![Tablet {
         range: HashRange::ALL,
         epoch: OwnershipEpoch(1),
-        tenures: tenures(tenure),
+        incarnations: incarnations(incarnation),
         state: TabletState::Serving,
         clock: RangeClock::OWN,
         flushing,

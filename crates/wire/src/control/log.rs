@@ -1,6 +1,6 @@
 //! Messages about logs: the segment manifest of a master, and the replicas on its backups.
 
-use super::{DirectoryPlace, LoadProfile, REPLICAS_PER_MESSAGE, ReplicaInfo};
+use super::{LoadProfile, ManifestPosition, REPLICAS_PER_MESSAGE, ReplicaInfo};
 use crate::bounded::at_most;
 use crate::replica::ReplicaEpoch;
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,8 @@ use types::{SegmentId, ServerId, UnixMillis};
 pub enum LogUpdate {
     /// The master's manifest continues in this segment, which begins with a complete snapshot on
     /// a quorum of its backups. No record counts that is only in this segment before
-    /// [`LogRequest::ChainNoted`]. Until then the earlier segment is written as well.
-    Chain {
+    /// [`LogRequest::ManifestRecorded`]. Until then the earlier segment is written as well.
+    ManifestContinues {
         /// The manifest segment; ids rise from one manifest segment to the next.
         number: SegmentId,
     },
@@ -34,18 +34,18 @@ pub enum LogUpdate {
         more: bool,
     },
     /// The backup sends pieces of a replica of the log's manifest.
-    DirectoryRead {
+    ManifestRead {
         /// The master of the log.
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
         /// The position of these pieces, from the request.
-        first: DirectoryPlace,
+        first: ManifestPosition,
         /// The bodies of the pieces; the first and last may be partial. An empty list: the replica
         /// cannot be read. All messages together contain exactly the reported bytes of the replica.
         bodies: Vec<Vec<u8>>,
         /// The position of the rest, if there is any.
-        next: Option<DirectoryPlace>,
+        next: Option<ManifestPosition>,
     },
     /// A replica that the backup reported in [`LogUpdate::Fenced`] is unreadable or shorter
     /// than reported. Other replicas must be read instead.
@@ -73,7 +73,7 @@ pub enum LogUpdate {
 impl fmt::Display for LogUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LogUpdate::Chain { number } => write!(f, "chain {number}"),
+            LogUpdate::ManifestContinues { number } => write!(f, "manifest_log {number}"),
             LogUpdate::LoadProfile(profile) => {
                 write!(f, "will of {} shares", profile.shares().len())
             }
@@ -81,9 +81,9 @@ impl fmt::Display for LogUpdate {
                 let more = if *more { ", more to come" } else { "" };
                 write!(f, "fenced {log}: {} replicas{more}", replicas.len())
             }
-            LogUpdate::DirectoryRead { log, replica: (segment, epoch), first, bodies, .. } => {
+            LogUpdate::ManifestRead { log, replica: (segment, epoch), first, bodies, .. } => {
                 let pieces = bodies.len();
-                write!(f, "directory {log} {segment}.{}: {pieces} pieces from {first}", epoch.0)
+                write!(f, "manifest {log} {segment}.{}: {pieces} pieces from {first}", epoch.0)
             }
             LogUpdate::Damaged { log, segment, epoch } => {
                 write!(f, "cannot read seg{}.{} of {log}", segment.0, epoch.0)
@@ -98,7 +98,7 @@ impl fmt::Display for LogUpdate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogRequest {
     /// Tells a master that the coordinator has recorded its manifest segment.
-    ChainNoted {
+    ManifestRecorded {
         /// The highest recorded segment.
         number: SegmentId,
     },
@@ -109,13 +109,13 @@ pub enum LogRequest {
         log: ServerId,
     },
     /// Asks a backup for this replica of the log's manifest, from this position.
-    ReadDirectory {
+    ReadManifest {
         /// The master of the log.
         log: ServerId,
         /// Segment and epoch of the replica.
         replica: (SegmentId, ReplicaEpoch),
         /// The position up to which the coordinator has the replica.
-        first: DirectoryPlace,
+        first: ManifestPosition,
     },
     /// Tells a backup that this log is no longer needed. The backup fences it permanently, as
     /// after [`LogRequest::Fence`], frees all its replicas, and reports that.
@@ -128,10 +128,10 @@ pub enum LogRequest {
 impl fmt::Display for LogRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LogRequest::ChainNoted { number } => write!(f, "chain noted {number}"),
+            LogRequest::ManifestRecorded { number } => write!(f, "manifest_log recorded {number}"),
             LogRequest::Fence { log } => write!(f, "fence {log}"),
-            LogRequest::ReadDirectory { log, replica: (segment, epoch), first } => {
-                write!(f, "read directory {log} {segment}.{} from {first}", epoch.0)
+            LogRequest::ReadManifest { log, replica: (segment, epoch), first } => {
+                write!(f, "read manifest {log} {segment}.{} from {first}", epoch.0)
             }
             LogRequest::FreeLog { log } => write!(f, "free {log}"),
         }

@@ -4,7 +4,7 @@ use crate::bounded::at_most;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use types::limits::TABLES_MAX;
-use types::{ClusterId, HashRange, OwnershipEpoch, ServerId, Tenure};
+use types::{ClusterId, HashRange, Incarnation, OwnershipEpoch, ServerId};
 
 /// The cluster map: the servers, the owner of each range, and the running migrations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,9 +60,9 @@ pub struct TabletInfo {
     pub owner: ServerId,
     /// The ownership epoch; rises with every change of owner.
     pub epoch: OwnershipEpoch,
-    /// The incarnations (`Tenure`) of the range by table, [`TABLES_MAX`] of them.
+    /// The incarnations (`Incarnation`) of the range by table, [`TABLES_MAX`] of them.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
-    pub tenures: Vec<Tenure>,
+    pub incarnations: Vec<Incarnation>,
     /// Set while the range is new: no server has ever served it. Its owner begins it empty and
     /// reports `ToCoordinator::Holding`. Without this mark the range is held by its owner, or
     /// lost.

@@ -5,7 +5,7 @@ use crate::text::{list, verdict};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use types::limits::TABLES_MAX;
-use types::{HashRange, MigrationId, OwnershipEpoch, ServerId, Tenure};
+use types::{HashRange, Incarnation, MigrationId, OwnershipEpoch, ServerId};
 
 /// A message of the source or the target of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +123,7 @@ pub enum MigrationRequest {
         accepted: bool,
     },
     /// Tells the source that only these ranges are still needed and the rest must be deleted. A
-    /// range that returned to the source from a dead target, in a `RecoveryPart`, left the
+    /// range that returned to the source from a dead target, in a `RecoveryPartition`, left the
     /// migration and stays.
     Forget {
         /// The migration.
@@ -173,9 +173,9 @@ pub struct Intent {
     pub source_epoch: OwnershipEpoch,
     /// Epoch under which the target will own the range.
     pub target_epoch: OwnershipEpoch,
-    /// Incarnations (`Tenure`) under which the target will hold the range, by table.
+    /// Incarnations (`Incarnation`) under which the target will hold the range, by table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
-    pub target_tenures: Vec<Tenure>,
+    pub target_incarnations: Vec<Incarnation>,
     /// Live bytes of the range when the source measured it; the target reserves 1.1 times as much.
     pub bytes: u64,
     /// The parameters of the move.

@@ -5,7 +5,7 @@ use crate::bounded::at_most;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use types::limits::TABLES_MAX;
-use types::{HashRange, OwnershipEpoch, SegmentId, ServerId, Tenure};
+use types::{HashRange, Incarnation, OwnershipEpoch, SegmentId, ServerId};
 
 /// The reply of a server to `JoinReply::Describe`: a map, then the holdings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Holdings {
     pub seed: u64,
     /// The last manifest segment that the coordinator has recorded, as far as the server knows.
     /// The server has acknowledged nothing that is only in a later one.
-    pub chain: Option<SegmentId>,
+    pub manifest_log: Option<SegmentId>,
     /// Its tablets.
     pub tablets: Vec<HeldTablet>,
     /// Migrations in which it takes part.
@@ -48,9 +48,9 @@ pub struct HeldTablet {
     pub range: HashRange,
     /// The epoch under which it is held.
     pub epoch: OwnershipEpoch,
-    /// The incarnations (`Tenure`) by table.
+    /// The incarnations (`Incarnation`) by table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
-    pub tenures: Vec<Tenure>,
+    pub incarnations: Vec<Incarnation>,
     /// The role of the server.
     pub state: HeldState,
 }

@@ -5,14 +5,14 @@
 //! that no log is too long for a frame.
 
 use crate::bounded::at_most;
-use crate::directory::SegmentContent;
 use crate::frame::MESSAGE_BYTES_MAX;
+use crate::manifest::SegmentContent;
 use crate::replica::ReplicaEpoch;
 use crate::text::list;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use types::limits::TABLES_MAX;
-use types::{HashRange, MigrationId, OwnershipEpoch, SegmentId, ServerId, Tenure, UnixMillis};
+use types::{HashRange, Incarnation, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
 
 /// A message of a recovery master about a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ impl fmt::Display for RecoveryUpdate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecoveryRequest {
     /// Tells a recovery master to recover this part. Its segments may span several messages.
-    Recover(Box<RecoveryPart>),
+    Recover(Box<RecoveryPartition>),
     /// Answer to a [`RecoveryUpdate::Recovered`]: the part belongs to the receiver and no longer
     /// depends on the dead server's log.
     RecoveryConfirmed {
@@ -103,7 +103,7 @@ pub struct ReplicaInfo {
     /// The replica of that segment.
     pub epoch: ReplicaEpoch,
     /// Set for a manifest segment. Manifest segments are numbered separately.
-    pub is_directory: bool,
+    pub is_manifest: bool,
     /// Bytes of the bodies of all its intact pieces.
     pub length: u32,
     /// Set if the replica was written before the last start of the backup's machine, by a backup
@@ -114,7 +114,7 @@ pub struct ReplicaInfo {
 /// A position in a replica of a log's manifest: the number of whole pieces before it, and an
 /// offset in the piece that contains it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct DirectoryPlace {
+pub struct ManifestPosition {
     /// Number of whole pieces.
     pub pieces: u32,
     /// Offset in the next piece, in bytes.
@@ -122,7 +122,7 @@ pub struct DirectoryPlace {
 }
 
 /// Formats as `3`, or as `3+512` for the 512th byte of a piece.
-impl fmt::Display for DirectoryPlace {
+impl fmt::Display for ManifestPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.bytes {
             0 => write!(f, "{}", self.pieces),
@@ -158,7 +158,7 @@ pub struct RecoverySegment {
     /// Bytes from the beginning that every later recovery finds as well, whichever backups are left
     /// then. Later bytes may never have been acknowledged: a server that shows them to a client
     /// must first write them to its own log.
-    pub settled: u32,
+    pub common_prefix: u32,
 }
 
 /// A dead server's log from which a part is recovered.
@@ -166,10 +166,10 @@ pub struct RecoverySegment {
 pub struct RecoveryLog {
     /// The dead server.
     pub dead: ServerId,
-    /// The incarnations (`Tenure`) of the range by table. An entry of the range counts if it
+    /// The incarnations (`Incarnation`) of the range by table. An entry of the range counts if it
     /// carries one of them. 0, which no entry carries, excludes the table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
-    pub old_tenures: Vec<Tenure>,
+    pub old_incarnations: Vec<Incarnation>,
 }
 
 /// A part of a dead server's ranges, to be served by the receiver.
@@ -177,14 +177,14 @@ pub struct RecoveryLog {
 /// The current value of a key is its entry with the highest version, over all logs and the
 /// records that the receiver keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecoveryPart {
+pub struct RecoveryPartition {
     /// The range of the part.
     pub range: HashRange,
     /// The epoch of the part under its new owner. It is issued once and identifies the part.
     pub epoch: OwnershipEpoch,
-    /// The incarnations (`Tenure`) of the new owner's entries, by table.
+    /// The incarnations (`Incarnation`) of the new owner's entries, by table.
     #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
-    pub tenures: Vec<Tenure>,
+    pub incarnations: Vec<Incarnation>,
     /// Set if the receiver is the living side of a migration. Its records of the range then count
     /// too and already carry these incarnations; a table in which it has another incarnation
     /// counts as empty. If it hands the part back, it keeps its previous records. A source may
@@ -207,16 +207,16 @@ pub struct RecoveryPart {
     pub segments: Vec<RecoverySegment>,
 }
 
-impl fmt::Display for RecoveryPart {
+impl fmt::Display for RecoveryPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RecoveryPart { range, epoch, logs, segments, segments_total, .. } = self;
+        let RecoveryPartition { range, epoch, logs, segments, segments_total, .. } = self;
         let logs: Vec<ServerId> = logs.iter().map(|log| log.dead).collect();
         let sent = segments.len();
         write!(f, "{range} of {} {epoch}: {sent} of {segments_total} segments", list(&logs))
     }
 }
 
-impl RecoveryPart {
+impl RecoveryPartition {
     /// Returns the dead server of the first log, which identifies the part. `None`: the message
     /// is invalid.
     pub fn dead(&self) -> Option<ServerId> {
@@ -230,9 +230,9 @@ pub enum RecoveryState {
     /// Connected servers must report their replicas of the log.
     Collecting,
     /// A backup must deliver the log's manifest.
-    ReadingDirectory,
+    ReadingManifest,
     /// A server with the manifest must return, or an operator must accept the loss.
-    DirectoryMissing,
+    ManifestMissing,
     /// Servers with the missing segments must return, or an operator must accept the loss.
     SegmentsMissing,
     /// The dead server's read lease must end.
@@ -276,12 +276,12 @@ impl RecoveryReport {
     /// Returns the missing part of the log, if the recovery waits for it.
     pub fn loss(&self) -> Option<LogLoss> {
         match self.state {
-            RecoveryState::DirectoryMissing => Some(LogLoss::Directory),
+            RecoveryState::ManifestMissing => Some(LogLoss::Manifest),
             RecoveryState::SegmentsMissing => {
                 Some(LogLoss::Segments { first: self.missing.clone(), total: self.missing_total })
             }
             RecoveryState::Collecting
-            | RecoveryState::ReadingDirectory
+            | RecoveryState::ReadingManifest
             | RecoveryState::WaitingForLease
             | RecoveryState::WaitingForServers
             | RecoveryState::Recovering
@@ -295,7 +295,7 @@ impl RecoveryReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogLoss {
     /// The manifest; without it other losses are unknown.
-    Directory,
+    Manifest,
     /// Some segments.
     Segments {
         /// The first missing segments, at most [`MISSING_SHOWN_MAX`].
@@ -305,11 +305,11 @@ pub enum LogLoss {
     },
 }
 
-/// Formats as operators read and write it: `directory`, `segments 3,4,9`, or `segments 3,4,9+120`
+/// Formats as operators read and write it: `manifest`, `segments 3,4,9`, or `segments 3,4,9+120`
 /// for 120 more than are named.
 impl fmt::Display for LogLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LogLoss::Segments { first, total } = self else { return f.write_str("directory") };
+        let LogLoss::Segments { first, total } = self else { return f.write_str("manifest") };
         f.write_str("segments ")?;
         for (place, segment) in first.iter().enumerate() {
             write!(f, "{}{}", if place == 0 { "" } else { "," }, segment.0)?;
@@ -337,7 +337,7 @@ pub const SEGMENTS_PER_MESSAGE: usize = 8192;
 pub const REPLICAS_PER_MESSAGE: usize = 32_768;
 
 /// Bytes of the log's manifest in one message.
-pub const DIRECTORY_BYTES_PER_MESSAGE: usize = 500 << 10;
+pub const MANIFEST_BYTES_PER_MESSAGE: usize = 500 << 10;
 
 /// Maximum bytes of an encoded place, segment and replica, at seven bits per byte.
 const PLACE_BYTES: usize = 5 + 5 + 5;
@@ -349,4 +349,4 @@ const REST: usize = 8 << 10;
 const _: () = assert!(SEGMENTS_PER_MESSAGE * SEGMENT_BYTES + REST <= MESSAGE_BYTES_MAX);
 const _: () = assert!(REPLICAS_PER_MESSAGE * REPLICA_BYTES + REST <= MESSAGE_BYTES_MAX);
 // Each body has at least one byte, and its length takes no more bytes than its content.
-const _: () = assert!(2 * DIRECTORY_BYTES_PER_MESSAGE + REST <= MESSAGE_BYTES_MAX);
+const _: () = assert!(2 * MANIFEST_BYTES_PER_MESSAGE + REST <= MESSAGE_BYTES_MAX);

@@ -70,7 +70,7 @@ pub struct PieceHeader {
     pub length: u32,
     /// Length of the segment that was known to be synced. If bytes below it are missing, the disk
     /// has lost them; a power loss cannot be the cause.
-    pub stable: u32,
+    pub synced: u32,
     /// The server's version counter and expiry clock.
     pub stamp: Stamp,
     /// Checksum of the segment from its beginning to the end of this piece.
@@ -84,7 +84,7 @@ impl PieceHeader {
         let mut out = [0; PIECE_HEADER_BYTES];
         out[..4].copy_from_slice(&self.offset.to_le_bytes());
         out[4..8].copy_from_slice(&self.length.to_le_bytes());
-        out[8..12].copy_from_slice(&self.stable.to_le_bytes());
+        out[8..12].copy_from_slice(&self.synced.to_le_bytes());
         out[12..16].copy_from_slice(&identity.segment.to_le_bytes());
         out[16..24].copy_from_slice(&self.stamp.version.0.to_le_bytes());
         out[24..32].copy_from_slice(&self.stamp.clock.0.to_le_bytes());
@@ -114,15 +114,15 @@ impl PieceHeader {
         let header = PieceHeader {
             offset: number(bytes, 0),
             length: number(bytes, 4),
-            stable: number(bytes, 8),
+            synced: number(bytes, 8),
             stamp: Stamp { version: Version(wide_number(bytes, 16)), clock },
             crc: number(bytes, bytes.len() - 2 * SEAL_BYTES),
         };
         if header.length == 0 || header.offset.checked_add(header.length).is_none() {
             return Err(Corrupt::Invalid { what: "length of piece" });
         }
-        if header.stable > header.offset {
-            return Err(Corrupt::Invalid { what: "stable length of piece" });
+        if header.synced > header.offset {
+            return Err(Corrupt::Invalid { what: "synced length of piece" });
         }
         if header.stamp.version > Version::MAX {
             return Err(Corrupt::Invalid { what: "version of piece" });
@@ -173,16 +173,16 @@ impl PieceWriter {
     /// segment.
     ///
     /// # Panics
-    /// If `body` is empty, the segment would exceed the maximum length, or `stable` exceeds the
+    /// If `body` is empty, the segment would exceed the maximum length, or `synced` exceeds the
     /// length written before. Each is a bug.
     #[inline]
-    pub fn next(&mut self, body: &[u8], stable: u32, stamp: Stamp) -> [u8; PIECE_HEADER_BYTES] {
+    pub fn next(&mut self, body: &[u8], synced: u32, stamp: Stamp) -> [u8; PIECE_HEADER_BYTES] {
         assert!(!body.is_empty(), "a piece of no bytes");
         assert!(body.len() <= (u32::MAX - self.offset) as usize, "piece of {}", body.len());
-        assert!(stable <= self.offset, "stable up to {stable} of {}", self.offset);
+        assert!(synced <= self.offset, "synced up to {synced} of {}", self.offset);
         let length = body.len() as u32;
         self.crc = crc32c_append(self.crc, body);
-        let header = PieceHeader { offset: self.offset, length, stable, stamp, crc: self.crc };
+        let header = PieceHeader { offset: self.offset, length, synced, stamp, crc: self.crc };
         self.offset += length;
         header.encode(self.identity)
     }

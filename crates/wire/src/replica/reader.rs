@@ -3,7 +3,7 @@
 //! One writer writes a replica from front to back, so without a power loss no piece can follow a
 //! gap. A power loss may remove unsynced blocks in any combination. After the last consecutive
 //! piece, the reader therefore searches the rest of the file for headers of later pieces. The
-//! highest `stable` among them is the length that had been synced.
+//! highest `synced` among them is the length that had been synced.
 
 use super::{
     PIECE_ALIGNMENT, PIECES_FROM, PieceHeader, ReplicaFormat, ReplicaHeader, ReplicaIdentity, Stamp,
@@ -35,7 +35,7 @@ pub enum ReplicaEnd {
     /// Later pieces exist behind a gap.
     Hole {
         /// The length of the segment that had been synced, according to the later pieces.
-        stable: u32,
+        synced: u32,
     },
 }
 
@@ -48,7 +48,7 @@ impl ReadEnd {
     pub fn is_damaged(&self, power_was_lost: bool) -> bool {
         match self.end {
             ReplicaEnd::Clean | ReplicaEnd::Torn => false,
-            ReplicaEnd::Hole { stable } => !power_was_lost || stable > self.length,
+            ReplicaEnd::Hole { synced } => !power_was_lost || synced > self.length,
         }
     }
 }
@@ -143,10 +143,10 @@ impl PieceReader {
                 && found.end() <= self.segment_bytes
             {
                 let before = match self.behind {
-                    Some(ReplicaEnd::Hole { stable }) => stable,
+                    Some(ReplicaEnd::Hole { synced }) => synced,
                     Some(ReplicaEnd::Clean | ReplicaEnd::Torn) | None => 0,
                 };
-                self.behind = Some(ReplicaEnd::Hole { stable: before.max(found.stable) });
+                self.behind = Some(ReplicaEnd::Hole { synced: before.max(found.synced) });
             }
             at += PIECE_ALIGNMENT;
         }

@@ -185,10 +185,10 @@ pub(crate) fn replica(data: &[u8]) -> usize {
     let mut writer = PieceWriter::new(header.identity());
     let (mut bytes, mut pieces) = (Vec::new(), 0);
     for body in data.chunks(1 + data.first().copied().map_or(0, usize::from)) {
-        let stable = writer.length() / 2;
+        let synced = writer.length() / 2;
         bytes.extend_from_slice(&writer.next(
             body,
-            stable,
+            synced,
             Stamp { version: Version(pieces), clock: UnixMillis(2 * pieces) },
         ));
         bytes.extend_from_slice(body);

@@ -54,7 +54,7 @@ impl Migrations {
         let terms = Terms {
             source_epoch: tablet.epoch,
             target_epoch: edit.counters.draw_epoch(),
-            target_tenures: edit.counters.draw_tenures(),
+            target_incarnations: edit.counters.draw_incarnations(),
             bytes,
         };
         assert!(terms.target_epoch > terms.source_epoch, "{} goes back in epochs", migration.id);
@@ -261,13 +261,15 @@ impl Migrations {
         remaining: Vec<HashRange>,
         view: ClusterView<'_>,
     ) -> Option<Edit> {
-        let LineageDependency { remaining: before, source_tenures } = migration.dependency()?;
+        let LineageDependency { remaining: before, source_incarnations } =
+            migration.dependency()?;
         if remaining == *before {
             return None;
         }
         let is_within = |range: &HashRange| before.iter().any(|it| it.covers(*range));
         assert!(remaining.iter().all(is_within), "{} depends on more than before", migration.id);
-        let dependency = LineageDependency { remaining, source_tenures: source_tenures.clone() };
+        let dependency =
+            LineageDependency { remaining, source_incarnations: source_incarnations.clone() };
         let stage = match (dependency.remaining.is_empty(), migration.is_recovering()) {
             (true, _) => {
                 MigrationStage::Releasing { ending: view.configuration.ending_of(migration) }
@@ -337,18 +339,20 @@ impl Migrations {
     ) -> Decision {
         let configuration = view.configuration;
         assert!(configuration.is_still_there(migration, terms), "{} lost its tablet", migration.id);
-        let held = configuration.tablet_to_move(migration).map(|tablet| tablet.tenures.clone());
-        let source_tenures = held.unwrap_or_default();
+        let held =
+            configuration.tablet_to_move(migration).map(|tablet| tablet.incarnations.clone());
+        let source_incarnations = held.unwrap_or_default();
         let mut edit = configuration.edit();
         edit.cut_out(migration.range, configuration);
         edit.put_tablet(TabletRecord {
             range: migration.range,
             owner: migration.target,
             epoch: terms.target_epoch,
-            tenures: terms.target_tenures.clone(),
+            incarnations: terms.target_incarnations.clone(),
             is_born: false,
         });
-        let dependency = LineageDependency { remaining: vec![migration.range], source_tenures };
+        let dependency =
+            LineageDependency { remaining: vec![migration.range], source_incarnations };
         Decision::commit(self.advance(edit, migration, MigrationStage::Moving(dependency), view))
     }
 

@@ -3,7 +3,7 @@
 //! A demand is sent when it arises, when the server reconnects, and periodically until it is met.
 
 use super::lineage::{is_kept, logs_of_part};
-use super::replica_inventory::{Completeness, DirectoryQuestion, ReplicaInventory};
+use super::replica_inventory::{Completeness, ManifestQuestion, ReplicaInventory};
 use super::{Recoveries, log_facts};
 use crate::configuration::ClusterConfiguration;
 use crate::machine::migrations::DEMAND_AGAIN;
@@ -13,7 +13,7 @@ use crate::records::{AssignedPartition, RecoveryStage};
 use std::collections::BTreeSet;
 use types::{Instant, OwnershipEpoch, ServerId};
 use wire::control::{
-    FromCoordinator, LogRequest, RecoveryPart, RecoveryRequest, RecoverySegment,
+    FromCoordinator, LogRequest, RecoveryPartition, RecoveryRequest, RecoverySegment,
     SEGMENTS_PER_MESSAGE,
 };
 
@@ -28,7 +28,7 @@ pub(super) struct RecoveryDemand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DemandKind {
     Fence,
-    Directory,
+    SegmentManifest,
     /// The recovery partition that was assigned under this epoch.
     Part(OwnershipEpoch),
     Free,
@@ -130,8 +130,10 @@ impl Recoveries {
             };
             let late = view.membership.servers().filter(|&it| !inventory.has_answered(it));
             all.extend(late.map(|server| demand(server, DemandKind::Fence)));
-            let question = inventory.directory_question(&facts);
-            all.extend(question.map(|question| demand(question.backup, DemandKind::Directory)));
+            let question = inventory.manifest_question(&facts);
+            all.extend(
+                question.map(|question| demand(question.backup, DemandKind::SegmentManifest)),
+            );
             let parts = recovery.parts().iter();
             let parts = parts.filter(|part| view.membership.is_connected(part.master));
             all.extend(parts.map(|part| demand(part.master, DemandKind::Part(part.epoch))));
@@ -146,12 +148,12 @@ impl Recoveries {
         match kind {
             DemandKind::Fence => vec![LogRequest::Fence { log: dead }.into()],
             DemandKind::Free => vec![LogRequest::FreeLog { log: dead }.into()],
-            DemandKind::Directory => {
+            DemandKind::SegmentManifest => {
                 let facts = log_facts(recovery, view);
                 let inventory = self.inventories.get(&dead);
-                let question = facts.zip(inventory).and_then(|(f, it)| it.directory_question(&f));
-                let ask = |DirectoryQuestion { replica, first, .. }| {
-                    LogRequest::ReadDirectory { log: dead, replica, first }.into()
+                let question = facts.zip(inventory).and_then(|(f, it)| it.manifest_question(&f));
+                let ask = |ManifestQuestion { replica, first, .. }| {
+                    LogRequest::ReadManifest { log: dead, replica, first }.into()
                 };
                 question.map(ask).into_iter().collect()
             }
@@ -166,7 +168,7 @@ impl Recoveries {
     fn segments_of(&self, log: ServerId, view: ClusterView<'_>) -> Option<Vec<RecoverySegment>> {
         let facts = log_facts(view.configuration.recoveries().get(&log)?, view)?;
         let inventory = self.inventories.get(&log)?;
-        let is_whole = inventory.completeness(&facts) == Completeness::Whole;
+        let is_whole = inventory.completeness(&facts) == Completeness::Complete;
         let segments = is_whole.then(|| inventory.segments(log, &facts))?;
         let can_be_read = |it: &RecoverySegment| it.log == log && !it.places.is_empty();
         assert!(segments.iter().all(can_be_read), "a segment of {log} cannot be read");
@@ -192,10 +194,10 @@ impl Recoveries {
         let floors = logs.iter().filter_map(|log| self.inventories.get(&log.dead));
         let clock_floor = floors.map(ReplicaInventory::clock_floor).max().unwrap_or_default();
         let message = |segments: &[RecoverySegment]| {
-            RecoveryRequest::Recover(Box::new(RecoveryPart {
+            RecoveryRequest::Recover(Box::new(RecoveryPartition {
                 range: part.range,
                 epoch: part.epoch,
-                tenures: part.tenures.clone(),
+                incarnations: part.incarnations.clone(),
                 keeps,
                 clock_floor,
                 logs: logs.clone(),

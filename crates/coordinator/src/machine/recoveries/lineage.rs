@@ -24,7 +24,7 @@ use crate::configuration::ClusterConfiguration;
 use crate::ranges::{intersection, without};
 use crate::records::{AssignedPartition, LineageDependency, Migration, RecoveryRecord, Sequences};
 use planted::Bug;
-use types::{HashRange, MigrationId, ServerId, Tenure};
+use types::{HashRange, Incarnation, MigrationId, ServerId};
 use wire::control::RecoveryLog;
 
 /// An orphaned range: left by a dead server and not yet assigned to a recovery master.
@@ -139,19 +139,19 @@ pub(super) fn logs_of_part(
     part: &AssignedPartition,
     configuration: &ClusterConfiguration,
 ) -> Vec<RecoveryLog> {
-    let held = configuration.tablet_around(part.range).tenures.clone();
+    let held = configuration.tablet_around(part.range).incarnations.clone();
     let migration = part.lineage.and_then(|id| configuration.migrations().get(&id));
     let lineage = migration.and_then(|migration| Some((migration, migration.dependency()?)));
     let Some((migration, dependency)) = lineage else {
-        return vec![RecoveryLog { dead, old_tenures: held }];
+        return vec![RecoveryLog { dead, old_incarnations: held }];
     };
     assert!(migration.has_side(dead), "{dead} is no side of the lineage of {}", part.range);
-    let of_target = RecoveryLog { dead: migration.target, old_tenures: held };
-    let old_tenures = dependency.source_tenures.clone();
-    let of_source = RecoveryLog { dead: migration.source, old_tenures };
+    let of_target = RecoveryLog { dead: migration.target, old_incarnations: held };
+    let old_incarnations = dependency.source_incarnations.clone();
+    let of_source = RecoveryLog { dead: migration.source, old_incarnations };
     match part.master {
         master if master == migration.source => match planted::is(Bug::TakenBackWithoutTarget) {
-            true => vec![RecoveryLog { old_tenures: Vec::new(), ..of_target }],
+            true => vec![RecoveryLog { old_incarnations: Vec::new(), ..of_target }],
             false => vec![of_target],
         },
         master if master == migration.target => vec![of_source],
@@ -166,23 +166,23 @@ pub(super) fn is_kept(part: &AssignedPartition, configuration: &ClusterConfigura
 }
 
 /// Returns the incarnations under which a master serves a range again.
-pub(super) fn tenures_for(
+pub(super) fn incarnations_for(
     master: ServerId,
     range: HashRange,
     lineage: Option<MigrationId>,
     counters: &mut Sequences,
     configuration: &ClusterConfiguration,
-) -> Vec<Tenure> {
+) -> Vec<Incarnation> {
     let migration = lineage.and_then(|id| configuration.migrations().get(&id));
     match migration.and_then(|migration| Some((migration, migration.dependency()?))) {
         Some((migration, dependency)) if master == migration.source => {
-            let held = dependency.source_tenures.iter();
-            held.map(|&held| if held.0 == 0 { counters.draw_tenure() } else { held }).collect()
+            let held = dependency.source_incarnations.iter();
+            held.map(|&held| if held.0 == 0 { counters.draw_incarnation() } else { held }).collect()
         }
         Some((migration, _)) if master == migration.target => {
-            configuration.tablet_around(range).tenures.clone()
+            configuration.tablet_around(range).incarnations.clone()
         }
-        Some(_) | None => counters.draw_tenures(),
+        Some(_) | None => counters.draw_incarnations(),
     }
 }
 

@@ -28,7 +28,7 @@ mod replica_inventory;
 mod reports;
 
 pub(super) use load_profiles::changed_profile;
-pub(super) use replica_inventory::{DirectoryAnswer, DirectoryQuestion, FencedReport, ReplicaName};
+pub(super) use replica_inventory::{FencedReport, ManifestAnswer, ManifestQuestion, ReplicaName};
 
 use super::view::ClusterView;
 use crate::admission::{REASON_BYTES_MAX, room_for_borders, room_for_lineage};
@@ -103,9 +103,9 @@ impl Recoveries {
         report: FencedReport<'_>,
         view: ClusterView<'_>,
     ) {
-        let chain = view.configuration.chain_of(log);
+        let manifest_log = view.configuration.manifest_log_of(log);
         if let Some(inventory) = self.inventories.get_mut(&log) {
-            inventory.fenced(view.at.now, backup, report, chain);
+            inventory.fenced(view.at.now, backup, report, manifest_log);
             self.notify_masters(log, view.configuration);
         }
     }
@@ -126,20 +126,20 @@ impl Recoveries {
     }
 
     /// Step 2: takes pieces of the manifest.
-    pub(super) fn directory_read(
+    pub(super) fn manifest_read(
         &mut self,
         log: ServerId,
-        question: DirectoryQuestion,
-        answer: DirectoryAnswer,
+        question: ManifestQuestion,
+        answer: ManifestAnswer,
         view: ClusterView<'_>,
     ) {
         let Some(recovery) = view.configuration.recoveries().get(&log) else { return };
         let Some(facts) = log_facts(recovery, view) else { return };
         let Some(inventory) = self.inventories.get_mut(&log) else { return };
-        if inventory.directory_question(&facts) == Some(question) {
-            let kind = DemandKind::Directory;
+        if inventory.manifest_question(&facts) == Some(question) {
+            let kind = DemandKind::SegmentManifest;
             self.demanded.remove(&RecoveryDemand { dead: log, server: question.backup, kind });
-            inventory.directory_read(question, answer);
+            inventory.manifest_read(question, answer);
             self.notify_masters(log, view.configuration);
         }
     }
@@ -161,8 +161,8 @@ impl Recoveries {
             return None;
         }
         let mut edit = view.configuration.edit();
-        let source_tenures = view.configuration.tablet_around(range).tenures.clone();
-        let dependency = LineageDependency { remaining: vec![range], source_tenures };
+        let source_incarnations = view.configuration.tablet_around(range).incarnations.clone();
+        let dependency = LineageDependency { remaining: vec![range], source_incarnations };
         let id = edit.counters.draw_migration();
         let served_before_durable = Migration {
             id,
@@ -218,7 +218,7 @@ impl Recoveries {
         part: &AssignedPartition,
         configuration: &ClusterConfiguration,
     ) {
-        let AssignedPartition { range, master: owner, epoch, tenures, lineage } = part.clone();
+        let AssignedPartition { range, master: owner, epoch, incarnations, lineage } = part.clone();
         self.pauses.remove(&owner);
         let before = configuration.tablet_around(range);
         let may_lose =
@@ -226,7 +226,7 @@ impl Recoveries {
         assert!(may_lose, "{range} was assigned twice");
         assert!(epoch > before.epoch, "{range} goes back from {} to {epoch}", before.epoch);
         edit.cut_out(range, configuration);
-        edit.put_tablet(TabletRecord { range, owner, epoch, tenures, is_born: false });
+        edit.put_tablet(TabletRecord { range, owner, epoch, incarnations, is_born: false });
         if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
             edit.put_recovery(recovery);
         }
@@ -316,11 +316,11 @@ impl Recoveries {
                 loss.segments.extend(missing);
                 count
             }
-            Completeness::DirectoryMissing => {
-                loss.directory = true;
+            Completeness::ManifestMissing => {
+                loss.manifest = true;
                 0
             }
-            Completeness::Collecting | Completeness::ReadingDirectory | Completeness::Whole => {
+            Completeness::Collecting | Completeness::ReadingManifest | Completeness::Complete => {
                 return Err(format!("no part of the log of {dead} is known to be missing"));
             }
         };
@@ -391,11 +391,16 @@ impl Recoveries {
             assert!(orphan.is_some(), "{range} is assigned and was not orphaned");
             let lineage = orphan.and_then(|orphan| orphan.lineage);
             let epoch = edit.counters.draw_epoch();
-            let tenures =
-                lineage::tenures_for(master, range, lineage, &mut edit.counters, configuration);
+            let incarnations = lineage::incarnations_for(
+                master,
+                range,
+                lineage,
+                &mut edit.counters,
+                configuration,
+            );
             let is_free = |part: &AssignedPartition| !part.range.overlaps(range);
             debug_assert!(parts.iter().all(is_free), "{range} has two recovery masters");
-            parts.push(AssignedPartition { range, master, epoch, tenures, lineage });
+            parts.push(AssignedPartition { range, master, epoch, incarnations, lineage });
         }
         if parts.len() == before {
             return None;
@@ -414,7 +419,7 @@ impl Recoveries {
     ) -> Vec<(HashRange, ServerId)> {
         let masters = self.masters(view);
         let profiles = view.configuration.load_profiles();
-        let loads = Loads::new(profiles.get(&dead).map(|noted| &noted.will));
+        let loads = Loads::new(profiles.get(&dead).map(|recorded| &recorded.will));
         let mut groups: BTreeMap<PermittedMasters, Vec<HashRange>> = BTreeMap::new();
         for orphan in orphaned {
             groups.entry(orphan.permitted).or_default().push(orphan.range);
@@ -448,7 +453,7 @@ impl Recoveries {
             let facts = recovery.and_then(|recovery| log_facts(recovery, view));
             facts.zip(self.inventories.get(dead)).is_some_and(|(facts, inventory)| {
                 inventory.is_lease_over(&facts)
-                    && inventory.completeness(&facts) == Completeness::Whole
+                    && inventory.completeness(&facts) == Completeness::Complete
             })
         })
     }
@@ -486,15 +491,15 @@ fn log_facts<'c>(recovery: &'c RecoveryRecord, view: ClusterView<'_>) -> Option<
     let connected = view.membership.servers().collect();
     let record = view.configuration.servers().get(&recovery.dead);
     let replicas = record.map_or(1, |record| usize::from(record.replicas));
-    let chain = view.configuration.chain_of(recovery.dead);
-    Some(LogFacts { chain, loss, replicas, connected })
+    let manifest_log = view.configuration.manifest_log_of(recovery.dead);
+    Some(LogFacts { manifest_log, loss, replicas, connected })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::configuration::tests::migrating;
-    use types::{OwnershipEpoch, Tenure, UnixMillis};
+    use types::{Incarnation, OwnershipEpoch, UnixMillis};
 
     fn hand_over(owner_before: u32, epoch: u64) {
         let configuration = migrating(MigrationStage::Queued);
@@ -503,7 +508,7 @@ mod tests {
             range: HashRange::ALL,
             master: ServerId(3),
             epoch: OwnershipEpoch(epoch),
-            tenures: vec![Tenure(7)],
+            incarnations: vec![Incarnation(7)],
             lineage: None,
         };
         let mut edit = configuration.edit();

@@ -12,15 +12,15 @@
 
 use crate::records::AcceptedLoss;
 use planted::Bug;
-use protocols::directory::Directory;
 use protocols::replication::{Quorum, fences};
+use protocols::segment_manifest::SegmentManifest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use types::limits::SEGMENT_BYTES;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
-use wire::control::{DirectoryPlace, PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
-use wire::directory::SegmentContent;
+use wire::control::{ManifestPosition, PLACES_MAX, RecoverySegment, ReplicaInfo, ReplicaPlace};
+use wire::manifest::SegmentContent;
 use wire::replica::ReplicaEpoch;
 
 /// Wait after the required number of manifest backups are fenced, until their master serves
@@ -42,7 +42,7 @@ pub(in crate::machine) type ReplicaName = (SegmentId, ReplicaEpoch);
 #[derive(Debug, Default)]
 pub(super) struct ReplicaInventory {
     holders: BTreeMap<ServerId, Holder>,
-    manifest: Option<ReadManifest>,
+    manifest: Option<KnownManifest>,
     reading: Option<ManifestReading>,
     /// Replicas that could not be read. They stay excluded for that server. A process restarted
     /// on its disk is another server and reports its own inventory.
@@ -61,7 +61,7 @@ struct Holder {
     /// Lengths of replicas of the log's segments, in bytes.
     replicas: BTreeMap<ReplicaName, u32>,
     /// Lengths of replicas of the manifest log's segments, in bytes.
-    chain: BTreeMap<ReplicaName, u32>,
+    manifest_log: BTreeMap<ReplicaName, u32>,
     /// Replicas of both kinds that a power loss may have truncated. The flag marks the manifest
     /// log.
     short: BTreeSet<(bool, ReplicaName)>,
@@ -77,12 +77,12 @@ impl Holder {
     fn take(&mut self, report: FencedReport<'_>) {
         let FencedReport { first, replicas, clock: _, more } = report;
         for replica in replicas {
-            let of = if replica.is_directory { &mut self.chain } else { &mut self.replicas };
+            let of = if replica.is_manifest { &mut self.manifest_log } else { &mut self.replicas };
             if of.len() < REPLICAS_OF_LOG_MAX {
                 let name = (replica.segment, replica.epoch);
                 of.insert(name, replica.length);
                 if replica.may_be_short {
-                    self.short.insert((replica.is_directory, name));
+                    self.short.insert((replica.is_manifest, name));
                 }
             }
         }
@@ -107,8 +107,8 @@ pub(in crate::machine) struct FencedReport<'r> {
 
 /// The segment manifest as one of its replicas contains it.
 #[derive(Debug)]
-struct ReadManifest {
-    directory: Directory,
+struct KnownManifest {
+    manifest: SegmentManifest,
     /// Length of that replica, in bytes.
     length: u32,
 }
@@ -126,17 +126,17 @@ struct ManifestReading {
 
 impl ManifestReading {
     /// Returns the position up to which the replica has been read.
-    fn place(&self) -> DirectoryPlace {
+    fn place(&self) -> ManifestPosition {
         match self.bodies.last().filter(|_| self.is_cut) {
             Some(last) => {
                 let pieces = self.bodies.len() as u32 - 1;
-                DirectoryPlace { pieces, bytes: last.len() as u32 }
+                ManifestPosition { pieces, bytes: last.len() as u32 }
             }
-            None => DirectoryPlace { pieces: self.bodies.len() as u32, bytes: 0 },
+            None => ManifestPosition { pieces: self.bodies.len() as u32, bytes: 0 },
         }
     }
 
-    fn take(&mut self, mut bodies: Vec<Vec<u8>>, next: Option<DirectoryPlace>) {
+    fn take(&mut self, mut bodies: Vec<Vec<u8>>, next: Option<ManifestPosition>) {
         if let Some(last) = self.bodies.last_mut().filter(|_| self.is_cut)
             && !bodies.is_empty()
         {
@@ -160,7 +160,7 @@ enum ReadLeaseState {
 /// The facts against which the inventory is checked.
 pub(super) struct LogFacts<'l> {
     /// Newest recorded segment of the manifest log.
-    pub(super) chain: Option<SegmentId>,
+    pub(super) manifest_log: Option<SegmentId>,
     pub(super) loss: &'l AcceptedLoss,
     /// Intended number of replicas of each segment of the log.
     pub(super) replicas: usize,
@@ -174,29 +174,29 @@ pub(super) enum Completeness {
     /// A connected server has not reported its inventory.
     Collecting,
     /// The segment manifest has not been read.
-    ReadingDirectory,
+    ReadingManifest,
     /// No connected server has a complete manifest.
-    DirectoryMissing,
+    ManifestMissing,
     /// No connected server has these segments.
     SegmentsMissing(Vec<SegmentId>),
-    Whole,
+    Complete,
 }
 
 /// The next request for reading the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::machine) struct DirectoryQuestion {
+pub(in crate::machine) struct ManifestQuestion {
     pub(in crate::machine) backup: ServerId,
     pub(in crate::machine) replica: ReplicaName,
     /// Position from which to read.
-    pub(in crate::machine) first: DirectoryPlace,
+    pub(in crate::machine) first: ManifestPosition,
 }
 
 /// Consecutive pieces of a manifest, in answer to a question.
 #[derive(Debug)]
-pub(in crate::machine) struct DirectoryAnswer {
+pub(in crate::machine) struct ManifestAnswer {
     pub(in crate::machine) bodies: Vec<Vec<u8>>,
     /// Position of the next piece; `None` at the end.
-    pub(in crate::machine) next: Option<DirectoryPlace>,
+    pub(in crate::machine) next: Option<ManifestPosition>,
 }
 
 /// A segment as the manifest names it.
@@ -208,18 +208,20 @@ struct NamedSegment {
 }
 
 impl ReplicaInventory {
-    /// Records a fenced backup's inventory report. `chain` is the newest recorded segment of the
+    /// Records a fenced backup's inventory report. `manifest_log` is the newest recorded segment of the
     /// manifest log.
     pub(super) fn fenced(
         &mut self,
         now: Instant,
         backup: ServerId,
         report: FencedReport<'_>,
-        chain: Option<SegmentId>,
+        manifest_log: Option<SegmentId>,
     ) {
         self.clock = self.clock.max(report.clock);
         self.holders.entry(backup).or_default().take(report);
-        let is_met = chain.is_some_and(|chain| self.lengths(chain, true).len() >= fences(chain));
+        let is_met = manifest_log.is_some_and(|manifest_log| {
+            self.lengths(manifest_log, true).len() >= fences(manifest_log)
+        });
         if self.lease == ReadLeaseState::Held && is_met {
             self.lease = ReadLeaseState::Until(now + LEASE_WAIT);
         }
@@ -291,9 +293,9 @@ impl ReplicaInventory {
     /// segment it never had a lease. An operator who accepts the loss of the manifest must know
     /// that its backups are gone.
     pub(super) fn is_lease_over(&self, facts: &LogFacts<'_>) -> bool {
-        facts.chain.is_none()
+        facts.manifest_log.is_none()
             || self.lease == ReadLeaseState::Over
-            || (self.lease == ReadLeaseState::Held && facts.loss.directory)
+            || (self.lease == ReadLeaseState::Held && facts.loss.manifest)
     }
 
     /// Returns whether every connected server has reported its complete inventory.
@@ -303,40 +305,41 @@ impl ReplicaInventory {
 
     /// Returns the longest readable manifest replica on a connected server, if it contains every
     /// acknowledged entry.
-    fn best_directory(&self, facts: &LogFacts<'_>) -> Option<(u32, ServerId, ReplicaName)> {
+    fn best_manifest(&self, facts: &LogFacts<'_>) -> Option<(u32, ServerId, ReplicaName)> {
         let holders = self.holders.iter().filter(|(server, _)| facts.connected.contains(server));
-        let chain = facts.chain?;
+        let manifest_log = facts.manifest_log?;
         let replicas = holders.flat_map(|(&server, holder)| {
-            let of_chain = holder.chain.range(all_of(chain));
-            of_chain.map(move |(&replica, &length)| (length, server, replica))
+            let of_manifest_log = holder.manifest_log.range(all_of(manifest_log));
+            of_manifest_log.map(move |(&replica, &length)| (length, server, replica))
         });
         let is_readable =
             |place: &(u32, ServerId, ReplicaName)| !self.unreadable.contains(&(place.1, place.2));
         let longest = replicas.filter(is_readable).max()?;
-        (self.counted(chain, facts)? <= longest.0).then_some(longest)
+        (self.counted(manifest_log, facts)? <= longest.0).then_some(longest)
     }
 
     /// Returns a manifest length that includes every acknowledged entry, in bytes.
     ///
-    /// A recovery must fence `fences(chain)` backups. Among any that many, the longest replica
+    /// A recovery must fence `fences(manifest_log)` backups. Among any that many, the longest replica
     /// contains every acknowledged entry, so the length of that rank, counted from the shortest,
     /// suffices. A replica that may be truncated is not counted, unless all replicas are present
     /// or an operator has accepted the loss. `None`: too few replicas are known.
-    fn counted(&self, chain: SegmentId, facts: &LogFacts<'_>) -> Option<u32> {
-        let all = self.lengths(chain, true);
-        let wanted = Quorum::of_segment(chain).map_or(facts.replicas, |quorum| quorum.replicas);
-        let lengths = match all.len() >= wanted || facts.loss.directory {
+    fn counted(&self, manifest_log: SegmentId, facts: &LogFacts<'_>) -> Option<u32> {
+        let all = self.lengths(manifest_log, true);
+        let wanted =
+            Quorum::of_segment(manifest_log).map_or(facts.replicas, |quorum| quorum.replicas);
+        let lengths = match all.len() >= wanted || facts.loss.manifest {
             true => all,
-            false => self.lengths(chain, false),
+            false => self.lengths(manifest_log, false),
         };
-        lengths.get(fences(chain) - 1).copied()
+        lengths.get(fences(manifest_log) - 1).copied()
     }
 
     /// Returns each holder's length of a manifest segment, in ascending order; `with_short`
     /// includes replicas that may be truncated.
-    fn lengths(&self, chain: SegmentId, with_short: bool) -> Vec<u32> {
+    fn lengths(&self, manifest_log: SegmentId, with_short: bool) -> Vec<u32> {
         let length = |holder: &Holder| {
-            let replicas = holder.chain.range(all_of(chain));
+            let replicas = holder.manifest_log.range(all_of(manifest_log));
             let counts = |name: ReplicaName| with_short || !holder.short.contains(&(true, name));
             replicas.filter(|(name, _)| counts(**name)).map(|(_, length)| *length).max()
         };
@@ -347,7 +350,7 @@ impl ReplicaInventory {
 
     /// Returns the next read request for the manifest, once no server that might hold a longer
     /// replica is waited for.
-    pub(super) fn directory_question(&self, facts: &LogFacts<'_>) -> Option<DirectoryQuestion> {
+    pub(super) fn manifest_question(&self, facts: &LogFacts<'_>) -> Option<ManifestQuestion> {
         if self.manifest.is_some() {
             return None;
         }
@@ -355,25 +358,25 @@ impl ReplicaInventory {
             && facts.connected.contains(&reading.backup)
         {
             let ManifestReading { backup, replica, .. } = *reading;
-            return Some(DirectoryQuestion { backup, replica, first: reading.place() });
+            return Some(ManifestQuestion { backup, replica, first: reading.place() });
         }
         // Any sufficient replica will do; the longest also lists the newest segments.
         let may_begin = self.is_collected(facts) || self.lease == ReadLeaseState::Over;
-        let (_, backup, replica) = self.best_directory(facts).filter(|_| may_begin)?;
+        let (_, backup, replica) = self.best_manifest(facts).filter(|_| may_begin)?;
         assert!(
             self.has_holder(backup),
             "{backup} is asked for a replica that it has not reported"
         );
-        Some(DirectoryQuestion { backup, replica, first: DirectoryPlace::default() })
+        Some(ManifestQuestion { backup, replica, first: ManifestPosition::default() })
     }
 
     /// Processes an answer to `question`: consecutive pieces of the manifest.
-    pub(super) fn directory_read(&mut self, question: DirectoryQuestion, answer: DirectoryAnswer) {
-        let DirectoryAnswer { bodies, next } = answer;
-        let DirectoryQuestion { backup, replica, first } = question;
-        if first == DirectoryPlace::default() {
+    pub(super) fn manifest_read(&mut self, question: ManifestQuestion, answer: ManifestAnswer) {
+        let ManifestAnswer { bodies, next } = answer;
+        let ManifestQuestion { backup, replica, first } = question;
+        if first == ManifestPosition::default() {
             let holder = self.holders.get(&backup);
-            let length = holder.and_then(|holder| holder.chain.get(&replica)).copied();
+            let length = holder.and_then(|holder| holder.manifest_log.get(&replica)).copied();
             let length = length.unwrap_or_default().min(SEGMENT_BYTES as u32);
             let (bodies, is_cut) = (Vec::new(), false);
             self.reading = Some(ManifestReading { backup, replica, length, bodies, is_cut });
@@ -387,13 +390,13 @@ impl ReplicaInventory {
         if next.is_some() && !is_unreadable && bytes < length {
             return;
         }
-        let read = Directory::read(reading.bodies.iter().map(|body| &body[..]));
+        let read = SegmentManifest::read(reading.bodies.iter().map(|body| &body[..]));
         self.reading = None;
         match read {
             // A shorter result would be an earlier state of the manifest. A longer one contains
             // entries written by a disk that failed later; they may count or not.
-            Ok(directory) if bytes >= length => {
-                self.manifest = Some(ReadManifest { directory, length: length as u32 });
+            Ok(manifest) if bytes >= length => {
+                self.manifest = Some(KnownManifest { manifest, length: length as u32 });
             }
             Ok(_) | Err(_) => {
                 tracing::warn!(%backup, segment = %replica.0, "cannot read a segment manifest");
@@ -404,18 +407,17 @@ impl ReplicaInventory {
 
     /// Returns the segments that make up the log, if they are known.
     fn named(&self, facts: &LogFacts<'_>) -> Option<Vec<NamedSegment>> {
-        if facts.chain.is_none() {
+        if facts.manifest_log.is_none() {
             // Nothing in the log has been acknowledged.
             return Some(Vec::new());
         }
         if let Some(manifest) = &self.manifest {
-            let segments = manifest.directory.segments();
+            let segments = manifest.manifest.segments();
             let named = segments.map(|(segment, content)| NamedSegment { segment, content });
             return Some(named.collect());
         }
-        let is_given_up = facts.loss.directory
-            && self.is_collected(facts)
-            && self.best_directory(facts).is_none();
+        let is_given_up =
+            facts.loss.manifest && self.is_collected(facts) && self.best_manifest(facts).is_none();
         is_given_up.then(|| {
             let holders = self.holders.values();
             let all: BTreeSet<SegmentId> =
@@ -429,10 +431,11 @@ impl ReplicaInventory {
     /// later recovery reads one of these. A replica on a server that is away may be shorter, and
     /// be the only one that is left later. The manifest that was read must be that longest one:
     /// its backup may have died since, or a longer replica may have turned up.
-    fn is_directory_settled(&self, facts: &LogFacts<'_>) -> bool {
-        let Some(chain) = facts.chain else { return true };
-        let needed = Quorum::of_segment(chain).map_or(facts.replicas, |quorum| quorum.needed);
-        let lengths = self.lengths(chain, true);
+    fn has_common_prefix(&self, facts: &LogFacts<'_>) -> bool {
+        let Some(manifest_log) = facts.manifest_log else { return true };
+        let needed =
+            Quorum::of_segment(manifest_log).map_or(facts.replicas, |quorum| quorum.needed);
+        let lengths = self.lengths(manifest_log, true);
         let longest = lengths.last().copied();
         let agreeing = lengths.iter().filter(|length| Some(**length) == longest).count();
         let read = self.manifest.as_ref().map(|manifest| manifest.length);
@@ -440,8 +443,8 @@ impl ReplicaInventory {
     }
 
     /// Returns the length of a segment that every later reader of the log finds. See
-    /// [`RecoverySegment::settled`].
-    fn settled(&self, named: NamedSegment, facts: &LogFacts<'_>) -> u32 {
+    /// [`RecoverySegment::common_prefix`].
+    fn common_prefix(&self, named: NamedSegment, facts: &LogFacts<'_>) -> u32 {
         let NamedSegment { segment, content } = named;
         if let Some(content) = content {
             return content.length;
@@ -499,7 +502,7 @@ impl ReplicaInventory {
             self.holders.get(&place.backup).is_some_and(|holder| holder.short.contains(&name))
         };
         let are_all_there = places.len() >= facts.replicas;
-        if !are_all_there && !facts.loss.segments.contains(&segment) && !facts.loss.directory {
+        if !are_all_there && !facts.loss.segments.contains(&segment) && !facts.loss.manifest {
             places.retain(|place| !may_be_short(place));
         }
     }
@@ -507,11 +510,11 @@ impl ReplicaInventory {
     pub(super) fn completeness(&self, facts: &LogFacts<'_>) -> Completeness {
         let is_collected = self.is_collected(facts);
         let Some(named) = self.named(facts) else {
-            return match self.best_directory(facts) {
+            return match self.best_manifest(facts) {
                 Some(_) if is_collected || self.lease == ReadLeaseState::Over => {
-                    Completeness::ReadingDirectory
+                    Completeness::ReadingManifest
                 }
-                None if is_collected => Completeness::DirectoryMissing,
+                None if is_collected => Completeness::ManifestMissing,
                 Some(_) | None => Completeness::Collecting,
             };
         };
@@ -521,7 +524,7 @@ impl ReplicaInventory {
         let missing: Vec<SegmentId> =
             named.into_iter().filter(is_missing).map(|named| named.segment).collect();
         match (missing.is_empty(), is_collected) {
-            (true, _) => Completeness::Whole,
+            (true, _) => Completeness::Complete,
             (false, true) => Completeness::SegmentsMissing(missing),
             (false, false) => Completeness::Collecting,
         }
@@ -531,12 +534,12 @@ impl ReplicaInventory {
     /// given up are included only if they have turned up.
     pub(super) fn segments(&self, log: ServerId, facts: &LogFacts<'_>) -> Vec<RecoverySegment> {
         let named = self.named(facts).unwrap_or_default();
-        let is_settled = self.is_directory_settled(facts);
+        let is_common = self.has_common_prefix(facts);
         let segment = |named: NamedSegment| {
             let places = self.places(named, facts);
-            let settled = if is_settled { self.settled(named, facts) } else { 0 };
+            let common_prefix = if is_common { self.common_prefix(named, facts) } else { 0 };
             let NamedSegment { segment, content } = named;
-            let segment = RecoverySegment { log, segment, content, places, settled };
+            let segment = RecoverySegment { log, segment, content, places, common_prefix };
             (!segment.places.is_empty()).then_some(segment)
         };
         named.into_iter().filter_map(segment).collect()
@@ -551,22 +554,22 @@ fn all_of(segment: SegmentId) -> RangeInclusive<ReplicaName> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::directory::{DirectoryEntry, encode};
+    use wire::manifest::{ManifestEntry, encode};
 
     #[test]
-    fn an_answer_without_progress_ends_the_reading_of_a_directory() {
+    fn an_answer_without_progress_ends_the_reading_of_a_manifest() {
         let (backup, replica) = (ServerId(2), (SegmentId(1), ReplicaEpoch(0)));
         let info = ReplicaInfo {
             segment: replica.0,
             epoch: replica.1,
-            is_directory: true,
+            is_manifest: true,
             length: 100,
             may_be_short: false,
         };
         let clock = UnixMillis(0);
         let report = FencedReport { first: 0, replicas: &[info], clock, more: false };
-        let question = DirectoryQuestion { backup, replica, first: DirectoryPlace::default() };
-        let next = Some(DirectoryPlace { pieces: 2, bytes: 0 });
+        let question = ManifestQuestion { backup, replica, first: ManifestPosition::default() };
+        let next = Some(ManifestPosition { pieces: 2, bytes: 0 });
         for (bodies, goes_on) in [
             (vec![vec![1], vec![2]], true),
             (vec![], false),
@@ -575,35 +578,35 @@ mod tests {
         ] {
             let mut inventory = ReplicaInventory::default();
             inventory.fenced(Instant(0), backup, report, Some(replica.0));
-            inventory.directory_read(question, DirectoryAnswer { bodies, next });
+            inventory.manifest_read(question, ManifestAnswer { bodies, next });
             assert_eq!(inventory.reading.is_some(), goes_on);
         }
     }
 
     #[test]
-    fn a_manifest_whose_backup_is_gone_is_not_settled_by_shorter_replicas() {
+    fn a_manifest_whose_backup_is_gone_has_no_common_prefix_of_shorter_replicas() {
         let replicas = 2;
-        let chain = Quorum::of_log(replicas, 3).segment(1);
-        let name = (chain, ReplicaEpoch::default());
+        let manifest_log = Quorum::of_log(replicas, 3).segment(1);
+        let name = (manifest_log, ReplicaEpoch::default());
         let segment = SegmentId(4);
         let bodies = [
-            encode(&[DirectoryEntry::Snapshot { segments: Vec::new() }]),
-            encode(&[DirectoryEntry::Open { segment }]),
-            encode(&[DirectoryEntry::Open { segment: SegmentId(5) }]),
+            encode(&[ManifestEntry::Snapshot { segments: Vec::new() }]),
+            encode(&[ManifestEntry::Open { segment }]),
+            encode(&[ManifestEntry::Open { segment: SegmentId(5) }]),
         ];
         let lengths: Vec<u32> =
             (0..=3).map(|count| bodies[..count].concat().len() as u32).collect();
-        let replica = |(segment, epoch), is_directory, length| ReplicaInfo {
+        let replica = |(segment, epoch), is_manifest, length| ReplicaInfo {
             segment,
             epoch,
-            is_directory,
+            is_manifest,
             length,
             may_be_short: false,
         };
         let original = replica((segment, ReplicaEpoch::default()), false, 8);
         let mut inventory = ReplicaInventory::default();
         let mut facts = LogFacts {
-            chain: Some(chain),
+            manifest_log: Some(manifest_log),
             loss: &AcceptedLoss::default(),
             replicas,
             connected: BTreeSet::new(),
@@ -613,18 +616,18 @@ mod tests {
             let replicas = [original, replica(name, true, length)];
             let clock = UnixMillis(0);
             let report = FencedReport { first: 0, replicas: &replicas, clock, more: false };
-            inventory.fenced(Instant(0), backup, report, Some(chain));
+            inventory.fenced(Instant(0), backup, report, Some(manifest_log));
             facts.connected.insert(backup);
         }
-        let question = inventory.directory_question(&facts).expect("the manifest can be read");
+        let question = inventory.manifest_question(&facts).expect("the manifest can be read");
         assert_eq!(question.backup, ServerId(1), "the longest replica is read");
-        let answer = DirectoryAnswer { bodies: bodies.to_vec(), next: None };
-        inventory.directory_read(question, answer);
+        let answer = ManifestAnswer { bodies: bodies.to_vec(), next: None };
+        inventory.manifest_read(question, answer);
         inventory.forget(question.backup);
         facts.connected.remove(&question.backup);
-        let settled = |segment: RecoverySegment| (segment.segment, segment.settled);
+        let common_prefix = |segment: RecoverySegment| (segment.segment, segment.common_prefix);
         let segments: Vec<_> =
-            inventory.segments(ServerId(9), &facts).into_iter().map(settled).collect();
+            inventory.segments(ServerId(9), &facts).into_iter().map(common_prefix).collect();
         assert_eq!(segments, [(segment, 0)]);
     }
 }

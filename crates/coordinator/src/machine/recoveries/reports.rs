@@ -55,13 +55,13 @@ impl Recoveries {
             // The log is not needed until migrations proceed.
             _ if !rest && !is_read => RecoveryState::WaitingForMigrations,
             Completeness::Collecting => RecoveryState::Collecting,
-            Completeness::ReadingDirectory => RecoveryState::ReadingDirectory,
-            Completeness::DirectoryMissing => RecoveryState::DirectoryMissing,
+            Completeness::ReadingManifest => RecoveryState::ReadingManifest,
+            Completeness::ManifestMissing => RecoveryState::ManifestMissing,
             Completeness::SegmentsMissing(missing) => {
                 return (RecoveryState::SegmentsMissing, missing);
             }
-            Completeness::Whole if !rest => RecoveryState::Recovering,
-            Completeness::Whole => match self.inventories.get(&recovery.dead) {
+            Completeness::Complete if !rest => RecoveryState::Recovering,
+            Completeness::Complete => match self.inventories.get(&recovery.dead) {
                 Some(inventory) if inventory.is_lease_over(&facts) => {
                     let is_ready = |orphan: &OrphanedRange| {
                         self.may_be_assigned(&orphan.logs(configuration), view)

@@ -13,7 +13,7 @@ use wire::replica::ReplicaId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrubResult {
     /// The number of bytes of the segment that are intact.
-    Whole(u32),
+    Intact(u32),
     /// The disk cannot read the replica, or its content differs from what was written.
     Damaged,
     /// The read could not be attempted.
@@ -61,7 +61,7 @@ pub enum BackupEvent {
         /// Length of the replica in bytes.
         length: u32,
         /// The part of these bytes that counts as synced in the configured durability mode.
-        stable: u32,
+        synced: u32,
         /// The latest expiry clock in the replica's pieces.
         clock: UnixMillis,
     },
@@ -87,14 +87,14 @@ pub enum BackupEvent {
         /// Length of the replica in bytes.
         length: u32,
         /// The part of these bytes that counts as synced in the configured durability mode.
-        stable: u32,
+        synced: u32,
     },
     /// More of a replica has been synced, for whatever reason.
     Synced {
         /// The replica.
         replica: ReplicaId,
         /// Synced length in bytes.
-        stable: u32,
+        synced: u32,
     },
     /// The disk has no room for a new replica, and nothing of the replica is on it.
     Full {
@@ -108,7 +108,7 @@ pub enum BackupEvent {
         /// Length of the replica in bytes.
         length: u32,
         /// The part of these bytes that counts as synced in the configured durability mode.
-        stable: u32,
+        synced: u32,
     },
     /// The replica takes no more bytes, and its content is unknown. The driver makes sure that
     /// the replica is not found at the next start.

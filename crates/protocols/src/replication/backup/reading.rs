@@ -81,7 +81,7 @@ impl Backup {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.replicas.get_mut(&replica) else { return };
         let is_bad = match found {
-            ScrubResult::Whole(length) => length < wanted,
+            ScrubResult::Intact(length) => length < wanted,
             ScrubResult::Damaged => true,
             ScrubResult::Unknown => {
                 held.scrub_at = self.scrub.plan_again(now, replica);

@@ -13,10 +13,10 @@ fn what_can_take_nothing_more_is_kept_until_it_is_released() {
         BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
     };
     backup.handle(at, append(0, 80), &mut out);
-    backup.handle(at, BackupEvent::Taken { replica, length: 80, stable: 64 }, &mut out);
+    backup.handle(at, BackupEvent::Taken { replica, length: 80, synced: 64 }, &mut out);
     backup.handle(at, append(80, 120), &mut out);
     out.drain().for_each(drop);
-    backup.handle(at, BackupEvent::Stopped { replica, length: 80, stable: 64 }, &mut out);
+    backup.handle(at, BackupEvent::Stopped { replica, length: 80, synced: 64 }, &mut out);
     let result = AppendResult::Refused(AppendRefusal::Failed);
     let refusal = BackupEffect::Answer(Appended { replica, sent: at, result });
     assert_eq!(out.drain().collect::<Vec<_>>(), [refusal]);
@@ -35,7 +35,7 @@ fn what_was_found_takes_nothing_and_stays_whole() {
     assert_eq!(out.drain().collect::<Vec<_>>(), [BackupEffect::Measure { replica }]);
     backup.handle(
         at,
-        BackupEvent::Measured { replica, length: 80, stable: 80, clock: UnixMillis(7) },
+        BackupEvent::Measured { replica, length: 80, synced: 80, clock: UnixMillis(7) },
         &mut out,
     );
     // A master that has not heard of the earlier process's death sends an append to its address.
@@ -94,7 +94,7 @@ fn what_was_found_is_read_one_by_one_and_in_haste_when_its_log_is_fenced() {
         let event = BackupEvent::Measured {
             replica,
             length: 8,
-            stable: 8,
+            synced: 8,
             clock: UnixMillis(replica.segment.0),
         };
         backup.handle(Instant(1), event, &mut out);
@@ -128,7 +128,7 @@ fn what_cannot_be_read_counts_as_not_there_and_what_nobody_needs_is_not_read() {
     backup.handle(Instant(1), BackupEvent::Fence { log: ServerId(2) }, &mut out);
     backup.handle(Instant(1), BackupEvent::Unreadable { replica: ids[2] }, &mut out);
     let last =
-        BackupEvent::Measured { replica: ids[3], length: 8, stable: 8, clock: UnixMillis(7) };
+        BackupEvent::Measured { replica: ids[3], length: 8, synced: 8, clock: UnixMillis(7) };
     backup.handle(Instant(1), last, &mut out);
     assert!(out.drain().any(|effect| effect == BackupEffect::Report { log: ServerId(2) }));
     assert_eq!(backup.kept(ServerId(2)).collect::<Vec<_>>(), [(ids[3], 8, 8)]);
@@ -184,7 +184,7 @@ fn scrubbing() -> (Backup, [ReplicaId; 2]) {
         let append = BackupEvent::Append { from: ServerId(1), header, payload: Some(Ticket(1)) };
         let mut out = Outbox::new();
         backup.handle(Instant(0), append, &mut out);
-        let taken = BackupEvent::Taken { replica, length: LENGTH, stable: LENGTH };
+        let taken = BackupEvent::Taken { replica, length: LENGTH, synced: LENGTH };
         backup.handle(Instant(0), taken, &mut out);
     }
     (backup, ids)
@@ -206,7 +206,7 @@ fn each_replica_is_read_again_once_per_interval_and_slowly() {
     for round in 1..4 {
         assert_eq!(effects(&mut backup, now, BackupEvent::Tick), scrub(ids[0]), "round {round}");
         assert_eq!(effects(&mut backup, now, BackupEvent::Tick), [], "one at a time");
-        let whole = |replica| BackupEvent::Scrubbed { replica, found: ScrubResult::Whole(LENGTH) };
+        let whole = |replica| BackupEvent::Scrubbed { replica, found: ScrubResult::Intact(LENGTH) };
         assert_eq!(effects(&mut backup, now, whole(ids[0])), []);
         // One MiB at 16 MiB per second.
         let second = now + std::time::Duration::from_millis(63);
@@ -219,7 +219,7 @@ fn each_replica_is_read_again_once_per_interval_and_slowly() {
 
 #[test]
 fn a_replica_that_the_disk_has_lost_is_given_up_and_its_master_told_until_it_releases_it() {
-    for found in [ScrubResult::Damaged, ScrubResult::Whole(LENGTH - 1)] {
+    for found in [ScrubResult::Damaged, ScrubResult::Intact(LENGTH - 1)] {
         let (mut backup, [replica, _]) = scrubbing();
         let now = Instant(0) + HOUR;
         effects(&mut backup, now, BackupEvent::Tick);
@@ -300,7 +300,7 @@ fn only_written_bytes_are_synced() {
     let mut backup = Backup::new();
     let append = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
     effects(&mut backup, Instant(0), append);
-    effects(&mut backup, Instant(0), BackupEvent::Taken { replica, length: 8, stable: 9 });
+    effects(&mut backup, Instant(0), BackupEvent::Taken { replica, length: 8, synced: 9 });
 }
 
 #[test]
@@ -314,10 +314,10 @@ fn a_sync_that_ends_before_its_write_is_reported_is_not_forgotten() {
         BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
     };
     effects(&mut backup, now, append(0, 100));
-    effects(&mut backup, now, BackupEvent::Taken { replica, length: 100, stable: 100 });
+    effects(&mut backup, now, BackupEvent::Taken { replica, length: 100, synced: 100 });
     effects(&mut backup, now, append(100, 150));
     // Another thread has synced the bytes between the write and this report of it.
-    effects(&mut backup, now, BackupEvent::Synced { replica, stable: 150 });
-    effects(&mut backup, now, BackupEvent::Taken { replica, length: 150, stable: 100 });
+    effects(&mut backup, now, BackupEvent::Synced { replica, synced: 150 });
+    effects(&mut backup, now, BackupEvent::Taken { replica, length: 150, synced: 100 });
     assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 150, 150)]);
 }

@@ -10,7 +10,7 @@ pub struct BackupCounts {
     /// Backups that have written all of it.
     pub taken: usize,
     /// Backups that have synced all of it.
-    pub stable: usize,
+    pub synced: usize,
 }
 
 impl BackupCounts {
@@ -25,13 +25,13 @@ impl BackupCounts {
         };
         BackupCounts {
             taken: count(|replica| replica.has()),
-            stable: count(|replica| replica.stable()),
+            synced: count(|replica| replica.synced()),
         }
     }
 
     /// Returns the element-wise minimum.
     fn min(self, other: BackupCounts) -> BackupCounts {
-        BackupCounts { taken: self.taken.min(other.taken), stable: self.stable.min(other.stable) }
+        BackupCounts { taken: self.taken.min(other.taken), synced: self.synced.min(other.synced) }
     }
 }
 
@@ -41,7 +41,7 @@ impl Replicator {
     pub fn backup_counts(&self) -> BackupCounts {
         let has_none = self.is_fenced || self.keeps_own_log();
         let wanted = if has_none { 0 } else { self.settings.replicas };
-        let all = BackupCounts { taken: wanted, stable: wanted };
+        let all = BackupCounts { taken: wanted, synced: wanted };
         let unfinished = self.active.union(&self.short).map(|id| &self.segments[id]);
         let counted =
             unfinished.filter(|it| it.stage != SegmentStage::Evicted && it.extent().length > 0);

@@ -38,7 +38,7 @@ impl Replicator {
     pub fn is_synced(&self) -> bool {
         let unfinished = self.active.union(&self.short).map(|id| &self.segments[id]);
         let mut counted = unfinished.filter(|it| it.stage != SegmentStage::Evicted);
-        counted.all(|segment| segment.reached().stable == segment.extent().length)
+        counted.all(|segment| segment.reached().synced == segment.extent().length)
     }
 
     /// Returns how many backups receive the next write of a segment without replicas. The own

@@ -1,8 +1,8 @@
-//! The segment manifest of a log as stored on disk (the log directory).
+//! The segment manifest of a log as stored on disk (the segment manifest).
 //!
 //! A manifest is a log of its own, made of small segments. The body of each of its pieces is the
-//! postcard encoding of a list of [`DirectoryEntry`], padded with zeros to a multiple of 8. The
-//! first entry of each manifest segment is a [`DirectoryEntry::Snapshot`], so that all older
+//! postcard encoding of a list of [`ManifestEntry`], padded with zeros to a multiple of 8. The
+//! first entry of each manifest segment is a [`ManifestEntry::Snapshot`], so that all older
 //! segments can be freed. A piece may contain several such lists in succession.
 
 use crate::Corrupt;
@@ -14,7 +14,7 @@ const ALIGNMENT: usize = 8;
 
 /// A change to the set of segments that make up a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DirectoryEntry {
+pub enum ManifestEntry {
     /// The complete set of segments, ascending: the result of all entries before this one.
     Snapshot {
         /// The segments of the log.
@@ -58,7 +58,7 @@ pub struct SegmentContent {
 }
 
 /// Encodes the body of a piece with these entries.
-pub fn encode(entries: &[DirectoryEntry]) -> Vec<u8> {
+pub fn encode(entries: &[ManifestEntry]) -> Vec<u8> {
     #[expect(clippy::expect_used, reason = "serializing plain data into a Vec cannot fail")]
     let mut body = postcard::to_stdvec(entries).expect("plain data can be serialized");
     body.resize(body.len().next_multiple_of(ALIGNMENT), 0);
@@ -67,7 +67,7 @@ pub fn encode(entries: &[DirectoryEntry]) -> Vec<u8> {
 
 /// Decodes the entries of a piece's body. The body may contain several encoded lists, because a
 /// replica that lags behind receives them in one piece.
-pub fn decode(body: &[u8]) -> Result<Vec<DirectoryEntry>, Corrupt> {
+pub fn decode(body: &[u8]) -> Result<Vec<ManifestEntry>, Corrupt> {
     let (mut entries, mut rest) = take_list(body)?;
     while !rest.is_empty() {
         let (more, behind) = take_list(rest)?;
@@ -83,7 +83,7 @@ pub fn decode(body: &[u8]) -> Result<Vec<DirectoryEntry>, Corrupt> {
 const WRONG: Corrupt = Corrupt::Invalid { what: "entries of the segment manifest" };
 
 /// Decodes one list and its padding. Returns the entries and the remaining bytes.
-fn take_list(bytes: &[u8]) -> Result<(Vec<DirectoryEntry>, &[u8]), Corrupt> {
+fn take_list(bytes: &[u8]) -> Result<(Vec<ManifestEntry>, &[u8]), Corrupt> {
     let (entries, rest) = postcard::take_from_bytes(bytes).map_err(|_| WRONG)?;
     let padding = (bytes.len() - rest.len()).wrapping_neg() % ALIGNMENT;
     let (padding, rest) = rest.split_at_checked(padding).ok_or(WRONG)?;
@@ -94,15 +94,15 @@ fn take_list(bytes: &[u8]) -> Result<(Vec<DirectoryEntry>, &[u8]), Corrupt> {
 mod tests {
     use super::*;
 
-    fn samples() -> Vec<DirectoryEntry> {
+    fn samples() -> Vec<ManifestEntry> {
         let content = SegmentContent { length: 4096, crc: 0x1234_5678 };
         let open = SegmentRecord { segment: SegmentId(1), content: None };
         let closed = SegmentRecord { segment: SegmentId(300), content: Some(content) };
         vec![
-            DirectoryEntry::Snapshot { segments: vec![open, closed] },
-            DirectoryEntry::Open { segment: SegmentId(301) },
-            DirectoryEntry::Close { segment: SegmentId(1), content },
-            DirectoryEntry::Drop { segment: SegmentId(300) },
+            ManifestEntry::Snapshot { segments: vec![open, closed] },
+            ManifestEntry::Open { segment: SegmentId(301) },
+            ManifestEntry::Close { segment: SegmentId(1), content },
+            ManifestEntry::Drop { segment: SegmentId(300) },
         ]
     }
 
@@ -117,10 +117,10 @@ mod tests {
 
     #[test]
     fn entries_are_encoded_as_the_documented_format_says() {
-        let hex = |entries: &[DirectoryEntry]| -> String {
+        let hex = |entries: &[ManifestEntry]| -> String {
             encode(entries).iter().map(|byte| format!("{byte:02x}")).collect()
         };
-        let open = DirectoryEntry::Open { segment: SegmentId(301) };
+        let open = ManifestEntry::Open { segment: SegmentId(301) };
         assert_eq!(hex(&[open]), "0101ad0200000000");
         assert_eq!(hex(&samples()[..1]), "0100020100ac02018020f8acd1910100");
     }
@@ -131,9 +131,9 @@ mod tests {
         let segment = SegmentId((1 << 35) - 1);
         let content = SegmentContent { length: 8 << 20, crc: u32::MAX };
         let life = [
-            DirectoryEntry::Open { segment },
-            DirectoryEntry::Close { segment, content },
-            DirectoryEntry::Drop { segment },
+            ManifestEntry::Open { segment },
+            ManifestEntry::Close { segment, content },
+            ManifestEntry::Drop { segment },
         ];
         assert_eq!(life.map(|entry| encode(&[entry]).len()), [8, 16, 8]);
     }

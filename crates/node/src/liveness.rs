@@ -80,19 +80,19 @@ mod tests {
         };
         let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
         let node = Node::new(settings, identity, store, Arc::default());
-        let mut pulse = ReactorLiveness::new(node);
+        let mut liveness = ReactorLiveness::new(node);
         assert!(
-            !pulse.is_stalled() && !pulse.is_stalled(),
+            !liveness.is_stalled() && !liveness.is_stalled(),
             "a sleeping reactor is woken when needed"
         );
         workers.iter_mut().for_each(|worker| worker.begin_turn(UnixMillis(1)));
-        assert!(!pulse.is_stalled(), "both have begun a turn");
+        assert!(!liveness.is_stalled(), "both have begun a turn");
         workers[0].begin_turn(UnixMillis(2));
-        assert!(pulse.is_stalled(), "the second one has not since");
+        assert!(liveness.is_stalled(), "the second one has not since");
         workers[0].begin_turn(UnixMillis(3));
-        assert!(pulse.is_stalled());
+        assert!(liveness.is_stalled());
         workers[1].sleep();
-        assert!(!pulse.is_stalled(), "a sleeping reactor is not waited for");
-        assert!(pulse.is_stalled(), "the first one is awake and has begun no turn");
+        assert!(!liveness.is_stalled(), "a sleeping reactor is not waited for");
+        assert!(liveness.is_stalled(), "the first one is awake and has begun no turn");
     }
 }

@@ -8,11 +8,11 @@ use types::SegmentId;
 const ENTRY_BYTES: u32 = 8;
 
 /// The segments of a log, with the lengths of the closed ones.
-pub(crate) type Directory = BTreeMap<SegmentId, Option<u32>>;
+pub(crate) type SegmentManifest = BTreeMap<SegmentId, Option<u32>>;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    Snapshot(Directory),
+    Snapshot(SegmentManifest),
     Open(SegmentId),
     Close(SegmentId, u32),
     Drop(SegmentId),
@@ -20,17 +20,17 @@ pub(crate) enum Entry {
 
 /// Everything that was ever written to the manifest log.
 #[derive(Debug, Default)]
-pub(crate) struct Chain {
+pub(crate) struct ManifestLog {
     segments: BTreeMap<SegmentId, Vec<Entry>>,
     /// The state after everything written, acknowledged or not.
-    pub(crate) directory: Directory,
+    pub(crate) manifest: SegmentManifest,
 }
 
-impl Chain {
+impl ManifestLog {
     /// Begins the next manifest segment; returns its id and length.
     pub(crate) fn begin(&mut self, quorum: Quorum) -> (SegmentId, u32) {
         let number = quorum.segment(self.segments.len() as u64 + 1);
-        self.segments.insert(number, vec![Entry::Snapshot(self.directory.clone())]);
+        self.segments.insert(number, vec![Entry::Snapshot(self.manifest.clone())]);
         (number, ENTRY_BYTES)
     }
 
@@ -40,7 +40,7 @@ impl Chain {
 
     /// Writes an entry to all of these segments. Returns its bytes.
     pub(crate) fn write(&mut self, entry: Entry, living: impl Iterator<Item = SegmentId>) -> u32 {
-        apply(&mut self.directory, &entry);
+        apply(&mut self.manifest, &entry);
         for segment in living {
             let entries = self.segments.get_mut(&segment).expect("it was begun");
             entries.push(entry.clone());
@@ -53,21 +53,21 @@ impl Chain {
     }
 
     /// Decodes the first `length` bytes of a segment; `None` if they do not contain the snapshot.
-    pub(crate) fn read(&self, segment: SegmentId, length: u32) -> Option<Directory> {
+    pub(crate) fn read(&self, segment: SegmentId, length: u32) -> Option<SegmentManifest> {
         let entries = self.entries(segment, length);
-        let mut directory = None;
+        let mut manifest = None;
         for entry in entries {
-            apply(directory.get_or_insert_default(), entry);
+            apply(manifest.get_or_insert_default(), entry);
         }
-        directory
+        manifest
     }
 }
 
-fn apply(directory: &mut Directory, entry: &Entry) {
+fn apply(manifest: &mut SegmentManifest, entry: &Entry) {
     match entry {
-        Entry::Snapshot(all) => directory.clone_from(all),
-        Entry::Open(segment) => drop(directory.insert(*segment, None)),
-        Entry::Close(segment, length) => drop(directory.insert(*segment, Some(*length))),
-        Entry::Drop(segment) => drop(directory.remove(segment)),
+        Entry::Snapshot(all) => manifest.clone_from(all),
+        Entry::Open(segment) => drop(manifest.insert(*segment, None)),
+        Entry::Close(segment, length) => drop(manifest.insert(*segment, Some(*length))),
+        Entry::Drop(segment) => drop(manifest.remove(segment)),
     }
 }

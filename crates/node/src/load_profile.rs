@@ -28,7 +28,7 @@ const RECORD_LOAD: u64 = 256;
 
 /// Results of the last scan.
 #[derive(Debug, Default)]
-pub(crate) struct Census {
+pub(crate) struct KeyCounts {
     /// Number of records, by table.
     records: [AtomicU64; TABLES_MAX],
     /// Number of records with an expiry time that the last expiry scan has met, and their mean
@@ -51,7 +51,7 @@ pub(crate) struct LoadProfileScan {
     profile_at: Instant,
 }
 
-impl Census {
+impl KeyCounts {
     /// Records the result of a complete expiry scan of a table.
     pub(crate) fn note_expiring(&self, table: TableId, met: Expiring) {
         let (records, mean_left) = &self.expiring[usize::from(table.0)];
@@ -109,7 +109,7 @@ impl LoadProfileScan {
         if next.is_some() {
             return;
         }
-        for (shown, counted) in context.node.census.records.iter().zip(count.records) {
+        for (shown, counted) in context.node.key_counts.records.iter().zip(count.records) {
             shown.store(counted, Ordering::Relaxed);
         }
         if !count.loads.is_empty() {

@@ -1,19 +1,19 @@
-//! The segment manifest of one server (in the code and the on-disk format: the log directory). It
+//! The segment manifest of one server (in the code and the on-disk format: the segment manifest). It
 //! lists the segments that make up the server's log, as a sequence of pieces that ends at the
 //! last complete piece. See `docs/design/durability.md`, hard part 3; the rules are RAMCloud's for
 //! log digests (Ongaro et al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2). A separate
 //! manifest log replaces the digest in each segment, so that segments can be written concurrently.
 //!
-//! The caller takes the [`Directory::body`] of the next piece, writes it, and reports that with
-//! [`Directory::written`]. When the current manifest segment is long enough
-//! ([`Directory::wants_segment`]), the caller begins the next one with [`Directory::snapshot`].
+//! The caller takes the [`SegmentManifest::body`] of the next piece, writes it, and reports that with
+//! [`SegmentManifest::written`]. When the current manifest segment is long enough
+//! ([`SegmentManifest::wants_segment`]), the caller begins the next one with [`SegmentManifest::snapshot`].
 //!
 //! **Invariant:** every prefix of the manifest log decodes to a state that the manifest once had.
 //! **Invariant:** a segment that was dropped never appears again.
 
 use std::collections::BTreeMap;
 use types::SegmentId;
-use wire::directory::{DirectoryEntry, SegmentContent, SegmentRecord, decode, encode};
+use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, decode, encode};
 
 /// Minimum length of a manifest segment in bytes before the next one begins.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
@@ -28,19 +28,19 @@ const RECORD_BYTES: usize = 24;
 /// and a log that continues after it still has numbers left.
 const SEGMENT_MAX: u64 = SegmentId::FIRST_OF_MANIFEST.0 / 2;
 
-/// The segment manifest of one server (the log directory in the on-disk format).
+/// The segment manifest of one server.
 #[derive(Debug, Default)]
-pub struct Directory {
+pub struct SegmentManifest {
     segments: BTreeMap<SegmentId, Option<SegmentContent>>,
     /// Entries that are not written yet, in order.
-    pending: Vec<DirectoryEntry>,
+    pending: Vec<ManifestEntry>,
     /// Bytes written to the current manifest segment.
     bytes: usize,
 }
 
 /// The reason why a sequence of pieces is not a valid manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DirectoryError {
+pub enum ManifestError {
     /// The sequence does not begin with a snapshot.
     #[error("the segment manifest does not begin with a snapshot")]
     NoSnapshot,
@@ -55,61 +55,61 @@ pub enum DirectoryError {
     },
 }
 
-impl Directory {
+impl SegmentManifest {
     /// Creates the manifest of a log without segments.
-    pub fn new() -> Directory {
-        Directory::default()
+    pub fn new() -> SegmentManifest {
+        SegmentManifest::default()
     }
 
     /// Decodes the pieces of one manifest segment, given in order.
     pub fn read<'c>(
         bodies: impl IntoIterator<Item = &'c [u8]>,
-    ) -> Result<Directory, DirectoryError> {
-        let mut directory: Option<Directory> = None;
+    ) -> Result<SegmentManifest, ManifestError> {
+        let mut manifest: Option<SegmentManifest> = None;
         for body in bodies {
             for entry in decode(body)? {
-                match (&mut directory, entry) {
-                    (None, DirectoryEntry::Snapshot { segments }) => {
-                        directory = Some(Directory::of_snapshot(&segments)?);
+                match (&mut manifest, entry) {
+                    (None, ManifestEntry::Snapshot { segments }) => {
+                        manifest = Some(SegmentManifest::of_snapshot(&segments)?);
                     }
-                    (Some(directory), entry) => directory.apply(&entry)?,
-                    (None, _) => return Err(DirectoryError::NoSnapshot),
+                    (Some(manifest), entry) => manifest.apply(&entry)?,
+                    (None, _) => return Err(ManifestError::NoSnapshot),
                 }
             }
-            if let Some(directory) = &mut directory {
-                directory.bytes += body.len();
+            if let Some(manifest) = &mut manifest {
+                manifest.bytes += body.len();
             }
         }
-        directory.ok_or(DirectoryError::NoSnapshot)
+        manifest.ok_or(ManifestError::NoSnapshot)
     }
 
-    fn of_snapshot(records: &[SegmentRecord]) -> Result<Directory, DirectoryError> {
-        let mut directory = Directory::default();
+    fn of_snapshot(records: &[SegmentRecord]) -> Result<SegmentManifest, ManifestError> {
+        let mut manifest = SegmentManifest::default();
         for SegmentRecord { segment, content } in records.iter().copied() {
-            directory.apply(&DirectoryEntry::Open { segment })?;
+            manifest.apply(&ManifestEntry::Open { segment })?;
             if let Some(content) = content {
-                directory.apply(&DirectoryEntry::Close { segment, content })?;
+                manifest.apply(&ManifestEntry::Close { segment, content })?;
             }
         }
-        Ok(directory)
+        Ok(manifest)
     }
 
-    fn apply(&mut self, entry: &DirectoryEntry) -> Result<(), DirectoryError> {
+    fn apply(&mut self, entry: &ManifestEntry) -> Result<(), ManifestError> {
         let is_sensible = match entry {
-            DirectoryEntry::Snapshot { .. } => false,
-            DirectoryEntry::Open { segment } => {
+            ManifestEntry::Snapshot { .. } => false,
+            ManifestEntry::Open { segment } => {
                 segment.0 <= SEGMENT_MAX && self.segments.insert(*segment, None).is_none()
             }
-            DirectoryEntry::Close { segment, content } => {
+            ManifestEntry::Close { segment, content } => {
                 self.segments.insert(*segment, Some(*content)) == Some(None)
             }
-            DirectoryEntry::Drop { segment } => self.segments.remove(segment).is_some(),
+            ManifestEntry::Drop { segment } => self.segments.remove(segment).is_some(),
         };
-        let wrong = || DirectoryError::OutOfOrder { entry: format!("{entry:?}") };
+        let wrong = || ManifestError::OutOfOrder { entry: format!("{entry:?}") };
         is_sensible.then_some(()).ok_or_else(wrong)
     }
 
-    fn note(&mut self, entry: DirectoryEntry) {
+    fn note(&mut self, entry: ManifestEntry) {
         let applied = self.apply(&entry);
         assert!(applied.is_ok(), "{applied:?}");
         self.pending.push(entry);
@@ -117,17 +117,17 @@ impl Directory {
 
     /// Registers a segment, which may contain valid entries from the next manifest piece on.
     pub fn open(&mut self, segment: SegmentId) {
-        self.note(DirectoryEntry::Open { segment });
+        self.note(ManifestEntry::Open { segment });
     }
 
     /// Records that the segment is closed and fully replicated, with its content.
     pub fn close(&mut self, segment: SegmentId, content: SegmentContent) {
-        self.note(DirectoryEntry::Close { segment, content });
+        self.note(ManifestEntry::Close { segment, content });
     }
 
     /// Removes the segment from the log.
     pub fn drop(&mut self, segment: SegmentId) {
-        self.note(DirectoryEntry::Drop { segment });
+        self.note(ManifestEntry::Drop { segment });
     }
 
     /// Returns whether the segment belongs to the log.
@@ -141,12 +141,12 @@ impl Directory {
     }
 
     /// Returns the body of the next piece, if any entry is pending. It is the same until
-    /// [`Directory::written`] is called.
+    /// [`SegmentManifest::written`] is called.
     pub fn body(&self) -> Option<Vec<u8>> {
         (!self.pending.is_empty()).then(|| encode(&self.pending))
     }
 
-    /// Records that the body returned by [`Directory::body`] has been written.
+    /// Records that the body returned by [`SegmentManifest::body`] has been written.
     pub fn written(&mut self, bytes: usize) {
         assert!(!self.pending.is_empty(), "a piece without entries was written");
         self.pending.clear();
@@ -163,7 +163,7 @@ impl Directory {
     pub fn snapshot(&self) -> Vec<u8> {
         let record = |(segment, content)| SegmentRecord { segment, content };
         let segments = self.segments().map(record).collect();
-        encode(&[DirectoryEntry::Snapshot { segments }])
+        encode(&[ManifestEntry::Snapshot { segments }])
     }
 
     /// Records that a manifest segment was begun with a snapshot of `bytes` bytes.
@@ -188,24 +188,24 @@ mod tests {
 
     /// Returns the pieces of an example manifest, each with the segments listed after it.
     fn life() -> Vec<(Vec<u8>, Segments)> {
-        let mut directory = Directory::new();
-        let mut pieces = vec![(directory.snapshot(), Vec::new())];
-        let steps: [fn(&mut Directory); 4] = [
-            |directory| directory.open(SegmentId(1)),
-            |directory| {
-                directory.open(SegmentId(2));
-                directory.close(SegmentId(1), content(8));
+        let mut manifest = SegmentManifest::new();
+        let mut pieces = vec![(manifest.snapshot(), Vec::new())];
+        let steps: [fn(&mut SegmentManifest); 4] = [
+            |manifest| manifest.open(SegmentId(1)),
+            |manifest| {
+                manifest.open(SegmentId(2));
+                manifest.close(SegmentId(1), content(8));
             },
-            |directory| directory.drop(SegmentId(1)),
-            |directory| directory.open(SegmentId(3)),
+            |manifest| manifest.drop(SegmentId(1)),
+            |manifest| manifest.open(SegmentId(3)),
         ];
         for step in steps {
-            step(&mut directory);
-            let body = directory.body().unwrap();
-            assert_eq!(directory.body().as_ref(), Some(&body), "until it is written");
-            directory.written(body.len());
-            assert_eq!(directory.body(), None);
-            pieces.push((body, directory.segments().collect()));
+            step(&mut manifest);
+            let body = manifest.body().unwrap();
+            assert_eq!(manifest.body().as_ref(), Some(&body), "until it is written");
+            manifest.written(body.len());
+            assert_eq!(manifest.body(), None);
+            pieces.push((body, manifest.segments().collect()));
         }
         pieces
     }
@@ -213,15 +213,15 @@ mod tests {
     #[test]
     #[should_panic(expected = "OutOfOrder")]
     fn a_segment_is_registered_once() {
-        let mut directory = Directory::new();
-        directory.open(SegmentId(1));
-        directory.open(SegmentId(1));
+        let mut manifest = SegmentManifest::new();
+        manifest.open(SegmentId(1));
+        manifest.open(SegmentId(1));
     }
 
     #[test]
     #[should_panic(expected = "a piece without entries was written")]
     fn a_piece_has_entries() {
-        Directory::new().written(8);
+        SegmentManifest::new().written(8);
     }
 
     #[test]
@@ -229,21 +229,21 @@ mod tests {
         let life = life();
         for count in 1..=life.len() {
             let bodies = life[..count].iter().map(|(body, _)| &body[..]);
-            let read = Directory::read(bodies).unwrap();
+            let read = SegmentManifest::read(bodies).unwrap();
             assert_eq!(read.segments().collect::<Vec<_>>(), life[count - 1].1);
         }
     }
 
     #[test]
     fn a_manifest_log_continues_from_a_snapshot() {
-        let mut directory = Directory::new();
-        directory.open(SegmentId(1));
-        directory.open(SegmentId(2));
-        directory.close(SegmentId(1), content(16));
-        let snapshot = directory.snapshot();
-        directory.begun(snapshot.len());
-        assert_eq!(directory.body(), None, "the snapshot says it");
-        let read = Directory::read([&snapshot[..]]).unwrap();
+        let mut manifest = SegmentManifest::new();
+        manifest.open(SegmentId(1));
+        manifest.open(SegmentId(2));
+        manifest.close(SegmentId(1), content(16));
+        let snapshot = manifest.snapshot();
+        manifest.begun(snapshot.len());
+        assert_eq!(manifest.body(), None, "the snapshot says it");
+        let read = SegmentManifest::read([&snapshot[..]]).unwrap();
         assert_eq!(
             read.segments().collect::<Vec<_>>(),
             [(SegmentId(1), Some(content(16))), (SegmentId(2), None)]
@@ -253,54 +253,54 @@ mod tests {
 
     #[test]
     fn a_manifest_segment_is_followed_by_another_when_it_is_much_longer_than_a_snapshot() {
-        let mut directory = Directory::new();
+        let mut manifest = SegmentManifest::new();
         for number in 0..10_000 {
-            directory.open(SegmentId(number));
+            manifest.open(SegmentId(number));
         }
-        let snapshot = directory.snapshot();
+        let snapshot = manifest.snapshot();
         assert!(snapshot.len() <= 10_000 * RECORD_BYTES);
-        directory.begun(snapshot.len());
-        assert!(!directory.wants_segment());
-        directory.open(SegmentId(10_000));
-        directory.written(SNAPSHOTS_PER_SEGMENT * 10_000 * RECORD_BYTES);
-        assert!(directory.wants_segment());
+        manifest.begun(snapshot.len());
+        assert!(!manifest.wants_segment());
+        manifest.open(SegmentId(10_000));
+        manifest.written(SNAPSHOTS_PER_SEGMENT * 10_000 * RECORD_BYTES);
+        assert!(manifest.wants_segment());
     }
 
     /// Returns the bytes of data that a master can write before no manifest segment takes another
     /// record, while the coordinator is away. Segments end half full, and each one releases an
     /// old one.
     fn written_without_a_coordinator(living: u64, segment_bytes: usize) -> u64 {
-        let mut directory = Directory::new();
+        let mut manifest = SegmentManifest::new();
         // Ids higher than any real log reaches.
         let first = 1 << 34;
-        (first - living..first).for_each(|number| directory.open(SegmentId(number)));
-        (first - living..first).for_each(|number| directory.close(SegmentId(number), content(8)));
-        let (noted, next) = (Quorum::of_log(2, 3).segment(1), Quorum::of_log(2, 3).segment(2));
-        let mut manifest: ManifestSegments<()> = ManifestSegments::default();
-        let snapshot = directory.snapshot().len();
-        directory.begun(snapshot);
-        manifest.begin(noted, snapshot as u32);
-        manifest.recorded(noted);
+        (first - living..first).for_each(|number| manifest.open(SegmentId(number)));
+        (first - living..first).for_each(|number| manifest.close(SegmentId(number), content(8)));
+        let (recorded, next) = (Quorum::of_log(2, 3).segment(1), Quorum::of_log(2, 3).segment(2));
+        let mut segments: ManifestSegments<()> = ManifestSegments::default();
+        let snapshot = manifest.snapshot().len();
+        manifest.begun(snapshot);
+        segments.begin(recorded, snapshot as u32);
+        segments.recorded(recorded);
         for number in first.. {
-            let steps: [&dyn Fn(&mut Directory); 3] = [
-                &|directory| directory.open(SegmentId(number)),
-                &|directory| directory.close(SegmentId(number), content(segment_bytes as u32)),
-                &|directory| directory.drop(SegmentId(number - living)),
+            let steps: [&dyn Fn(&mut SegmentManifest); 3] = [
+                &|manifest| manifest.open(SegmentId(number)),
+                &|manifest| manifest.close(SegmentId(number), content(segment_bytes as u32)),
+                &|manifest| manifest.drop(SegmentId(number - living)),
             ];
             for step in steps {
-                step(&mut directory);
-                let body = directory.body().unwrap().len();
-                if !manifest.has_room(body, segment_bytes) {
+                step(&mut manifest);
+                let body = manifest.body().unwrap().len();
+                if !segments.has_room(body, segment_bytes) {
                     return (number - first) * segment_bytes as u64 / 2;
                 }
-                directory.written(body);
-                manifest.append(body as u32);
+                manifest.written(body);
+                segments.append(body as u32);
             }
-            if directory.wants_segment() && !manifest.has_successor() {
-                let snapshot = directory.snapshot().len();
-                directory.begun(snapshot);
-                manifest.begin(next, snapshot as u32);
-                assert!(manifest.announced(next));
+            if manifest.wants_segment() && !segments.has_successor() {
+                let snapshot = manifest.snapshot().len();
+                manifest.begun(snapshot);
+                segments.begin(next, snapshot as u32);
+                assert!(segments.announced(next));
             }
         }
         unreachable!("the loop has no end")
@@ -323,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_is_refused() {
+    fn what_is_no_manifest_is_refused() {
         let life = life();
         let (first, open) = (&life[0].0[..], &life[1].0[..]);
-        assert_eq!(Directory::read([]).unwrap_err(), DirectoryError::NoSnapshot);
-        assert_eq!(Directory::read([open]).unwrap_err(), DirectoryError::NoSnapshot);
+        assert_eq!(SegmentManifest::read([]).unwrap_err(), ManifestError::NoSnapshot);
+        assert_eq!(SegmentManifest::read([open]).unwrap_err(), ManifestError::NoSnapshot);
         let record = |segment| SegmentRecord { segment: SegmentId(segment), content: None };
-        let snapshot = |segments| encode(&[DirectoryEntry::Snapshot { segments }]);
+        let snapshot = |segments| encode(&[ManifestEntry::Snapshot { segments }]);
         // A server that adopts its log relies on distinct numbers, and on others above them.
         let twice = snapshot(vec![record(7), record(7)]);
         let too_high = snapshot(vec![record(u64::MAX)]);
@@ -341,12 +341,12 @@ mod tests {
             &[&too_high],
         ];
         for bodies in manifests {
-            let error = Directory::read(bodies.iter().copied()).unwrap_err();
-            assert!(matches!(error, DirectoryError::OutOfOrder { .. }), "{error}");
+            let error = SegmentManifest::read(bodies.iter().copied()).unwrap_err();
+            assert!(matches!(error, ManifestError::OutOfOrder { .. }), "{error}");
         }
         assert!(matches!(
-            Directory::read([first, &[9; 16]]).unwrap_err(),
-            DirectoryError::Corrupt(_)
+            SegmentManifest::read([first, &[9; 16]]).unwrap_err(),
+            ManifestError::Corrupt(_)
         ));
     }
 }

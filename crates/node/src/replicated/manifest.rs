@@ -1,5 +1,5 @@
-//! The segment manifest of a replicated log (the log directory in the on-disk format): its
-//! content and its own segments (the chain). Notifications follow once an entry is safe.
+//! The segment manifest of a replicated log: its
+//! content and its own segments (the manifest log). Notifications follow once an entry is safe.
 //!
 //! A reactor that changes the manifest queues the change here, with a notification for the time
 //! at which it counts. The first reactor writes one body at a time, with all changes queued
@@ -13,31 +13,32 @@
 
 use super::master::{LogMaster, PieceHeaders, Sender, mixed, probe};
 use super::{
-    CHAIN_REACTOR, Letter, LogPlacement, Plan, Replication, own_disk, replicator_settings,
+    LogPlacement, MANIFEST_REACTOR, Plan, ReactorMessage, Replication, own_disk,
+    replicator_settings,
 };
 use crate::context::Context;
 use crate::loading::AdoptedManifest;
 use protocols::Outbox;
-use protocols::directory::Directory;
 use protocols::replication::{
     ManifestSegments, Misplaced, Piece, Quorum, Replicator, ReplicatorEffect, ReplicatorEvent,
     ReplicatorSettings,
 };
+use protocols::segment_manifest::SegmentManifest;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::{LivenessUpdate, LogUpdate};
-use wire::directory::SegmentContent;
+use wire::manifest::SegmentContent;
 use wire::peer::PeerMessage;
 use wire::replica::{ReplicaId, ReplicaKind};
 
 /// The replicated segment manifest, and the notifications that wait for its entries.
 pub(super) struct ReplicatedManifest {
-    directory: Directory,
+    manifest: SegmentManifest,
     replicator: Replicator,
     pieces: PieceHeaders,
     /// The manifest segments in use, and the notifications that wait for their acknowledgment.
-    manifest: ManifestSegments<Notice>,
+    segments: ManifestSegments<Notice>,
     /// Content of the manifest segments that have replicas.
     bytes: BTreeMap<SegmentId, Vec<u8>>,
     /// Size of a full segment, in bytes.
@@ -49,7 +50,7 @@ pub(super) struct ReplicatedManifest {
     /// Notifications for changes that are not written yet.
     unwritten: Vec<Notice>,
     /// Events from other reactors for the manifest's replicator.
-    letters: Vec<ReplicatorEvent>,
+    messages: Vec<ReplicatorEvent>,
     /// The segment of a server without a cluster that is announced. There is no coordinator to
     /// record it: it counts as recorded once its snapshot is synced.
     announced: Option<SegmentId>,
@@ -62,13 +63,13 @@ struct Notice {
     reactor: ReactorId,
     event: ReplicatorEvent,
     /// Set if a crash must not undo the change.
-    must_be_stable: bool,
+    must_be_synced: bool,
 }
 
 impl ReplicatedManifest {
     /// Makes the manifest of a new log.
     pub(super) fn new(plan: Plan, log: ServerId) -> ReplicatedManifest {
-        let kind = ReplicaKind::Directory;
+        let kind = ReplicaKind::Manifest;
         ReplicatedManifest::of(replicator_settings(LogPlacement::OtherServers, plan, log, kind))
     }
 
@@ -77,30 +78,30 @@ impl ReplicatedManifest {
     pub(super) fn adopted(
         plan: Plan,
         log: ServerId,
-        directory: Directory,
+        manifest: SegmentManifest,
         last: &AdoptedManifest,
     ) -> ReplicatedManifest {
-        let kind = ReplicaKind::Directory;
+        let kind = ReplicaKind::Manifest;
         let settings = replicator_settings(LogPlacement::OwnDisk, plan, log, kind);
-        let mut manifest = ReplicatedManifest::of(settings);
+        let mut replicated = ReplicatedManifest::of(settings);
         let ReplicaId { segment, epoch, .. } = last.replica;
         let event = ReplicatorEvent::Adopted { segment, epoch, length: last.length };
-        manifest.replicator.handle(Instant(0), event, &mut Outbox::new());
-        ReplicatedManifest { directory, next: Quorum::place(segment), ..manifest }
+        replicated.replicator.handle(Instant(0), event, &mut Outbox::new());
+        ReplicatedManifest { manifest, next: Quorum::place(segment), ..replicated }
     }
 
     fn of(settings: ReplicatorSettings) -> ReplicatedManifest {
         ReplicatedManifest {
-            directory: Directory::new(),
+            manifest: SegmentManifest::new(),
             replicator: own_disk::replicator(settings),
             pieces: PieceHeaders::default(),
-            manifest: ManifestSegments::default(),
+            segments: ManifestSegments::default(),
             bytes: BTreeMap::new(),
             segment_bytes: 0,
             next: 0,
             must_begin: true,
             unwritten: Vec::new(),
-            letters: Vec::new(),
+            messages: Vec::new(),
             announced: None,
             short: 0,
             misplaced: Misplaced::default(),
@@ -116,8 +117,8 @@ impl ReplicatedManifest {
     }
 
     /// Returns the newest manifest segment that the coordinator is known to have confirmed.
-    pub(super) fn noted(&self) -> Option<SegmentId> {
-        self.replicator.last_listed()
+    pub(super) fn recorded(&self) -> Option<SegmentId> {
+        self.replicator.last_registered()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -126,15 +127,15 @@ impl ReplicatedManifest {
 
     /// Queues an event for the replicator, until its reactor drives it.
     pub(super) fn post(&mut self, event: ReplicatorEvent) {
-        self.letters.push(event);
+        self.messages.push(event);
     }
 
     /// Registers a segment: all its backups have begun a replica.
     pub(super) fn open(&mut self, segment: SegmentId, reactor: ReactorId) {
         assert!(!segment.is_manifest(), "the manifest registers segments of the log");
-        self.directory.open(segment);
-        self.notify(reactor, ReplicatorEvent::Listed { segment }, false);
-        self.notify(reactor, ReplicatorEvent::ListingSynced { segment }, true);
+        self.manifest.open(segment);
+        self.notify(reactor, ReplicatorEvent::Registered { segment }, false);
+        self.notify(reactor, ReplicatorEvent::RegistrationSynced { segment }, true);
     }
 
     /// Seals a segment: all its backups have all its bytes.
@@ -146,31 +147,31 @@ impl ReplicatedManifest {
     ) {
         assert!(!segment.is_manifest(), "the manifest seals segments of the log");
         // The segment may have left the log already.
-        if self.directory.contains(segment) {
-            self.directory.close(segment, content);
-            self.notify(reactor, ReplicatorEvent::CloseListed { segment }, true);
+        if self.manifest.contains(segment) {
+            self.manifest.close(segment, content);
+            self.notify(reactor, ReplicatorEvent::Sealed { segment }, true);
         }
     }
 
     /// Removes a segment that has left the log. Returns `false` if it was not registered.
     pub(super) fn leave_out(&mut self, segment: SegmentId, reactor: ReactorId) -> bool {
-        let is_named = self.directory.contains(segment);
+        let is_named = self.manifest.contains(segment);
         if is_named {
-            self.directory.drop(segment);
+            self.manifest.drop(segment);
             self.notify(reactor, ReplicatorEvent::Dropped { segment }, true);
         }
         is_named
     }
 
-    fn notify(&mut self, reactor: ReactorId, event: ReplicatorEvent, must_be_stable: bool) {
-        self.unwritten.push(Notice { reactor, event, must_be_stable });
+    fn notify(&mut self, reactor: ReactorId, event: ReplicatorEvent, must_be_synced: bool) {
+        self.unwritten.push(Notice { reactor, event, must_be_synced });
     }
 
     /// Writes pending changes unless a write is in progress. Returns events for the replicator.
     fn write(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
-        let is_idle = self.manifest.is_idle();
-        let is_long = is_idle && self.directory.wants_segment() && !self.manifest.has_successor();
-        let must_begin = self.must_begin && self.manifest.may_begin();
+        let is_idle = self.segments.is_idle();
+        let is_long = is_idle && self.manifest.wants_segment() && !self.segments.has_successor();
+        let must_begin = self.must_begin && self.segments.may_begin();
         if !must_begin && !is_long && !is_idle {
             return Vec::new();
         }
@@ -183,15 +184,15 @@ impl ReplicatedManifest {
 
     /// Writes pending changes to every manifest segment in use.
     fn write_body(&mut self) -> Vec<ReplicatorEvent> {
-        let Some(body) = self.directory.body() else { return Vec::new() };
+        let Some(body) = self.manifest.body() else { return Vec::new() };
         // The first manifest segment begins with a snapshot of all changes.
         let is_none = self.bytes.is_empty();
-        if is_none || !self.manifest.has_room(body.len(), self.segment_bytes) {
+        if is_none || !self.segments.has_room(body.len(), self.segment_bytes) {
             return Vec::new();
         }
         assert!(!self.unwritten.is_empty(), "each change of the manifest has a notification");
-        self.directory.written(body.len());
-        let lengths = self.manifest.append(body.len() as u32);
+        self.manifest.written(body.len());
+        let lengths = self.segments.append(body.len() as u32);
         self.note_written();
         let appended = lengths.into_iter().map(|(segment, length)| {
             if let Some(bytes) = self.bytes.get_mut(&segment) {
@@ -209,21 +210,21 @@ impl ReplicatedManifest {
         self.must_begin = false;
         self.next += 1;
         let segment = self.replicator.quorum().segment(self.next);
-        let body = self.directory.snapshot();
-        self.directory.begun(body.len());
+        let body = self.manifest.snapshot();
+        self.manifest.begun(body.len());
         let length = body.len() as u32;
-        let given_up = self.manifest.begin(segment, length);
+        let given_up = self.segments.begin(segment, length);
         let before = self.bytes.insert(segment, body);
         assert!(before.is_none(), "{segment} of the manifest is begun once");
-        assert_eq!(self.manifest.newest(), Some(segment), "the segment begun last is the newest");
+        assert_eq!(self.segments.newest(), Some(segment), "the segment begun last is the newest");
         self.forget(&given_up);
         assert!(
-            self.bytes.keys().copied().eq(self.manifest.living()),
+            self.bytes.keys().copied().eq(self.segments.living()),
             "the bytes of exactly the living manifest segments are kept"
         );
         for notice in std::mem::take(&mut self.unwritten) {
-            let must_be_stable = notice.must_be_stable;
-            self.manifest.wait_for_newest(notice, must_be_stable);
+            let must_be_synced = notice.must_be_synced;
+            self.segments.wait_for_newest(notice, must_be_synced);
         }
         let given_up = given_up.into_iter().map(|segment| ReplicatorEvent::Dropped { segment });
         let random = mixed(seed ^ segment.0);
@@ -234,8 +235,8 @@ impl ReplicatedManifest {
     /// Lets the notifications of written changes wait for all manifest segments in use.
     fn note_written(&mut self) {
         for notice in std::mem::take(&mut self.unwritten) {
-            let must_be_stable = notice.must_be_stable;
-            self.manifest.wait(notice, must_be_stable);
+            let must_be_synced = notice.must_be_synced;
+            self.segments.wait(notice, must_be_synced);
         }
     }
 
@@ -261,17 +262,17 @@ impl ReplicatedManifest {
                 self.send_piece(backup, &piece, context);
             }
             ReplicatorEffect::Acknowledged { segment, length } => {
-                self.manifest.acknowledged(segment, length);
+                self.segments.acknowledged(segment, length);
             }
-            ReplicatorEffect::Stable { segment, length } => {
-                self.manifest.stable(segment, length);
+            ReplicatorEffect::Synced { segment, length } => {
+                self.segments.synced(segment, length);
                 if self.announced == Some(segment) {
                     self.announced = None;
                     self.record(segment);
                 }
             }
             ReplicatorEffect::Close { segment } => {
-                self.must_begin |= self.manifest.newest() == Some(segment);
+                self.must_begin |= self.segments.newest() == Some(segment);
             }
             ReplicatorEffect::UnderReplicated { segments } => self.short = segments,
             ReplicatorEffect::Misplaced(misplaced) => self.misplaced = misplaced,
@@ -290,7 +291,7 @@ impl ReplicatedManifest {
                 context.out.control.push(LivenessUpdate::Suspect { server: backup }.into());
             }
             ReplicatorEffect::Fenced => replication.fence(context.node),
-            ReplicatorEffect::Name { .. } | ReplicatorEffect::Whole { .. } => {
+            ReplicatorEffect::Register { .. } | ReplicatorEffect::Seal { .. } => {
                 unreachable!("only the replicator of log segments has this effect")
             }
         }
@@ -305,12 +306,12 @@ impl ReplicatedManifest {
     ) {
         if replication.is_with_others() {
             // The coordinator must never learn of a manifest segment that was given up.
-            if self.manifest.announced(segment) {
-                context.out.control.push(LogUpdate::Chain { number: segment }.into());
+            if self.segments.announced(segment) {
+                context.out.control.push(LogUpdate::ManifestContinues { number: segment }.into());
             }
             return;
         }
-        match self.manifest.is_stable(segment) {
+        match self.segments.is_synced(segment) {
             Some(true) => self.record(segment),
             // Until it is synced the segment can be given up in favor of another one.
             Some(false) => {
@@ -323,13 +324,13 @@ impl ReplicatedManifest {
 
     /// Records a segment of a server without a cluster, in place of the coordinator.
     fn record(&mut self, segment: SegmentId) {
-        if self.manifest.announced(segment) {
-            self.letters.push(ReplicatorEvent::Listed { segment });
+        if self.segments.announced(segment) {
+            self.messages.push(ReplicatorEvent::Registered { segment });
         }
     }
 
     fn send_piece(&mut self, backup: ServerId, piece: &Piece, context: &mut Context<'_>) {
-        let sender = Sender::new(ReplicaKind::Directory, context.node);
+        let sender = Sender::new(ReplicaKind::Manifest, context.node);
         let ReplicatedManifest { bytes, pieces, .. } = self;
         let segment = bytes.get(&piece.replica.segment);
         let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));
@@ -358,39 +359,39 @@ impl Replication {
 
 impl LogMaster {
     /// Passes an event to the manifest's replicator, writes changes, and applies all effects.
-    pub(super) fn drive_chain(
+    pub(super) fn drive_manifest(
         &mut self,
         event: Option<ReplicatorEvent>,
         context: &mut Context<'_>,
     ) {
-        assert_eq!(context.reactor, CHAIN_REACTOR, "one reactor drives the manifest");
+        assert_eq!(context.reactor, MANIFEST_REACTOR, "one reactor drives the manifest");
         let replication = self.replication.clone();
-        let mut chain = replication.chain();
-        chain.letters.extend(event);
+        let mut manifest = replication.manifest_log();
+        manifest.messages.extend(event);
         let mut events = VecDeque::new();
         let seed = u64::from(context.node.me().0) << 40 ^ context.now.0;
-        chain.segment_bytes = context.node.store().log().segment_bytes();
+        manifest.segment_bytes = context.node.store().log().segment_bytes();
         loop {
-            events.extend(std::mem::take(&mut chain.letters));
+            events.extend(std::mem::take(&mut manifest.messages));
             // Write only after all events, so that the body goes to the segments in use then.
             if events.is_empty() {
-                events.extend(chain.write(seed));
+                events.extend(manifest.write(seed));
             }
             let Some(event) = events.pop_front() else { break };
-            if let ReplicatorEvent::Listed { segment } = event {
-                let earlier = chain.manifest.recorded(segment);
-                chain.forget(&earlier);
+            if let ReplicatorEvent::Registered { segment } = event {
+                let earlier = manifest.segments.recorded(segment);
+                manifest.forget(&earlier);
             }
             let mut effects = Outbox::new();
-            chain.replicator.handle(context.now, event, &mut effects);
+            manifest.replicator.handle(context.now, event, &mut effects);
             for effect in effects.drain() {
-                chain.apply(effect, &replication, context);
+                manifest.apply(effect, &replication, context);
             }
         }
-        assert!(chain.letters.is_empty(), "the manifest's replicator has seen all its events");
-        let notices = chain.manifest.take_ready();
-        replication.note_manifest_reach(chain.replicator.reach());
-        drop(chain);
+        assert!(manifest.messages.is_empty(), "the manifest's replicator has seen all its events");
+        let notices = manifest.segments.take_ready();
+        replication.note_manifest_reach(manifest.replicator.reach());
+        drop(manifest);
         self.tell(notices, context);
     }
 
@@ -401,7 +402,7 @@ impl LogMaster {
             if reactor == context.reactor {
                 self.drive_master(event, context);
             } else {
-                self.replication.post(reactor, Letter::Event(event));
+                self.replication.post(reactor, ReactorMessage::Event(event));
                 has_others = true;
             }
         }
@@ -411,9 +412,12 @@ impl LogMaster {
     }
 
     /// Handles the coordinator's confirmation of a manifest segment.
-    pub(crate) fn chain_noted(&mut self, number: SegmentId, context: &mut Context<'_>) {
-        assert_eq!(context.reactor, CHAIN_REACTOR, "the coordinator's replies go to one reactor");
-        self.drive_chain(Some(ReplicatorEvent::Listed { segment: number }), context);
+    pub(crate) fn manifest_recorded(&mut self, number: SegmentId, context: &mut Context<'_>) {
+        assert_eq!(
+            context.reactor, MANIFEST_REACTOR,
+            "the coordinator's replies go to one reactor"
+        );
+        self.drive_manifest(Some(ReplicatorEvent::Registered { segment: number }), context);
     }
 }
 
@@ -427,7 +431,7 @@ mod tests {
     fn the_manifest_does_not_register_its_own_segments() {
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
         let mut manifest = ReplicatedManifest::new(plan, ServerId(1));
-        manifest.open(SegmentId(7), CHAIN_REACTOR);
-        manifest.open(SegmentId::FIRST_OF_MANIFEST, CHAIN_REACTOR);
+        manifest.open(SegmentId(7), MANIFEST_REACTOR);
+        manifest.open(SegmentId::FIRST_OF_MANIFEST, MANIFEST_REACTOR);
     }
 }
