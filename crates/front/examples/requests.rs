@@ -1,0 +1,167 @@
+//! Requests of one client to the core of a server without sockets and without a durable log.
+//!
+//! `requests get|set PIPELINE OPERATIONS` runs them on 100,000 keys with values of 100 bytes. The
+//! run depends on nothing outside the process. `crates/bench/scripts/instructions` counts its
+//! instructions, and subtracts those of its start.
+
+#![forbid(unsafe_code)]
+
+use front::Operators;
+use front::core::{ConnectionId, Connections, Core};
+use node::{Engine, Node, NodeSettings, ServerIdentity};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Store, StoreConfig};
+use types::limits::TABLES_MAX;
+use types::{
+    ClusterId, HashRange, HashSeed, Incarnation, Instant, OwnershipEpoch, ReactorId, ServerId,
+    UnixMillis,
+};
+use wire::control::{ClusterMap, FromCoordinator, ServerInfo, TabletInfo};
+
+const KEYS: u64 = 100_000;
+const VALUE: [u8; 100] = [b'v'; 100];
+const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
+/// Virtual time from one turn to the next.
+const TURN: Duration = Duration::from_micros(20);
+
+/// The output of the only connection.
+#[derive(Default)]
+struct Client {
+    output: Vec<u8>,
+}
+
+impl Connections for Client {
+    fn output(&mut self, _: ConnectionId) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    fn resume_reading(&mut self, _: ConnectionId) {}
+
+    fn pause_reading(&mut self, _: ConnectionId) {}
+
+    fn close_after_flush(&mut self, _: ConnectionId) {}
+}
+
+/// A server with one reactor, and its client.
+struct Server {
+    core: Core,
+    client: Client,
+    connection: ConnectionId,
+    now: Instant,
+}
+
+impl Server {
+    fn start() -> Server {
+        let memory_bytes = 256 << 20;
+        let config = StoreConfig {
+            memory_bytes,
+            reactors: 1,
+            seed: HashSeed::new(7),
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        };
+        let store = Store::new(config).expect("memory for the store");
+        let settings = NodeSettings {
+            host: "here".into(),
+            client_port: 7000,
+            bus_port: 7001,
+            memory_bytes,
+            reactors: 1,
+            is_cluster: false,
+            cuts: node::Cuts::default(),
+        };
+        let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
+        let operators = Arc::new(Operators::new(1));
+        let node = Node::new(settings, identity, store, Arc::default());
+        node.set_linked(true);
+        let mut core = Core::new(Engine::new(node, ReactorId(0)), operators);
+        core.begin_turn(Instant(0), WALL);
+        for is_born in [true, false] {
+            core.on_control(FromCoordinator::Map(whole_map(is_born)));
+        }
+        let (mut client, connection) = (Client::default(), ConnectionId::from_number(0));
+        core.open(connection, "127.0.0.1:40000".into(), &mut client);
+        Server { core, client, connection, now: Instant(0) }
+    }
+
+    /// Runs a turn in which these bytes arrive, and returns the replies.
+    fn turn(&mut self, input: &[u8]) -> &[u8] {
+        self.now = self.now + TURN;
+        self.client.output.clear();
+        self.core.begin_turn(self.now, UnixMillis(WALL.0 + self.now.0 / 1_000_000));
+        self.core.prefetch(&mut std::iter::once(input));
+        let consumed = self.core.receive(self.connection, input, &mut self.client);
+        assert_eq!(consumed, Some(input.len()), "all requests are complete");
+        self.core.end_of_input(&mut self.client);
+        if self.core.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+            self.core.tick(self.now, &mut self.client);
+        }
+        self.core.quantum(self.now, &mut self.client);
+        &self.client.output
+    }
+
+    /// Executes requests in pipelines, with keys in a fixed pseudo-random order.
+    fn run(&mut self, command: &str, pipeline: u64, operations: u64) {
+        let reply_bytes = if command == "set" { 5 } else { VALUE.len() + 8 };
+        let mut input = Vec::new();
+        for first in (0..operations).step_by(pipeline as usize) {
+            let requests = pipeline.min(operations - first);
+            input.clear();
+            for number in first..first + requests {
+                request(&mut input, command, number.wrapping_mul(7919) % KEYS);
+            }
+            let replies = self.turn(&input).len();
+            assert_eq!(replies, requests as usize * reply_bytes, "every request succeeds");
+        }
+    }
+}
+
+/// Appends a request to the input.
+fn request(input: &mut Vec<u8>, command: &str, key: u64) {
+    let key = format!("key:{key:012}");
+    let value = (command == "set").then_some(&VALUE[..]);
+    let words = [command.as_bytes(), key.as_bytes()].into_iter().chain(value);
+    input.extend_from_slice(if value.is_some() { b"*3\r\n" } else { b"*2\r\n" });
+    for word in words {
+        input.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        input.extend_from_slice(word);
+        input.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Returns the map in which the server owns all ranges.
+fn whole_map(is_born: bool) -> ClusterMap {
+    let (cluster, server) = (ClusterId(1), ServerId(1));
+    let me = ServerInfo {
+        id: server,
+        host: "here".into(),
+        client_port: 7000,
+        bus_port: 7001,
+        connected: true,
+        rack: String::new(),
+        is_dead: false,
+        in_recovery: false,
+    };
+    let tablet = TabletInfo {
+        range: HashRange::ALL,
+        owner: server,
+        epoch: OwnershipEpoch(1),
+        incarnations: (0..TABLES_MAX).map(|_| Incarnation::MAX).collect(),
+        is_born,
+    };
+    ClusterMap { version: 1, cluster, servers: vec![me], tablets: vec![tablet], moving: Vec::new() }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let usage = "usage: requests get|set PIPELINE OPERATIONS";
+    let [command, pipeline, operations] = &words[..] else { panic!("{usage}") };
+    assert!(["get", "set"].contains(&&command[..]), "{usage}");
+    let [pipeline, operations] = [pipeline, operations].map(|word| word.parse().expect(usage));
+    let mut server = Server::start();
+    server.run("set", 16, KEYS);
+    server.run(command, pipeline, operations);
+    println!("{operations} {command} operations in pipelines of {pipeline}");
+}
