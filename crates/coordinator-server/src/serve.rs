@@ -177,7 +177,7 @@ fn serve_until<S: MetaStore>(
 /// Connects a machine with the processes that connect to `listener`.
 async fn converse(
     socket: ListeningSocket,
-    core: Core<'_, impl Machine, impl MetaStore>,
+    core: Core<'_, impl ControlMachine, impl MetaStore>,
     clock: &ShellClock,
     stop: oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
@@ -191,7 +191,7 @@ async fn converse(
 }
 
 /// A state machine that the shell can run.
-trait Machine {
+trait ControlMachine {
     fn handle(
         &mut self,
         at: Moment,
@@ -205,7 +205,7 @@ trait Machine {
     fn cluster(&self) -> Option<ClusterId>;
 }
 
-impl Machine for Coordinator {
+impl ControlMachine for Coordinator {
     fn handle(
         &mut self,
         at: Moment,
@@ -228,7 +228,7 @@ impl Machine for Coordinator {
     }
 }
 
-impl Machine for Rebuilding {
+impl ControlMachine for Rebuilding {
     fn handle(
         &mut self,
         at: Moment,
@@ -270,7 +270,7 @@ struct Shell<'c, M, S> {
     last: LinkId,
 }
 
-impl<M: Machine, S: MetaStore> Shell<'_, M, S> {
+impl<M: ControlMachine, S: MetaStore> Shell<'_, M, S> {
     async fn run(
         mut self,
         listener: tokio::net::TcpListener,

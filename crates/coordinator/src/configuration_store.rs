@@ -57,7 +57,7 @@ pub enum Stopped {
 
 /// How far the store is behind the configuration in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum CommitProgress {
     /// All changes are committed.
     Committed,
     /// The transaction in flight has all changes.
@@ -218,11 +218,11 @@ impl ConfigurationStore {
     }
 
     /// Returns how far the store is behind memory.
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> CommitProgress {
         match (&self.in_flight, &self.next) {
-            (_, Some(_)) => Progress::Ahead,
-            (Some(_), None) => Progress::InFlight,
-            (None, None) => Progress::Committed,
+            (_, Some(_)) => CommitProgress::Ahead,
+            (Some(_), None) => CommitProgress::InFlight,
+            (None, None) => CommitProgress::Committed,
         }
     }
 

@@ -114,13 +114,13 @@ fn names(items: &ProductItems, table: &mut MeasureTable) {
     let fields = items.types.iter().max_by_key(|one| one.fields);
     if let Some((_, count)) = methods.first() {
         let measure = "methods of the largest type, free functions on it included";
-        table.row(measure, **count, 58, 60);
+        table.row(measure, **count, 60, 60);
     }
     for ((krate, name), count) in methods.iter().take(6) {
         table.note(format!("{krate}::{name} {count}"));
     }
     if let Some(largest) = fields {
-        table.row("fields of the largest type", largest.fields, 20, 20);
+        table.row("fields of the largest type", largest.fields, 19, 20);
         table.note(&largest.name);
     }
 }
@@ -136,16 +136,16 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     let largest = crates.iter().max_by_key(|(_, lines)| **lines);
     if let Some((name, lines)) = largest {
         let measure = format!("lines of the largest crate ({name})");
-        table.row(&measure, *lines, 11_800, 12_000);
+        table.row(&measure, *lines, 11_600, 12_000);
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
-    table.row("lines of src without assertions", lines - items.assertion_lines, 82_600, target);
+    table.row("lines of src without assertions", lines - items.assertion_lines, 83_000, target);
 }
 
 /// Crates that should assert densely, and how many lines they have for each assertion at most.
 const ASSERTING: [(&str, usize); 4] =
-    [("store", 80), ("protocols", 55), ("coordinator", 90), ("node", 200)];
+    [("store", 80), ("protocols", 52), ("coordinator", 88), ("node", 104)];
 
 fn assertions(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable) {
     for (krate, limit) in ASSERTING {

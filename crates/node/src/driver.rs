@@ -1,8 +1,8 @@
 //! The driver of the protocol machines: one loop for all of them.
 //!
-//! A component supplies a [`Driver`]: the state that it keeps for one machine, and the way it
-//! applies each effect. A [`Fleet`] holds the machines of one kind with their drivers. Its
-//! [`Fleet::change`] is the only way to change one of them, and updates the indexes of deadlines,
+//! A component supplies a [`MachineDriver`]: the state that it keeps for one machine, and the way it
+//! applies each effect. A [`DrivenMachines`] holds the machines of one kind with their drivers. Its
+//! [`DrivenMachines::change`] is the only way to change one of them, and updates the indexes of deadlines,
 //! waits and other demands. So no caller can forget a deadline, and a turn finds the machines to
 //! poll or to tick without asking all of them.
 
@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::Instant;
 
 /// An event of the machine that a driver serves.
-pub(crate) type EventOf<D> = <<D as Driver>::Machine as Machine>::Event;
+pub(crate) type EventOf<D> = <<D as MachineDriver>::Machine as Machine>::Event;
 
 /// An effect of the machine that a driver serves.
-pub(crate) type EffectOf<D> = <<D as Driver>::Machine as Machine>::Effect;
+pub(crate) type EffectOf<D> = <<D as MachineDriver>::Machine as Machine>::Effect;
 
 /// A component's state for one machine.
-pub(crate) trait Driver: Sized {
+pub(crate) trait MachineDriver: Sized {
     /// The machine that it serves.
     type Machine: Machine;
 
@@ -143,15 +143,22 @@ impl Payloads {
 }
 
 /// A machine with its driver.
-pub(crate) struct Driven<D: Driver> {
+pub(crate) struct Driven<D: MachineDriver> {
     pub(crate) machine: D::Machine,
     pub(crate) driver: D,
     pub(crate) payloads: Payloads,
-    /// The deadline and the demands in the indexes of the fleet.
-    indexed: (Option<Instant>, Demands),
+    /// The values in the indexes.
+    indexed: Indexed,
 }
 
-impl<D: Driver> Driven<D> {
+/// Values of a machine in the indexes.
+#[derive(Clone, Copy, Default)]
+struct Indexed {
+    deadline: Option<Instant>,
+    demands: Demands,
+}
+
+impl<D: MachineDriver> Driven<D> {
     /// Passes an event to the machine, and applies effects until none is left.
     pub(crate) fn step(&mut self, event: EventOf<D>, context: &mut Context<'_>) {
         let mut effects = Outbox::new();
@@ -170,7 +177,7 @@ impl<D: Driver> Driven<D> {
 }
 
 /// The machines of one kind, by their ids, with indexes of what they demand.
-pub(crate) struct Fleet<K, D: Driver> {
+pub(crate) struct DrivenMachines<K, D: MachineDriver> {
     by_id: BTreeMap<K, Driven<D>>,
     deadlines: BTreeSet<(Instant, K)>,
     waits: BTreeSet<(Wait, K)>,
@@ -179,9 +186,9 @@ pub(crate) struct Fleet<K, D: Driver> {
     replication: BTreeSet<(ReplayReplication, K)>,
 }
 
-impl<K, D: Driver> Default for Fleet<K, D> {
-    fn default() -> Fleet<K, D> {
-        Fleet {
+impl<K, D: MachineDriver> Default for DrivenMachines<K, D> {
+    fn default() -> DrivenMachines<K, D> {
+        DrivenMachines {
             by_id: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             waits: BTreeSet::new(),
@@ -192,7 +199,7 @@ impl<K, D: Driver> Default for Fleet<K, D> {
     }
 }
 
-impl<K: Copy + Ord, D: Driver> Fleet<K, D> {
+impl<K: Copy + Ord, D: MachineDriver> DrivenMachines<K, D> {
     pub(crate) fn get(&self, id: K) -> Option<&Driven<D>> {
         self.by_id.get(&id)
     }
@@ -229,7 +236,7 @@ impl<K: Copy + Ord, D: Driver> Fleet<K, D> {
             self.remove(idle[0]);
         }
         let (machine, driver) = new();
-        let (payloads, indexed) = (Payloads::default(), (None, Demands::default()));
+        let (payloads, indexed) = (Payloads::default(), Indexed::default());
         self.by_id.insert(id, Driven { machine, driver, payloads, indexed });
         self.change(id, |_| ());
     }
@@ -242,7 +249,8 @@ impl<K: Copy + Ord, D: Driver> Fleet<K, D> {
     ) -> Option<T> {
         let driven = self.by_id.get_mut(&id)?;
         let result = change(driven);
-        let now = (driven.machine.next_deadline(), driven.driver.demands(&driven.machine));
+        let deadline = driven.machine.next_deadline();
+        let now = Indexed { deadline, demands: driven.driver.demands(&driven.machine) };
         let before = std::mem::replace(&mut driven.indexed, now);
         let is_over = driven.driver.is_over(&driven.machine);
         self.index(id, before, now);
@@ -315,18 +323,14 @@ impl<K: Copy + Ord, D: Driver> Fleet<K, D> {
     /// Removes a machine.
     pub(crate) fn remove(&mut self, id: K) {
         if let Some(driven) = self.by_id.remove(&id) {
-            self.index(id, driven.indexed, (None, Demands::default()));
+            self.index(id, driven.indexed, Indexed::default());
         }
     }
 
     /// Replaces the entries of a machine in the indexes.
-    fn index(
-        &mut self,
-        id: K,
-        (deadline_before, before): (Option<Instant>, Demands),
-        (deadline, now): (Option<Instant>, Demands),
-    ) {
-        reindex(&mut self.deadlines, id, deadline_before, deadline);
+    fn index(&mut self, id: K, before: Indexed, now: Indexed) {
+        reindex(&mut self.deadlines, id, before.deadline, now.deadline);
+        let (before, now) = (before.demands, now.demands);
         if before == now {
             return;
         }
@@ -382,7 +386,7 @@ mod tests {
         }
     }
 
-    impl Driver for AlarmDriver {
+    impl MachineDriver for AlarmDriver {
         type Machine = Alarm;
 
         fn apply(
@@ -404,8 +408,8 @@ mod tests {
         }
     }
 
-    fn fleet(deadlines: &[u64]) -> Fleet<usize, AlarmDriver> {
-        let mut fleet = Fleet::default();
+    fn fleet(deadlines: &[u64]) -> DrivenMachines<usize, AlarmDriver> {
+        let mut fleet = DrivenMachines::default();
         for (id, at) in deadlines.iter().enumerate() {
             fleet.begin(id, || (Alarm(Some(Instant(*at))), AlarmDriver));
         }

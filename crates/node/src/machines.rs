@@ -1,6 +1,6 @@
 //! Machines of migrations and recoveries of one server, with the state of their drivers.
 
-use crate::driver::{Driven, Fleet, FleetDemands, ReplayReplication};
+use crate::driver::{Driven, DrivenMachines, FleetDemands, ReplayReplication};
 use crate::recovering::RecoveryDriver;
 use crate::source_side::SourceDriver;
 use crate::target_side::TargetDriver;
@@ -97,18 +97,18 @@ impl SharedMachines {
 /// receives a few thousand messages a second at most, and operations never take the lock.
 pub(crate) struct Machines {
     pub(crate) cuts: Cuts,
-    pub(crate) sources: Fleet<MigrationId, SourceDriver>,
-    pub(crate) targets: Fleet<MigrationId, TargetDriver>,
-    pub(crate) recoveries: Fleet<OwnershipEpoch, RecoveryDriver>,
+    pub(crate) sources: DrivenMachines<MigrationId, SourceDriver>,
+    pub(crate) targets: DrivenMachines<MigrationId, TargetDriver>,
+    pub(crate) recoveries: DrivenMachines<OwnershipEpoch, RecoveryDriver>,
 }
 
 impl Machines {
     fn new(cuts: Cuts) -> Machines {
         Machines {
             cuts,
-            sources: Fleet::default(),
-            targets: Fleet::default(),
-            recoveries: Fleet::default(),
+            sources: DrivenMachines::default(),
+            targets: DrivenMachines::default(),
+            recoveries: DrivenMachines::default(),
         }
     }
 

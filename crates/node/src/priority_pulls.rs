@@ -2,7 +2,7 @@
 
 use crate::Node;
 use crate::context::Context;
-use crate::driver::{Demands, Driven, Driver, Fleet, Payloads, Wait};
+use crate::driver::{Demands, Driven, DrivenMachines, MachineDriver, Payloads, Wait};
 use crate::outgoing::{Payload, Sending, To, Wake};
 use protocols::Ticket;
 use protocols::migration::{Added, PriorityEffect, PriorityEvent, PriorityPulls, TargetEvent};
@@ -82,7 +82,7 @@ impl EarlyRecords {
     }
 }
 
-impl Driver for EarlyRecords {
+impl MachineDriver for EarlyRecords {
     type Machine = PriorityPulls;
 
     fn apply(
@@ -127,7 +127,7 @@ impl Driver for EarlyRecords {
 /// The priority pulls of one reactor, by migration.
 #[derive(Default)]
 pub(crate) struct PriorityPullDriver {
-    pulls: Fleet<MigrationId, EarlyRecords>,
+    pulls: DrivenMachines<MigrationId, EarlyRecords>,
 }
 
 impl PriorityPullDriver {

@@ -1,7 +1,7 @@
 //! The driver of migration sources, and the pulls that this server answers as one.
 
 use crate::context::Context;
-use crate::driver::{Demands, Driver, Payloads, Wait};
+use crate::driver::{Demands, MachineDriver, Payloads, Wait};
 use crate::machines::Machines;
 use crate::outgoing::{Sending, To};
 use crate::tablets::{carve, clock_of, renewed, serves, with_state};
@@ -85,7 +85,7 @@ impl Machines {
     }
 }
 
-impl Driver for SourceDriver {
+impl MachineDriver for SourceDriver {
     type Machine = MigrationSource;
 
     fn apply(

@@ -2,7 +2,7 @@
 
 use crate::Node;
 use crate::context::Context;
-use crate::driver::{Demands, Driver, Payloads, Wait};
+use crate::driver::{Demands, MachineDriver, Payloads, Wait};
 use crate::machines::{Machines, TargetSide};
 use crate::outgoing::Payload;
 use crate::source_side::unacknowledged;
@@ -93,7 +93,7 @@ impl Machines {
     }
 }
 
-impl Driver for TargetDriver {
+impl MachineDriver for TargetDriver {
     type Machine = MigrationTarget;
 
     fn apply(

@@ -10,7 +10,7 @@
 //! - The effects that are not exempt leave in the order in which they were produced.
 //! - Nothing is held while memory equals the store.
 
-use crate::configuration_store::Progress;
+use crate::configuration_store::CommitProgress;
 use crate::outbox::{Effect, Effects, LinkId};
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,18 +58,21 @@ impl HeldEffects {
 
 impl CommitGate {
     /// Returns the effects that depend on no pending commit, and holds the others.
-    pub(super) fn pass(&mut self, mut effects: Effects, progress: Progress) -> Vec<Effect> {
+    pub(super) fn pass(&mut self, mut effects: Effects, progress: CommitProgress) -> Vec<Effect> {
         let is_empty = self.in_flight.effects.is_empty() && self.next.effects.is_empty();
-        assert!(is_empty || progress != Progress::Committed, "effects wait for no transaction");
+        assert!(
+            is_empty || progress != CommitProgress::Committed,
+            "effects wait for no transaction"
+        );
         let mut passed = Vec::new();
         for effect in effects.drain() {
             match progress {
                 _ if self.is_exempt(&effect) || planted::is(Bug::SentBeforeCommit) => {
                     passed.push(effect);
                 }
-                Progress::Committed => passed.push(effect),
-                Progress::InFlight => self.in_flight.push(effect),
-                Progress::Ahead => self.next.push(effect),
+                CommitProgress::Committed => passed.push(effect),
+                CommitProgress::InFlight => self.in_flight.push(effect),
+                CommitProgress::Ahead => self.next.push(effect),
             }
         }
         passed

@@ -4,7 +4,7 @@ use super::reading::ReadRequester;
 use super::{RecoveryDriver, RecoveryPhase, ReplayLog, Voided};
 use crate::Node;
 use crate::context::Context;
-use crate::driver::{Demands, Driver, Payloads};
+use crate::driver::{Demands, MachineDriver, Payloads};
 use crate::machines::RECOVERY_SHARE;
 use crate::source_side::unacknowledged;
 use crate::tablets::{carve, incarnations};
@@ -21,7 +21,7 @@ use store::{RangeClock, Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, T
 use types::{HashRange, KeyHash, OwnershipEpoch, ServerId, Version};
 use wire::peer::{PeerMessage, RecoveryRead};
 
-impl Driver for RecoveryDriver {
+impl MachineDriver for RecoveryDriver {
     type Machine = RecoveryMaster;
 
     fn apply(

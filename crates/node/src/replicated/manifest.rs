@@ -13,8 +13,7 @@
 
 use super::master::{LogMaster, PieceHeaders, Sender, mixed, probe};
 use super::{
-    LogPlacement, MANIFEST_REACTOR, Plan, ReactorMessage, Replication, own_disk,
-    replicator_settings,
+    LogMessage, LogPlacement, MANIFEST_REACTOR, Plan, Replication, own_disk, replicator_settings,
 };
 use crate::context::Context;
 use crate::loading::AdoptedManifest;
@@ -402,7 +401,7 @@ impl LogMaster {
             if reactor == context.reactor {
                 self.drive_master(event, context);
             } else {
-                self.replication.post(reactor, ReactorMessage::Event(event));
+                self.replication.post(reactor, LogMessage::Event(event));
                 has_others = true;
             }
         }

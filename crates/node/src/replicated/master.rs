@@ -4,9 +4,7 @@
 //! from the segment in memory. A writer per replica makes the piece's header, and remembers the
 //! beginning of the last piece so that the piece can be sent again.
 
-use super::{
-    LogPlacement, MANIFEST_REACTOR, ReactorMessage, Replication, candidates, lock, own_disk,
-};
+use super::{LogMessage, LogPlacement, MANIFEST_REACTOR, Replication, candidates, lock, own_disk};
 use crate::Node;
 use crate::context::Context;
 use crate::outgoing::{EngineOutput, Sending, To};
@@ -263,7 +261,7 @@ impl LogMaster {
             let owner = replication.owners().get(&segment).copied();
             match owner {
                 Some(owner) => {
-                    replication.post(owner, ReactorMessage::Dead(segment));
+                    replication.post(owner, LogMessage::Dead(segment));
                     if owner != context.reactor {
                         context.node.wake_all();
                     }
@@ -277,8 +275,8 @@ impl LogMaster {
     fn read_messages(&mut self, context: &mut Context<'_>) {
         for message in self.replication.take_messages(context.reactor) {
             match message {
-                ReactorMessage::Event(event) => self.drive_master(event, context),
-                ReactorMessage::Dead(segment) => self.end_segment(segment, context),
+                LogMessage::Event(event) => self.drive_master(event, context),
+                LogMessage::Dead(segment) => self.end_segment(segment, context),
             }
         }
     }
@@ -446,7 +444,7 @@ impl LogMaster {
             // An unrequested report may arrive on a reactor that does not write the segment.
             let owner = replication.owners().get(&answer.replica.segment).copied();
             if let Some(owner) = owner.filter(|owner| *owner != context.reactor) {
-                replication.post(owner, ReactorMessage::Event(event));
+                replication.post(owner, LogMessage::Event(event));
                 return context.node.wake_all();
             }
         }
@@ -520,7 +518,7 @@ impl LogMaster {
             if owner == context.reactor {
                 self.drive_master(event, context);
             } else {
-                replication.post(owner, ReactorMessage::Event(event));
+                replication.post(owner, LogMessage::Event(event));
                 context.node.wake_all();
             }
         }

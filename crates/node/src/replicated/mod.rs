@@ -109,7 +109,7 @@ struct LogParts {
 #[derive(Default)]
 struct SharedMaster {
     /// Messages from other reactors.
-    messages: Mutex<Vec<ReactorMessage>>,
+    messages: Mutex<Vec<LogMessage>>,
     has_mail: AtomicBool,
     /// Number of under-replicated segments.
     short: AtomicUsize,
@@ -125,7 +125,7 @@ impl SharedMaster {
     }
 }
 
-enum ReactorMessage {
+enum LogMessage {
     /// For the reactor's replicator.
     Event(ReplicatorEvent),
     /// No entry of the segment is needed any more.
@@ -364,7 +364,7 @@ impl Replication {
     }
 
     /// Sends a message to a reactor, which reads it at its next commit.
-    fn post(&self, to: ReactorId, message: ReactorMessage) {
+    fn post(&self, to: ReactorId, message: LogMessage) {
         let inbox = self.master(to);
         lock(&inbox.messages).push(message);
         inbox.has_mail.store(true, Ordering::Release);
@@ -372,7 +372,7 @@ impl Replication {
 
     fn post_to_all(&self, event: &ReplicatorEvent) {
         let reactors = 0..self.reactors.len() as u16;
-        reactors.for_each(|to| self.post(ReactorId(to), ReactorMessage::Event(event.clone())));
+        reactors.for_each(|to| self.post(ReactorId(to), LogMessage::Event(event.clone())));
     }
 
     /// Returns whether there are messages for a reactor, or work on the manifest.
@@ -381,7 +381,7 @@ impl Replication {
         has_mail || reactor == MANIFEST_REACTOR && self.manifest_waits.load(Ordering::Relaxed)
     }
 
-    fn take_messages(&self, reactor: ReactorId) -> Vec<ReactorMessage> {
+    fn take_messages(&self, reactor: ReactorId) -> Vec<LogMessage> {
         let inbox = self.master(reactor);
         let has_mail =
             inbox.has_mail.load(Ordering::Relaxed) && inbox.has_mail.swap(false, Ordering::Acquire);

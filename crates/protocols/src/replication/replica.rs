@@ -57,7 +57,7 @@ pub(super) struct SegmentExtent {
 
 /// The schedule on which a replica is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PollPolicy {
+pub(super) struct ReplicaPollPolicy {
     pub(super) interval: Duration,
     /// Set if the replica is asked even when all its bytes are confirmed.
     pub(super) is_steady: bool,
@@ -180,7 +180,7 @@ impl Replica {
 
     /// Returns the time since which the replica is late. A replica that is asked steadily is late
     /// while it has not answered, any other one while it makes no progress.
-    pub(super) fn late_since(&self, policy: PollPolicy) -> Option<Instant> {
+    pub(super) fn late_since(&self, policy: ReplicaPollPolicy) -> Option<Instant> {
         if policy.is_steady { self.unanswered } else { self.lagging }
     }
 
@@ -207,7 +207,7 @@ impl Replica {
         &mut self,
         now: Instant,
         of: SegmentExtent,
-        policy: PollPolicy,
+        policy: ReplicaPollPolicy,
     ) -> Option<NextPiece> {
         assert!(self.has <= of.length, "{} has {} bytes of {of:?}", self.backup, self.has);
         assert!(of.is_closed || !self.knows_last, "{} knows the end of {of:?}", self.backup);
@@ -253,7 +253,7 @@ impl Replica {
         }
     }
 
-    fn wants_answer(&self, policy: PollPolicy) -> bool {
+    fn wants_answer(&self, policy: ReplicaPollPolicy) -> bool {
         let is_unfinished = !self.is_open || self.flight.is_some() || self.synced < self.has;
         policy.is_steady || self.is_asked || is_unfinished
     }
@@ -264,7 +264,7 @@ impl Replica {
     }
 
     /// Returns the time at which [`Replica::send`] has a question to ask.
-    pub(super) fn next_deadline(&self, policy: PollPolicy) -> Option<Instant> {
+    pub(super) fn next_deadline(&self, policy: ReplicaPollPolicy) -> Option<Instant> {
         self.ask_at.filter(|_| self.wants_answer(policy))
     }
 }
@@ -279,6 +279,10 @@ mod tests {
         let mut replica = Replica::new(ServerId(2), ReplicaEpoch(0), Promise::Taken);
         replica.has = 9;
         let of = SegmentExtent { length: 8, is_closed: false };
-        replica.send(Instant(0), of, PollPolicy { interval: BROKEN_AGAIN, is_steady: false });
+        replica.send(
+            Instant(0),
+            of,
+            ReplicaPollPolicy { interval: BROKEN_AGAIN, is_steady: false },
+        );
     }
 }

@@ -22,7 +22,7 @@ use super::lease::Lease;
 use super::placement::{BackupLoad, Misplaced, Placement};
 use super::quorum::Quorum;
 use super::releases::Releases;
-use super::replica::{PollPolicy, Replica};
+use super::replica::{Replica, ReplicaPollPolicy};
 use super::replica_counts::ReplicaCounts;
 use super::segment::{ReplicatedSegment, SegmentStage};
 use super::silence::SilenceDetector;
@@ -260,11 +260,11 @@ impl Replicator {
         self.is_manifest_log() && !self.settings.is_standalone
     }
 
-    fn poll_policy(&self) -> PollPolicy {
+    fn poll_policy(&self) -> ReplicaPollPolicy {
         if self.has_lease() {
-            PollPolicy { interval: BEAT, is_steady: true }
+            ReplicaPollPolicy { interval: BEAT, is_steady: true }
         } else {
-            PollPolicy { interval: AGAIN, is_steady: false }
+            ReplicaPollPolicy { interval: AGAIN, is_steady: false }
         }
     }
 
