@@ -147,7 +147,7 @@ impl MachineDriver for TargetDriver {
             TargetEffect::Tell(message) => context.out.control.push(message.into()),
             TargetEffect::Finish => {
                 self.finish(context.node);
-                *payloads = Payloads::default();
+                payloads.clear();
             }
         }
         None

@@ -1,4 +1,4 @@
-//! The segment manifest of one server (in the code and the on-disk format: the segment manifest). It
+//! The segment manifest of one server. It
 //! lists the segments that make up the server's log, as a sequence of pieces that ends at the
 //! last complete piece. See `docs/design/durability.md`, hard part 3; the rules are RAMCloud's for
 //! log digests (Ongaro et al., *Fast Crash Recovery in RAMCloud*, SOSP 2011, §3.2). A separate
