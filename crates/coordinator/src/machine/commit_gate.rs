@@ -7,7 +7,8 @@
 //! delays no ping.
 //!
 //! Invariants:
-//! - The effects that are not exempt leave in the order in which they were produced.
+//! - The effects that are not exempt leave in the order in which they were produced, but for maps:
+//!   a newer map takes the place of a held one, and so leaves before messages between the two.
 //! - Nothing is held while memory equals the store.
 
 use crate::configuration_store::CommitProgress;
