@@ -70,6 +70,17 @@ fn scripts_come_out_as_written_on_every_store() {
     }
 }
 
+/// Two servers have died. Of the range that the first one owned, s3 serves a part before it is
+/// durable; s2 did so and died too; s4 has recovered one. Three migrations are there, in the
+/// stages `Moving`, `Releasing` and `Ended`. The script was written by the version that wrote the
+/// store.
+#[test]
+fn a_store_of_format_7_goes_on_as_the_version_that_wrote_it_would() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats");
+    let storage = Storage::copy_of(&folder.join("7.redb"));
+    goldenscript::run(&mut Script::new(storage), folder.join("7")).unwrap();
+}
+
 struct Script {
     world: World,
     copy: Option<MemoryStore>,

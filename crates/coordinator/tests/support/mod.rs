@@ -11,7 +11,7 @@ use coordinator::{
 };
 use coordinator_server::FileStore;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::{ClusterId, Generation, HashRange, Instant, ServerId, Slot, UnixMillis};
 use wire::control::{
@@ -33,6 +33,14 @@ impl Storage {
     pub fn file() -> Storage {
         let folder = tempfile::tempdir().unwrap();
         Storage::File { path: folder.path().join("meta.redb"), _folder: folder }
+    }
+
+    /// A copy of a file that another version has written.
+    pub fn copy_of(file: &Path) -> Storage {
+        let storage = Storage::file();
+        let Storage::File { path, .. } = &storage else { unreachable!("it is a file") };
+        std::fs::copy(file, path).unwrap();
+        storage
     }
 
     pub fn open(&self) -> Box<dyn MetaStore + Send> {
