@@ -10,7 +10,7 @@
 
 use crate::records::{
     AssignedPartition, ClusterIdentity, Ending, LoadProfileRecord, MetaKey, Migration,
-    MigrationStage, RecoveryRecord, RecoveryStage, Sequences, Server, TabletRecord, Terms, encode,
+    RecoveryRecord, RecoveryStage, Sequences, Server, TabletRecord, Terms, encode, invalidate,
 };
 use planted::Bug;
 use serde::Serialize;
@@ -177,6 +177,17 @@ impl ClusterConfiguration {
         tablets.any(|it| it.range.overlaps(range) && (it.owner, it.epoch) == (server, epoch))
     }
 
+    /// Returns the tablet with exactly this range, if the server owns it under this epoch.
+    pub(crate) fn tablet(
+        &self,
+        owner: ServerId,
+        range: HashRange,
+        epoch: OwnershipEpoch,
+    ) -> Option<&TabletRecord> {
+        let tablet = self.tablets.get(&range.first());
+        tablet.filter(|it| (it.owner, it.range, it.epoch) == (owner, range, epoch))
+    }
+
     /// Returns the tablet that contains a recovery partition.
     ///
     /// # Panics
@@ -185,6 +196,12 @@ impl ClusterConfiguration {
         let up_to = self.tablets.range(..=range.first());
         let tablet = up_to.last().map(|(_, tablet)| tablet).filter(|t| t.range.covers(range));
         tablet.expect("a recovery partition lies within one tablet")
+    }
+
+    /// Returns the tablets that depend on this dead server's log, although it does not own them.
+    pub(crate) fn depending_on(&self, log: ServerId) -> impl Iterator<Item = &TabletRecord> {
+        let tablets = self.tablets.values();
+        tablets.filter(move |it| it.depends_on.as_ref().is_some_and(|on| on.dead == log))
     }
 
     /// Returns the source's tablet that contains the migration's range.
@@ -268,7 +285,8 @@ impl ClusterConfiguration {
     /// Returns whether some data is available only from the dead server's log.
     pub(crate) fn is_log_needed(&self, dead: ServerId) -> bool {
         self.owned_by(dead).next().is_some()
-            || self.under_way().any(|m| m.source == dead || m.target == dead)
+            || (self.under_way().any(|m| m.has_side(dead))
+                || self.depending_on(dead).next().is_some())
                 && !planted::is(Bug::FreedWhileDependedOn)
     }
 
@@ -280,24 +298,23 @@ impl ClusterConfiguration {
 
     /// Returns whether another dead server's recovery also assigns ranges from this log.
     pub(crate) fn is_half_of_a_lineage(&self, dead: ServerId) -> bool {
-        let mut migrations = self.migrations.values().filter(|m| m.is_recovering());
-        migrations.any(|m| m.source == dead && self.is_dead(m.target))
+        self.readers_of(dead).into_iter().any(|reader| reader != dead && self.is_dead(reader))
     }
 
-    /// Returns the dead servers whose recoveries may have assigned partitions read from this log.
+    /// Returns the servers whose recoveries, if they are dead, may have assigned partitions read
+    /// from this log.
     pub(crate) fn readers_of(&self, log: ServerId) -> BTreeSet<ServerId> {
         let migrations = self.migrations.values().filter(|m| m.is_recovering());
         let targets = migrations.filter(|m| m.source == log).map(|m| m.target);
-        targets.chain([log]).collect()
+        targets.chain(self.depending_on(log).map(|tablet| tablet.owner)).chain([log]).collect()
     }
 
     /// Returns the assigned partitions of a recovery with their masters, including
     /// served-before-durable ranges.
     pub(crate) fn parts_under_way(&self, recovery: &RecoveryRecord) -> Vec<(HashRange, ServerId)> {
         let parts = recovery.parts().iter().map(|part| (part.range, part.master));
-        let of_dead = self.migrations.values().filter(|m| m.source == recovery.dead);
-        let secured = of_dead.filter(|m| matches!(m.stage, MigrationStage::Securing(_)));
-        parts.chain(secured.map(|m| (m.range, m.target))).collect()
+        let served = self.depending_on(recovery.dead).filter(|it| !self.is_dead(it.owner));
+        parts.chain(served.map(|tablet| (tablet.range, tablet.owner))).collect()
     }
 }
 
@@ -368,7 +385,8 @@ impl Edit {
         }
     }
 
-    /// Gives a server new incarnations of its ranges: of one table, or of all.
+    /// Gives a server new incarnations of its ranges: of one table, or of all. Records that are
+    /// only in a dead server's log become invalid with them.
     pub(crate) fn renew_incarnations(
         &mut self,
         server: ServerId,
@@ -383,6 +401,9 @@ impl Edit {
                     tablet.incarnations[usize::from(table.0)] = self.counters.draw_incarnation();
                 }
                 None => tablet.incarnations = self.counters.draw_incarnations(),
+            }
+            if let Some(on) = &mut tablet.depends_on {
+                invalidate(&mut on.old_incarnations, table);
             }
             assert!(
                 self.counters.incarnation > drawn_from,
@@ -484,6 +505,7 @@ fn apply<K: Ord, V>(map: &mut BTreeMap<K, V>, changes: BTreeMap<K, Option<V>>) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::records::MigrationStage;
     use types::limits::TABLES_MAX;
     use types::{ClusterId, Incarnation};
     use wire::control::{MigrationPolicy, MigrationProgress};
@@ -513,7 +535,6 @@ pub(crate) mod tests {
             created: UnixMillis(0),
             updated: UnixMillis(0),
             progress: MigrationProgress::default(),
-            is_served_before_durable: false,
             stage,
         }
     }
@@ -528,6 +549,7 @@ pub(crate) mod tests {
             epoch: OwnershipEpoch(1),
             incarnations: vec![Incarnation(1); TABLES_MAX],
             is_born: false,
+            depends_on: None,
         });
         edit.put_migration(migration(stage));
         configuration.apply(edit);

@@ -18,11 +18,12 @@
 //! - After another coordinator has opened the store, this one changes nothing.
 
 use crate::configuration::{ClusterConfiguration, Edit};
+use crate::earlier_formats::converted;
 use crate::metastore::{MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict};
 use crate::records::{
-    ClusterIdentity, FORMAT, FORMAT_BEFORE, HISTORY, InitialRecords, LOAD_PROFILES,
+    self, ClusterIdentity, FORMAT, FORMAT_EARLIEST, HISTORY, InitialRecords, LOAD_PROFILES,
     LoadProfileRecord, MIGRATIONS, MetaKey, Migration, RECOVERIES, RecoveryRecord, SERVERS,
-    Sequences, Server, TABLETS, TabletBefore, TabletRecord, Term, encode,
+    Sequences, Server, TABLETS, TabletRecord, Term, encode,
 };
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -303,21 +304,18 @@ fn create(
     }
 }
 
-/// Converts the records of the previous format, in one transaction.
+/// Converts the records of an earlier format, in one transaction.
 fn convert(store: &mut impl MetaStore, identity: &MetaEntry) -> Result<(), Stopped> {
     let corrupt = || Stopped::Corrupt { key: MetaKey::Identity.text() };
     let (format, rest): (u16, _) =
         postcard::take_from_bytes(&identity.value).map_err(|_| corrupt())?;
-    if format != FORMAT_BEFORE {
+    if !(FORMAT_EARLIEST..FORMAT).contains(&format) {
         return Ok(());
     }
-    let mut expected = vec![(MetaKey::Identity.text(), identity.revision)];
-    let mut writes = vec![(MetaKey::Identity.text(), Some([&encode(&FORMAT), rest].concat()))];
-    for (key, entry) in store.list(TABLETS)? {
-        let (before, revision) = decode::<TabletBefore>(key.clone(), &entry)?;
-        expected.push((key.clone(), revision));
-        writes.push((key, Some(encode(&TabletRecord::from(before)))));
-    }
+    let before = store.list("")?;
+    let mut writes = converted(format, &before).map_err(|key| Stopped::Corrupt { key })?;
+    writes.push((MetaKey::Identity.text(), Some([&encode(&FORMAT), rest].concat())));
+    let expected = before.into_iter().map(|(key, entry)| (key, entry.revision)).collect();
     match store.transact(&Transaction { expected, writes })? {
         Verdict::Committed(_) => Ok(()),
         Verdict::Conflict(_) => Err(Stopped::Deposed),
@@ -361,15 +359,13 @@ fn list<T: DeserializeOwned>(
 fn decode_identity(entry: &MetaEntry) -> Result<ClusterIdentity, Stopped> {
     let corrupt = || Stopped::Corrupt { key: MetaKey::Identity.text() };
     let (format, rest) = postcard::take_from_bytes(&entry.value).map_err(|_| corrupt())?;
-    if ![FORMAT, FORMAT_BEFORE].contains(&format) {
+    if !(FORMAT_EARLIEST..=FORMAT).contains(&format) {
         return Err(Stopped::Format { found: format });
     }
     postcard::from_bytes(rest).map_err(|_| corrupt())
 }
 
 fn decode<T: DeserializeOwned>(key: String, entry: &MetaEntry) -> Result<(T, Revision), Stopped> {
-    match postcard::take_from_bytes(&entry.value) {
-        Ok((value, [])) => Ok((value, entry.revision)),
-        Ok(_) | Err(_) => Err(Stopped::Corrupt { key }),
-    }
+    let value = records::decode(&entry.value).ok_or(Stopped::Corrupt { key })?;
+    Ok((value, entry.revision))
 }

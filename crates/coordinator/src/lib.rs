@@ -20,6 +20,7 @@
 mod admission;
 mod configuration;
 mod configuration_store;
+mod earlier_formats;
 mod machine;
 mod metastore;
 mod outbox;

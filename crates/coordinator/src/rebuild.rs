@@ -325,6 +325,7 @@ impl Rebuilding {
             epoch: info.epoch,
             incarnations: info.incarnations.clone(),
             is_born: info.is_born,
+            depends_on: None,
         });
         let mut tablets: Vec<TabletRecord> = of_map.collect();
         for (&owner, told) in &self.told {
@@ -346,6 +347,7 @@ impl Rebuilding {
                             epoch,
                             incarnations: incarnations.clone(),
                             is_born: false,
+                            depends_on: None,
                         });
                         parts
                     })
@@ -480,7 +482,6 @@ impl Rebuilding {
             created: at.wall,
             updated: at.wall,
             progress: MigrationProgress::default(),
-            is_served_before_durable: false,
             stage,
         })
     }

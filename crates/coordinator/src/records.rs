@@ -14,23 +14,24 @@
 //! | `doubt` | text: the reason why no new server is admitted. Usually absent |
 //!
 //! Numbers in keys have 16 hexadecimal digits, so keys sort in numerical order. Values are
-//! encoded with `postcard`. Every change of a record raises the format. Stores of the previous
-//! format are converted.
+//! encoded with `postcard`. Every change of a record raises the format. Stores of earlier formats
+//! are converted.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use types::limits::TABLES_MAX;
 use types::{
     ClusterId, HashRange, Incarnation, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId,
-    UnixMillis,
+    TableId, UnixMillis,
 };
 use wire::control::{Intent, MigrationPolicy, MigrationProgress, MigrationState};
 
-/// Version of the record format. Only this version and [`FORMAT_BEFORE`] can be opened.
-pub(crate) const FORMAT: u16 = 7;
+/// Version of the record format.
+pub(crate) const FORMAT: u16 = 8;
 
-/// The previous format, which is converted on opening: its tablets lack the last field.
-pub(crate) const FORMAT_BEFORE: u16 = 6;
+/// The earliest format that can be opened (`earlier_formats.rs`).
+pub(crate) const FORMAT_EARLIEST: u16 = 6;
 
 /// The identity of a cluster, drawn at random when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,22 +159,27 @@ pub(crate) struct TabletRecord {
     pub(crate) incarnations: Vec<Incarnation>,
     /// The range is new: its first owner has not yet confirmed that it holds the range.
     pub(crate) is_born: bool,
+    /// The owner serves the range before all of it is durable in the owner's log.
+    pub(crate) depends_on: Option<RecoveryDependency>,
 }
 
-/// A tablet in [`FORMAT_BEFORE`].
-#[derive(Deserialize)]
-pub(crate) struct TabletBefore {
-    range: HashRange,
-    owner: ServerId,
-    epoch: OwnershipEpoch,
-    incarnations: Vec<Incarnation>,
-}
-
-impl From<TabletBefore> for TabletRecord {
-    fn from(before: TabletBefore) -> TabletRecord {
-        let TabletBefore { range, owner, epoch, incarnations } = before;
-        TabletRecord { range, owner, epoch, incarnations, is_born: false }
+impl TabletRecord {
+    /// Returns whether the owner holds the range durably. Until then no migration may move it.
+    pub(crate) fn is_durable(&self) -> bool {
+        !self.is_born && self.depends_on.is_none()
     }
+}
+
+/// The dependency of a tablet on the dead server's log from which its owner has recovered it.
+///
+/// It begins when the owner has replayed the range. It ends when the owner's log has all of it. If
+/// the owner dies before that, the range is recovered from both logs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RecoveryDependency {
+    pub(crate) dead: ServerId,
+    /// The dead server's incarnation of each table. 0 occurs in no entry: the owner has flushed
+    /// the table, and the dead server's records of it are invalid.
+    pub(crate) old_incarnations: Vec<Incarnation>,
 }
 
 /// The term of one coordinator: the time from its start until another one opens the store.
@@ -199,10 +205,6 @@ pub(crate) struct Migration {
     /// Newest committed progress. Later reports are kept in memory only; operators can do without
     /// them after a restart.
     pub(crate) progress: MigrationProgress,
-    /// This is not a requested migration but a served-before-durable range. The target has
-    /// recovered the range from the log of its dead source and serves it before the data is
-    /// durable in its own log. Operators do not see it.
-    pub(crate) is_served_before_durable: bool,
     pub(crate) stage: MigrationStage,
 }
 
@@ -237,9 +239,6 @@ pub(crate) enum MigrationStage {
     /// A side died before the target had everything. The ranges that depended on the source are
     /// being recovered: by the other side from the dead side's log, or from both logs if both died.
     Recovering(LineageDependency),
-    /// Stage of a served-before-durable range only. The target serves the range and replicates the
-    /// data read from the source's log. If the target dies, the range is recovered from both logs.
-    Securing(LineageDependency),
     /// Nothing depends on the source, which is asked to drop its remaining copy.
     Releasing { ending: Ending },
     /// The migration is over.
@@ -287,7 +286,7 @@ impl MigrationStage {
     pub(crate) fn assert_leads_to(&self, next: &MigrationStage, id: MigrationId) {
         use MigrationStage::{
             Deciding, Ended, Flipping, Measuring, Moving, Orphaned, Preparing, Queued, Recovering,
-            Releasing, Securing, Withdrawing,
+            Releasing, Withdrawing,
         };
         let is_allowed = match self {
             Queued => matches!(next, Measuring | Ended { .. }),
@@ -299,7 +298,6 @@ impl MigrationStage {
                 matches!(next, Deciding { .. } | Orphaned { .. } | Moving(_) | Ended { .. })
             }
             Moving(_) => matches!(next, Moving(_) | Recovering(_) | Releasing { .. }),
-            Securing(_) => matches!(next, Recovering(_)),
             Recovering(_) => matches!(next, Recovering(_) | Releasing { .. }),
             Releasing { .. } => matches!(next, Ended { unheard: None, .. }),
             // The target returns, or its source turns out to have had its answer.
@@ -366,12 +364,12 @@ impl Migration {
         }
     }
 
-    /// Returns the ranges that have not arrived, or are not durable, if any depend on the source.
+    /// Returns the ranges that have not arrived, if any depend on the source.
     pub(crate) fn dependency(&self) -> Option<&LineageDependency> {
         match &self.stage {
-            MigrationStage::Moving(dependency)
-            | MigrationStage::Recovering(dependency)
-            | MigrationStage::Securing(dependency) => Some(dependency),
+            MigrationStage::Moving(dependency) | MigrationStage::Recovering(dependency) => {
+                Some(dependency)
+            }
             _ => None,
         }
     }
@@ -407,7 +405,7 @@ pub(crate) struct RecoveryRecord {
 /// The stage of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RecoveryStage {
-    /// The dead server still owns a range, or a migration needs its log.
+    /// The dead server still owns a range, or a migration or tablet needs its log.
     Recovering {
         /// Recovery partitions that are assigned and not yet served. In no order, without
         /// overlap, each within one tablet of the dead server.
@@ -527,6 +525,22 @@ impl MetaKey {
             MetaKey::Recovery(dead) => format!("{RECOVERIES}{:016x}", dead.0),
             MetaKey::LoadProfile(server) => format!("{LOAD_PROFILES}{:016x}", server.0),
         }
+    }
+}
+
+/// Makes the records of one table invalid, or of all: no entry has incarnation 0.
+pub(crate) fn invalidate(incarnations: &mut [Incarnation], table: Option<TableId>) {
+    match table {
+        Some(table) => incarnations[usize::from(table.0)] = Incarnation(0),
+        None => incarnations.fill(Incarnation(0)),
+    }
+}
+
+/// Decodes the value of a key. `None`: it is not such a value.
+pub(crate) fn decode<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(value) {
+        Ok((value, [])) => Some(value),
+        Ok(_) | Err(_) => None,
     }
 }
 

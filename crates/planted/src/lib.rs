@@ -84,7 +84,7 @@ pub enum Bug {
     FreedBeforeCommit,
     /// A range that is served before it is durable does not keep the dead server's log from being
     /// freed.
-    InheritanceForgotten,
+    RecoveryDependencyForgotten,
     /// Bytes that some replicas of an open segment lack are served before they are durable
     /// elsewhere.
     DivergentShown,

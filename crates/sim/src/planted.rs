@@ -100,7 +100,7 @@ bugs! {
     RecoveredWithoutClock,
     FreedWhileDependedOn = FreedWhileDependedOn,
     FreedBeforeCommit = FreedBeforeCommit,
-    InheritanceForgotten = InheritanceForgotten,
+    RecoveryDependencyForgotten = RecoveryDependencyForgotten,
     DivergentShown = DivergentShown,
     /// A coordinator waits for no server when it starts, and no server reports its newest mark.
     OldStoreTrusted,

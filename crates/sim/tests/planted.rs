@@ -40,7 +40,7 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::AcknowledgedBeforeReplicas
         | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly
-        | Planted::InheritanceForgotten
+        | Planted::RecoveryDependencyForgotten
         | Planted::FreedWhileDependedOn => 30,
         Planted::ServedBeforeReplayed
         | Planted::StaleReplicaUsed

@@ -7,9 +7,9 @@
 use super::requests::Requester;
 use crate::configuration::{ClusterConfiguration, Edit};
 use crate::outbox::LinkId;
-use crate::records::{Migration, MigrationStage};
+use crate::records::{Migration, MigrationStage, invalidate};
 use types::limits::TABLES_MAX;
-use types::{Incarnation, ServerId, TableId};
+use types::{ServerId, TableId};
 
 /// Most waiting requests for incarnations.
 const FLUSHES_MAX: usize = 1024;
@@ -81,15 +81,8 @@ impl FlushRequest {
         // return.
         for migration in configuration.migrations().values().filter(|m| m.target == server) {
             let mut stage = migration.stage.clone();
-            if let MigrationStage::Moving(dependency) | MigrationStage::Securing(dependency) =
-                &mut stage
-            {
-                match table {
-                    Some(table) => {
-                        dependency.source_incarnations[usize::from(table.0)] = Incarnation(0)
-                    }
-                    None => dependency.source_incarnations.fill(Incarnation(0)),
-                }
+            if let MigrationStage::Moving(dependency) = &mut stage {
+                invalidate(&mut dependency.source_incarnations, table);
                 edit.put_migration(Migration { stage, ..migration.clone() });
             }
         }

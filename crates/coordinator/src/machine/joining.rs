@@ -260,8 +260,8 @@ fn admit(
     if configuration.tablets().is_empty() {
         let epoch = edit.counters.draw_epoch();
         let incarnations = edit.counters.draw_incarnations();
-        let (range, owner, is_born) = (HashRange::ALL, server, true);
-        edit.put_tablet(TabletRecord { range, owner, epoch, incarnations, is_born });
+        let (range, owner, is_born, depends_on) = (HashRange::ALL, server, true, None);
+        edit.put_tablet(TabletRecord { range, owner, epoch, incarnations, is_born, depends_on });
     }
     Some(Admission { server, leaver, edit })
 }

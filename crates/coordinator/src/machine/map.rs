@@ -60,7 +60,7 @@ impl MapPublisher {
     pub(super) fn map(&self, view: ClusterView<'_>, detector: &FailureDetector) -> ClusterMap {
         let configuration = view.configuration;
         let migrations = configuration.migrations().values();
-        let live = migrations.filter(|it| it.is_live() && !it.is_served_before_durable);
+        let live = migrations.filter(|it| it.is_live());
         let tablets = configuration.tablets().values().map(|tablet| TabletInfo {
             range: tablet.range,
             owner: tablet.owner,

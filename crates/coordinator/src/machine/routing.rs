@@ -259,14 +259,10 @@ impl Coordinator {
         range: HashRange,
         epoch: OwnershipEpoch,
     ) -> Result<(), Stopped> {
-        let tablet = self.store.configuration().tablets().get(&range.first());
-        let is_it = |tablet: &&TabletRecord| {
-            tablet.is_born && (tablet.owner, tablet.range, tablet.epoch) == (server, range, epoch)
-        };
-        let Some(tablet) = tablet.filter(is_it).cloned() else { return Ok(()) };
+        let tablet = self.store.configuration().tablet(server, range, epoch);
+        let Some(tablet) = tablet.filter(|it| it.is_born).cloned() else { return Ok(()) };
         let mut edit = self.store.configuration().edit();
         edit.put_tablet(TabletRecord { is_born: false, ..tablet });
-        // Migrations of it have waited.
         self.migrations.mark_queue_stale();
         self.commit(at, edit)
     }
@@ -312,6 +308,7 @@ impl Coordinator {
                 None => Some(edit),
             };
             if let Some(edit) = edit {
+                self.migrations.mark_queue_stale();
                 self.commit(at, edit)?;
             }
         }

@@ -80,9 +80,7 @@ impl Migrations {
             MigrationStage::Orphaned { terms, otherwise } => {
                 MigrationStage::Ended { ending: otherwise, unheard: Some(terms) }
             }
-            MigrationStage::Moving(dependency) | MigrationStage::Securing(dependency) => {
-                MigrationStage::Recovering(dependency)
-            }
+            MigrationStage::Moving(dependency) => MigrationStage::Recovering(dependency),
             // The copy that the source should drop has died with it.
             MigrationStage::Releasing { ending } => MigrationStage::Ended { ending, unheard: None },
             MigrationStage::Queued
@@ -169,7 +167,6 @@ fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
         | MigrationStage::Orphaned { .. }
         | MigrationStage::Moving(_)
         | MigrationStage::Recovering(_)
-        | MigrationStage::Securing(_)
         | MigrationStage::Releasing { .. }
         | MigrationStage::Ended { .. } => [None, None],
     }
@@ -183,8 +180,6 @@ fn unblocked_by_death_of(migration: &Migration) -> [Option<ServerId>; 2] {
             [Some(migration.target), Some(migration.source)]
         }
         MigrationStage::Releasing { .. } => [Some(migration.source), None],
-        // The source is dead by definition.
-        MigrationStage::Securing(_) => [Some(migration.target), None],
         MigrationStage::Queued
         | MigrationStage::Measuring
         | MigrationStage::Preparing(_)

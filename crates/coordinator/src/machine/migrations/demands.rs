@@ -52,7 +52,7 @@ pub(super) fn demand(migration: &Migration) -> Option<Demand> {
             (migration.source, message, DEMAND_AGAIN)
         }
         // The demands of the recovery apply.
-        MigrationStage::Recovering(_) | MigrationStage::Securing(_) => return None,
+        MigrationStage::Recovering(_) => return None,
         MigrationStage::Releasing { .. } => {
             let message = MigrationRequest::Forget { migration: id, remaining: Vec::new() };
             (migration.source, message, DEMAND_AGAIN)

@@ -95,7 +95,6 @@ impl Migrations {
                 created: view.at.wall,
                 updated: view.at.wall,
                 progress: MigrationProgress::default(),
-                is_served_before_durable: false,
                 stage: MigrationStage::Queued,
             });
             started.push(id);
@@ -131,7 +130,6 @@ impl Migrations {
                 }
                 MigrationStage::Moving(_)
                 | MigrationStage::Recovering(_)
-                | MigrationStage::Securing(_)
                 | MigrationStage::Releasing { .. }
                 | MigrationStage::Ended { .. } => continue,
             };
@@ -184,12 +182,7 @@ impl Migrations {
         let progress = self.progress_of(migration).0;
         let mut next = Migration { updated: view.at.wall, progress, ..migration.clone() };
         next.stage = stage;
-        match next.is_served_before_durable && next.dependency().is_none() {
-            // The dead source of a served-before-durable range has nothing to release, and the
-            // migration is not part of the visible history.
-            true => edit.remove_migration(next.id),
-            false => edit.put_migration(next),
-        }
+        edit.put_migration(next);
         edit
     }
 
@@ -202,16 +195,17 @@ impl Migrations {
 }
 
 /// Returns an edit that starts the unblocked migrations. A migration is blocked by another one
-/// with a shared hash that is under way or queued before it, and by a tablet that its first owner
-/// has not confirmed.
+/// with a shared hash that is under way or queued before it, and by a tablet that its owner does
+/// not hold durably.
 fn start_free(view: ClusterView<'_>) -> Edit {
     let configuration = view.configuration;
-    let mut taken: Vec<HashRange> = configuration.under_way().map(|m| m.range).collect();
+    let tablets = configuration.tablets().values().filter(|tablet| !tablet.is_durable());
+    let under_way = configuration.under_way().map(|migration| migration.range);
+    let mut taken: Vec<HashRange> = under_way.chain(tablets.map(|tablet| tablet.range)).collect();
     let mut edit = configuration.edit();
     let queued = configuration.migrations().values();
     for migration in queued.filter(|m| m.stage == MigrationStage::Queued) {
-        let is_free = !taken.iter().any(|range| range.overlaps(migration.range))
-            && !configuration.tablet_to_move(migration).is_some_and(|tablet| tablet.is_born);
+        let is_free = !taken.iter().any(|range| range.overlaps(migration.range));
         taken.push(migration.range);
         if is_free {
             assert!(!migration.is_under_way(), "{} starts twice", migration.id);

@@ -14,7 +14,7 @@ impl Migrations {
     ) -> Vec<MigrationReport> {
         let newest_first = configuration.migrations().values().rev();
         newest_first
-            .filter(|migration| is_meant(migration) && !migration.is_served_before_durable)
+            .filter(|migration| is_meant(migration))
             .map(|migration| {
                 let (state, message) = state_of(migration, configuration);
                 let (progress, updated) = self.progress_of(migration);
@@ -48,7 +48,7 @@ fn state_of(
         | MigrationStage::Withdrawing { .. }
         | MigrationStage::Deciding { .. }
         | MigrationStage::Orphaned { .. } => MigrationState::Preparing,
-        MigrationStage::Moving(_) | MigrationStage::Securing(_) => MigrationState::Moving,
+        MigrationStage::Moving(_) => MigrationState::Moving,
         // The target will not get the range.
         MigrationStage::Recovering(_) => match configuration.ending_of(migration) {
             Ending::Success => MigrationState::Moving,

@@ -111,7 +111,6 @@ impl Migrations {
             }
             MigrationStage::Moving(_)
             | MigrationStage::Recovering(_)
-            | MigrationStage::Securing(_)
             | MigrationStage::Releasing { .. }
             | MigrationStage::Ended { ending: Ending::Success, .. } => {
                 Decision::nothing().then_send(server, outcome(id, true))
@@ -155,7 +154,6 @@ impl Migrations {
             | MigrationStage::Withdrawing { .. }
             | MigrationStage::Moving(_)
             | MigrationStage::Recovering(_)
-            | MigrationStage::Securing(_)
             | MigrationStage::Releasing { .. }
             | MigrationStage::Ended { .. } => Decision::nothing(),
         }
@@ -188,7 +186,6 @@ impl Migrations {
             | MigrationStage::Flipping(_)
             | MigrationStage::Moving(_)
             | MigrationStage::Recovering(_)
-            | MigrationStage::Securing(_)
             | MigrationStage::Releasing { .. }
             | MigrationStage::Ended { unheard: None, .. } => return Decision::nothing(),
         };
@@ -222,10 +219,7 @@ impl Migrations {
         if migration.stage == is_success {
             return Decision::nothing().then_send(server, finished);
         }
-        match migration.is_served_before_durable {
-            true => Decision::nothing(),
-            false => self.accepted(migration, view),
-        }
+        self.accepted(migration, view)
     }
 
     /// Steps 7 and 8: the target depends on fewer ranges of the source.
@@ -237,10 +231,7 @@ impl Migrations {
     ) -> Decision {
         let Some(migration) = sender.as_target(view) else { return Decision::nothing() };
         // A running recovery of the remaining ranges is not affected.
-        if !is_valid(given)
-            || migration.is_served_before_durable
-            || view.configuration.has_lineage_parts(migration.id)
-        {
+        if !is_valid(given) || view.configuration.has_lineage_parts(migration.id) {
             return Decision::nothing();
         }
         let Some(LineageDependency { remaining, .. }) = migration.dependency() else {
@@ -324,7 +315,6 @@ impl Migrations {
             | MigrationStage::Withdrawing { .. }
             | MigrationStage::Moving(_)
             | MigrationStage::Recovering(_)
-            | MigrationStage::Securing(_)
             | MigrationStage::Releasing { .. }
             | MigrationStage::Ended { .. } => Decision::nothing(),
         }
@@ -339,9 +329,10 @@ impl Migrations {
     ) -> Decision {
         let configuration = view.configuration;
         assert!(configuration.is_still_there(migration, terms), "{} lost its tablet", migration.id);
-        let held =
-            configuration.tablet_to_move(migration).map(|tablet| tablet.incarnations.clone());
-        let source_incarnations = held.unwrap_or_default();
+        let tablet = configuration.tablet_to_move(migration);
+        let is_durable = tablet.is_some_and(TabletRecord::is_durable);
+        assert!(is_durable, "{} moves a range that is not durable", migration.id);
+        let source_incarnations = tablet.map(|it| it.incarnations.clone()).unwrap_or_default();
         let mut edit = configuration.edit();
         edit.cut_out(migration.range, configuration);
         edit.put_tablet(TabletRecord {
@@ -350,6 +341,7 @@ impl Migrations {
             epoch: terms.target_epoch,
             incarnations: terms.target_incarnations.clone(),
             is_born: false,
+            depends_on: None,
         });
         let dependency =
             LineageDependency { remaining: vec![migration.range], source_incarnations };

@@ -12,8 +12,9 @@
 //!
 //! (1) From the target's log; the source must release its copy of it first.
 //!
-//! A served-before-durable recovery partition is recorded as a migration from the dead server to
-//! the recovery master. If that master dies, both sides are dead.
+//! A served-before-durable tablet is in two logs, too: its owner's, and the dead server's from
+//! which it was recovered ([`RecoveryDependency`]). If the owner dies, any server recovers it from
+//! both.
 //!
 //! The row follows from the set of dead servers. A survivor that dies before it has recovered its
 //! ranges therefore changes only the row. A server that keeps its data keeps its incarnations. A
@@ -22,7 +23,9 @@
 
 use crate::configuration::ClusterConfiguration;
 use crate::ranges::{intersection, without};
-use crate::records::{AssignedPartition, LineageDependency, Migration, RecoveryRecord, Sequences};
+use crate::records::{
+    AssignedPartition, LineageDependency, Migration, RecoveryDependency, RecoveryRecord, Sequences,
+};
 use planted::Bug;
 use types::{HashRange, Incarnation, MigrationId, ServerId};
 use wire::control::RecoveryLog;
@@ -121,16 +124,26 @@ impl OrphanedRange {
     /// Returns the dead servers whose logs contain the range.
     pub(super) fn logs(&self, configuration: &ClusterConfiguration) -> Vec<ServerId> {
         let migration = self.lineage.and_then(|id| configuration.migrations().get(&id));
-        match (self.permitted, migration) {
-            (PermittedMasters::Anybody, Some(migration)) => {
+        match (migration, self.permitted) {
+            (Some(migration), PermittedMasters::Anybody) => {
                 vec![migration.target, migration.source]
             }
-            (
-                PermittedMasters::Only(_) | PermittedMasters::AllBut(_) | PermittedMasters::Anybody,
-                _,
-            ) => vec![self.dead],
+            (Some(_), PermittedMasters::Only(_) | PermittedMasters::AllBut(_)) => vec![self.dead],
+            (None, _) => {
+                let dependency = dependency_of(self.range, configuration);
+                std::iter::once(self.dead).chain(dependency.map(|on| on.dead)).collect()
+            }
         }
     }
+}
+
+/// Returns the dependency of a dead server's range on the log of an earlier dead server.
+fn dependency_of(
+    range: HashRange,
+    configuration: &ClusterConfiguration,
+) -> Option<&RecoveryDependency> {
+    let dependency = configuration.tablet_around(range).depends_on.as_ref();
+    dependency.filter(|_| !planted::is(Bug::DependencyDroppedEarly))
 }
 
 /// Returns the logs from which a partition is recovered.
@@ -143,7 +156,10 @@ pub(super) fn logs_of_part(
     let migration = part.lineage.and_then(|id| configuration.migrations().get(&id));
     let lineage = migration.and_then(|migration| Some((migration, migration.dependency()?)));
     let Some((migration, dependency)) = lineage else {
-        return vec![RecoveryLog { dead, old_incarnations: held }];
+        let earlier = dependency_of(part.range, configuration)
+            .map(|on| RecoveryLog { dead: on.dead, old_incarnations: on.old_incarnations.clone() });
+        let own = RecoveryLog { dead, old_incarnations: held };
+        return std::iter::once(own).chain(earlier).collect();
     };
     assert!(migration.has_side(dead), "{dead} is no side of the lineage of {}", part.range);
     let of_target = RecoveryLog { dead: migration.target, old_incarnations: held };

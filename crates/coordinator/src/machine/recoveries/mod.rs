@@ -34,8 +34,7 @@ use super::view::ClusterView;
 use crate::admission::{REASON_BYTES_MAX, room_for_borders, room_for_lineage};
 use crate::configuration::{ClusterConfiguration, Edit, PartitionKey};
 use crate::records::{
-    AssignedPartition, LineageDependency, Migration, MigrationStage, RecoveryRecord, RecoveryStage,
-    TabletRecord,
+    AssignedPartition, Migration, RecoveryDependency, RecoveryRecord, RecoveryStage, TabletRecord,
 };
 use demands::{DemandKind, RecoveryDemand};
 use lineage::{OrphanedRange, PermittedMasters};
@@ -45,7 +44,7 @@ use replica_inventory::{Completeness, LogFacts, ReplicaInventory};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{HashRange, Instant, ServerId};
-use wire::control::{LogLoss, MigrationPolicy, MigrationProgress};
+use wire::control::LogLoss;
 
 /// First backoff after a server hands a partition back.
 const REFUSED_AGAIN: Duration = Duration::from_secs(1);
@@ -154,34 +153,18 @@ impl Recoveries {
     ) -> Option<Edit> {
         let PartitionKey { dead, range, .. } = key;
         let (recovery, part) = view.configuration.partition_of(master, key)?;
-        // A range of a migration is served only once it is durable: no range may belong to two
-        // migrations.
+        let before = view.configuration.tablet_around(range);
+        // A range that a migration or another dependency has left in two logs is served only once
+        // it is durable: it would be in three.
         let mut under_way = view.configuration.under_way();
-        if part.lineage.is_some() || under_way.any(|m| m.range.overlaps(range)) {
+        let is_in_two_logs = part.lineage.is_some() || before.depends_on.is_some();
+        if is_in_two_logs || under_way.any(|m| m.range.overlaps(range)) {
             return None;
         }
-        let mut edit = view.configuration.edit();
-        let source_incarnations = view.configuration.tablet_around(range).incarnations.clone();
-        let dependency = LineageDependency { remaining: vec![range], source_incarnations };
-        let id = edit.counters.draw_migration();
-        let served_before_durable = Migration {
-            id,
-            task: id,
-            range,
-            source: dead,
-            target: master,
-            policy: MigrationPolicy::default(),
-            created: view.at.wall,
-            updated: view.at.wall,
-            progress: MigrationProgress::default(),
-            is_served_before_durable: true,
-            stage: MigrationStage::Securing(dependency),
-        };
-        if !planted::is(Bug::InheritanceForgotten) {
-            edit.put_migration(served_before_durable);
-        }
-        self.hand_part_over(&mut edit, recovery, part, view.configuration);
-        Some(edit)
+        assert_ne!(dead, master, "{range} would depend on the log of its own master");
+        let dependency = RecoveryDependency { dead, old_incarnations: before.incarnations.clone() };
+        let dependency = (!planted::is(Bug::RecoveryDependencyForgotten)).then_some(dependency);
+        Some(self.handed_over(recovery, part, dependency, view.configuration))
     }
 
     /// Step 5: the partition's owner no longer depends on the dead server's log. Returns the
@@ -192,32 +175,32 @@ impl Recoveries {
         key: PartitionKey,
         view: ClusterView<'c>,
     ) -> Option<(Edit, Option<&'c Migration>)> {
-        let PartitionKey { dead, range, .. } = key;
-        let migrations = view.configuration.migrations();
-        let mut edit = view.configuration.edit();
-        if let Some((recovery, part)) = view.configuration.partition_of(master, key) {
-            self.hand_part_over(&mut edit, recovery, part, view.configuration);
-            let lineage = part.lineage.and_then(|id| migrations.get(&id));
+        let PartitionKey { dead, range, epoch } = key;
+        let configuration = view.configuration;
+        if let Some((recovery, part)) = configuration.partition_of(master, key) {
+            let edit = self.handed_over(recovery, part, None, configuration);
+            let lineage = part.lineage.and_then(|id| configuration.migrations().get(&id));
             return Some((edit, lineage));
         }
-        let is_it = |m: &&Migration| {
-            matches!(m.stage, MigrationStage::Securing(_))
-                && (m.source, m.target, m.range) == (dead, master, range)
-        };
-        let served = migrations.values().find(is_it)?;
-        assert!(served.is_served_before_durable, "{} was requested", served.id);
-        edit.remove_migration(served.id);
+        let served = configuration.tablet(master, range, epoch)?;
+        let dependency = served.depends_on.as_ref().filter(|dependency| dependency.dead == dead)?;
+        assert!(!configuration.is_dead(master), "{master} makes {range} durable and is dead");
+        assert!(configuration.is_in_recovery(dependency.dead), "{range} lost the log of {dead}");
+        let mut edit = configuration.edit();
+        edit.put_tablet(TabletRecord { depends_on: None, ..served.clone() });
         Some((edit, None))
     }
 
-    /// Makes a partition's recovery master its owner.
-    fn hand_part_over(
+    /// Returns the change that makes a partition's recovery master its owner. `dependency` is the
+    /// new tablet's.
+    fn handed_over(
         &mut self,
-        edit: &mut Edit,
         recovery: &RecoveryRecord,
         part: &AssignedPartition,
+        dependency: Option<RecoveryDependency>,
         configuration: &ClusterConfiguration,
-    ) {
+    ) -> Edit {
+        let mut edit = configuration.edit();
         let AssignedPartition { range, master: owner, epoch, incarnations, lineage } = part.clone();
         self.pauses.remove(&owner);
         let before = configuration.tablet_around(range);
@@ -226,10 +209,12 @@ impl Recoveries {
         assert!(may_lose, "{range} was assigned twice");
         assert!(epoch > before.epoch, "{range} goes back from {} to {epoch}", before.epoch);
         edit.cut_out(range, configuration);
-        edit.put_tablet(TabletRecord { range, owner, epoch, incarnations, is_born: false });
+        let (is_born, depends_on) = (false, dependency);
+        edit.put_tablet(TabletRecord { range, owner, epoch, incarnations, is_born, depends_on });
         if let Some(recovery) = recovery.with_parts(|other| other.epoch != epoch) {
             edit.put_recovery(recovery);
         }
+        edit
     }
 
     /// Takes a partition back from a recovery master, for another server.
@@ -499,6 +484,7 @@ fn log_facts<'c>(recovery: &'c RecoveryRecord, view: ClusterView<'_>) -> Option<
 mod tests {
     use super::*;
     use crate::configuration::tests::migrating;
+    use crate::records::MigrationStage;
     use types::{Incarnation, OwnershipEpoch, UnixMillis};
 
     fn hand_over(owner_before: u32, epoch: u64) {
@@ -511,9 +497,8 @@ mod tests {
             incarnations: vec![Incarnation(7)],
             lineage: None,
         };
-        let mut edit = configuration.edit();
         let mut recoveries = Recoveries::new(1, &configuration);
-        recoveries.hand_part_over(&mut edit, &recovery, &part, &configuration);
+        let edit = recoveries.handed_over(&recovery, &part, None, &configuration);
         assert!(!edit.is_empty());
     }
 

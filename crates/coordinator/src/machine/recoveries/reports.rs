@@ -4,7 +4,7 @@ use super::lineage::OrphanedRange;
 use super::replica_inventory::Completeness;
 use super::{Recoveries, log_facts};
 use crate::machine::view::ClusterView;
-use crate::records::{Migration, RecoveryRecord};
+use crate::records::RecoveryRecord;
 use types::SegmentId;
 use wire::control::{MISSING_SHOWN_MAX, RecoveryReport, RecoveryState};
 
@@ -23,7 +23,6 @@ impl Recoveries {
         let configuration = view.configuration;
         let RecoveryRecord { dead, created, .. } = *recovery;
         let (state, missing) = self.state(recovery, view);
-        let is_side = |m: &&Migration| m.has_side(dead) && !m.is_served_before_durable;
         let refusal = self.inventories.get(&dead).map(|inventory| inventory.refusal.clone());
         RecoveryReport {
             dead,
@@ -33,7 +32,11 @@ impl Recoveries {
             parts: configuration.parts_under_way(recovery),
             missing_total: missing.len() as u32,
             missing: missing.into_iter().take(MISSING_SHOWN_MAX).collect(),
-            waits_for: configuration.under_way().filter(is_side).map(|m| m.id).collect(),
+            waits_for: configuration
+                .under_way()
+                .filter(|m| m.has_side(dead))
+                .map(|m| m.id)
+                .collect(),
             message: refusal.unwrap_or_default(),
         }
     }

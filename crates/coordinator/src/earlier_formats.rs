@@ -1,0 +1,142 @@
+//! Conversion of the records that earlier versions have written.
+//!
+//! | format | difference to the next one |
+//! | --- | --- |
+//! | 6 | a tablet ends before `is_born` |
+//! | 7 | a tablet ends before `depends_on`: a served-before-durable range is a migration with a flag |
+//!
+//! Up to format 7, the flag stands before a migration's stage, and the stages from `Releasing` on
+//! have a number that is higher by one.
+
+use crate::metastore::MetaEntry;
+use crate::records::{
+    FORMAT, FORMAT_EARLIEST, LineageDependency, MIGRATIONS, RECOVERIES, RecoveryDependency,
+    RecoveryRecord, RecoveryStage, TABLETS, TabletRecord, decode, encode,
+};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use types::{HashRange, MigrationId, ServerId, UnixMillis};
+use wire::control::{MigrationPolicy, MigrationProgress};
+
+/// Former numbers of the stages `Recovering`, `Securing` and `Releasing`.
+const RECOVERING: u8 = 8;
+const SECURING: u8 = 9;
+const RELEASING: u8 = 10;
+
+/// The fields of a migration before its flag and stage.
+#[derive(Deserialize)]
+struct MigrationHead {
+    id: MigrationId,
+    _task: MigrationId,
+    _range: HashRange,
+    source: ServerId,
+    target: ServerId,
+    _policy: MigrationPolicy,
+    _times: [UnixMillis; 2],
+    _progress: MigrationProgress,
+}
+
+/// A served-before-durable range: a migration from the dead server to the range's owner.
+struct ServedRange {
+    owner: ServerId,
+    remaining: Vec<HashRange>,
+    dependency: RecoveryDependency,
+}
+
+/// Returns the changes that convert the records of a store.
+///
+/// # Errors
+/// The key of an unreadable record.
+pub(crate) fn converted(
+    format: u16,
+    before: &[(String, MetaEntry)],
+) -> Result<Vec<(String, Option<Vec<u8>>)>, String> {
+    assert!((FORMAT_EARLIEST..FORMAT).contains(&format), "format {format} cannot be converted");
+    let of = |prefix: &'static str| {
+        let records = before.iter().filter(move |(key, _)| key.starts_with(prefix));
+        records.map(|(key, entry)| (key, &entry.value[..]))
+    };
+    let mut writes = Vec::new();
+    let mut served = BTreeMap::new();
+    for (key, value) in of(MIGRATIONS) {
+        writes.push((key.clone(), migration(value, &mut served).ok_or(key)?));
+    }
+    for (key, value) in of(TABLETS) {
+        writes.push((key.clone(), Some(tablet(format, value, &served).ok_or(key)?)));
+    }
+    for (key, value) in of(RECOVERIES) {
+        let mut recovery: RecoveryRecord = decode(value).ok_or(key)?;
+        if let RecoveryStage::Recovering { parts, .. } = &mut recovery.stage {
+            for part in parts {
+                // The tablet names the second log.
+                part.lineage = part.lineage.filter(|id| !served.contains_key(id));
+            }
+        }
+        writes.push((key.clone(), Some(encode(&recovery))));
+    }
+    Ok(writes)
+}
+
+/// Returns a migration without its flag, or adds it to the served-before-durable ranges.
+fn migration(
+    value: &[u8],
+    served: &mut BTreeMap<MigrationId, ServedRange>,
+) -> Option<Option<Vec<u8>>> {
+    let (head, rest) = postcard::take_from_bytes::<MigrationHead>(value).ok()?;
+    let fields = &value[..value.len() - rest.len()];
+    match *rest {
+        [0, stage, ref content @ ..] if stage != SECURING => {
+            let stage = if stage >= RELEASING { stage - 1 } else { stage };
+            Some(Some([fields, &[stage], content].concat()))
+        }
+        [1, RECOVERING | SECURING, ref content @ ..] => {
+            let LineageDependency { remaining, source_incarnations: old_incarnations } =
+                decode(content)?;
+            let dependency = RecoveryDependency { dead: head.source, old_incarnations };
+            served.insert(head.id, ServedRange { owner: head.target, remaining, dependency });
+            Some(None)
+        }
+        _ => None,
+    }
+}
+
+/// Returns a tablet with its dependency.
+fn tablet(
+    format: u16,
+    value: &[u8],
+    served: &BTreeMap<MigrationId, ServedRange>,
+) -> Option<Vec<u8>> {
+    // Each format has added one field, which is absent or false if its byte is 0.
+    let lacking = vec![0; usize::from(FORMAT - format)];
+    let mut tablet: TabletRecord = decode(&[value, &lacking].concat())?;
+    let overlaps = |it: &&ServedRange| it.remaining.iter().any(|it| it.overlaps(tablet.range));
+    if let Some(range) = served.values().find(overlaps) {
+        let is_inside = range.remaining.iter().any(|it| it.covers(tablet.range));
+        if !is_inside || range.owner != tablet.owner {
+            return None;
+        }
+        tablet.depends_on = Some(range.dependency.clone());
+    }
+    Some(encode(&tablet))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metastore::Revision;
+
+    #[test]
+    fn an_unreadable_record_is_named() {
+        let entry = MetaEntry { value: vec![7; 3], revision: Revision(1) };
+        for kind in [MIGRATIONS, TABLETS, RECOVERIES] {
+            let key = format!("{kind}0000000000000001");
+            assert_eq!(converted(7, &[(key.clone(), entry.clone())]), Err(key));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "format 8 cannot be converted")]
+    fn the_format_of_this_version_is_not_converted() {
+        let _ = converted(FORMAT, &[]);
+    }
+}
