@@ -90,13 +90,15 @@ impl CommitGate {
         std::mem::take(&mut self.in_flight).effects
     }
 
+    /// Returns the connections whose welcome is held. Nothing is sent to them before it.
+    pub(super) fn held_welcomes(&self) -> impl Iterator<Item = LinkId> {
+        self.in_flight.welcomed.iter().chain(&self.next.welcomed).copied()
+    }
+
     fn is_exempt(&self, effect: &Effect) -> bool {
         match effect {
             Effect::Send { connection, message } => {
-                let is_welcomed = |held: &HeldEffects| held.welcomed.contains(connection);
-                promises_nothing(message)
-                    && !is_welcomed(&self.in_flight)
-                    && !is_welcomed(&self.next)
+                promises_nothing(message) && !self.held_welcomes().any(|held| held == *connection)
             }
             Effect::Close { .. } => false,
             Effect::Commit(_) => unreachable!("a transaction is no effect of a component"),

@@ -244,6 +244,11 @@ impl Coordinator {
         assert!(!self.confirmation.is_older(), "a coordinator on an old store acts");
         let excuse = self.failure_detector.note_pause(at.now);
         self.excuse_absences(excuse);
+        for connection in self.gate.held_welcomes() {
+            if let Some(server) = self.membership.link(connection).and_then(|it| it.server) {
+                self.failure_detector.await_welcome(at.now, server);
+            }
+        }
         let is_pong = matches!(
             event,
             CoordinatorEvent::Received {

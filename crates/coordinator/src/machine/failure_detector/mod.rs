@@ -182,6 +182,14 @@ impl FailureDetector {
         self.note_heard(now, server)
     }
 
+    /// Counts the silence of a server from now on only: its welcome waits for a commit, and so do
+    /// the pings that it would answer.
+    pub(super) fn await_welcome(&mut self, now: Instant, server: ServerId) {
+        if let Some(heartbeat) = self.heartbeats.get_mut(&server) {
+            (heartbeat.heard, heartbeat.asked) = (now, None);
+        }
+    }
+
     /// Records a sign of life of a server: any message. Returns an excuse for the absent servers
     /// if it ends a time in which the coordinator heard none.
     pub(super) fn note_heard(&mut self, now: Instant, server: ServerId) -> Option<Excuse> {
