@@ -73,9 +73,9 @@ pub enum LogUpdate {
 impl fmt::Display for LogUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LogUpdate::ManifestContinues { number } => write!(f, "manifest_log {number}"),
+            LogUpdate::ManifestContinues { number } => write!(f, "manifest log continues in {number}"),
             LogUpdate::LoadProfile(profile) => {
-                write!(f, "will of {} shares", profile.shares().len())
+                write!(f, "load profile of {} shares", profile.shares().len())
             }
             LogUpdate::Fenced { log, replicas, more, .. } => {
                 let more = if *more { ", more to come" } else { "" };
@@ -128,7 +128,7 @@ pub enum LogRequest {
 impl fmt::Display for LogRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LogRequest::ManifestRecorded { number } => write!(f, "manifest_log recorded {number}"),
+            LogRequest::ManifestRecorded { number } => write!(f, "manifest log {number} recorded"),
             LogRequest::Fence { log } => write!(f, "fence {log}"),
             LogRequest::ReadManifest { log, replica: (segment, epoch), first } => {
                 write!(f, "read manifest {log} {segment}.{} from {first}", epoch.0)
