@@ -1,6 +1,6 @@
 //! Disks of servers that persist their logs, and their failures.
 
-use crate::servers::{OpenedDisk, Persistence, SERVERS, SavedIdentity};
+use crate::servers::{OpenedDisk, Persistence, SavedIdentity};
 use crate::timeline::RunTimeline;
 use backup::{Disk as _, Faults, MemoryDisk, Replicas};
 use fastrand::Rng;
@@ -94,16 +94,22 @@ struct FolderCopy {
 }
 
 /// Everything that outlives the servers' processes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ServerDisks {
-    disks: [SimulatedDisk; SERVERS],
+    disks: Vec<SimulatedDisk>,
     /// Identity and newest mark that each place knows. They survive the process if servers
     /// persist anything.
-    saved: [Option<SavedIdentity>; SERVERS],
+    saved: Vec<Option<SavedIdentity>>,
     folder_copy: Option<FolderCopy>,
 }
 
 impl ServerDisks {
+    /// Creates empty disks, one for each place.
+    pub(crate) fn new(places: usize) -> ServerDisks {
+        let disks = (0..places).map(|_| SimulatedDisk::default()).collect();
+        ServerDisks { disks, saved: vec![None; places], folder_copy: None }
+    }
+
     pub(crate) fn disk(&self, place: usize) -> &SimulatedDisk {
         &self.disks[place]
     }

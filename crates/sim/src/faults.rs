@@ -14,7 +14,6 @@
 //! and the next one only when everything is whole again.
 
 use crate::profile::RunProfile;
-use crate::servers::SERVERS;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{Accident, PlannedEvent, RunTimeline};
 use fastrand::Rng;
@@ -185,7 +184,7 @@ impl FaultSchedule {
         timeline: &mut RunTimeline,
     ) {
         if self.death_rates.after_message_one_in > 0 {
-            let other = (place + timeline.rng.usize(1..SERVERS)) % SERVERS;
+            let other = other_place(place, profile, timeline);
             self.may_strike([place, other], profile, timeline);
         }
     }
@@ -199,7 +198,7 @@ impl FaultSchedule {
     ) {
         let twin = self.death_rates.twin_one_in;
         if twin > 0 && profile.replicas() > 0 && timeline.rng.u32(..twin) == 0 {
-            let other = (place + timeline.rng.usize(1..SERVERS)) % SERVERS;
+            let other = other_place(place, profile, timeline);
             let soon = timeline.micros(0..20_000);
             timeline.plan_in(soon, PlannedEvent::Accident(Accident::ServerDies(other)));
         }
@@ -223,4 +222,10 @@ impl FaultSchedule {
     pub(crate) fn extend_outages(&mut self, until: Instant) {
         self.outages_until = self.outages_until.max(until);
     }
+}
+
+/// Draws another place. The server there may not have joined yet.
+fn other_place(place: usize, profile: &RunProfile, timeline: &mut RunTimeline) -> usize {
+    let servers = profile.world.servers;
+    (place + timeline.rng.usize(1..servers)) % servers
 }

@@ -1,7 +1,7 @@
 //! Servers of a run, and the questions that concern several of them.
 
 use crate::reactor::Inbound;
-use crate::servers::{SERVERS, SimulatedServer};
+use crate::servers::SimulatedServer;
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use coordinator::LinkId;
 use std::collections::BTreeSet;
@@ -47,6 +47,11 @@ impl ServerFleet {
         self.servers.get(place)
     }
 
+    /// Returns the number of places at which a server has started.
+    pub(crate) fn len(&self) -> usize {
+        self.servers.len()
+    }
+
     /// Puts a process at its place, after the last one or instead of a dead one.
     pub(crate) fn put(&mut self, place: usize, server: SimulatedServer) {
         assert!(place <= self.servers.len(), "places are filled in order");
@@ -71,7 +76,8 @@ impl ServerFleet {
     }
 
     pub(crate) fn draw_live(&self, timeline: &mut RunTimeline) -> Option<usize> {
-        let live: Vec<usize> = (0..SERVERS).filter(|&place| !self.servers[place].is_dead).collect();
+        let places = 0..self.len();
+        let live: Vec<usize> = places.filter(|&place| !self.servers[place].is_dead).collect();
         (!live.is_empty()).then(|| live[timeline.rng.usize(..live.len())])
     }
 

@@ -55,9 +55,11 @@ mod settings;
 mod timeline;
 mod trace;
 mod workload;
+mod world;
 
 pub use failure::{Failure, Report, Rule};
 pub use planted::Planted;
 pub use run::run;
 pub use search::{minimize, search};
 pub use settings::{Knob, RunSettings};
+pub use world::SERVERS_MAX;

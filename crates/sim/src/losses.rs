@@ -7,7 +7,6 @@
 
 use crate::failure::{Failure, Rule};
 use crate::fleet::ServerFleet;
-use crate::servers::SERVERS;
 use crate::workload::Register;
 use coordinator::LinkId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,8 +55,8 @@ impl Losses {
     /// Returns whether a master may have no usable backup for a while: one disk has failed, and
     /// the other backups have failed disks or were silent. Silence alone never takes away the
     /// last backup.
-    pub(crate) fn may_lack_backups(&self) -> bool {
-        let are_out = self.failing.union(&self.silent).count() + 1 >= SERVERS;
+    pub(crate) fn may_lack_backups(&self, servers: usize) -> bool {
+        let are_out = self.failing.union(&self.silent).count() + 1 >= servers;
         !self.failing.is_empty() && are_out
     }
 

@@ -4,7 +4,7 @@
 #![warn(clippy::unwrap_used)]
 
 use clap::Parser;
-use sim::{Failure, Knob, Planted, Report, Rule, RunSettings, minimize, run, search};
+use sim::{Failure, Knob, Planted, Report, Rule, RunSettings, SERVERS_MAX, minimize, run, search};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,9 @@ struct Arguments {
     /// Upper limit for the number of clients.
     #[arg(long)]
     clients: Option<usize>,
+    /// Number of servers. Default: drawn by each seed.
+    #[arg(long, value_parser = servers)]
+    servers: Option<usize>,
     /// Number of registers in use.
     #[arg(long)]
     registers: Option<usize>,
@@ -66,6 +69,11 @@ fn planted(name: &str) -> Result<Planted, String> {
     planted.is_possible().then_some(planted).ok_or_else(without)
 }
 
+fn servers(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (3..=SERVERS_MAX).contains(number));
+    number.ok_or_else(|| format!("possible values: 3 to {SERVERS_MAX}"))
+}
+
 fn knob(name: &str) -> Result<Knob, String> {
     let names = || Knob::ALL.iter().map(Knob::to_string).collect::<Vec<_>>().join(", ");
     Knob::named(name).ok_or_else(|| format!("possible values: {}", names()))
@@ -94,6 +102,7 @@ fn main() -> ExitCode {
         planted: arguments.plant,
         is_printed: arguments.trace || arguments.seed.is_some() && !arguments.minimize,
         clients: arguments.clients,
+        servers: arguments.servers,
         registers: arguments.registers,
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),

@@ -2,7 +2,6 @@
 
 use crate::failure::Rule;
 use crate::fleet::ServerFleet;
-use crate::servers::SERVERS;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::RunTimeline;
 use crate::workload::{Workload, draw_policy};
@@ -90,7 +89,7 @@ pub(crate) fn draw_request(
 
 /// Draws a move. Its ranges may overlap each other, running moves and the target's own ranges.
 fn draw_move(workload: &Workload, servers: &ServerFleet, timeline: &mut RunTimeline) -> Ask {
-    let target = servers[timeline.rng.usize(..SERVERS)].id;
+    let target = servers[timeline.rng.usize(..servers.len())].id;
     let several = timeline.rng.u32(..SEVERAL_ONE_IN) == 0;
     let count = if several { timeline.rng.usize(2..4) } else { 1 };
     let ranges = (0..count).map(|_| workload.draw_range(&mut timeline.rng)).collect();
@@ -100,5 +99,5 @@ fn draw_move(workload: &Workload, servers: &ServerFleet, timeline: &mut RunTimel
 }
 
 fn draw_source(servers: &ServerFleet, timeline: &mut RunTimeline) -> Option<ServerId> {
-    timeline.rng.bool().then(|| servers[timeline.rng.usize(..SERVERS)].id)
+    timeline.rng.bool().then(|| servers[timeline.rng.usize(..servers.len())].id)
 }

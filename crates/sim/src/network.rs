@@ -5,9 +5,9 @@
 //! coordinator keep order, and lose messages only when they break. Requests and replies of
 //! clients are only delayed.
 
-use crate::servers::SERVERS;
 use crate::settings::{Knob, RunSettings};
 use fastrand::Rng;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Instant;
 use wire::peer::PeerMessage;
@@ -49,7 +49,7 @@ pub(crate) struct Network {
     /// Usual delay, at most.
     usual: Duration,
     /// For each pair of servers (sender first), the time until which messages get lost.
-    partitioned_until: [[Instant; SERVERS]; SERVERS],
+    partitioned_until: BTreeMap<(usize, usize), Instant>,
 }
 
 impl Network {
@@ -78,7 +78,7 @@ impl Network {
         Network {
             kinds: Default::default(),
             usual: Duration::from_micros(50),
-            partitioned_until: Default::default(),
+            partitioned_until: BTreeMap::new(),
         }
     }
 
@@ -89,12 +89,12 @@ impl Network {
 
     /// Loses all messages from one server to another until this time.
     pub(crate) fn partition(&mut self, from: usize, to: usize, until: Instant) {
-        self.partitioned_until[from][to] = until;
+        self.partitioned_until.insert((from, to), until);
     }
 
     /// Returns whether messages from one server to another get lost.
     pub(crate) fn is_partitioned(&self, from: usize, to: usize, now: Instant) -> bool {
-        now < self.partitioned_until[from][to]
+        self.partitioned_until.get(&(from, to)).is_some_and(|until| now < *until)
     }
 
     /// Draws the delay of a message that cannot be lost.

@@ -4,6 +4,7 @@ use crate::faults::DeathRates;
 use crate::servers::Persistence;
 use crate::settings::{Knob, RunSettings};
 use crate::workload::Workload;
+use crate::world::World;
 use fastrand::Rng;
 use node::{Mode, Plan};
 use std::time::Duration;
@@ -38,6 +39,7 @@ const LONG_SLOWNESS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct RunProfile {
     pub(crate) settings: RunSettings,
+    pub(crate) world: World,
     /// Memory of each server, in bytes.
     pub(crate) memory_bytes: usize,
     /// Way in which servers persist their logs, if they do.
@@ -61,14 +63,20 @@ struct PersistenceDraw {
 
 impl PersistenceDraw {
     /// Draws from a separate generator, so that other runs stay the same.
-    fn draw(settings: &RunSettings, is_persistent: bool, mode: Mode) -> PersistenceDraw {
+    fn draw(
+        settings: &RunSettings,
+        world: &World,
+        is_persistent: bool,
+        mode: Mode,
+    ) -> PersistenceDraw {
         let mut rng = Rng::with_seed(settings.seed ^ REPLICATED);
         let is_replicated = is_persistent && rng.bool() && settings.has(Knob::Replicated);
         let is_persistent = is_persistent || settings.is_replicated;
         let is_replicated = is_replicated || settings.is_replicated;
         // Not drawn: a further draw would change the runs of all seeds.
         let scrub = settings.seed.is_multiple_of(2).then_some(SCRUB_INTERVAL);
-        let plan = Plan { mode, replicas: rng.u16(1..=2), scrub };
+        let replicas = rng.u16(1..=2);
+        let plan = Plan { mode, replicas: world.replicas.unwrap_or(replicas), scrub };
         let persisted_ranges_move =
             is_replicated && rng.u32(..4) != 0 && settings.has(Knob::Lineage);
         let death_rates = match is_replicated {
@@ -96,13 +104,14 @@ impl RunProfile {
     pub(crate) fn draw(
         rng: &mut Rng,
         settings: RunSettings,
+        world: World,
         workload: &mut Workload,
     ) -> (RunProfile, DeathRates) {
         let is_scarce = rng.u32(..SCARCE_ONE_IN) == 0 && settings.has(Knob::Memory);
         let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
         let is_persistent = rng.u32(..PERSISTENT_ONE_IN) == 0 && settings.has(Knob::LocalLog);
         let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
-        let drawn = PersistenceDraw::draw(&settings, is_persistent, mode);
+        let drawn = PersistenceDraw::draw(&settings, &world, is_persistent, mode);
         if drawn.is_small {
             workload.lengthen(SMALL_LENGTH);
         }
@@ -115,6 +124,7 @@ impl RunProfile {
         let quantum_one_in = [1, 5, 25][rng.usize(..3)];
         let profile = RunProfile {
             settings,
+            world,
             memory_bytes,
             persistence: drawn.persistence,
             persisted_ranges_move: drawn.persisted_ranges_move,

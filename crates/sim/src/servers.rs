@@ -22,9 +22,6 @@ use wire::control::{HistoryMark, Join};
 /// Number of reactors of a server: with two, one can lag behind.
 const REACTORS: u16 = 2;
 
-/// Number of servers in every run.
-pub(crate) const SERVERS: usize = 3;
-
 /// Client port of the first server; the others follow.
 const FIRST_PORT: u16 = 7000;
 
@@ -144,6 +141,7 @@ pub(crate) fn join(
     place: usize,
     rejoin: Option<(ClusterId, ServerId)>,
     replicas: u16,
+    rack: String,
     saved: Option<&SavedIdentity>,
 ) -> Join {
     Join {
@@ -152,7 +150,7 @@ pub(crate) fn join(
         bus_port: FIRST_PORT + 1000 + place as u16,
         rejoin,
         replicas,
-        rack: String::new(),
+        rack,
         disk: None,
         former: saved.map(|saved| saved.number),
         mark: saved.and_then(|saved| saved.mark),
@@ -195,7 +193,7 @@ impl ProcessSetup {
     }
 
     fn settings(&self, place: usize) -> node::NodeSettings {
-        let Join { host, client_port, bus_port, .. } = join(place, None, 0, None);
+        let Join { host, client_port, bus_port, .. } = join(place, None, 0, String::new(), None);
         node::NodeSettings {
             host,
             client_port,

@@ -17,6 +17,8 @@ pub struct RunSettings {
     pub is_printed: bool,
     /// Upper limit for the number of clients.
     pub clients: Option<usize>,
+    /// Number of servers, from 3 to [`crate::SERVERS_MAX`].
+    pub servers: Option<usize>,
     /// Number of registers in use.
     pub registers: Option<usize>,
     /// Upper limit for the time that clients work (virtual time).
@@ -46,6 +48,9 @@ impl fmt::Display for RunSettings {
         }
         if let Some(clients) = self.clients {
             write!(f, " --clients {clients}")?;
+        }
+        if let Some(servers) = self.servers {
+            write!(f, " --servers {servers}")?;
         }
         if let Some(registers) = self.registers {
             write!(f, " --registers {registers}")?;
@@ -85,6 +90,8 @@ named! {
     Blackout, "blackout", "All servers die at once: by a power cut, if writes wait for the disk.";
     Disk, "disk", "Disks of servers with replicas are full, fail, or return damaged blocks.";
     Machines, "machines", "One machine at a time loses power or has a damaged block, in any mode.";
+    Large, "large", "A quarter of the runs have up to seven servers, three replicas, and racks.";
+    Joins, "joins", "Some servers of a large cluster join while clients work.";
     Small, "small", "Segments are small, values long, and memory is scarce: logs are cleaned.";
     Memory, "memory", "Servers have so little memory that they may refuse moves and writes.";
     Long, "long", "A few runs are slow and long, with outages of up to eight seconds.";

@@ -1,7 +1,6 @@
 //! Faults beside those of messages: servers are partitioned or paused, clocks jump, disks fail.
 
 use super::SimulatedCluster;
-use crate::servers::SERVERS;
 use crate::settings::Knob;
 use crate::timeline::{Accident, PlannedEvent};
 use std::time::Duration;
@@ -12,7 +11,7 @@ impl SimulatedCluster {
     pub(crate) fn begin_faults(&mut self) {
         if self.faults.has(Knob::Clock) {
             self.faults.draw_skew(&mut self.timeline.rng);
-            (0..SERVERS).for_each(|place| self.jump_clock(place));
+            (0..self.servers.len()).for_each(|place| self.jump_clock(place));
         }
         if self.faults.has(Knob::Store) {
             let one_in = [10, 40, 200][self.timeline.rng.usize(..3)];
@@ -38,7 +37,8 @@ impl SimulatedCluster {
 
     /// Partitions two servers, in one direction or in both.
     pub(crate) fn partition_pair(&mut self, from: usize) {
-        let to = (from + self.timeline.rng.usize(1..SERVERS)) % SERVERS;
+        let servers = self.servers.len();
+        let to = (from + self.timeline.rng.usize(1..servers)) % servers;
         let until = self.timeline.now + self.draw_outage(600_000);
         let is_both_ways = self.timeline.rng.bool();
         let (one, other) = (self.servers[from].id, self.servers[to].id);
@@ -61,7 +61,7 @@ impl SimulatedCluster {
         self.servers[place].node.set_linked(false);
         self.hang_up(connection);
         self.timeline.plan_at(until, PlannedEvent::Rejoin(place));
-        for other in (0..SERVERS).filter(|other| *other != place) {
+        for other in (0..self.profile.world.servers).filter(|other| *other != place) {
             self.network.partition(place, other, until);
             self.network.partition(other, place, until);
         }

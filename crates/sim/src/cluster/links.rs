@@ -95,7 +95,8 @@ impl SimulatedCluster {
         rejoin: Option<(ClusterId, ServerId)>,
         saved: Option<SavedIdentity>,
     ) -> Join {
-        let mut join = servers::join(place, rejoin, self.profile.replicas(), saved.as_ref());
+        let (replicas, rack) = (self.profile.replicas(), self.profile.world.rack(place));
+        let mut join = servers::join(place, rejoin, replicas, rack, saved.as_ref());
         if self.profile.settings.planted == Some(Planted::OldStoreTrusted) {
             join.mark = None;
         }

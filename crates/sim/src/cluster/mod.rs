@@ -57,10 +57,10 @@ impl SimulatedCluster {
         let ClusterParts { timeline, profile, network, coordinators, faults } = parts;
         SimulatedCluster {
             timeline,
-            profile,
             network,
             servers: ServerFleet::default(),
-            disks: ServerDisks::default(),
+            disks: ServerDisks::new(profile.world.servers),
+            profile,
             coordinators,
             faults,
             losses: Losses::default(),
@@ -78,20 +78,20 @@ impl SimulatedCluster {
         let before = self.servers.get(place).filter(|_| self.profile.has_local_logs());
         let rejoin = before.map(|before| (identity.cluster, before.id));
         let Some(connection) = self.open_connection(rejoin, None) else { return false };
-        // No server is connected under this id yet, so the welcome is for this server. The saved
-        // identity outlives the process only in runs with disks.
+        // The saved identity outlives the process only in runs with disks.
         let is_persistent = self.profile.persistence.is_some();
         let saved = self.disks.saved(place).filter(|_| is_persistent);
         let message = ToCoordinator::Join(self.join_message(place, rejoin, saved));
         let mut effects =
             self.coordinate(connection, CoordinatorEvent::Received { connection, message });
-        // The process exists from its welcome on, which waits for a commit.
+        // The process exists from its welcome on, which waits for a commit. A welcome of another
+        // server may have waited for the same one.
         effects.extend(self.commit_now(connection));
         let welcomed = effects.iter().find_map(|effect| match effect {
             Effect::Send {
+                connection: to,
                 message: FromCoordinator::Join(JoinReply::Welcome { server, .. }),
-                ..
-            } => Some(*server),
+            } if *to == connection => Some(*server),
             Effect::Send { .. } | Effect::Commit(_) | Effect::Close { .. } => None,
         });
         let Some(server) = welcomed else {
@@ -187,7 +187,7 @@ impl SimulatedCluster {
         let may_be_refused = self.losses.is_excused(register)
             || self.losses.is_stalled(client)
             || !self.losses.dead.is_empty()
-            || self.losses.may_lack_backups()
+            || self.losses.may_lack_backups(self.servers.len())
             || self.profile.is_memory_scarce()
             || has_long_outages;
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))

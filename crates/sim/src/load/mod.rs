@@ -6,7 +6,6 @@ mod requests;
 use crate::clients::{JobState, OpenScan, SimulatedClients};
 use crate::cluster::SimulatedCluster;
 use crate::history::RegisterAction;
-use crate::servers::SERVERS;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, RunPhase, RunTimeline};
 use crate::workload::{ClientJob, FLUSHED_TABLE, RegisterKind, TABLE, Workload};
@@ -23,10 +22,15 @@ pub(crate) struct ClientLoad {
 }
 
 impl ClientLoad {
-    pub(crate) fn draw(workload: Workload, rng: &mut Rng, settings: &RunSettings) -> ClientLoad {
+    pub(crate) fn draw(
+        workload: Workload,
+        rng: &mut Rng,
+        settings: &RunSettings,
+        servers: usize,
+    ) -> ClientLoad {
         let depths = draw_depths(rng, settings);
-        let clients = SimulatedClients::new(&depths, SERVERS, workload.registers.len());
-        let closing = draw_closing(rng, &workload);
+        let clients = SimulatedClients::new(&depths, servers, workload.registers.len());
+        let closing = draw_closing(rng, &workload, servers);
         ClientLoad { workload, clients, echoes: 0, closing }
     }
 
@@ -95,7 +99,8 @@ impl ClientLoad {
             RunPhase::Working => {
                 let clients = &self.clients;
                 let is_crowded = |number| clients.is_crowded(number);
-                let job = self.workload.next(&mut cluster.timeline.rng, SERVERS, is_crowded)?;
+                let servers = cluster.servers.len();
+                let job = self.workload.next(&mut cluster.timeline.rng, servers, is_crowded)?;
                 match job {
                     ClientJob::Operation(register, _) if is_avoided(cluster, register) => None,
                     ClientJob::Flush(place) => {
@@ -141,7 +146,7 @@ impl ClientLoad {
                     cluster.losses.is_worth_reading(register)
                 }
                 ClientJob::Flush(place) | ClientJob::Walk(place) | ClientJob::Count(place, _) => {
-                    !cluster.servers[place].is_dead
+                    cluster.servers.get(place).is_some_and(|server| !server.is_dead)
                 }
             };
             if is_wanted {
@@ -197,13 +202,13 @@ fn is_avoided(cluster: &mut SimulatedCluster, register: usize) -> bool {
 }
 
 /// Returns the final jobs, which begin when everything has come to rest.
-fn draw_closing(rng: &mut Rng, workload: &Workload) -> Vec<ClientJob> {
+fn draw_closing(rng: &mut Rng, workload: &Workload, servers: usize) -> Vec<ClientJob> {
     let read = |number: usize| ClientJob::Operation(number, RegisterAction::Read);
     let mut jobs: Vec<ClientJob> = (0..workload.registers.len()).map(read).collect();
     let tables = [TABLE, FLUSHED_TABLE];
-    jobs.extend((0..SERVERS).flat_map(|place| tables.map(|table| ClientJob::Count(place, table))));
+    jobs.extend((0..servers).flat_map(|place| tables.map(|table| ClientJob::Count(place, table))));
     if rng.bool() {
-        jobs.extend((0..SERVERS).map(ClientJob::Flush));
+        jobs.extend((0..servers).map(ClientJob::Flush));
         jobs.extend(workload.flushed().map(read));
     }
     jobs

@@ -6,7 +6,6 @@ use crate::cluster::SimulatedCluster;
 use crate::commands;
 use crate::network::in_pieces;
 use crate::reactor::Inbound;
-use crate::servers::SERVERS;
 use crate::timeline::{PlannedEvent, ReactorPlace};
 use crate::workload::{ClientJob, FLUSHED_TABLE, TABLE};
 use front::core::ConnectionId;
@@ -125,7 +124,7 @@ impl ClientLoad {
 
     /// Sends the written requests of a client, in one or several pieces per connection, in order.
     pub(super) fn flush_outputs(&mut self, cluster: &mut SimulatedCluster, client: usize) {
-        for place in 0..SERVERS {
+        for place in 0..cluster.servers.len() {
             let Some(connection) = self.clients.connection(client, place) else { continue };
             if connection.output.is_empty() {
                 continue;

@@ -3,7 +3,6 @@
 use super::ClusterRun;
 use crate::cluster::SimulatedCluster;
 use crate::losses::is_in_doubt;
-use crate::servers::SERVERS;
 use crate::settings::Knob;
 use crate::timeline::{Accident, PlannedEvent};
 use node::Mode;
@@ -37,7 +36,7 @@ impl ClusterRun {
             Knob::Crash => {
                 self.crash(place);
                 let cluster = &mut self.cluster;
-                // There are only three servers, and lost data cannot be lost twice.
+                // There are few servers, and lost data cannot be lost twice.
                 if cluster.profile.persistence.is_none() && cluster.timeline.rng.u32(..3) != 0 {
                     cluster.faults.remove(Knob::Crash);
                 }
@@ -46,6 +45,8 @@ impl ClusterRun {
             | Knob::Memory
             | Knob::Deaths
             | Knob::Machines
+            | Knob::Large
+            | Knob::Joins
             | Knob::Small
             | Knob::Long
             | Knob::MessageFaults
@@ -76,7 +77,8 @@ impl ClusterRun {
     fn crash(&mut self, place: usize) {
         let cluster = &mut self.cluster;
         let is_one_at_a_time = cluster.faults.is_one_at_a_time();
-        if cluster.servers[place].is_dead || is_one_at_a_time && !cluster.is_whole() {
+        let is_there = cluster.servers.get(place).is_some_and(|server| !server.is_dead);
+        if !is_there || is_one_at_a_time && !cluster.is_whole() {
             return;
         }
         let may_lose_power = cluster.profile.mode() == Some(Mode::Disk) || is_one_at_a_time;
@@ -92,7 +94,7 @@ impl ClusterRun {
         let is_durable = cluster.profile.mode() == Some(Mode::Disk);
         let loses_power = is_durable && cluster.timeline.rng.u32(..4) != 0;
         cluster.timeline.note(format_args!("all servers die"));
-        (0..SERVERS).for_each(|place| self.kill(place, loses_power));
+        (0..cluster.servers.len()).for_each(|place| self.kill(place, loses_power));
         if self.cluster.timeline.rng.bool() {
             self.cluster.faults.remove(Knob::Blackout);
         }
@@ -158,17 +160,23 @@ impl ClusterRun {
         }
     }
 
-    /// Starts another process at the address of a dead one.
+    /// Starts another process at the address of a dead one, or the first one at its address.
     pub(super) fn start_again(&mut self, place: usize) {
         let cluster = &mut self.cluster;
-        let ahead = cluster.servers[place].clock_ahead_millis;
-        if !cluster.start_server(place) {
+        let ahead = cluster.servers.get(place).map(|server| server.clock_ahead_millis);
+        // The first servers at their places join in order.
+        if place > cluster.servers.len() || !cluster.start_server(place) {
             let again = cluster.timeline.micros(10_000..500_000);
             return cluster.timeline.plan_in(again, PlannedEvent::Start(place));
         }
         let server = &mut cluster.servers[place];
-        server.clock_ahead_millis = ahead;
-        cluster.timeline.note(format_args!("{} starts in place of a dead one", server.id));
+        match ahead {
+            Some(ahead) => {
+                server.clock_ahead_millis = ahead;
+                cluster.timeline.note(format_args!("{} starts in place of a dead one", server.id));
+            }
+            None => cluster.timeline.note(format_args!("{} joins", server.id)),
+        }
     }
 
     /// Records the data that has died with a server that does not persist its log.

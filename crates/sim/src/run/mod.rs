@@ -19,11 +19,11 @@ use crate::network::Network;
 use crate::planted::Planted;
 use crate::profile::RunProfile;
 use crate::reactor::{Inbound, Outbound, SimulatedReactor};
-use crate::servers::SERVERS;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use crate::trace::Trace;
 use crate::workload::Workload;
+use crate::world::World;
 use fastrand::Rng;
 use std::time::Duration;
 use types::{ClusterId, HashSeed, Instant};
@@ -61,10 +61,12 @@ impl ClusterRun {
         let mut rng = Rng::with_seed(settings.seed);
         let identity = coordinator::ClusterIdentity { cluster: ClusterId(1), seed: rng.u64(..) };
         let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
-        let mut load = ClientLoad::draw(workload, &mut rng, &settings);
+        let world = World::draw(&settings);
+        let mut load = ClientLoad::draw(workload, &mut rng, &settings, world.servers);
         let network = Network::draw(&mut rng, &settings);
         let kinds = FaultSchedule::draw_kinds(&mut rng, &settings);
-        let (profile, death_rates) = RunProfile::draw(&mut rng, settings, &mut load.workload);
+        let (profile, death_rates) =
+            RunProfile::draw(&mut rng, settings, world, &mut load.workload);
         let cluster = SimulatedCluster::new(ClusterParts {
             timeline: RunTimeline::new(rng, Trace::new(profile.settings.is_printed)),
             coordinators: Coordinators::new(identity, &profile.settings),
@@ -74,7 +76,7 @@ impl ClusterRun {
         });
         let (rest_by, expired_by) = (Instant(0), Instant(0));
         let mut run = ClusterRun { cluster, load, worked: None, rest_by, expired_by };
-        for place in 0..SERVERS {
+        for place in 0..world.first {
             assert!(run.cluster.start_server(place), "a small cluster takes every server");
         }
         run.plan();
@@ -95,6 +97,10 @@ impl ClusterRun {
             timeline.plan_in(Duration::from_millis(5), PlannedEvent::Think(client));
         }
         timeline.plan_in(Duration::from_millis(10), PlannedEvent::Move);
+        for place in profile.world.first..profile.world.servers {
+            let joins = timeline.micros(10_000..400_000) * profile.slowness;
+            timeline.plan_in(joins, PlannedEvent::Start(place));
+        }
         self.cluster.begin_faults();
     }
 }

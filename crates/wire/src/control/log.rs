@@ -73,7 +73,9 @@ pub enum LogUpdate {
 impl fmt::Display for LogUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LogUpdate::ManifestContinues { number } => write!(f, "manifest log continues in {number}"),
+            LogUpdate::ManifestContinues { number } => {
+                write!(f, "manifest log continues in {number}")
+            }
             LogUpdate::LoadProfile(profile) => {
                 write!(f, "load profile of {} shares", profile.shares().len())
             }
