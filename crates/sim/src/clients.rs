@@ -362,6 +362,13 @@ impl SimulatedClients {
         connection
     }
 
+    /// Returns the place of the server to which a job's last request was sent.
+    pub(crate) fn asked_place(&self, slot: usize) -> Option<usize> {
+        let id = self.job(slot).place.connection;
+        let connections = &self.clients[self.client_of(slot)].connections;
+        connections.iter().position(|it| it.as_ref().is_some_and(|it| it.id.number() == id))
+    }
+
     /// Returns the client's connection to a server, if there is one.
     pub(crate) fn connection(
         &mut self,

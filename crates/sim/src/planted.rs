@@ -105,6 +105,9 @@ bugs! {
     /// A coordinator waits for no server when it starts, and no server reports its newest mark.
     OldStoreTrusted,
     SentBeforeCommit = SentBeforeCommit,
+    /// After the first death, servers go on refusing reads when all is recovered, as long as
+    /// clients work.
+    RefusedAfterRecovery,
 }
 
 impl Planted {

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Store, StoreConfig, Tablet, TabletState};
-use types::{ClusterId, Generation, HashRange, HashSeed, Instant, ReactorId, ServerId, UnixMillis};
+use types::{
+    ClusterId, Generation, HashRange, HashSeed, Instant, KeyHash, ReactorId, ServerId, UnixMillis,
+};
 use wire::control::{HistoryMark, Join};
 
 /// Number of reactors of a server: with two, one can lag behind.
@@ -27,6 +29,10 @@ const FIRST_PORT: u16 = 7000;
 
 /// The run's time, which reactors read within their turns.
 pub(crate) type SharedTime = Rc<Cell<Instant>>;
+
+/// Time for which a server must have been well, so that no operation is refused because of an
+/// earlier fault.
+const SETTLED: Duration = Duration::from_millis(50);
 
 pub(crate) struct SimulatedServer {
     pub(crate) id: ServerId,
@@ -48,6 +54,10 @@ pub(crate) struct SimulatedServer {
     pub(crate) paused_until: Instant,
     /// Lead of its wall clock over the true one, in milliseconds.
     pub(crate) clock_ahead_millis: u64,
+    /// Time since which each inspection has found the server well, with the same tablets.
+    well_since: Instant,
+    /// Version of the tablets at the last inspection.
+    inspected_version: u64,
 }
 
 /// Connection to the coordinator. Both directions keep order.
@@ -227,6 +237,7 @@ impl SimulatedServer {
         let settings = setup.settings(place);
         let (identity, connection) = (setup.identity, setup.connection);
         let time = Rc::clone(&setup.time);
+        let started = time.get();
         let durability = Arc::new(setup.durability(&store));
         let link_state = Arc::default();
         let node = Node::durable(settings, identity, Arc::clone(&store), durability, link_state);
@@ -256,6 +267,8 @@ impl SimulatedServer {
             link,
             is_dead: false,
             paused_until: Instant(0),
+            well_since: started,
+            inspected_version: 0,
             clock_ahead_millis: 0,
         }
     }
@@ -315,6 +328,36 @@ impl SimulatedServer {
             false => !self.node.is_overdue(now),
         };
         !self.is_dead && is_leased
+    }
+
+    /// Looks whether the server is well: its process runs, has its lease, and has all the replicas
+    /// of its log.
+    pub(crate) fn inspect(&mut self, now: Instant) {
+        let durability = self.node.durability();
+        let is_well = self.may_serve(now)
+            && self.paused_until <= now
+            && durability.is_with_others()
+            && durability.under_replicated() == 0;
+        let version = self.node.tablets_version();
+        if !is_well || version != self.inspected_version {
+            self.well_since = now;
+        }
+        self.inspected_version = version;
+    }
+
+    /// Returns whether the server has been well since this time and for a while before, and has
+    /// served this hash.
+    pub(crate) fn has_served(&self, hash: KeyHash, since: Instant) -> bool {
+        let tablets = self.node.store().tablets();
+        let is_ours = tablets.at(hash).is_some_and(|tablet| match tablet.state {
+            TabletState::Serving | TabletState::Securing(_) => true,
+            TabletState::Arriving(_)
+            | TabletState::Frozen
+            | TabletState::Leaving
+            | TabletState::Recovering(_) => false,
+        });
+        let is_same = self.node.tablets_version() == self.inspected_version;
+        !self.is_dead && is_ours && is_same && self.well_since + SETTLED <= since
     }
 
     /// Returns whether the process has ended itself in order to rejoin as a new server.

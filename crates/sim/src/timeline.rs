@@ -70,6 +70,8 @@ pub(crate) enum PlannedEvent {
     /// An operator restores the newest store.
     RestoreStore,
     Accident(Accident),
+    /// The simulator looks which servers are well.
+    Inspection,
     Rest,
 }
 
@@ -88,6 +90,7 @@ impl PlannedEvent {
             | PlannedEvent::Broken(_)
             | PlannedEvent::Think(_)
             | PlannedEvent::Refused(_)
+            | PlannedEvent::Inspection
             | PlannedEvent::Move
             | PlannedEvent::Fault
             | PlannedEvent::Hangup(_)

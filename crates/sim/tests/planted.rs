@@ -43,6 +43,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RecoveryDependencyForgotten
         | Planted::FreedWhileDependedOn => 30,
         Planted::ServedBeforeReplayed
+        | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
         | Planted::CutBeforeHeadsAreSafe => 100,

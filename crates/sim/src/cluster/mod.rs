@@ -22,8 +22,24 @@ use crate::servers::{ProcessSetup, SimulatedServer};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use coordinator::{CoordinatorEvent, Effect};
 use node::{DiskJob, ServerIdentity};
+use std::time::Duration;
 use types::{Instant, KeyHash, OwnershipEpoch};
 use wire::control::{ClusterMap, FromCoordinator, JoinReply, ToCoordinator};
+
+/// Interval between two inspections of the servers.
+const INSPECTION_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Operation that a server has refused, or that no process has taken.
+pub(crate) struct Refusal {
+    pub(crate) client: usize,
+    /// Time at which the operation began.
+    pub(crate) since: Instant,
+    pub(crate) register: usize,
+    /// Hash of the register.
+    pub(crate) hash: KeyHash,
+    /// Place of the server.
+    pub(crate) place: Option<usize>,
+}
 
 /// Servers, coordinators and disks of a run, and everything that connects them.
 pub(crate) struct SimulatedCluster {
@@ -174,19 +190,23 @@ impl SimulatedCluster {
         self.servers.serving_epoch(place, hash, &self.moves.accepted)
     }
 
-    /// Checks a refusal: while every server lives, no outage is long, and no master can lack all
-    /// its backups, every operation that began meanwhile must be answered with data.
-    pub(crate) fn check_refused(
-        &self,
-        client: usize,
-        since: Instant,
-        register: usize,
-    ) -> Option<Failure> {
+    /// Looks which servers are well, and plans the next time.
+    pub(crate) fn inspect(&mut self) {
+        self.servers.iter_mut().for_each(|server| server.inspect(self.timeline.now));
+        self.timeline.plan_in(INSPECTION_INTERVAL, PlannedEvent::Inspection);
+    }
+
+    /// Checks a refusal: while no outage is long, and no master can lack all its backups, every
+    /// operation must be answered with data that began when every server lived, or when the
+    /// refusing server was well.
+    pub(crate) fn check_refused(&self, refusal: &Refusal) -> Option<Failure> {
+        let Refusal { client, since, register, hash, place } = *refusal;
+        let was_well = place.is_some_and(|place| self.servers[place].has_served(hash, since));
         let has_long_outages = self.profile.slowness > 1
             && (self.timeline.is_working() || since <= self.faults.outages_until);
         let may_be_refused = self.losses.is_excused(register)
             || self.losses.is_stalled(client)
-            || !self.losses.dead.is_empty()
+            || !(self.losses.dead.is_empty() || was_well)
             || self.losses.may_lack_backups(self.servers.len())
             || self.profile.is_memory_scarce()
             || has_long_outages;

@@ -7,6 +7,7 @@ use crate::commands::{self, ReplyMeaning};
 use crate::failure::Rule;
 use crate::history::RegisterAction;
 use crate::network::in_pieces;
+use crate::planted::Planted;
 use crate::timeline::PlannedEvent;
 use crate::workload::{ClientJob, TABLE};
 use front::core::ConnectionId;
@@ -97,6 +98,12 @@ impl ClientLoad {
         match self.clients.job(slot).job {
             ClientJob::Operation(register, action) => {
                 let said = commands::read(&self.workload.registers[register], action, reply);
+                let is_planted = cluster.profile.settings.planted
+                    == Some(Planted::RefusedAfterRecovery)
+                    && action == RegisterAction::Read
+                    && !cluster.losses.dead.is_empty()
+                    && cluster.timeline.is_working();
+                let said = if is_planted { ReplyMeaning::Refused } else { said };
                 self.end_operation(cluster, slot, register, said, reply);
             }
             ClientJob::Flush(place) => {

@@ -2,7 +2,7 @@
 
 use super::ClientLoad;
 use crate::clients::{ExpectedReply, JobState};
-use crate::cluster::SimulatedCluster;
+use crate::cluster::{Refusal, SimulatedCluster};
 use crate::commands;
 use crate::network::in_pieces;
 use crate::reactor::Inbound;
@@ -166,10 +166,13 @@ impl ClientLoad {
     /// Ends a job that was not executed; its client continues with another job.
     pub(super) fn refuse(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
         let (client, open) = (self.clients.client_of(slot), self.clients.job(slot));
-        if let ClientJob::Operation(register, _) = open.job
-            && let Some(failure) = cluster.check_refused(client, open.since, register)
-        {
-            cluster.timeline.fail(failure);
+        if let ClientJob::Operation(register, _) = open.job {
+            let (since, place) = (open.since, self.clients.asked_place(slot));
+            let hash = self.workload.registers[register].keys[0].0;
+            let refusal = Refusal { client, since, register, hash, place };
+            if let Some(failure) = cluster.check_refused(&refusal) {
+                cluster.timeline.fail(failure);
+            }
         }
         self.clients.refuse(cluster.timeline.now, slot);
     }

@@ -101,6 +101,9 @@ impl ClusterRun {
             let joins = timeline.micros(10_000..400_000) * profile.slowness;
             timeline.plan_in(joins, PlannedEvent::Start(place));
         }
+        if profile.replicas() > 0 {
+            timeline.plan_in(Duration::ZERO, PlannedEvent::Inspection);
+        }
         self.cluster.begin_faults();
     }
 }
@@ -162,6 +165,7 @@ impl ClusterRun {
             PlannedEvent::Lead => cluster.lead(),
             PlannedEvent::RestoreStore => cluster.restore_store(),
             PlannedEvent::Accident(accident) => self.strike(accident),
+            PlannedEvent::Inspection => cluster.inspect(),
             PlannedEvent::Rest => self.rest(),
         }
     }
