@@ -362,6 +362,17 @@ impl SimulatedClients {
         connection
     }
 
+    /// Returns the unfinished job of a slot, if its last request was sent to this place.
+    pub(crate) fn open_at(&self, slot: usize, place: usize) -> Option<&OpenJob> {
+        let open = self.open[slot].as_ref()?;
+        (self.asked_place(slot) == Some(place)).then_some(open)
+    }
+
+    /// Returns the number of slots of all clients.
+    pub(crate) fn slot_count(&self) -> usize {
+        self.open.len()
+    }
+
     /// Returns the place of the server to which a job's last request was sent.
     pub(crate) fn asked_place(&self, slot: usize) -> Option<usize> {
         let id = self.job(slot).place.connection;

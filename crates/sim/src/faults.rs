@@ -42,6 +42,9 @@ const SKEW_MILLIS: u64 = 200;
 /// Longest outage in microseconds: somewhat more than the five-second timeouts.
 const OUTAGE_MAX: u64 = 8_000_000;
 
+/// In runs with reads right behind deaths, one append of data in this many is the last one.
+const WRITER_DEATH_ONE_IN: u32 = 300;
+
 /// Death settings of a run with replicated servers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeathRates {
@@ -186,6 +189,14 @@ impl FaultSchedule {
         if self.death_rates.after_message_one_in > 0 {
             let other = other_place(place, profile, timeline);
             self.may_strike([place, other], profile, timeline);
+        }
+    }
+
+    /// May plan the death of a server that has just sent the last writes to a backup.
+    pub(crate) fn may_strike_writer(&self, place: usize, timeline: &mut RunTimeline) {
+        if timeline.is_working() && timeline.rng.u32(..WRITER_DEATH_ONE_IN) == 0 {
+            let soon = timeline.micros(0..50);
+            timeline.plan_in(soon, PlannedEvent::Accident(Accident::ServerDies(place)));
         }
     }
 

@@ -54,10 +54,10 @@ impl Losses {
 
     /// Returns whether a master may have no usable backup for a while: one disk has failed, and
     /// the other backups have failed disks or were silent. Silence alone never takes away the
-    /// last backup.
-    pub(crate) fn may_lack_backups(&self, servers: usize) -> bool {
+    /// last backup, but lost messages may silence one of several that a write needs.
+    pub(crate) fn may_lack_backups(&self, servers: usize, needed: usize) -> bool {
         let are_out = self.failing.union(&self.silent).count() + 1 >= servers;
-        !self.failing.is_empty() && are_out
+        needed > 1 || !self.failing.is_empty() && are_out
     }
 
     /// Records that requests of this client waited for a coordinator that had died.

@@ -1,6 +1,7 @@
 //! Environment of the servers in one run, drawn once from the seed.
 
 use crate::faults::DeathRates;
+use crate::load::is_followed;
 use crate::servers::Persistence;
 use crate::settings::{Knob, RunSettings};
 use crate::workload::Workload;
@@ -46,6 +47,8 @@ pub(crate) struct RunProfile {
     pub(crate) persistence: Option<Persistence>,
     /// Set if ranges move although servers persist their logs.
     pub(crate) persisted_ranges_move: bool,
+    /// Set if clients read what was being written when a server died.
+    pub(crate) is_followed: bool,
     /// Factor by which the run's own delays are longer.
     pub(crate) slowness: u32,
     /// One turn in this many has a background quantum.
@@ -62,6 +65,10 @@ struct PersistenceDraw {
 }
 
 impl PersistenceDraw {
+    fn is_replicated(&self) -> bool {
+        self.persistence.is_some_and(|persistence| persistence.replicas() > 0)
+    }
+
     /// Draws from a separate generator, so that other runs stay the same.
     fn draw(
         settings: &RunSettings,
@@ -122,12 +129,14 @@ impl RunProfile {
         };
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
         let quantum_one_in = [1, 5, 25][rng.usize(..3)];
+        let is_followed = is_followed(&settings) && drawn.is_replicated();
         let profile = RunProfile {
             settings,
             world,
             memory_bytes,
             persistence: drawn.persistence,
             persisted_ranges_move: drawn.persisted_ranges_move,
+            is_followed,
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             quantum_one_in,
         };

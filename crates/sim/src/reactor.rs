@@ -37,6 +37,11 @@ pub(crate) struct FromPeer {
 }
 
 impl Inbound {
+    /// Returns whether this is a message of a server.
+    pub(crate) fn is_from(&self, server: ServerId) -> bool {
+        matches!(self, Inbound::Peer(peer) if peer.from == server)
+    }
+
     pub(crate) fn peer(
         from: ServerId,
         route: Route,

@@ -89,6 +89,7 @@ named! {
     Partition, "island", "A server is cut off from everything but its clients for a while.";
     Blackout, "blackout", "All servers die at once: by a power cut, if writes wait for the disk.";
     Disk, "disk", "Disks of servers with replicas are full, fail, or return damaged blocks.";
+    Follower, "follower", "Clients read what was being written when a server died, and the new owner dies as well.";
     Machines, "machines", "One machine at a time loses power or has a damaged block, in any mode.";
     Large, "large", "A quarter of the runs have up to seven servers, three replicas, and racks.";
     Joins, "joins", "Some servers of a large cluster join while clients work.";

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
-use types::{Instant, UnixMillis};
+use types::{Instant, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
 /// Wall clock at the start of a run, in milliseconds.
@@ -165,6 +165,16 @@ impl RunTimeline {
     /// Cancels all events that reach a process at this place, since the process has died.
     pub(crate) fn cancel_events_at(&mut self, place: usize) {
         self.events.retain(|_, event| !event.is_lost_with(place));
+    }
+
+    /// Cancels the messages in transit from a server to others at these places.
+    pub(crate) fn cancel_messages_from(&mut self, from: ServerId, places: &[usize]) {
+        self.events.retain(|_, event| match event {
+            PlannedEvent::Arrive(at, inbound) => {
+                !(inbound.is_from(from) && places.contains(&at.server))
+            }
+            _ => true,
+        });
     }
 
     /// Cancels the replies in transit on a client's connection.

@@ -18,6 +18,7 @@ use wire::control::{
     LivenessUpdate, MigrationRequest, MigrationUpdate, RecoveryRequest, ToCoordinator,
 };
 use wire::peer::PeerMessage;
+use wire::replica::ReplicaKind;
 
 /// Time after which a planted bug treats a pull as answered; the real code waits as long.
 const PULL_TIMEOUT: Duration = Duration::from_millis(250);
@@ -54,6 +55,11 @@ impl SimulatedCluster {
         if agreement::is_changed_by_peer(&transfer.message) {
             let places = [transfer.from, transfer.to];
             self.faults.may_strike(places, &self.profile, &mut self.timeline);
+        }
+        if self.profile.is_followed
+            && matches!(&transfer.message, PeerMessage::Append(it) if it.kind == ReplicaKind::Data)
+        {
+            self.faults.may_strike_writer(from.server, &mut self.timeline);
         }
         let sender = self.servers[from.server].id;
         let route = Route(u64::from(sender.0) << 16 | from.reactor as u64);

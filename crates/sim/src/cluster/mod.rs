@@ -21,7 +21,7 @@ use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use crate::servers::{ProcessSetup, SimulatedServer};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use coordinator::{CoordinatorEvent, Effect};
-use node::{DiskJob, ServerIdentity};
+use node::{DiskJob, MinReplicas, ServerIdentity};
 use std::time::Duration;
 use types::{Instant, KeyHash, OwnershipEpoch};
 use wire::control::{ClusterMap, FromCoordinator, JoinReply, ToCoordinator};
@@ -190,6 +190,12 @@ impl SimulatedCluster {
         self.servers.serving_epoch(place, hash, &self.moves.accepted)
     }
 
+    fn may_lack_backups(&self) -> bool {
+        let servers = self.servers.len();
+        let needed = MinReplicas::Auto.count(self.profile.replicas(), servers);
+        self.losses.may_lack_backups(servers, needed)
+    }
+
     /// Looks which servers are well, and plans the next time.
     pub(crate) fn inspect(&mut self) {
         self.servers.iter_mut().for_each(|server| server.inspect(self.timeline.now));
@@ -207,7 +213,7 @@ impl SimulatedCluster {
         let may_be_refused = self.losses.is_excused(register)
             || self.losses.is_stalled(client)
             || !(self.losses.dead.is_empty() || was_well)
-            || self.losses.may_lack_backups(self.servers.len())
+            || self.may_lack_backups()
             || self.profile.is_memory_scarce()
             || has_long_outages;
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))

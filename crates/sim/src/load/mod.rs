@@ -1,5 +1,6 @@
 //! Load of the clients: their jobs, and the requests and replies of each.
 
+mod follower;
 mod replies;
 mod requests;
 
@@ -10,11 +11,15 @@ use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, RunPhase, RunTimeline};
 use crate::workload::{ClientJob, FLUSHED_TABLE, RegisterKind, TABLE, Workload};
 use fastrand::Rng;
+use follower::Follower;
+pub(crate) use follower::is_followed;
+use types::Instant;
 
 /// Clients of a run, with their work.
 pub(crate) struct ClientLoad {
     pub(crate) workload: Workload,
     pub(crate) clients: SimulatedClients,
+    pub(crate) follower: Follower,
     /// Number of `ECHO` requests so far.
     echoes: u64,
     /// Final jobs of the clients.
@@ -31,7 +36,19 @@ impl ClientLoad {
         let depths = draw_depths(rng, settings);
         let clients = SimulatedClients::new(&depths, servers, workload.registers.len());
         let closing = draw_closing(rng, &workload, servers);
-        ClientLoad { workload, clients, echoes: 0, closing }
+        let follower = Follower::draw(settings);
+        ClientLoad { workload, clients, follower, echoes: 0, closing }
+    }
+
+    /// Lets clients read the registers that they are changing at a server that has died.
+    pub(crate) fn follow_death(&mut self, place: usize, now: Instant) {
+        let changes = |slot: usize| match self.clients.open_at(slot, place)?.job {
+            ClientJob::Operation(_, RegisterAction::Read | RegisterAction::Probe) => None,
+            ClientJob::Operation(register, _) => Some(register),
+            ClientJob::Flush(_) | ClientJob::Walk(_) | ClientJob::Count(..) => None,
+        };
+        let slots = 0..self.clients.slot_count();
+        self.follower.server_died(now, slots.filter_map(changes));
     }
 
     pub(crate) fn begin_last_reads(&mut self, cluster: &mut SimulatedCluster) {
@@ -98,6 +115,10 @@ impl ClientLoad {
         match cluster.timeline.phase {
             RunPhase::Working => {
                 let clients = &self.clients;
+                let followed = self.follower.next(cluster.timeline.now);
+                if let Some(register) = followed.filter(|&number| !clients.is_crowded(number)) {
+                    return Some(ClientJob::Operation(register, RegisterAction::Read));
+                }
                 let is_crowded = |number| clients.is_crowded(number);
                 let servers = cluster.servers.len();
                 let job = self.workload.next(&mut cluster.timeline.rng, servers, is_crowded)?;

@@ -8,10 +8,11 @@ use crate::failure::Rule;
 use crate::history::RegisterAction;
 use crate::network::in_pieces;
 use crate::planted::Planted;
-use crate::timeline::PlannedEvent;
+use crate::timeline::{Accident, PlannedEvent};
 use crate::workload::{ClientJob, TABLE};
 use front::core::ConnectionId;
 use resp::Reply;
+use std::time::Duration;
 use types::{Instant, OwnershipEpoch};
 
 impl ClientLoad {
@@ -145,6 +146,7 @@ impl ClientLoad {
     ) {
         match said {
             ReplyMeaning::Outcome(outcome) => {
+                self.strike_follower(cluster, slot, register);
                 self.clients.end(cluster.timeline.now, slot, Some(outcome))
             }
             ReplyMeaning::Moved(_) | ReplyMeaning::Aborted => {
@@ -172,6 +174,19 @@ impl ClientLoad {
                 );
             }
             ReplyMeaning::Nonsense => self.invalid_reply(cluster, slot, &said, reply),
+        }
+    }
+
+    /// Now and then lets a server die that has answered a read right behind a death.
+    fn strike_follower(&mut self, cluster: &mut SimulatedCluster, slot: usize, register: usize) {
+        let ClientJob::Operation(_, RegisterAction::Read) = self.clients.job(slot).job else {
+            return;
+        };
+        if let Some(place) = self.clients.asked_place(slot)
+            && let Some(micros) = self.follower.was_read(register)
+        {
+            let dies = PlannedEvent::Accident(Accident::ServerDies(place));
+            cluster.timeline.plan_in(Duration::from_micros(micros), dies);
         }
     }
 

@@ -46,6 +46,7 @@ impl ClusterRun {
             | Knob::Deaths
             | Knob::Machines
             | Knob::Large
+            | Knob::Follower
             | Knob::Joins
             | Knob::Small
             | Knob::Long
@@ -137,6 +138,7 @@ impl ClusterRun {
         }
         let id = cluster.servers[place].id;
         let is_persistent = cluster.profile.persistence.is_some();
+        let is_replicated = cluster.profile.replicas() > 0;
         cluster.timeline.note(format_args!("{id} dies"));
         cluster.losses.dead.insert(id, place);
         match is_persistent {
@@ -145,6 +147,11 @@ impl ClusterRun {
         }
         let SimulatedCluster { timeline, servers, losses, .. } = &mut self.cluster;
         timeline.cancel_events_at(place);
+        if is_replicated {
+            self.load.follow_death(place, timeline.now);
+            let losing = self.load.follower.losing_places(servers.len());
+            timeline.cancel_messages_from(id, &losing);
+        }
         let server = &mut servers[place];
         server.is_dead = true;
         server.reactors.clear();
