@@ -7,7 +7,7 @@
 //! poll or to tick without asking all of them.
 
 use crate::context::{BufferPool, Context};
-use crate::outgoing::Payload;
+use crate::messages::Payload;
 use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use types::Instant;

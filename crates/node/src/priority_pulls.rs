@@ -3,7 +3,8 @@
 use crate::Node;
 use crate::context::Context;
 use crate::driver::{Demands, Driven, DrivenMachines, MachineDriver, Payloads, Wait};
-use crate::outgoing::{Payload, Sending, To, Wake};
+use crate::messages::{Payload, Sending, To};
+use crate::outgoing::Wake;
 use protocols::Ticket;
 use protocols::migration::{Added, PriorityEffect, PriorityEvent, PriorityPulls, TargetEvent};
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! The driver of migration sources, and the pulls that this server answers as one.
 
+use crate::Node;
 use crate::context::Context;
 use crate::driver::{Demands, MachineDriver, Payloads, Wait};
 use crate::machines::Machines;
-use crate::outgoing::{Sending, To};
+use crate::messages::{Route, Sending, To};
 use crate::tablets::{carve, clock_of, renewed, serves, with_state};
 use crate::work::Work;
-use crate::{Node, Route};
 use planted::Bug;
 use protocols::migration::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
 use std::collections::VecDeque;

@@ -4,7 +4,7 @@ use crate::Node;
 use crate::context::Context;
 use crate::driver::{Demands, MachineDriver, Payloads, Wait};
 use crate::machines::{Machines, TargetSide};
-use crate::outgoing::Payload;
+use crate::messages::Payload;
 use crate::source_side::unacknowledged;
 use crate::tablets::{carve, incarnations};
 use crate::work::{PullReplay, Work};

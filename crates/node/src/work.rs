@@ -1,7 +1,7 @@
 //! Background work that any reactor of a server may take, in order of its arrival.
 
 use crate::context::Context;
-use crate::outgoing::Payload;
+use crate::messages::Payload;
 use crate::recovering::{self, ReplayLog};
 use crate::source_side;
 use std::collections::VecDeque;

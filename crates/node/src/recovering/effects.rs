@@ -1,7 +1,6 @@
 //! The driver of recovery masters: tablets that begin and end, reads, replays.
 
-use super::reading::ReadRequester;
-use super::{RecoveryDriver, RecoveryPhase, ReplayLog, Voided};
+use super::{ReadRequester, RecoveryDriver, RecoveryPhase, ReplayLog, Voided};
 use crate::Node;
 use crate::context::Context;
 use crate::driver::{Demands, MachineDriver, Payloads};

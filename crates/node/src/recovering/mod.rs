@@ -3,7 +3,7 @@
 //!
 //! - `effects`: tablets that begin and end, reads, replays;
 //! - `lineage`: partitions of a migration that has lost one side;
-//! - `reading`: reads from this server's replicas of dead servers' logs;
+//! - `reading`: reads from this server's replicas of dead servers' logs, and their `read_jobs`;
 //! - `extent`: the estimated size of a partition;
 //! - `counts`: counters of both sides for operators.
 //!
@@ -26,18 +26,19 @@ mod counts;
 mod effects;
 mod extent;
 mod lineage;
+mod read_jobs;
 mod reading;
 
 pub(super) use counts::RecoveryCounts;
 pub(super) use effects::{forget_replayed, sweep_recovered};
-pub(super) use reading::{LogReads, ReadRequester};
-pub use reading::{ReadDone, ReadJob};
+pub(super) use read_jobs::{LogReads, ReadRequester};
+pub use read_jobs::{ReadDone, ReadJob};
 
 use super::context::Context;
 use super::driver::{ReplayReplication, Wait};
 use super::machines::{Machines, RecoverySide};
+use super::messages::Payload;
 use super::node::Node;
-use super::outgoing::Payload;
 use extent::Extent;
 use protocols::recovery::{
     PartRefusal, PartitionName, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,

@@ -4,7 +4,7 @@
 //! **Invariant:** if the start of a replica is reported as refused for lack of room, the next
 //! process start finds nothing of it. The segment continues without this replica.
 
-use crate::Payload;
+use crate::messages::Payload;
 use ::backup::{Blocks, ReplicaWriter, Replicas};
 use protocols::replication::{BackupEvent, ScrubResult};
 use std::io::ErrorKind;

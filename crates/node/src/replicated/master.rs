@@ -7,7 +7,8 @@
 use super::{LogMessage, LogPlacement, MANIFEST_REACTOR, Replication, candidates, lock, own_disk};
 use crate::Node;
 use crate::context::Context;
-use crate::outgoing::{EngineOutput, Sending, To};
+use crate::messages::{Sending, To};
+use crate::outgoing::EngineOutput;
 use crate::settings::{LiveSettings, MinReplicas};
 use protocols::Outbox;
 use protocols::replication::{BackupCounts, Piece, Replicator, ReplicatorEffect, ReplicatorEvent};

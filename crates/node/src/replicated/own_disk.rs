@@ -6,9 +6,9 @@
 //! `docs/design/durability.md`.
 
 use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication, lock};
+use crate::Engine;
 use crate::context::Context;
-use crate::outgoing::Sending;
-use crate::{Engine, Payload, Route};
+use crate::messages::{Payload, Route, Sending};
 use protocols::Outbox;
 use protocols::replication::{
     BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,

@@ -1,6 +1,6 @@
 //! Routes of answers about replicas: the connections on which they are sent.
 
-use crate::Route;
+use crate::messages::Route;
 use std::collections::BTreeMap;
 use wire::replica::ReplicaId;
 
