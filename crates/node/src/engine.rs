@@ -17,7 +17,8 @@ use crate::source_side::{self, PullServer};
 use crate::work::Background;
 use crate::{DiskDone, EngineOutput, Node, Payload, Route, Sending, To, Wake};
 use protocols::migration::{SourceEvent, TargetEvent};
-use protocols::replication::BackupEvent;
+use protocols::recovery::RecoveryMasterEvent;
+use protocols::replication::{BackupEvent, ReplicatorEvent};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -351,6 +352,17 @@ impl Engine {
         }
     }
 
+    /// Handles the end of a connection to a server. Messages sent on it may be lost.
+    pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
+        let event = RecoveryMasterEvent::ConnectionLost { backup: to };
+        self.change_machines(now, |it, context| it.tell_recoveries(&event, context));
+        if !self.node.durability().exchanges_with(to, self.node.me()) {
+            return;
+        }
+        let event = ReplicatorEvent::ConnectionLost { backup: to };
+        self.with_log_master(now, |master, context| master.drive_all(&event, context));
+    }
+
     /// Handles a message from the coordinator. The caller delivers an answer to the engine that
     /// asked: see [`Engine::asked_by`].
     pub fn on_control(&mut self, now: Instant, message: FromCoordinator) {
@@ -521,7 +533,7 @@ impl Engine {
     pub fn has_background(&self) -> bool {
         let loading = self.node.durability().loading();
         if loading.is_on() {
-            return loading.may_run(&self.node);
+            return loading.may_run(&self.node.map());
         }
         !self.pull_server.is_idle()
             || self.node.work.len() > 0

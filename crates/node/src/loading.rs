@@ -13,10 +13,8 @@
 //!
 //! **Invariant:** replicas are freed only when a synced manifest does not name their segments.
 
-use crate::Node;
-use crate::context::Context;
-use crate::node::ServerIdentity;
-use crate::replicated::{LogMaster, Mode, free};
+use crate::replicated::{Mode, free};
+use crate::settings::ServerIdentity;
 use backup::{Disk, FileNumber, OpenedReplicas, Replicas, UnreadableFile};
 use protocols::replication::Quorum;
 use protocols::segment_manifest::SegmentManifest;
@@ -27,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Store, Worker};
 use types::{ClusterId, KeyHash, SegmentId, ServerId};
 use wire::Corrupt;
+use wire::control::ClusterMap;
 use wire::manifest::SegmentContent;
 use wire::replica::{
     BootId, PieceWriter, ReadEnd, ReplicaEnd, ReplicaEpoch, ReplicaFormat, ReplicaHeader,
@@ -382,7 +381,7 @@ struct LoadingState {
 }
 
 /// A piece of loading work.
-enum LoadingWork {
+pub(crate) enum LoadingWork {
     Read(SegmentId, Option<SegmentContent>),
     Enter(SegmentId, u32),
     Sweep(KeyHash),
@@ -438,8 +437,8 @@ impl Loading {
     }
 
     /// Returns whether a quantum may load. Loading begins with the first map.
-    pub(crate) fn may_run(&self, node: &Node) -> bool {
-        self.is_on() && node.map().version > 0
+    pub(crate) fn may_run(&self, map: &ClusterMap) -> bool {
+        self.is_on() && map.version > 0
     }
 
     fn state(&self) -> MutexGuard<'_, LoadingState> {
@@ -447,7 +446,7 @@ impl Loading {
     }
 
     /// Returns the next piece of work, which ends with [`Loading::end_piece`].
-    fn take(&self) -> Option<LoadingWork> {
+    pub(crate) fn take(&self) -> Option<LoadingWork> {
         let mut state = self.state();
         // Segments in memory come first, so at most one per reactor waits there.
         let piece = if let Some((segment, from)) = state.to_enter.pop_front() {
@@ -463,65 +462,41 @@ impl Loading {
         Some(piece)
     }
 
-    fn end_piece(&self) {
+    pub(crate) fn end_piece(&self) {
         let mut state = self.state();
         assert!(state.busy > 0, "a piece of loading ends once");
         state.busy -= 1;
     }
 }
 
-impl LogMaster {
-    /// Loads one piece. Any error ends the process: a server must not serve with records missing.
-    pub(crate) fn load_piece(&mut self, context: &mut Context<'_>) -> bool {
-        let replication = self.replication.clone();
-        let loading = replication.loading();
-        if !loading.may_run(context.node) {
-            return false;
-        }
-        let Some(piece) = loading.take() else { return false };
-        let done = match piece {
-            LoadingWork::Read(segment, content) => self.read_segment(segment, content, context),
-            LoadingWork::Enter(segment, from) => {
-                loading.enter_segment(segment, from, context.worker)
-            }
-            LoadingWork::Sweep(cursor) => loading.sweep(cursor, context),
-        };
-        loading.end_piece();
-        if let Err(error) = done {
-            context.node.fail(error.to_string());
-        }
-        true
-    }
-
-    /// Reads a segment into memory, and hands it over to this reactor's replicator.
-    fn read_segment(
-        &mut self,
+impl Loading {
+    /// Reads a segment into memory, from a replica that is synced when this returns.
+    pub(crate) fn read_segment(
+        &self,
+        disk: &Replicas,
         segment: SegmentId,
         content: Option<SegmentContent>,
-        context: &mut Context<'_>,
-    ) -> Result<(), KeptError> {
-        let replication = self.replication.clone();
-        let (loading, disk) = (replication.loading(), replication.disk());
-        let (header, end) = loading.read_replica(disk, segment, content, context.node.store())?;
-        let found = SegmentContent { length: end.length, crc: end.crc };
-        // The segment receives no more bytes: sync it, and seal it with this content.
-        if content.is_none() && loading.mode != Mode::Memory {
+        store: &Store,
+    ) -> Result<(ReplicaHeader, ReadEnd), KeptError> {
+        let (header, end) = self.read_replica(disk, segment, content, store)?;
+        if content.is_none() && self.mode != Mode::Memory {
             let synced = disk.sync(header.id);
             synced.map_err(|error| KeptError::Disk {
                 what: format!("cannot sync segment {segment} of the log"),
                 error,
             })?;
         }
-        self.adopt(header.id, found, content.is_some(), context);
-        let mut state = loading.state();
-        state.stamp.version = state.stamp.version.max(end.stamp.version);
-        state.stamp.clock = state.stamp.clock.max(end.stamp.clock);
-        state.to_enter.push_back((segment, 0));
-        Ok(())
+        Ok((header, end))
     }
-}
 
-impl Loading {
+    /// Queues a segment that is in memory for insertion into the index.
+    pub(crate) fn queue_segment(&self, segment: SegmentId, stamp: Stamp) {
+        let mut state = self.state();
+        state.stamp.version = state.stamp.version.max(stamp.version);
+        state.stamp.clock = state.stamp.clock.max(stamp.clock);
+        state.to_enter.push_back((segment, 0));
+    }
+
     /// Reads a segment into memory, and frees its other replicas.
     ///
     /// A segment whose content is in the manifest is read from the newest replica with this
@@ -558,7 +533,8 @@ impl Loading {
         Ok((header, end))
     }
 
-    fn enter_segment(
+    /// Inserts some entries of a segment into the index.
+    pub(crate) fn enter_segment(
         &self,
         segment: SegmentId,
         from: u32,
@@ -579,21 +555,25 @@ impl Loading {
         Ok(())
     }
 
-    /// Removes tombstones from the index, and begins to serve when none is left.
-    fn sweep(&self, cursor: KeyHash, context: &mut Context<'_>) -> Result<(), KeptError> {
-        let next = context.worker.finish_recovery(cursor, QUANTUM_BUCKETS);
-        let next = next.map_err(|_| self.too_small(context.node.store()))?;
+    /// Removes some tombstones from the index. Returns the last version and clock of the log when
+    /// none is left.
+    pub(crate) fn sweep(
+        &self,
+        cursor: KeyHash,
+        store: &Store,
+        worker: &mut Worker,
+    ) -> Result<Option<Stamp>, KeptError> {
+        let next = worker.finish_recovery(cursor, QUANTUM_BUCKETS);
+        let next = next.map_err(|_| self.too_small(store))?;
         let mut state = self.state();
         assert_eq!(state.busy, 1, "nothing else is loaded during the sweep");
         state.sweep = next;
-        if next.is_none() {
-            context.node.store().raise_version(state.stamp.version);
-            context.node.resume_clock(context.now, state.stamp.clock);
-            drop(state);
-            self.is_on.store(false, Ordering::Release);
-            context.node.loaded();
-        }
-        Ok(())
+        Ok(next.is_none().then_some(state.stamp))
+    }
+
+    /// Ends loading.
+    pub(crate) fn end(&self) {
+        self.is_on.store(false, Ordering::Release);
     }
 
     fn too_small(&self, store: &Store) -> KeptError {

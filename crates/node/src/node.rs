@@ -7,7 +7,7 @@ use crate::machines::{Machines, SharedMachines};
 use crate::recovering::RecoveryCounts;
 use crate::replicated::Replication;
 use crate::replicated::{LogPlacement, Mode};
-use crate::settings::{LiveSettings, NodeSettings};
+use crate::settings::{LiveSettings, NodeSettings, ServerIdentity};
 use crate::tablets::{self, MayBegin};
 use crate::work::WorkQueue;
 use arc_swap::ArcSwap;
@@ -20,15 +20,6 @@ use store::{Store, Tablet, TabletMap, TabletState};
 use types::UnixMillis;
 use types::{ClusterId, HashRange, Instant, OwnershipEpoch, ServerId, Slot, TableId, slot_of};
 use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
-
-/// Identity of a server, assigned by the coordinator before the server holds any data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerIdentity {
-    /// Id of the cluster.
-    pub cluster: ClusterId,
-    /// Number of the server within the cluster.
-    pub server: ServerId,
-}
 
 /// One server, shared by its reactors.
 pub struct Node {

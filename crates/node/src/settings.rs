@@ -1,6 +1,16 @@
-//! Settings given at the start of a server, fixed until it stops.
+//! Settings and identity of a server, given at its start.
 
 use protocols::migration::Cuts;
+use types::{ClusterId, ServerId};
+
+/// Identity of a server, assigned by the coordinator before the server holds any data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// Id of the cluster.
+    pub cluster: ClusterId,
+    /// Number of the server within the cluster.
+    pub server: ServerId,
+}
 
 /// The settings that the core of a server needs. The shell has those of sockets and threads.
 #[derive(Clone, Debug)]

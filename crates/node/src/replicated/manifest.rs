@@ -24,7 +24,6 @@ use protocols::replication::{
 };
 use protocols::segment_manifest::SegmentManifest;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::{LivenessUpdate, LogUpdate};
 use wire::manifest::SegmentContent;
@@ -335,23 +334,6 @@ impl ReplicatedManifest {
         let part = segment.and_then(|it| it.get(piece.from as usize..piece.to as usize));
         if let Some(part) = part {
             context.out.peers.push(pieces.message(backup, piece, part.to_vec(), &sender));
-        }
-    }
-}
-
-impl Replication {
-    /// Sets the end of the read lease.
-    fn set_lease(&self, until: Option<Instant>, context: &Context<'_>) {
-        let until = until.map_or(0, |until| until.0);
-        let before = self.lease.until.swap(until, Ordering::AcqRel);
-        if before > 0 && (before < context.now.0 || until == 0) {
-            self.lease.lapses.fetch_add(1, Ordering::Relaxed);
-        }
-        if before == 0 && until > 0 {
-            context.node.serves_again();
-        } else if until > before && context.live.strict_reads {
-            // On every reactor, replies may wait for this heartbeat.
-            context.node.wake_all();
         }
     }
 }

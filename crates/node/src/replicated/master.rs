@@ -555,6 +555,16 @@ impl LogMaster {
     }
 }
 
+impl Replication {
+    /// Schedules work on the manifest for the next turn of its reactor.
+    pub(super) fn call_chain(&self, node: &Node, caller: ReactorId) {
+        self.manifest_waits.store(true, Ordering::Release);
+        if caller != MANIFEST_REACTOR {
+            node.wake_all();
+        }
+    }
+}
+
 /// Probes a backup that does not answer a replicator.
 pub(super) fn probe(backup: ServerId, out: &mut EngineOutput) {
     out.send(backup, PeerMessage::Ping);

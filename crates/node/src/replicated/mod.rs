@@ -5,7 +5,9 @@
 //! - `plan`: where the replicas are, and when a write is acknowledged;
 //! - [`Replication`]: state shared by all reactors;
 //! - `master`: the replicator of one reactor, which places and sends segment bytes;
-//! - `manifest`: the segment manifest, and the read lease that depends on its backups;
+//! - `manifest`: the segment manifest;
+//! - `lease`: the read lease, which depends on the backups of the manifest;
+//! - `acknowledgments`: the reactors whose replies wait for acknowledgments;
 //! - `own_disk`: the log on the server's own disk: of a server without a cluster, and of the last
 //!   living server of a cluster;
 //! - `backup`: the replicas that this server holds;
@@ -19,9 +21,11 @@
 //! written to disk. All work that may take long is left in the engine's outbox, as a
 //! [`BackupJob`].
 
+mod acknowledgments;
 mod backup;
 mod backup_jobs;
 mod counts;
+mod lease;
 mod manifest;
 mod master;
 mod own_disk;
@@ -33,26 +37,22 @@ pub use backup_jobs::{BackupDone, BackupJob};
 pub use counts::DiskCounts;
 pub use plan::{LogPlacement, Mode, Plan};
 
-use super::Engine;
-use super::gating::Acknowledgments;
 use super::loading::{AdoptedLog, KeptError, Loading, Progress, RecoveredLog};
-use super::node::{Node, ServerIdentity};
+use super::settings::ServerIdentity;
 use ::backup::Replicas;
+use acknowledgments::Acknowledgments;
 use backup::BackupSide;
+use lease::ReadLease;
 use manifest::ReplicatedManifest;
 use own_disk::StandaloneState;
-use planted::Bug;
-use protocols::recovery::RecoveryMasterEvent;
-use protocols::replication::timing::LEASE;
 use protocols::replication::{
     BackupCandidate, Misplaced, Rack, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use store::Store;
-use types::{Instant, ReactorId, SegmentId, ServerId};
+use types::{ReactorId, SegmentId, ServerId};
 use wire::control::ClusterMap;
 use wire::replica::{ReplicaId, ReplicaKind};
 
@@ -86,15 +86,6 @@ pub struct Replication {
     is_last_server: AtomicBool,
     /// State of the own disk as the only backup of a standalone server.
     standalone: StandaloneState,
-}
-
-/// The read lease, readable by all reactors.
-#[derive(Default)]
-struct ReadLease {
-    /// Its end, in nanoseconds: operations may run until then.
-    until: AtomicU64,
-    /// Number of times it ran out before the backups renewed it.
-    lapses: AtomicU64,
 }
 
 /// The parts of a server's durability that depend on its placement.
@@ -262,16 +253,6 @@ impl Replication {
         self.backup().machine().totals()
     }
 
-    /// Returns the remaining time of the lease; zero if it has run out.
-    pub fn lease_left(&self, now: Instant) -> Duration {
-        Duration::from_nanos(self.lease.until.load(Ordering::Acquire).saturating_sub(now.0))
-    }
-
-    /// Returns the number of times the lease ran out since the server began to serve.
-    pub fn lease_lapses(&self) -> u64 {
-        self.lease.lapses.load(Ordering::Relaxed)
-    }
-
     /// Returns the counters of the disk.
     pub fn disk_counts(&self) -> &DiskCounts {
         &self.disk_counts
@@ -342,11 +323,6 @@ impl Replication {
         self.disk.manifest_logs()
     }
 
-    /// Returns whether operations may run: no other server serves the ranges of this one.
-    pub fn is_leased(&self, now: Instant) -> bool {
-        now.0 < self.lease.until.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
-    }
-
     fn manifest_log(&self) -> MutexGuard<'_, ReplicatedManifest> {
         lock(&self.manifest_log)
     }
@@ -387,22 +363,6 @@ impl Replication {
             inbox.has_mail.load(Ordering::Relaxed) && inbox.has_mail.swap(false, Ordering::Acquire);
         if has_mail { std::mem::take(&mut *lock(&inbox.messages)) } else { Vec::new() }
     }
-
-    /// Schedules work on the manifest for the next turn of its reactor.
-    fn call_chain(&self, node: &Node, caller: ReactorId) {
-        self.manifest_waits.store(true, Ordering::Release);
-        if caller != MANIFEST_REACTOR {
-            node.wake_all();
-        }
-    }
-
-    /// Stops serving, because the coordinator has declared this server dead.
-    fn fence(&self, node: &Node) {
-        if !self.is_fenced.swap(true, Ordering::AcqRel) {
-            self.lease.until.store(0, Ordering::Release);
-            node.begin_anew(FENCED);
-        }
-    }
 }
 
 fn replicator_settings(
@@ -422,9 +382,6 @@ fn replicator_settings(
 
 /// The reactor that drives the manifest.
 const MANIFEST_REACTOR: ReactorId = ReactorId(0);
-
-const FENCED: &str = "the cluster has declared this server dead, and other servers serve its \
-                      ranges: it was disconnected, or did not respond, for too long";
 
 /// Returns the candidate backups of `me` by a map, and the rack of `me`. The only candidate of
 /// the last server (`is_last`) is its own disk.
@@ -450,70 +407,4 @@ fn candidates(map: &ClusterMap, me: ServerId, is_last: bool) -> (Rack, Vec<Backu
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Engine {
-    /// Returns whether operations must wait, because another server may serve this one's ranges.
-    ///
-    /// The clock is read here, after the request was received. A process that was stopped in
-    /// between must not serve by an outdated lease.
-    #[inline]
-    pub fn lacks_lease(&self, now: Instant) -> bool {
-        match self.log_master.replication.is_with_others() {
-            true => !self.log_master.replication.is_leased(self.time_within_turn(now)),
-            false => self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)),
-        }
-    }
-
-    /// Returns whether replies about data wait for a confirmation of the lease.
-    #[inline]
-    fn is_strict(&self) -> bool {
-        self.turn.live.strict_reads && self.log_master.replication.is_with_others()
-    }
-
-    /// Records that a request that reads or changes data was admitted.
-    #[inline]
-    pub fn note_data(&self) {
-        if self.is_strict() {
-            self.gating.has_data.set(true);
-        }
-    }
-
-    /// Returns the time after the execution of all requests since the last call. Their replies
-    /// must wait for a heartbeat sent after that time. `None`: no reply has to wait.
-    #[inline]
-    pub fn take_data(&self, now: Instant) -> Option<Instant> {
-        (self.gating.has_data.get() && self.gating.has_data.replace(false))
-            .then(|| self.time_within_turn(now))
-    }
-
-    /// Returns whether a heartbeat that was sent after `executed` has been acknowledged. If so,
-    /// no other server served this one's ranges before that heartbeat was sent.
-    pub fn is_confirmed(&self, executed: Instant) -> bool {
-        let until = self.lease_until().unwrap_or(0);
-        until > executed.0.saturating_add(LEASE.as_nanos() as u64)
-    }
-
-    /// Returns the end of the lease, in nanoseconds, which rises with every acknowledged
-    /// heartbeat. Returns `None` if replies do not wait for it.
-    pub fn lease_until(&self) -> Option<u64> {
-        self.is_strict().then(|| self.log_master.replication.lease.until.load(Ordering::Acquire))
-    }
-
-    /// Handles the end of a connection to a server. Messages sent on it may be lost.
-    pub fn connection_lost(&mut self, now: Instant, to: ServerId) {
-        let event = RecoveryMasterEvent::ConnectionLost { backup: to };
-        self.change_machines(now, |it, context| it.tell_recoveries(&event, context));
-        if !self.node.durability().exchanges_with(to, self.node.me()) {
-            return;
-        }
-        let event = ReplicatorEvent::ConnectionLost { backup: to };
-        self.with_log_master(now, |master, context| master.drive_all(&event, context));
-    }
-
-    /// Returns whether a write would get fewer backups than required.
-    #[inline]
-    pub fn lacks_replicas(&self) -> bool {
-        self.log_master.lacks_replicas()
-    }
 }

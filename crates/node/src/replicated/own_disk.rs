@@ -6,9 +6,10 @@
 //! `docs/design/durability.md`.
 
 use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication, lock};
-use crate::Engine;
 use crate::context::Context;
+use crate::loading::{KeptError, LoadingWork};
 use crate::messages::{Payload, Route, Sending};
+use crate::{Engine, Node};
 use protocols::Outbox;
 use protocols::replication::{
     BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,
@@ -16,10 +17,10 @@ use protocols::replication::{
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use types::{Instant, ServerId};
+use types::{Instant, SegmentId, ServerId};
 use wire::control::ClusterMap;
 use wire::manifest::SegmentContent;
-use wire::replica::ReplicaId;
+use wire::replica::{ReplicaId, Stamp};
 
 /// Maximum bytes of pieces that a turn delivers to this server itself; the rest waits for the
 /// next turn. A backup takes as much of a copy in one turn (1 ms), while its clients wait.
@@ -53,9 +54,52 @@ pub(super) fn replicator(settings: ReplicatorSettings) -> Replicator {
 }
 
 impl LogMaster {
+    /// Loads one piece. Any error ends the process: a server must not serve with records missing.
+    pub(crate) fn load_piece(&mut self, context: &mut Context<'_>) -> bool {
+        let replication = self.replication.clone();
+        let loading = replication.loading();
+        if !loading.may_run(&context.node.map()) {
+            return false;
+        }
+        let Some(piece) = loading.take() else { return false };
+        let (node, now) = (context.node, context.now);
+        let done = match piece {
+            LoadingWork::Read(segment, content) => self.read_segment(segment, content, context),
+            LoadingWork::Enter(segment, from) => {
+                loading.enter_segment(segment, from, context.worker)
+            }
+            LoadingWork::Sweep(cursor) => {
+                let swept = loading.sweep(cursor, node.store(), context.worker);
+                swept.map(|last| last.into_iter().for_each(|stamp| end_loading(stamp, now, node)))
+            }
+        };
+        loading.end_piece();
+        if let Err(error) = done {
+            node.fail(error.to_string());
+        }
+        true
+    }
+
+    /// Reads a segment into memory, and hands it over to this reactor's replicator.
+    fn read_segment(
+        &mut self,
+        segment: SegmentId,
+        content: Option<SegmentContent>,
+        context: &mut Context<'_>,
+    ) -> Result<(), KeptError> {
+        let replication = self.replication.clone();
+        let (loading, disk) = (replication.loading(), replication.disk());
+        let (header, end) = loading.read_segment(disk, segment, content, context.node.store())?;
+        // The segment receives no more bytes: seal it with this content.
+        let found = SegmentContent { length: end.length, crc: end.crc };
+        self.adopt(header.id, found, content.is_some(), context);
+        loading.queue_segment(segment, end.stamp);
+        Ok(())
+    }
+
     /// Takes over a segment that an earlier process has written. Its replica is synced. If the
     /// segment is not sealed, the manifest records its content now.
-    pub(crate) fn adopt(
+    fn adopt(
         &mut self,
         replica: ReplicaId,
         content: SegmentContent,
@@ -78,6 +122,14 @@ impl LogMaster {
             replication.call_chain(context.node, context.reactor);
         }
     }
+}
+
+/// Ends loading: the server begins to serve with the version and clock that its log had reached.
+fn end_loading(stamp: Stamp, now: Instant, node: &Node) {
+    node.store().raise_version(stamp.version);
+    node.resume_clock(now, stamp.clock);
+    node.durability().loading().end();
+    node.loaded();
 }
 
 impl Replication {
