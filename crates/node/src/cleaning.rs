@@ -6,7 +6,6 @@
 //! cleaning. A write that finds no memory waits. It is refused only when nothing more can be
 //! freed.
 
-use crate::Engine;
 use crate::context::Context;
 use crate::work::Background;
 use std::time::Duration;
@@ -64,26 +63,5 @@ impl CleaningSchedule {
         }
         self.was_first = true;
         self.run(context)
-    }
-}
-
-impl Engine {
-    /// Returns the minimum share of this reactor's running time for background work, in percent.
-    pub fn background_share(&self) -> u8 {
-        let share = self.node.background_share();
-        match self.cleaning.may_run(self.node.store().log()) {
-            true => share.max(self.node.store().log().shortage_percent()),
-            false => share,
-        }
-    }
-
-    /// Returns whether a write that has found no memory may find some later.
-    pub fn may_win_memory(&self) -> bool {
-        !self.node.store().log().is_exhausted()
-    }
-
-    /// Returns whether to retry requests that wait for memory: some is free, or none can be.
-    pub fn has_news_of_memory(&self) -> bool {
-        self.node.store().log().has_free() || !self.may_win_memory()
     }
 }

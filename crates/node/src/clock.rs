@@ -4,7 +4,6 @@
 //! reference. In between the clock follows a [`ClockLine`], of which every reactor has a copy. So a
 //! turn costs one load and no lock; a reactor copies the line again when its number has changed.
 
-use crate::Node;
 use protocols::clock::{ClockLine, ExpiryClock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,8 +17,10 @@ const LEAD_EVERY: Duration = Duration::from_millis(100);
 const LEADER: ReactorId = ReactorId(0);
 
 /// The expiry clock of a server, from its first turn on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ServerClock {
+    /// Set if the coordinator's references steer the clock, not the own wall clock.
+    is_cluster: bool,
     /// State of the clock; `None` before the first turn.
     machine: Mutex<Option<ExpiryClock>>,
     /// Number of changes of the line; 0 before the first turn.
@@ -43,6 +44,10 @@ impl Default for ClockReader {
 }
 
 impl ServerClock {
+    pub(crate) fn new(is_cluster: bool) -> ServerClock {
+        ServerClock { is_cluster, machine: Mutex::default(), number: AtomicU64::new(0) }
+    }
+
     fn machine(&self) -> MutexGuard<'_, Option<ExpiryClock>> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,6 +61,18 @@ impl ServerClock {
         if clock.line() != before || self.number.load(Ordering::Relaxed) == 0 {
             self.number.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Steers the clock by the reference that the members' wall clocks agree on.
+    pub(crate) fn lead_from_afar(&self, now: Instant, reference: UnixMillis) {
+        if self.is_cluster {
+            self.change(now, reference, |clock| clock.lead_from_afar(now, reference));
+        }
+    }
+
+    /// Advances the clock to the time that an earlier process of this log had reached.
+    pub(crate) fn resume(&self, now: Instant, at: UnixMillis) {
+        self.change(now, at, |clock| clock.raise(now, at));
     }
 
     /// Returns the clock; `None` before the first turn.
@@ -78,29 +95,29 @@ impl ClockReader {
         now: Instant,
         wall: UnixMillis,
         reactor: ReactorId,
-        node: &Node,
+        clock: &ServerClock,
     ) -> UnixMillis {
         let is_due = reactor == LEADER && self.next_lead <= now;
-        if is_due || node.clock.number.load(Ordering::Acquire) != self.number {
-            self.lead(now, wall, is_due, node);
+        if is_due || clock.number.load(Ordering::Acquire) != self.number {
+            self.lead(now, wall, is_due, clock);
         }
         self.line.read(now)
     }
 
     #[cold]
-    fn lead(&mut self, now: Instant, wall: UnixMillis, is_due: bool, node: &Node) {
-        let leads_itself = is_due && !node.is_cluster();
+    fn lead(&mut self, now: Instant, wall: UnixMillis, is_due: bool, clock: &ServerClock) {
+        let leads_itself = is_due && !clock.is_cluster;
         if is_due {
             self.next_lead = now + LEAD_EVERY;
         }
-        if leads_itself || node.clock.number.load(Ordering::Acquire) == 0 {
-            node.clock.change(now, wall, |clock| {
+        if leads_itself || clock.number.load(Ordering::Acquire) == 0 {
+            clock.change(now, wall, |clock| {
                 if leads_itself {
                     clock.lead(now, wall);
                 }
             });
         }
-        self.take_line(&node.clock);
+        self.take_line(clock);
         assert!(self.number > 0, "the clock runs from the first turn on");
     }
 
@@ -121,27 +138,6 @@ impl ClockReader {
     }
 }
 
-impl Node {
-    /// Steers the clock by the reference that the members' wall clocks agree on.
-    pub(crate) fn lead_clock_from_afar(&self, now: Instant, reference: UnixMillis) {
-        if self.is_cluster() {
-            self.clock.change(now, reference, |clock| clock.lead_from_afar(now, reference));
-        }
-    }
-
-    /// Returns the reference minus the expiry clock, in milliseconds, while the difference is too
-    /// large for the clock to follow; else 0.
-    pub fn clock_doubt(&self, now: Instant) -> i64 {
-        self.clock.doubt_millis(now).unwrap_or(0)
-    }
-
-    /// Advances the clock to the time that an earlier process of this log had reached.
-    pub(crate) fn resume_clock(&self, now: Instant, at: UnixMillis) {
-        self.clock.change(now, at, |clock| clock.raise(now, at));
-        self.store().raise_clock(at);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,7 +145,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a clock that runs has a line")]
     fn the_line_changes_with_the_clock() {
-        let clock = ServerClock { machine: Mutex::default(), number: AtomicU64::new(1) };
+        let clock = ServerClock { number: AtomicU64::new(1), ..ServerClock::new(false) };
         ClockReader::default().take_line(&clock);
     }
 }

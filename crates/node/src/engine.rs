@@ -168,7 +168,7 @@ impl Engine {
         self.turn.started.get_or_insert(now);
         self.follow_settings();
         self.cleaning.begin_turn(now);
-        let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node);
+        let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node.clock);
         self.worker.begin_turn(clock);
         if self.node.fleet.waiting.load(Ordering::Acquire) > 0 {
             self.poll_machines(now);
@@ -371,7 +371,7 @@ impl Engine {
             FromCoordinator::Join(_) | FromCoordinator::Mark(_) => {}
             FromCoordinator::Clock(question) => {
                 if let Some(reference) = question.reference {
-                    self.node.lead_clock_from_afar(now, reference);
+                    self.node.clock.lead_from_afar(now, reference);
                 }
             }
             FromCoordinator::Liveness(request) => self.on_liveness_request(now, request),
@@ -529,6 +529,25 @@ impl Engine {
         }
     }
 
+    /// Returns the minimum share of this reactor's running time for background work, in percent.
+    pub fn background_share(&self) -> u8 {
+        let share = self.node.background_share();
+        match self.cleaning.may_run(self.node.store().log()) {
+            true => share.max(self.node.store().log().shortage_percent()),
+            false => share,
+        }
+    }
+
+    /// Returns whether a write that has found no memory may find some later.
+    pub fn may_win_memory(&self) -> bool {
+        !self.node.store().log().is_exhausted()
+    }
+
+    /// Returns whether to retry requests that wait for memory: some is free, or none can be.
+    pub fn has_news_of_memory(&self) -> bool {
+        self.node.store().log().has_free() || !self.may_win_memory()
+    }
+
     /// Returns whether [`Engine::quantum`] would find work.
     pub fn has_background(&self) -> bool {
         let loading = self.node.durability().loading();
@@ -612,9 +631,10 @@ impl Engine {
         let (load_profile, mut context) = parts!(self, now, load_profile);
         load_profile.step(&mut context);
         let is_loading = self.is_loading();
-        let mut context = self.context(now);
+        let context = self.context(now);
         if let Ok(mut scan) = context.node.expiry.try_lock() {
-            scan.step(is_loading, &mut context);
+            let rests = is_loading || context.node.rests_expiry.load(Ordering::Relaxed);
+            scan.step(now, rests, context.worker, &context.node.key_counts);
         }
     }
 

@@ -1,9 +1,8 @@
 //! The scan that reclaims expired records.
 
-use crate::context::Context;
-use std::sync::atomic::Ordering;
+use crate::key_counts::KeyCounts;
 use std::time::Duration;
-use store::Expiring;
+use store::{Expiring, Worker};
 use types::limits::TABLES_MAX;
 use types::{Instant, KeyHash, TableId};
 
@@ -29,13 +28,20 @@ const EXPIRY_BUCKETS: usize = 4_096;
 const EXPIRY_QUANTUM_BUCKETS: usize = 128;
 
 impl ExpiryScan {
-    /// Runs one step of the scan that reclaims expired records, table by table.
-    pub(crate) fn step(&mut self, is_loading: bool, context: &mut Context<'_>) {
-        let (walk, now) = (self, context.now);
+    /// Runs one step of the scan that reclaims expired records, table by table. `rests` is set
+    /// while the scan is disabled.
+    pub(crate) fn step(
+        &mut self,
+        now: Instant,
+        rests: bool,
+        worker: &mut Worker,
+        counts: &KeyCounts,
+    ) {
+        let walk = self;
         if now < walk.next {
             return;
         }
-        if context.node.rests_expiry.load(Ordering::Relaxed) || is_loading {
+        if rests {
             walk.next = now + EXPIRY_PAUSE;
             return;
         }
@@ -45,8 +51,8 @@ impl ExpiryScan {
         assert!(usize::from(walk.table) < TABLES_MAX, "the scan is in a table");
         assert!(walk.buckets_left <= EXPIRY_BUCKETS, "a round is bounded");
         let table = TableId(walk.table);
-        let next = context.worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
-        let met = context.worker.take_expiring();
+        let next = worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
+        let met = worker.take_expiring();
         walk.met.add(met);
         walk.eager_left = match met.expired {
             0 => walk.eager_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS),
@@ -59,7 +65,7 @@ impl ExpiryScan {
                 walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
             }
             None => {
-                context.node.key_counts.note_expiring(table, std::mem::take(&mut walk.met));
+                counts.note_expiring(table, std::mem::take(&mut walk.met));
                 walk.cursor = 0;
                 walk.table = (walk.table + 1) % TABLES_MAX as u8;
                 walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };

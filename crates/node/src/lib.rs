@@ -24,6 +24,7 @@ mod entitled;
 mod expiry;
 mod flush;
 mod gating;
+mod key_counts;
 mod liveness;
 mod load_profile;
 mod loading;

@@ -4,11 +4,9 @@
 //! "Load profiles").
 
 use crate::context::Context;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use store::Expiring;
 use types::limits::TABLES_MAX;
-use types::{Instant, ReactorId, SLOT_COUNT, Slot, TableId};
+use types::{Instant, ReactorId, SLOT_COUNT, Slot};
 use wire::control::{LoadProfile, LogUpdate};
 
 /// Time between the starts of two scans.
@@ -26,16 +24,6 @@ const PROFILE_PAUSE: Duration = Duration::from_secs(5);
 /// Load of a record besides its bytes: its fixed replay cost, in log bytes of equal cost.
 const RECORD_LOAD: u64 = 256;
 
-/// Results of the last scan.
-#[derive(Debug, Default)]
-pub(crate) struct KeyCounts {
-    /// Number of records, by table.
-    records: [AtomicU64; TABLES_MAX],
-    /// Number of records with an expiry time that the last expiry scan has met, and their mean
-    /// remaining time in milliseconds, by table.
-    expiring: [(AtomicU64, AtomicU64); TABLES_MAX],
-}
-
 /// A scan in progress, which the first reactor runs in steps for all.
 #[derive(Debug, Default)]
 pub(crate) struct LoadProfileScan {
@@ -49,30 +37,6 @@ pub(crate) struct LoadProfileScan {
     /// Load by slot. Empty unless a load profile is due.
     loads: Vec<u64>,
     profile_at: Instant,
-}
-
-impl KeyCounts {
-    /// Records the result of a complete expiry scan of a table.
-    pub(crate) fn note_expiring(&self, table: TableId, met: Expiring) {
-        let (records, mean_left) = &self.expiring[usize::from(table.0)];
-        records.store(met.records, Ordering::Relaxed);
-        let mean = met.left_millis.checked_div(met.records).unwrap_or(0);
-        mean_left.store(mean, Ordering::Relaxed);
-    }
-
-    /// Returns the number of records of a table that have an expiry time, and their mean
-    /// remaining time in milliseconds, as of the last expiry scan.
-    pub(crate) fn expiring(&self, table: TableId) -> (u64, u64) {
-        let (records, mean_left) = &self.expiring[usize::from(table.0)];
-        (records.load(Ordering::Relaxed), mean_left.load(Ordering::Relaxed))
-    }
-
-    /// Returns the tables that have records, with the number of records.
-    pub(crate) fn tables(&self) -> impl Iterator<Item = (TableId, u64)> {
-        let counted = self.records.iter().map(|records| records.load(Ordering::Relaxed));
-        let named = counted.enumerate().map(|(table, records)| (TableId(table as u8), records));
-        named.filter(|(_, records)| *records > 0)
-    }
 }
 
 impl LoadProfileScan {
@@ -109,9 +73,7 @@ impl LoadProfileScan {
         if next.is_some() {
             return;
         }
-        for (shown, counted) in context.node.key_counts.records.iter().zip(count.records) {
-            shown.store(counted, Ordering::Relaxed);
-        }
+        context.node.key_counts.note_records(&count.records);
         if !count.loads.is_empty() {
             count.profile_at = now + PROFILE_PAUSE;
             let profile = LoadProfile::of(&std::mem::take(&mut count.loads));

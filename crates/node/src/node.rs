@@ -2,7 +2,7 @@
 
 use crate::clock::ServerClock;
 use crate::expiry::ExpiryScan;
-use crate::load_profile::KeyCounts;
+use crate::key_counts::KeyCounts;
 use crate::machines::{Machines, SharedMachines};
 use crate::recovering::RecoveryCounts;
 use crate::replicated::Replication;
@@ -131,8 +131,8 @@ impl Node {
                 changing: Mutex::new(()),
             },
             fleet: SharedMachines::new(settings.cuts),
+            clock: ServerClock::new(settings.is_cluster),
             settings,
-            clock: ServerClock::default(),
             work: WorkQueue::default(),
             is_linked,
             rests_expiry: AtomicBool::new(false),
@@ -204,6 +204,12 @@ impl Node {
     /// Returns the durability of the log.
     pub fn durability(&self) -> &Arc<Replication> {
         &self.durability
+    }
+
+    /// Returns the reference minus the expiry clock, in milliseconds, while the difference is too
+    /// large for the clock to follow; else 0.
+    pub fn clock_doubt(&self, now: Instant) -> i64 {
+        self.clock.doubt_millis(now).unwrap_or(0)
     }
 
     /// Makes reactors retry the operations that wait for permission to run.

@@ -22,6 +22,7 @@ impl Acknowledgments {
         assert!(holders >= usize::from(caller_holds), "a reactor with pending replies is counted");
         holders > usize::from(caller_holds)
     }
+
     /// Returns the version.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)

@@ -127,7 +127,8 @@ impl LogMaster {
 /// Ends loading: the server begins to serve with the version and clock that its log had reached.
 fn end_loading(stamp: Stamp, now: Instant, node: &Node) {
     node.store().raise_version(stamp.version);
-    node.resume_clock(now, stamp.clock);
+    node.clock.resume(now, stamp.clock);
+    node.store().raise_clock(stamp.clock);
     node.durability().loading().end();
     node.loaded();
 }
