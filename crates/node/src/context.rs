@@ -1,10 +1,9 @@
 //! Surroundings of a component while it handles an event.
 
-use crate::Node;
 use crate::outgoing::EngineOutput;
 use crate::recovering::LogReads;
 use crate::settings::LiveSettings;
-use std::sync::Arc;
+use crate::state::NodeState;
 use store::Worker;
 use types::{Instant, ReactorId};
 
@@ -12,7 +11,7 @@ use types::{Instant, ReactorId};
 pub(crate) struct Context<'e> {
     /// Time of the event.
     pub(crate) now: Instant,
-    pub(crate) node: &'e Arc<Node>,
+    pub(crate) node: &'e NodeState,
     pub(crate) reactor: ReactorId,
     /// Settings in effect for this turn.
     pub(crate) live: LiveSettings,

@@ -7,6 +7,7 @@
 //! poll or to tick without asking all of them.
 
 use crate::context::{BufferPool, Context};
+use crate::demands::{Demands, FleetDemands, ReplayReplication, Wait};
 use crate::messages::Payload;
 use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,65 +47,6 @@ pub(crate) trait MachineDriver: Sized {
     /// Returns whether the machine has nothing left to do, not even to answer late messages.
     fn is_over(&self, _machine: &Self::Machine) -> bool {
         false
-    }
-}
-
-/// Demands of one machine on the turns of all reactors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Demands {
-    /// Work outside of the machine that it waits for.
-    pub(crate) wait: Option<Wait>,
-    /// Minimum share of a reactor's running time for background work, in percent.
-    pub(crate) background_share: Option<u8>,
-    /// Time until which all ranges may be served.
-    pub(crate) served_until: Option<Instant>,
-    /// Replication of the records that it replays.
-    pub(crate) replication: Option<ReplayReplication>,
-}
-
-/// Work that a machine waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wait {
-    /// Turns of the reactors. No reactor sleeps meanwhile.
-    Reactors,
-    /// Answers of backups, which wake all reactors.
-    Backups,
-}
-
-/// The time at which replayed records are replicated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ReplayReplication {
-    /// Once all records are replayed.
-    Deferred,
-    /// At once.
-    Prompt,
-}
-
-/// The demands of all machines of a fleet together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FleetDemands {
-    pub(crate) deadline: Option<Instant>,
-    /// Number of machines that wait.
-    pub(crate) waiting: usize,
-    /// Those of them that wait for reactors.
-    pub(crate) restless: usize,
-    pub(crate) background_share: Option<u8>,
-    pub(crate) served_until: Option<Instant>,
-    pub(crate) replication: Option<ReplayReplication>,
-}
-
-impl FleetDemands {
-    /// Returns the demands of two fleets together.
-    pub(crate) fn and(self, other: FleetDemands) -> FleetDemands {
-        let earliest = |one: Option<Instant>, other| one.into_iter().chain(other).min();
-        FleetDemands {
-            deadline: earliest(self.deadline, other.deadline),
-            waiting: self.waiting + other.waiting,
-            restless: self.restless + other.restless,
-            background_share: self.background_share.max(other.background_share),
-            served_until: earliest(self.served_until, other.served_until),
-            replication: self.replication.max(other.replication),
-        }
     }
 }
 

@@ -9,11 +9,12 @@ use crate::flush::Flushes;
 use crate::load_profile::LoadProfileScan;
 use crate::machines::Machines;
 use crate::priority_pulls::PriorityPullDriver;
+use crate::pull_server::{self, PullServer};
 use crate::recovering::{self, LogReads, ReadRequester};
 use crate::replicated::{BackupPart, LogMaster};
 use crate::requests::{self, CoordinatorRequests};
 use crate::settings::LiveSettings;
-use crate::source_side::{self, PullServer};
+use crate::source_side;
 use crate::work::Background;
 use crate::{DiskDone, EngineOutput, Node, Payload, Route, Sending, To, Wake};
 use protocols::migration::{SourceEvent, TargetEvent};
@@ -85,19 +86,18 @@ pub type TimeWithinTurn = Box<dyn Fn() -> Instant>;
 /// Borrows one component of an engine, and apart from it the [`Context`] of an event.
 macro_rules! parts {
     ($engine:expr, $now:expr, $component:ident) => {{
-        let engine: &mut Engine = $engine;
         let context = Context {
             now: $now,
-            node: &engine.node,
-            reactor: engine.reactor,
-            live: engine.turn.live,
-            holds_replies: engine.gating.holds,
-            worker: &mut engine.worker,
-            out: &mut engine.out,
-            buffers: &mut engine.buffers,
-            reads: &mut engine.reads,
+            node: &$engine.node,
+            reactor: $engine.reactor,
+            live: $engine.turn.live,
+            holds_replies: $engine.gating.holds,
+            worker: &mut $engine.worker,
+            out: &mut $engine.out,
+            buffers: &mut $engine.buffers,
+            reads: &mut $engine.reads,
         };
-        (&mut engine.$component, context)
+        (&mut $engine.$component, context)
     }};
 }
 
@@ -170,7 +170,7 @@ impl Engine {
         self.cleaning.begin_turn(now);
         let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node.clock);
         self.worker.begin_turn(clock);
-        if self.node.fleet.waiting.load(Ordering::Acquire) > 0 {
+        if self.node.demands.waiting.load(Ordering::Acquire) > 0 {
             self.poll_machines(now);
         }
         let version = self.node.tablets_version();
@@ -185,7 +185,7 @@ impl Engine {
         }
         if self.pull_server.is_contended() {
             let (pulls, mut context) = parts!(self, now, pull_server);
-            pulls.serve_priority_again(&mut context);
+            pulls.serve_priority_again(&self.node, &mut context);
         }
     }
 
@@ -240,8 +240,8 @@ impl Engine {
         now: Instant,
         change: impl FnOnce(&mut Machines, &mut Context<'_>) -> T,
     ) -> T {
-        let mut context = self.context(now);
-        context.node.change_machines(|machines| change(machines, &mut context))
+        let (_, mut context) = parts!(self, now, turn);
+        self.node.change_machines(|machines| change(machines, &mut context))
     }
 
     /// Marks the reactor as asleep. Grace periods do not wait for a sleeping reactor.
@@ -281,16 +281,16 @@ impl Engine {
             }
             PeerMessage::Pull(pull) => {
                 let (pulls, mut context) = parts!(self, now, pull_server);
-                source_side::learn_acceptance(from, pull.migration, &mut context);
-                pulls.accept(from, route, pull, context.node);
+                pull_server::learn_acceptance(from, pull.migration, &self.node, &mut context);
+                pulls.accept(from, route, pull, &self.node);
             }
             PeerMessage::PullReply(reply) => self.change_machines(now, |it, context| {
                 it.pull_replied(from, reply, payload, context);
             }),
             PeerMessage::PriorityPull(pull) => {
                 let (pulls, mut context) = parts!(self, now, pull_server);
-                source_side::learn_acceptance(from, pull.migration, &mut context);
-                pulls.serve_priority(from, route, pull, &mut context);
+                pull_server::learn_acceptance(from, pull.migration, &self.node, &mut context);
+                pulls.serve_priority(from, route, pull, &self.node, &mut context);
             }
             PeerMessage::PriorityReply(reply) => {
                 let (pulls, mut context) = parts!(self, now, priority_pulls);
@@ -488,10 +488,10 @@ impl Engine {
                 self.with_backup(now, |backup, context| backup.on_done(done, context));
             }
             DiskDone::Read(done) => {
-                let (from, mut context) = (self.node.me(), self.context(now));
-                if let Some((reply, payload)) = context.on_read(done) {
-                    context.node.change_machines(|it| {
-                        it.recovery_replied(from, reply, payload, &mut context);
+                let from = self.node.me();
+                if let Some((reply, payload)) = self.context(now).on_read(done) {
+                    self.change_machines(now, |it, context| {
+                        it.recovery_replied(from, reply, payload, context);
                     });
                 }
             }
@@ -557,7 +557,7 @@ impl Engine {
         !self.pull_server.is_idle()
             || self.node.work.len() > 0
             || !self.flushes.is_idle()
-            || self.node.fleet.restless.load(Ordering::Relaxed) > 0
+            || self.node.demands.restless.load(Ordering::Relaxed) > 0
             || self.cleaning.may_run(self.node.store().log())
     }
 
@@ -581,7 +581,7 @@ impl Engine {
         }
         let (cleaning, mut context) = parts!(self, now, cleaning);
         match context.node.work.pop() {
-            Some(work) => Some(work.run(&mut context)),
+            Some(work) => Some(work.run(&self.node, &mut context)),
             None if cleaning.may_run(context.node.store().log()) => cleaning.run(&mut context),
             None => None,
         }
@@ -589,7 +589,7 @@ impl Engine {
 
     /// Returns the next time at which [`Engine::tick`] must run if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let machines = self.node.fleet.deadline.load(Ordering::Acquire);
+        let machines = self.node.demands.deadline.load(Ordering::Acquire);
         let machines = (machines != u64::MAX).then_some(Instant(machines));
         let expiry = match self.node.expiry.try_lock() {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
@@ -617,7 +617,7 @@ impl Engine {
 
     /// Runs everything that is due.
     pub fn tick(&mut self, now: Instant) {
-        if now.0 >= self.node.fleet.deadline.load(Ordering::Acquire) {
+        if now.0 >= self.node.demands.deadline.load(Ordering::Acquire) {
             self.change_machines(now, |machines, context| {
                 machines.sources.tick(context);
                 machines.targets.tick(context);
@@ -641,7 +641,7 @@ impl Engine {
     /// Requests records that an operation misses. Returns `false` if they are no longer missing.
     pub fn pull_early(&mut self, now: Instant, table: TableId, missing: &Missing) -> bool {
         let (pulls, mut context) = parts!(self, now, priority_pulls);
-        pulls.pull(table, missing, &mut context)
+        pulls.pull(table, missing, &self.node, &mut context)
     }
 
     /// Lets a scan wait for the progress of a migration. Returns `false` if it is not in progress.

@@ -13,9 +13,9 @@
 //!
 //! One flush runs at a time. A request either finds the flush done, or performs it.
 
-use crate::Node;
 use crate::context::Context;
 use crate::outgoing::{EngineOutput, Wake};
+use crate::state::NodeState;
 use crate::tablets::renewed;
 use planted::Bug;
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ enum Begun {
 }
 
 /// Refuses records that migrations still bring for a table that is being flushed.
-fn refuse_what_arrives(node: &Node, table: TableId) {
+fn refuse_what_arrives(node: &NodeState, table: TableId) {
     for tablet in node.store().tablets().iter().filter(|tablet| tablet.flushing.contains(table)) {
         match &tablet.state {
             TabletState::Arriving(arrival) => arrival.flush_table(table),
@@ -79,7 +79,7 @@ pub(crate) struct Flushes {
 
 impl Flushes {
     /// Begins a flush if the newest map has given tables of this server new incarnations.
-    pub(crate) fn begin_if_renewed(&mut self, node: &Node) {
+    pub(crate) fn begin_if_renewed(&mut self, node: &NodeState) {
         let (map, me) = (node.map(), node.me());
         let is_renewed = |tablet: &Tablet| match tablet.state {
             TabletState::Serving
@@ -182,7 +182,7 @@ impl Flushes {
 }
 
 /// Makes operations wait on tables with new incarnations in the newest map.
-fn hold(wanted: u64, node: &Node) -> Begun {
+fn hold(wanted: u64, node: &NodeState) -> Begun {
     let (map, me) = (node.map(), node.me());
     if map.version < wanted {
         return Begun::NotYet;

@@ -15,9 +15,11 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
+mod background;
 mod cleaning;
 mod clock;
 mod context;
+mod demands;
 mod driver;
 mod engine;
 mod entitled;
@@ -33,12 +35,14 @@ mod messages;
 mod node;
 mod outgoing;
 mod priority_pulls;
+mod pull_server;
 mod recovering;
 mod replicated;
 mod requests;
 mod safety;
 mod settings;
 mod source_side;
+mod state;
 mod tablets;
 mod target_side;
 mod work;
@@ -47,7 +51,7 @@ pub use engine::{Engine, TimeWithinTurn};
 pub use liveness::ReactorLiveness;
 pub use loading::{KeptError, Progress, RecoveredLog};
 pub use messages::{Payload, Route, Sending, To};
-pub use node::{Node, Supervisor};
+pub use node::Node;
 pub use outgoing::{DiskDone, DiskJob, EngineOutput, Wake};
 pub use protocols::migration::Cuts;
 pub use recovering::{ReadDone, ReadJob};
@@ -55,4 +59,5 @@ pub use replicated::{BackupDone, BackupJob, DiskCounts, LogPlacement, Mode, Plan
 pub use requests::reactor_for;
 pub use safety::Safety;
 pub use settings::{LiveSettings, MinReplicas, NodeSettings, ServerIdentity};
+pub use state::{NodeState, Supervisor};
 pub use work::Background;

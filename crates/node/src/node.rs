@@ -1,81 +1,29 @@
-//! State that all reactors of one server share, besides the store.
+//! One server, shared by its reactors: its state, and its migrations and recoveries.
 
-use crate::clock::ServerClock;
-use crate::expiry::ExpiryScan;
-use crate::key_counts::KeyCounts;
-use crate::machines::{Machines, SharedMachines};
-use crate::recovering::RecoveryCounts;
+use crate::machines::Machines;
 use crate::replicated::Replication;
-use crate::replicated::{LogPlacement, Mode};
-use crate::settings::{LiveSettings, NodeSettings, ServerIdentity};
-use crate::tablets::{self, MayBegin};
-use crate::work::WorkQueue;
-use arc_swap::ArcSwap;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::settings::{NodeSettings, ServerIdentity};
+use crate::state::NodeState;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
-use store::{Store, Tablet, TabletMap, TabletState};
-use types::UnixMillis;
-use types::{ClusterId, HashRange, Instant, OwnershipEpoch, ServerId, Slot, TableId, slot_of};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::{Store, Tablet, TabletState};
+use types::{ServerId, Slot, slot_of};
 use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
 
-/// One server, shared by its reactors.
+/// One server, shared by its reactors. Its machines are apart from the state that components use:
+/// a component that runs within a machine cannot name them.
 pub struct Node {
-    settings: NodeSettings,
-    identity: ServerIdentity,
-    store: Arc<Store>,
-    durability: Arc<Replication>,
-    ownership: RangeOwnership,
-    pub(crate) fleet: SharedMachines,
-    pub(crate) clock: ServerClock,
-    pub(crate) work: WorkQueue,
-    /// Set by the control link while the coordinator is connected.
-    is_linked: Arc<AtomicBool>,
-    /// Set while the scan that reclaims expired records is disabled.
-    pub(crate) rests_expiry: AtomicBool,
-    wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Settings that operators can change.
-    live: ArcSwap<LiveSettings>,
-    supervisor: OnceLock<Box<dyn Supervisor>>,
-    /// Position and next deadline of the scan that reclaims expired records.
-    pub(crate) expiry: Mutex<ExpiryScan>,
-    pub(crate) key_counts: KeyCounts,
-    pub(crate) recovery_counts: RecoveryCounts,
-    /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
-    pub(crate) forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
+    state: NodeState,
+    machines: Mutex<Machines>,
 }
 
-/// The process around a node. It can end the node, or start it again.
-pub trait Supervisor: Send + Sync {
-    /// Ends the process because of an error that prevents it from working.
-    fn fail(&self, reason: String);
+impl Deref for Node {
+    type Target = NodeState;
 
-    /// Restarts the process as a new member, because other servers now serve its data.
-    fn begin_anew(&self, reason: String);
-}
-
-/// Ownership of the ranges, as far as this server knows.
-struct RangeOwnership {
-    map: ArcSwap<ClusterMap>,
-    /// All servers known to be dead, including those that the newest map no longer names.
-    dead: Mutex<BTreeSet<ServerId>>,
-    /// Ranges that the newest map assigns to this server and that it does not hold.
-    grants: Mutex<Grants>,
-    /// Version that rises whenever tablets or map change. Reactors then retry parked operations.
-    tablets_version: AtomicU64,
-    /// Serializes changes of the tablets: read, change, publish.
-    changing: Mutex<()>,
-}
-
-/// Ranges that the newest map assigns to this server and that it does not hold.
-#[derive(Debug, Default)]
-struct Grants {
-    /// New ranges that no server has served yet. Each begins with the map that clears `is_born`.
-    born: BTreeSet<(HashRange, OwnershipEpoch)>,
-    /// Ranges that this server must not serve: it has no data for them.
-    not_held: Vec<HashRange>,
+    fn deref(&self) -> &NodeState {
+        &self.state
+    }
 }
 
 /// Returns a tablet in the form that is reported to the coordinator.
@@ -112,273 +60,29 @@ impl Node {
         durability: Arc<Replication>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
-        let map = ClusterMap {
-            version: 0,
-            cluster: identity.cluster,
-            servers: Vec::new(),
-            tablets: Vec::new(),
-            moving: Vec::new(),
-        };
-        Arc::new(Node {
-            identity,
-            store,
-            durability,
-            ownership: RangeOwnership {
-                map: ArcSwap::from_pointee(map),
-                dead: Mutex::default(),
-                grants: Mutex::default(),
-                tablets_version: AtomicU64::new(0),
-                changing: Mutex::new(()),
-            },
-            fleet: SharedMachines::new(settings.cuts),
-            clock: ServerClock::new(settings.is_cluster),
-            settings,
-            work: WorkQueue::default(),
-            is_linked,
-            rests_expiry: AtomicBool::new(false),
-            wake_all: OnceLock::new(),
-            live: ArcSwap::default(),
-            supervisor: OnceLock::new(),
-            expiry: Mutex::default(),
-            key_counts: KeyCounts::default(),
-            recovery_counts: RecoveryCounts::default(),
-            forgetting: Mutex::default(),
-        })
+        let machines = Mutex::new(Machines::new(settings.cuts));
+        let state = NodeState::new(settings, identity, store, durability, is_linked);
+        Arc::new(Node { state, machines })
     }
 
-    /// Returns the settings the server was started with.
-    pub fn settings(&self) -> &NodeSettings {
-        &self.settings
+    /// Locks the machines for reading.
+    pub(crate) fn machines(&self) -> impl Deref<Target = Machines> {
+        self.lock_machines()
     }
 
-    /// Returns the settings that can change while the server runs.
-    pub fn live(&self) -> LiveSettings {
-        **self.live.load()
+    fn lock_machines(&self) -> MutexGuard<'_, Machines> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the settings that can change. Reactors apply them in their next turn.
-    pub fn set_live(&self, live: LiveSettings) {
-        self.live.store(Arc::new(live));
-    }
-
-    /// Sets the interface to the surrounding process. Called once, before the first turn.
-    pub fn set_supervisor(&self, supervisor: Box<dyn Supervisor>) {
-        assert!(self.supervisor.set(supervisor).is_ok(), "the supervisor of a node is set once");
-    }
-
-    /// Returns the durability mode; `None` if nothing is persisted.
-    pub fn persistence(&self) -> Option<Mode> {
-        self.durability.mode()
-    }
-
-    /// Returns the second up to which every acknowledged write is certainly on disk: now in mode
-    /// `disk`, else the start of the server.
-    pub fn last_save(&self, wall: UnixMillis, uptime: Duration) -> u64 {
-        let now = wall.0 / 1000;
-        match self.persistence() {
-            Some(Mode::Disk) => now,
-            Some(Mode::Interval | Mode::Memory) | None => now.saturating_sub(uptime.as_secs()),
+    /// Changes machines, and publishes the values that every turn reads before it unlocks them.
+    /// Wakes all reactors if the replication of recovered segments may begin.
+    pub(crate) fn change_machines<T>(&self, change: impl FnOnce(&mut Machines) -> T) -> T {
+        let mut machines = self.lock_machines();
+        let result = change(&mut machines);
+        if self.demands.publish(machines.demands()) {
+            self.wake_all();
         }
-    }
-
-    /// Returns the number of records of a table with an expiry time, and their mean time to live.
-    pub fn expiring_records(&self, table: TableId) -> (u64, u64) {
-        self.key_counts.expiring(table)
-    }
-
-    /// Returns the tables that have records, with the number they had about a second ago.
-    pub fn table_records(&self) -> impl Iterator<Item = (TableId, u64)> {
-        self.key_counts.tables()
-    }
-
-    /// Enables or disables the scan that reclaims expired records.
-    pub fn set_active_expiry(&self, is_on: bool) {
-        self.rests_expiry.store(!is_on, Ordering::Relaxed);
-    }
-
-    /// Returns the store.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// Returns the durability of the log.
-    pub fn durability(&self) -> &Arc<Replication> {
-        &self.durability
-    }
-
-    /// Returns the reference minus the expiry clock, in milliseconds, while the difference is too
-    /// large for the clock to follow; else 0.
-    pub fn clock_doubt(&self, now: Instant) -> i64 {
-        self.clock.doubt_millis(now).unwrap_or(0)
-    }
-
-    /// Makes reactors retry the operations that wait for permission to run.
-    pub(crate) fn serves_again(&self) {
-        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
-        self.wake_all();
-    }
-
-    /// Ends loading: all persisted records are in memory again, and the server begins to serve.
-    pub(crate) fn loaded(&self) {
-        let records = self.store.usage().log.live_bytes;
-        tracing::info!(bytes = records, "loading complete, all persisted records are in memory");
-        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
-        self.wake_all();
-    }
-
-    /// Ends the process because the server cannot continue.
-    pub(crate) fn fail(&self, reason: String) {
-        tracing::error!(reason, "the server cannot continue");
-        if let Some(supervisor) = self.supervisor.get() {
-            supervisor.fail(reason);
-        }
-    }
-
-    /// Restarts the process, which rejoins as a new member: other servers serve its ranges.
-    pub(crate) fn begin_anew(&self, reason: &str) {
-        tracing::error!(reason, "rejoining as a new member");
-        if let Some(supervisor) = self.supervisor.get() {
-            supervisor.begin_anew(reason.to_owned());
-        }
-    }
-
-    /// Returns the number of this server.
-    pub fn me(&self) -> ServerId {
-        self.identity.server
-    }
-
-    /// Returns the id of this server's cluster.
-    pub fn cluster(&self) -> ClusterId {
-        self.identity.cluster
-    }
-
-    /// Returns whether the server presents itself to clients as a Redis Cluster node.
-    pub fn is_cluster(&self) -> bool {
-        self.settings.is_cluster
-    }
-
-    /// Returns the 40 hexadecimal digits that identify a server to clients.
-    pub fn name_of(&self, server: ServerId) -> String {
-        server.node_name(self.identity.cluster)
-    }
-
-    /// Returns the newest map.
-    pub fn map(&self) -> Arc<ClusterMap> {
-        self.ownership.map.load_full()
-    }
-
-    /// Returns the version of tablets and map, which rises whenever they change.
-    pub fn tablets_version(&self) -> u64 {
-        self.ownership.tablets_version.load(Ordering::Acquire)
-    }
-
-    /// Sets the function that wakes every sleeping reactor. Called once, before the first turn.
-    pub fn set_wake_all(&self, wake_all: impl Fn() + Send + Sync + 'static) {
-        assert!(self.wake_all.set(Box::new(wake_all)).is_ok(), "reactors are started once");
-    }
-
-    /// Wakes every sleeping reactor, because each must see a change or may take some work.
-    pub fn wake_all(&self) {
-        if let Some(wake_all) = self.wake_all.get() {
-            wake_all();
-        }
-    }
-
-    /// Records whether the coordinator is connected, for a link other than
-    /// the control link of the server.
-    pub fn set_linked(&self, is_linked: bool) {
-        self.is_linked.store(is_linked, Ordering::Relaxed);
-    }
-
-    /// Returns whether the coordinator is connected.
-    pub fn is_linked(&self) -> bool {
-        self.is_linked.load(Ordering::Relaxed)
-    }
-
-    /// Returns the minimum share of a reactor's running time for background work, in percent.
-    pub fn background_share(&self) -> u8 {
-        self.fleet.background_share.load(Ordering::Relaxed)
-    }
-
-    /// Adopts a map unless it is older than the current one, and begins to serve newly assigned
-    /// ranges. Returns the new, never served ranges that the map assigns to this server, so that
-    /// the caller can confirm them to the coordinator.
-    pub(crate) fn adopt(&self, map: ClusterMap) -> BTreeSet<(HashRange, OwnershipEpoch)> {
-        let known = self.ownership.map.load();
-        if map.version < known.version {
-            return BTreeSet::new();
-        }
-        self.note_deaths(&known, &map);
-        let me = self.me();
-        let mut grants = self.ownership.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::take(&mut *grants);
-        self.change_tablets(|tablets| {
-            let may_begin = match self.durability.placement() {
-                LogPlacement::OwnDisk => MayBegin::Any,
-                LogPlacement::Nowhere | LogPlacement::OtherServers => MayBegin::Born(&before.born),
-            };
-            let adopted = tablets::adopt(tablets, &map, me, may_begin);
-            *grants = Grants { born: adopted.births, not_held: adopted.not_held };
-            adopted.tablets
-        });
-        let births = grants.born.clone();
-        for range in grants.not_held.iter().filter(|range| !before.not_held.contains(range)) {
-            tracing::error!(
-                %range,
-                "range not served: the coordinator assigns it to this server, which does not hold \
-                 it. Its file may be older than the cluster, see 'ballast cluster status'"
-            );
-        }
-        drop(grants);
-        self.ownership.map.store(Arc::new(map));
-        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
-        self.wake_all();
-        births
-    }
-
-    /// Returns the Redis error for a slot that the map assigns here and that is not held.
-    fn not_held(&self, slot: Slot) -> Option<String> {
-        let grants = self.ownership.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut ranges = grants.not_held.iter();
-        ranges.any(|range| range.contains(slot.first_hash())).then(|| {
-            "CLUSTERDOWN Hash slot not served: the coordinator assigns it to this server, which \
-             does not hold it"
-                .to_owned()
-        })
-    }
-
-    /// Records dead servers: those that a map marks as dead, and those that a newer map omits,
-    /// because a server need not receive every map.
-    fn note_deaths(&self, known: &ClusterMap, new: &ClusterMap) {
-        let living: BTreeSet<ServerId> =
-            new.servers.iter().filter(|server| !server.is_dead).map(|server| server.id).collect();
-        let all = known.servers.iter().chain(&new.servers).map(|server| server.id);
-        let dead = all.filter(|id| !living.contains(id));
-        self.ownership.dead.lock().unwrap_or_else(PoisonError::into_inner).extend(dead);
-    }
-
-    /// Returns the servers that will never rejoin under their numbers.
-    pub(crate) fn dead(&self) -> BTreeSet<ServerId> {
-        self.ownership.dead.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Replaces the tablets and notifies every reactor.
-    pub(crate) fn change_tablets(&self, change: impl FnOnce(Vec<Tablet>) -> Vec<Tablet>) {
-        self.change_tablets_if(|tablets| Some(change(tablets)));
-    }
-
-    /// Replaces the tablets, unless `change` returns `None`, and notifies every reactor.
-    pub(crate) fn change_tablets_if(
-        &self,
-        change: impl FnOnce(Vec<Tablet>) -> Option<Vec<Tablet>>,
-    ) {
-        let guard = self.ownership.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let tablets = self.store.tablets().iter().cloned().collect();
-        let Some(changed) = change(tablets) else { return };
-        self.store.publish(TabletMap::new(changed));
-        drop(guard);
-        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
-        self.wake_all();
+        result
     }
 
     /// Returns everything this server holds, for a coordinator that rebuilds its state.
@@ -393,41 +97,14 @@ impl Node {
             intent: Intent::clone(intent),
             is_accepted,
         };
-        let is_backup = self.durability.is_with_others();
+        let is_backup = self.durability().is_with_others();
         Holdings {
-            seed: self.store.seed().number(),
-            manifest_log: self.durability.recorded_manifest().filter(|_| is_backup),
-            tablets: self.store.tablets().iter().map(held).collect(),
+            seed: self.store().seed().number(),
+            manifest_log: self.durability().recorded_manifest().filter(|_| is_backup),
+            tablets: self.store().tablets().iter().map(held).collect(),
             migrations: sources.chain(targets).map(migration).collect(),
-            logs: if is_backup { self.durability.kept_logs() } else { Vec::new() },
+            logs: if is_backup { self.durability().kept_logs() } else { Vec::new() },
         }
-    }
-
-    /// Locks the machines for reading.
-    pub(crate) fn machines(&self) -> impl Deref<Target = Machines> {
-        self.fleet.read()
-    }
-
-    /// Changes machines, and publishes the values that depend on them.
-    pub(crate) fn change_machines<T>(&self, change: impl FnOnce(&mut Machines) -> T) -> T {
-        self.fleet.change(change, || self.wake_all())
-    }
-
-    /// Limits serving to the time before `until`, unless the flip is acknowledged.
-    pub(crate) fn limit_unacknowledged(&self, until: Instant) {
-        self.fleet.unacknowledged_until.fetch_min(until.0, Ordering::AcqRel);
-    }
-
-    /// Returns whether some range may be served for a limited time only.
-    #[inline]
-    pub(crate) fn is_limited(&self) -> bool {
-        self.fleet.unacknowledged_until.load(Ordering::Acquire) != u64::MAX
-    }
-
-    /// Returns whether the acceptance of some flip was not acknowledged in time. Nothing is
-    /// served until the range of that flip is suspended.
-    pub fn is_overdue(&self, now: Instant) -> bool {
-        now.0 >= self.fleet.unacknowledged_until.load(Ordering::Acquire)
     }
 
     /// Returns the Redis error for a key that this server does not own: a redirection, or that
@@ -436,7 +113,7 @@ impl Node {
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
         let slot = slot_of(key);
         let Some(owner) = self.owner_of(slot) else { return self.not_held(slot) };
-        let map = self.ownership.map.load();
+        let map = self.map();
         let server = map.servers.iter().find(|server| server.id == owner)?;
         if server.is_dead {
             return self.not_served(slot, server.in_recovery);
@@ -446,7 +123,7 @@ impl Node {
         // move: the source would redirect clients to it.
         let moves = map.moving.iter().filter(|(range, ..)| range.contains(slot.first_hash()));
         // Without replication a lost server is not declared dead soon, and the source may serve.
-        let moves = moves.filter(|_| self.durability.is_with_others());
+        let moves = moves.filter(|_| self.durability().is_with_others());
         let mut owners = moves.map(|(.., target)| *target).chain([owner]);
         if owners.any(|owner| self.is_former(&map, owner)) {
             return Some(
@@ -459,7 +136,7 @@ impl Node {
     /// Returns whether `id` is an earlier process at this address, not declared dead yet.
     fn is_former(&self, map: &ClusterMap, id: ServerId) -> bool {
         let mut servers = map.servers.iter().filter(|server| server.id == id && id != self.me());
-        let here = (&self.settings.host, self.settings.client_port);
+        let here = (&self.settings().host, self.settings().client_port);
         servers.any(|server| !server.is_dead && (&server.host, server.client_port) == here)
     }
 
@@ -469,7 +146,7 @@ impl Node {
         if let Some(to) = self.machines().left_to(hash) {
             return Some(to);
         }
-        let map = self.ownership.map.load();
+        let map = self.map();
         let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
         if owner == self.me() && planted::is(planted::Bug::RedirectedWhileHeld) {
             return map.servers.iter().map(|server| server.id).find(|other| *other != owner);
@@ -485,7 +162,7 @@ mod tests {
     use ::backup::{MemoryDisk, Replicas};
     use protocols::migration::Cuts;
     use store::StoreConfig;
-    use types::HashSeed;
+    use types::{ClusterId, HashRange, HashSeed, OwnershipEpoch};
     use wire::control::{ServerInfo, TabletInfo};
     use wire::replica::BootId;
 
@@ -554,11 +231,7 @@ mod tests {
                 incarnations: Vec::new(),
                 is_born: false,
             };
-            node.ownership.map.store(Arc::new(map(
-                1,
-                vec![server(owner, port, false)],
-                vec![tablet],
-            )));
+            node.adopt(map(1, vec![server(owner, port, false)], vec![tablet]));
             let error = node.redirection(b"key").expect("somebody is known");
             assert!(error.starts_with(said), "{error}");
         }
@@ -580,8 +253,8 @@ mod tests {
         for (target, said) in [(1, refused), (3, "MOVED "), (4, "MOVED "), (5, "MOVED ")] {
             let moving = vec![(HashRange::ALL, ServerId(2), ServerId(target))];
             let map = ClusterMap { moving, ..map(1, servers.clone(), vec![tablet.clone()]) };
-            other.ownership.map.store(Arc::new(map.clone()));
-            node.ownership.map.store(Arc::new(map));
+            other.adopt(map.clone());
+            node.adopt(map);
             let error = node.redirection(b"key").expect("somebody is known");
             assert!(error.starts_with(said), "{target}: {error}");
             let error = other.redirection(b"key").expect("somebody is known");
@@ -600,9 +273,9 @@ mod tests {
             is_born: false,
         };
         let in_recovery = ServerInfo { in_recovery: true, ..server(2, 9, true) };
-        node.ownership.map.store(Arc::new(map(1, vec![in_recovery], vec![tablet.clone()])));
+        node.adopt(map(1, vec![in_recovery], vec![tablet.clone()]));
         assert_eq!(node.redirection(b"key"), None);
-        node.ownership.map.store(Arc::new(map(1, vec![server(2, 9, true)], vec![tablet])));
+        node.adopt(map(1, vec![server(2, 9, true)], vec![tablet]));
         let error = node.redirection(b"key").expect("somebody is known");
         assert!(error.starts_with("CLUSTERDOWN Hash slot not served: its server died"), "{error}");
     }

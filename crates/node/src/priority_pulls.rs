@@ -2,7 +2,8 @@
 
 use crate::Node;
 use crate::context::Context;
-use crate::driver::{Demands, Driven, DrivenMachines, MachineDriver, Payloads, Wait};
+use crate::demands::{Demands, Wait};
+use crate::driver::{Driven, DrivenMachines, MachineDriver, Payloads};
 use crate::messages::{Payload, Sending, To};
 use crate::outgoing::Wake;
 use protocols::Ticket;
@@ -15,6 +16,7 @@ use wire::peer::{PeerMessage, PriorityReply};
 
 /// The state that one reactor keeps for its priority pulls of one migration.
 struct EarlyRecords {
+    node: Arc<Node>,
     migration: MigrationId,
     arrival: Arc<Arrival>,
     /// Progress of each partition, as last reported to the machine.
@@ -71,7 +73,7 @@ impl EarlyRecords {
                 }
                 let added = Added { records: done.records, bytes: done.bytes };
                 let (id, event) = (self.migration, TargetEvent::PriorityReplayed { added });
-                context.node.change_machines(|it| it.step_target(id, event, context));
+                self.node.change_machines(|it| it.step_target(id, event, context));
                 Some(PriorityEvent::Replayed { ticket })
             }
             Err(error) => {
@@ -137,9 +139,10 @@ impl PriorityPullDriver {
         &mut self,
         table: TableId,
         missing: &Missing,
+        node: &Arc<Node>,
         context: &mut Context<'_>,
     ) -> bool {
-        if !self.know(missing.migration, missing.hashes.first().copied(), context.node) {
+        if !self.know(missing.migration, missing.hashes.first().copied(), node) {
             return false;
         }
         let hashes = missing.hashes.clone();
@@ -152,7 +155,7 @@ impl PriorityPullDriver {
         &mut self,
         migration: MigrationId,
         hash: Option<KeyHash>,
-        node: &Node,
+        node: &Arc<Node>,
     ) -> bool {
         if self.pulls.contains(migration) {
             return true;
@@ -176,6 +179,7 @@ impl PriorityPullDriver {
         let Some(intent) = side.and_then(|side| side.machine.intent()) else { return false };
         let partitions = protocols::migration::partitions(&intent.policy, intent.range);
         let early = EarlyRecords {
+            node: node.clone(),
             migration,
             arrival: arrival.clone(),
             seen: partitions.iter().map(|range| Some(range.first())).collect(),
@@ -184,7 +188,7 @@ impl PriorityPullDriver {
         };
         let machine = PriorityPulls::new(intent);
         drop(machines);
-        node.fleet.reactors_missing.fetch_add(1, Ordering::Relaxed);
+        node.demands.reactors_missing.fetch_add(1, Ordering::Relaxed);
         self.pulls.begin(migration, || (machine, early));
         true
     }
@@ -211,7 +215,8 @@ impl PriorityPullDriver {
         };
         let over = self.pulls.ids(is_over);
         over.iter().for_each(|id| self.pulls.remove(*id));
-        let missing = context.node.fleet.reactors_missing.fetch_sub(over.len(), Ordering::Relaxed);
+        let missing =
+            context.node.demands.reactors_missing.fetch_sub(over.len(), Ordering::Relaxed);
         assert!(missing >= over.len(), "every migration that a reactor tracks was counted");
     }
 

@@ -1,41 +1,17 @@
-//! The driver of migration sources, and the pulls that this server answers as one.
+//! The driver of migration sources.
 
-use crate::Node;
 use crate::context::Context;
-use crate::driver::{Demands, MachineDriver, Payloads, Wait};
-use crate::machines::Machines;
-use crate::messages::{Route, Sending, To};
+use crate::demands::{Demands, Wait};
+use crate::driver::{MachineDriver, Payloads};
+use crate::state::NodeState;
 use crate::tablets::{carve, clock_of, renewed, serves, with_state};
 use crate::work::Work;
 use planted::Bug;
 use protocols::migration::{FrozenState, MigrationSource, SourceEffect, SourceEvent};
-use std::collections::VecDeque;
 use store::log::{Among, Dependency, GracePeriod};
-use store::{Stall, Store, TableSet, Tablet, TabletState};
+use store::{Store, TableSet, Tablet, TabletState};
 use types::{HashRange, KeyHash, MigrationId, ServerId};
-use wire::peer::{
-    PRIORITY_BYTES_MAX, PULL_BYTES_MAX, PeerMessage, PriorityAnswer, PriorityPull, PriorityReply,
-    Pull, PullReply, RecordCounts,
-};
-
-/// A pull that waits for a quantum.
-struct PullToServe {
-    route: Route,
-    pull: Pull,
-}
-
-/// A priority pull that met a busy leaf, and is retried in the next turn.
-struct PriorityToServe {
-    route: Route,
-    pull: PriorityPull,
-}
-
-/// Pulls that this reactor answers, as the source of migrations.
-#[derive(Default)]
-pub(crate) struct PullServer {
-    pulls: VecDeque<PullToServe>,
-    contended: Vec<(ServerId, PriorityToServe)>,
-}
+use wire::peer::RecordCounts;
 
 /// The state that this server keeps for the source of a migration.
 pub(crate) enum SourceDriver {
@@ -56,33 +32,6 @@ pub(crate) enum FreezeWait {
     Turns(GracePeriod),
     /// All earlier writes are acknowledged: the target will show them to clients.
     Safety(Dependency),
-}
-
-impl Machines {
-    /// Passes an event to a source, and applies its effects.
-    pub(crate) fn step_source(
-        &mut self,
-        id: MigrationId,
-        event: SourceEvent,
-        context: &mut Context<'_>,
-    ) {
-        self.sources.begin(id, || (MigrationSource::new(id), SourceDriver::Idle));
-        self.sources.step(id, event, context);
-    }
-
-    /// Returns the server that serves a hash after an accepted flip, until this server releases
-    /// the range.
-    pub(crate) fn left_to(&self, hash: KeyHash) -> Option<ServerId> {
-        let mut leaving = self.sources.values().filter_map(|side| side.driver.leaving());
-        leaving.rfind(|(range, _)| range.contains(hash)).map(|(_, to)| to)
-    }
-
-    /// Returns whether this server still holds its copy of a hash for this target; `None` if
-    /// `from` is not the target of a known migration.
-    fn keeps(&self, from: ServerId, migration: MigrationId, hash: KeyHash) -> Option<bool> {
-        let machine = &self.sources.get(migration)?.machine;
-        (machine.intent()?.target == from).then(|| machine.keeps(hash))
-    }
 }
 
 impl MachineDriver for SourceDriver {
@@ -180,7 +129,7 @@ impl MachineDriver for SourceDriver {
 
 impl SourceDriver {
     /// Returns the range that leaves, and its new owner.
-    fn leaving(&self) -> Option<(HashRange, ServerId)> {
+    pub(crate) fn leaving(&self) -> Option<(HashRange, ServerId)> {
         match self {
             SourceDriver::Leaving { range, to } => Some((*range, *to)),
             SourceDriver::Idle | SourceDriver::CatchingUp { .. } | SourceDriver::Frozen { .. } => {
@@ -202,7 +151,7 @@ impl SourceDriver {
 /// Freezes a range. Returns `false`, so that the source retries, if the range is being flushed
 /// or about to be. New incarnations for a flush make data under the old ones void once this owner
 /// is gone, so the range must not leave under them.
-fn freeze(range: HashRange, node: &Node) -> bool {
+fn freeze(range: HashRange, node: &NodeState) -> bool {
     let (map, me) = (node.map(), node.me());
     let mut is_free = false;
     node.change_tablets(|tablets| {
@@ -215,144 +164,24 @@ fn freeze(range: HashRange, node: &Node) -> bool {
     is_free
 }
 
-fn set_state(range: HashRange, state: &TabletState, node: &Node) {
+fn set_state(range: HashRange, state: &TabletState, node: &NodeState) {
     node.change_tablets(|tablets| with_state(tablets, range, state));
 }
 
-impl PullServer {
-    /// Returns whether no pull waits for a quantum.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.pulls.is_empty()
-    }
-
-    /// Returns whether a priority pull is to be retried in this turn.
-    pub(crate) fn is_contended(&self) -> bool {
-        !self.contended.is_empty()
-    }
-
-    /// Queues a pull if this server is the source of its migration.
-    pub(crate) fn accept(&mut self, from: ServerId, route: Route, pull: Pull, node: &Node) {
-        // A pull of deleted records is a late repetition, and gets no answer.
-        let is_kept = node.machines().keeps(from, pull.migration, pull.cursor) == Some(true);
-        // A target repeats its one pull per partition, so a pull may be dropped.
-        if is_kept && self.pulls.len() < PULLS_TO_SERVE_MAX {
-            self.pulls.push_back(PullToServe { route, pull });
-        }
-        assert!(self.pulls.len() <= PULLS_TO_SERVE_MAX, "the queue of pulls is bounded");
-    }
-
-    /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.
-    pub(crate) fn serve(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(PullToServe { route, pull }) = self.pulls.pop_front() else {
-            return false;
-        };
-        let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
-        let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
-        let bytes_max = bytes_max.min(PULL_BYTES_MAX) as usize;
-        // A bucket may exceed the requested size; some room avoids growing the buffer.
-        let mut payload = context.buffers.take(bytes_max + (8 << 10));
-        let next = context.worker.collect(range, cursor, bytes_max, &mut payload);
-        let reply = PullReply { migration, epoch, partition, cursor, next };
-        context.out.peers.push(Sending {
-            to: To::Back(route),
-            is_priority: false,
-            message: PeerMessage::PullReply(reply),
-            payload,
-        });
-        true
-    }
-
-    /// Answers a priority pull at once, completely or with as much as fits into a reply. The
-    /// target asks again for the rest.
-    pub(crate) fn serve_priority(
-        &mut self,
-        from: ServerId,
-        route: Route,
-        pull: PriorityPull,
-        context: &mut Context<'_>,
-    ) {
-        let mut payload = Vec::new();
-        let mut answers = Vec::with_capacity(pull.hashes.len());
-        for &(table, hash) in &pull.hashes {
-            if payload.len() >= PRIORITY_BYTES_MAX {
-                break;
-            }
-            let kept = context.node.machines().keeps(from, pull.migration, hash);
-            let answer = match kept {
-                None => return,
-                Some(false) => PriorityAnswer::Gone,
-                Some(true) => match context.worker.collect_hash(table, hash, &mut payload) {
-                    Ok(true) => PriorityAnswer::Records,
-                    Ok(false) => PriorityAnswer::Absent,
-                    Err(Stall::Contended) => {
-                        if self.contended.len() < PRIORITY_TO_SERVE_MAX {
-                            self.contended.push((from, PriorityToServe { route, pull }));
-                        }
-                        return;
-                    }
-                    Err(
-                        Stall::NotOwned
-                        | Stall::Held
-                        | Stall::Missing(_)
-                        | Stall::NotArrived { .. }
-                        | Stall::OutOfMemory
-                        | Stall::TooLarge,
-                    ) => return,
-                },
-            };
-            answers.push((table, hash, answer));
-        }
-        let PriorityPull { migration, epoch, request, .. } = pull;
-        context.out.peers.push(Sending {
-            to: To::Back(route),
-            is_priority: true,
-            message: PeerMessage::PriorityReply(PriorityReply {
-                migration,
-                epoch,
-                request,
-                answers,
-            }),
-            payload,
-        });
-    }
-
-    /// Retries the priority pulls that met a busy leaf.
-    pub(crate) fn serve_priority_again(&mut self, context: &mut Context<'_>) {
-        for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.contended) {
-            self.serve_priority(from, route, pull, context);
-        }
-    }
-}
-
-/// Concludes from a pull that its target has accepted the flip, even if the answer to the
-/// flip was lost. So an answer to a pull proves to the target that the source knows.
-pub(crate) fn learn_acceptance(from: ServerId, migration: MigrationId, context: &mut Context<'_>) {
-    context.node.change_machines(|machines| {
-        let side = machines.sources.get(migration);
-        if side.is_some_and(|side| side.machine.expects_answer()) {
-            let event = SourceEvent::FlipAnswered { from, accepted: true };
-            machines.sources.step(migration, event, context);
-        }
-    });
-}
-
-/// Runs one step of deleting records that the target has.
+/// Runs one step of deleting records that the target has. Returns the event of the end.
 pub(crate) fn forget(
     migration: MigrationId,
     range: HashRange,
     cursor: KeyHash,
     context: &mut Context<'_>,
-) {
+) -> Option<SourceEvent> {
     let next = match planted::is(Bug::OldCopyKept) {
         true => None,
         false => context.worker.forget(range, cursor, FORGET_BUCKETS),
     };
-    match next {
-        Some(cursor) => context.node.work.push(Work::Forget { migration, range, cursor }),
-        None => context.node.change_machines(|machines| {
-            machines.step_source(migration, SourceEvent::Forgotten { range }, context);
-        }),
-    }
+    let Some(cursor) = next else { return Some(SourceEvent::Forgotten { range }) };
+    context.node.work.push(Work::Forget { migration, range, cursor });
+    None
 }
 
 /// Reports the number of records and bytes in a range to the coordinator.
@@ -363,12 +192,6 @@ pub(crate) fn measure(migration: MigrationId, range: HashRange, context: &mut Co
     let measured = wire::control::MigrationUpdate::Measured { migration, records, bytes }.into();
     context.out.control.push(measured);
 }
-
-/// Maximum number of queued pulls: many times the outstanding pulls of several migrations.
-const PULLS_TO_SERVE_MAX: usize = 4096;
-
-/// Maximum number of priority pulls that meet a busy leaf in one turn; more are dropped.
-const PRIORITY_TO_SERVE_MAX: usize = 256;
 
 /// Maximum number of buckets that one quantum deletes. Each costs a cache miss or two: 40 us.
 pub(crate) const FORGET_BUCKETS: usize = 32;

@@ -1,11 +1,10 @@
 //! The driver of migration targets.
 
-use crate::Node;
 use crate::context::Context;
-use crate::driver::{Demands, MachineDriver, Payloads, Wait};
-use crate::machines::{Machines, TargetSide};
-use crate::messages::Payload;
+use crate::demands::{Demands, Wait};
+use crate::driver::{MachineDriver, Payloads};
 use crate::source_side::unacknowledged;
+use crate::state::NodeState;
 use crate::tablets::{carve, incarnations};
 use crate::work::{PullReplay, Work};
 use planted::Bug;
@@ -15,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::log::{Among, Dependency, GracePeriod, Reservation};
 use store::{Arrival, ArrivalPlan, RangeClock, ReplayError, TableSet, Tablet, TabletState};
-use types::{MigrationId, ReactorId, ServerId};
+use types::{ReactorId, ServerId};
 use wire::control::Intent;
-use wire::peer::{PeerMessage, Pull, PullReply};
+use wire::peer::{PeerMessage, Pull};
 
 /// The state that this server keeps for the target of a migration.
 pub(crate) enum TargetDriver {
@@ -44,53 +43,6 @@ pub(crate) enum CutWait {
     Splicing(BTreeSet<ReactorId>),
     /// The log's content at the time of the cut is acknowledged completely.
     Securing(Dependency),
-}
-
-impl Machines {
-    /// Passes an event to a target, and applies its effects.
-    pub(crate) fn step_target(
-        &mut self,
-        id: MigrationId,
-        event: TargetEvent,
-        context: &mut Context<'_>,
-    ) {
-        let cuts = self.cuts;
-        self.targets.begin(id, || (MigrationTarget::new(id, cuts), TargetDriver::Idle));
-        self.targets.step(id, event, context);
-    }
-
-    /// Returns whether the target of this migration can still accept a flip.
-    pub(crate) fn may_accept(&self, migration: MigrationId) -> bool {
-        self.targets.get(migration).is_some_and(|side| side.machine.may_accept())
-    }
-
-    /// Handles a new map, which acknowledges the flips that the coordinator has recorded.
-    pub(crate) fn acknowledge_flips(&mut self, context: &mut Context<'_>) {
-        let (map, me) = (context.node.map(), context.node.me());
-        let is_ours = |intent: &Intent| {
-            let mut tablets = map.tablets.iter().filter(|tablet| tablet.owner == me);
-            tablets.any(|it| it.epoch == intent.target_epoch && it.range.overlaps(intent.range))
-        };
-        let known = self.targets.ids(|side| {
-            side.machine.is_unacknowledged() && side.machine.intent().is_some_and(is_ours)
-        });
-        for id in known {
-            self.targets.step(id, TargetEvent::Acknowledged, context);
-        }
-    }
-
-    /// Handles the answer to a pull.
-    pub(crate) fn pull_replied(
-        &mut self,
-        from: ServerId,
-        reply: PullReply,
-        payload: Payload,
-        context: &mut Context<'_>,
-    ) {
-        let keep = |side: &mut TargetSide| side.payloads.keep(payload, context.buffers);
-        let payload = self.targets.change(reply.migration, keep).flatten();
-        self.step_target(reply.migration, TargetEvent::PullReply { from, reply, payload }, context);
-    }
 }
 
 impl MachineDriver for TargetDriver {
@@ -136,7 +88,7 @@ impl MachineDriver for TargetDriver {
                 if let Some(arrival) = self.arrival() {
                     arrival.advance(partition, to);
                 }
-                if context.node.fleet.reactors_missing.load(Ordering::Relaxed) > 0 {
+                if context.node.demands.reactors_missing.load(Ordering::Relaxed) > 0 {
                     context.node.wake_all();
                 }
             }
@@ -319,7 +271,7 @@ impl TargetDriver {
     }
 
     /// Suspends all operations on the range, or serves it again.
-    fn hold_arrival(&self, node: &Node, is_suspended: bool) {
+    fn hold_arrival(&self, node: &NodeState, is_suspended: bool) {
         let Some(arrival) = self.arrival() else { return };
         arrival.suspend(is_suspended);
         let (range, migration) = (arrival.range(), arrival.migration());
@@ -334,7 +286,7 @@ impl TargetDriver {
         node.change_tablets(|tablets| tablets);
     }
 
-    fn finish(&mut self, node: &Node) {
+    fn finish(&mut self, node: &NodeState) {
         // If the source has died, the driver may still wait for reactors or backups.
         let (TargetDriver::Accepting { arrival, .. } | TargetDriver::Arriving { arrival, .. }) =
             std::mem::replace(self, TargetDriver::Idle)
@@ -360,11 +312,10 @@ impl TargetDriver {
 }
 
 impl PullReplay {
-    /// Replays a bounded number of records from a pull's reply.
-    pub(crate) fn run(mut self, context: &mut Context<'_>) {
+    /// Replays a bounded number of records from a pull's reply. Returns the event of the end.
+    pub(crate) fn run(mut self, context: &mut Context<'_>) -> Option<TargetEvent> {
         let batch = self.payload.bytes();
         let done = context.worker.replay(&self.arrival, batch, self.from, REPLAY_ENTRIES);
-        let id = self.arrival.migration();
         let (partition, ticket) = (self.partition, self.ticket);
         match done {
             Ok(done) => {
@@ -372,18 +323,18 @@ impl PullReplay {
                 self.added.bytes += done.bytes;
                 if let Some(next) = done.next {
                     self.from = next;
-                    return context.node.work.put_back(Work::Replay(self));
+                    context.node.work.put_back(Work::Replay(self));
+                    return None;
                 }
                 let added = self.added;
                 context.buffers.give(self.payload.buffer);
-                let event = TargetEvent::Replayed { partition, ticket, added };
-                context.node.change_machines(|it| it.step_target(id, event, context));
+                Some(TargetEvent::Replayed { partition, ticket, added })
             }
             Err(error) => {
                 let (ReplayError::Corrupt(_) | ReplayError::OutOfMemory) = error;
+                let id = self.arrival.migration();
                 tracing::warn!(migration = %id, %error, "cannot replay a pull's reply");
-                let event = TargetEvent::ReplayFailed { partition, ticket };
-                context.node.change_machines(|it| it.step_target(id, event, context));
+                Some(TargetEvent::ReplayFailed { partition, ticket })
             }
         }
     }

@@ -1,15 +1,14 @@
 //! Background work that any reactor of a server may take, in order of its arrival.
 
-use crate::context::Context;
 use crate::messages::Payload;
-use crate::recovering::{self, ReplayLog};
-use crate::source_side;
+use protocols::Ticket;
+use protocols::migration::Added;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Arrival, Recovery};
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId};
-use wire::peer::{PeerMessage, Pull};
+use wire::peer::Pull;
 
 /// A piece of background work. Each quantum does a bounded part of it and requeues the rest.
 #[derive(Debug)]
@@ -33,49 +32,30 @@ pub(crate) enum Work {
 /// Maximum number of tombstones that one quantum reclaims.
 pub(crate) const SWEEP_MAX: usize = 256;
 
-impl Work {
-    /// Runs a bounded part of the work, and returns its purpose.
-    pub(crate) fn run(self, context: &mut Context<'_>) -> Background {
-        match self {
-            Work::Pull(to, pull) => context.out.send(to, PeerMessage::Pull(pull)),
-            Work::Replay(replay) => replay.run(context),
-            Work::Forget { migration, range, cursor } => {
-                source_side::forget(migration, range, cursor, context);
-                return Background::Export;
-            }
-            Work::ReplayLog(replay) => {
-                replay.run(context);
-                return Background::Recover;
-            }
-            Work::ForgetReplayed { epoch, range, cursor } => {
-                recovering::forget_replayed(epoch, range, cursor, context);
-                return Background::Recover;
-            }
-            Work::SweepRecovery(recovery) => {
-                recovering::sweep_recovered(recovery, context);
-                return Background::Recover;
-            }
-            Work::Sweep(arrival) => {
-                if context.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
-                    context.node.work.push(Work::Sweep(arrival));
-                }
-            }
-        }
-        Background::Import
-    }
-}
-
 /// A pull's reply that is being replayed into the store.
 #[derive(Debug)]
 pub(crate) struct PullReplay {
     pub(crate) arrival: Arc<Arrival>,
     pub(crate) partition: u16,
-    pub(crate) ticket: protocols::Ticket,
+    pub(crate) ticket: Ticket,
     pub(crate) payload: Payload,
     /// Number of payload bytes already replayed.
     pub(crate) from: usize,
     /// Records and bytes added so far.
-    pub(crate) added: protocols::migration::Added,
+    pub(crate) added: Added,
+}
+
+/// A backup's reply that is being replayed into the store.
+#[derive(Debug)]
+pub(crate) struct ReplayLog {
+    pub(crate) recovery: Arc<Recovery>,
+    pub(crate) epoch: OwnershipEpoch,
+    pub(crate) ticket: Ticket,
+    /// Set if every known replica of the log has the entries, so that later readers find them.
+    pub(crate) is_common: bool,
+    pub(crate) payload: Payload,
+    /// Number of payload bytes already replayed.
+    pub(crate) from: usize,
 }
 
 /// Queue of background work. Every turn reads its length, without the lock.

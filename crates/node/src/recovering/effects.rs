@@ -1,13 +1,13 @@
 //! The driver of recovery masters: tablets that begin and end, reads, replays.
 
-use super::{ReadRequester, RecoveryDriver, RecoveryPhase, ReplayLog, Voided};
-use crate::Node;
+use super::{ReadRequester, RecoveryDriver, RecoveryPhase, Voided};
 use crate::context::Context;
-use crate::driver::{Demands, MachineDriver, Payloads};
-use crate::machines::RECOVERY_SHARE;
+use crate::demands::{Demands, RECOVERY_SHARE};
+use crate::driver::{MachineDriver, Payloads};
 use crate::source_side::unacknowledged;
+use crate::state::NodeState;
 use crate::tablets::{carve, incarnations};
-use crate::work::Work;
+use crate::work::{ReplayLog, Work};
 use planted::Bug;
 use protocols::recovery::{
     PartRefusal, PartitionName, RecoveryMaster, RecoveryMasterEffect, RecoveryMasterEvent,
@@ -155,7 +155,7 @@ impl RecoveryDriver {
     }
 
     /// Publishes the partition's tablet. Replay starts when every reactor has seen it.
-    fn publish(&mut self, name: PartitionName, node: &Node) {
+    fn publish(&mut self, name: PartitionName, node: &NodeState) {
         let PartitionName { range, epoch, .. } = name;
         let recovery = self.new_recovery(name);
         let tablet = Tablet {
@@ -180,7 +180,7 @@ impl RecoveryDriver {
     }
 
     /// Waits for every reactor to see the partition's tablet.
-    pub(super) fn published(&mut self, recovery: Arc<Recovery>, voided: Voided, node: &Node) {
+    pub(super) fn published(&mut self, recovery: Arc<Recovery>, voided: Voided, node: &NodeState) {
         assert!(self.phase.recovery().is_none(), "a partition is published once");
         let grace = node.store().grace_period();
         self.phase = RecoveryPhase::Beginning { recovery, grace, voided };
@@ -256,7 +256,7 @@ impl RecoveryDriver {
     }
 
     /// Removes the tablet, and begins to delete the replayed records.
-    fn abandon(&mut self, name: PartitionName, node: &Node) {
+    fn abandon(&mut self, name: PartitionName, node: &NodeState) {
         let phase = std::mem::replace(&mut self.phase, RecoveryPhase::Idle);
         let Some(recovery) = phase.recovery() else { return };
         let PartitionName { range, epoch, .. } = name;
@@ -289,7 +289,7 @@ pub(super) fn refused(reason: &str) -> PartRefusal {
 
 /// Returns whether enough memory is left for clients' writes if a partition takes some more.
 /// If not, the cleaner is asked for it.
-fn has_room(node: &Node) -> bool {
+fn has_room(node: &NodeState) -> bool {
     let segments = usize::from(node.settings().reactors) + 1;
     node.store().log().demand_segments(segments)
 }
@@ -304,27 +304,28 @@ fn read_at(backup: ServerId, read: RecoveryRead, context: &mut Context<'_>) {
 
 impl ReplayLog {
     /// Leaves the replay to any reactor.
-    fn push(self, node: &Node) {
+    fn push(self, node: &NodeState) {
         node.work.push(Work::ReplayLog(self));
         if node.work.len() > 1 {
             node.wake_all();
         }
     }
 
-    /// Replays a bounded number of entries from a backup's reply.
-    pub(crate) fn run(mut self, context: &mut Context<'_>) {
+    /// Replays a bounded number of entries from a backup's reply. Returns the event of the end.
+    pub(crate) fn run(mut self, context: &mut Context<'_>) -> Option<RecoveryMasterEvent> {
         let entries = self.payload.bytes();
         let (recovery, from) = (&self.recovery, self.from);
         let done = match self.is_common {
             true => context.worker.replay_log(recovery, entries, from, REPLAY_ENTRIES),
             false => context.worker.replay_divergent(recovery, entries, from, REPLAY_ENTRIES),
         };
-        let (epoch, ticket) = (self.epoch, self.ticket);
+        let ticket = self.ticket;
         let event = match done {
             Ok(done) => {
                 if let Some(next) = done.next {
                     self.from = next;
-                    return context.node.work.put_back(Work::ReplayLog(self));
+                    context.node.work.put_back(Work::ReplayLog(self));
+                    return None;
                 }
                 RecoveryMasterEvent::Replayed { ticket }
             }
@@ -338,7 +339,7 @@ impl ReplayLog {
             }
         };
         context.buffers.give(self.payload.buffer);
-        context.node.change_machines(|it| it.step_recovery(epoch, event, context));
+        Some(event)
     }
 }
 

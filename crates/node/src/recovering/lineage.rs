@@ -8,9 +8,9 @@
 
 use super::effects::refused;
 use super::{RecoveryDriver, Voided};
-use crate::Node;
 use crate::context::Context;
 use crate::machines::Machines;
+use crate::state::NodeState;
 use crate::tablets::{carve, incarnations};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::recovery::{PartRefusal, PartitionName};
@@ -73,7 +73,7 @@ impl RecoveryDriver {
     pub(super) fn begin_with_what_is_here(
         &mut self,
         name: PartitionName,
-        node: &Node,
+        node: &NodeState,
     ) -> Result<(), PartRefusal> {
         let PartitionName { range, epoch, .. } = name;
         let mut unknown = vec![range];
@@ -121,7 +121,7 @@ impl RecoveryDriver {
 }
 
 /// Makes operations on an arriving range wait.
-fn suspend(range: HashRange, node: &Node) {
+fn suspend(range: HashRange, node: &NodeState) {
     node.change_tablets(|tablets| {
         carve(tablets, range, |tablet| match &tablet.state {
             TabletState::Arriving(_) => Some(suspended(tablet)),

@@ -1,6 +1,7 @@
 //! Recovery of dead servers' ranges on this server: drives one recovery master for each recovery
 //! partition (part) that the coordinator has assigned to it.
 //!
+//! - `masters`: events for the recovery masters;
 //! - `effects`: tablets that begin and end, reads, replays;
 //! - `lineage`: partitions of a migration that has lost one side;
 //! - `reading`: reads from this server's replicas of dead servers' logs, and their `read_jobs`;
@@ -26,33 +27,24 @@ mod counts;
 mod effects;
 mod extent;
 mod lineage;
+mod masters;
 mod read_jobs;
 mod reading;
 
 pub(super) use counts::RecoveryCounts;
 pub(super) use effects::{forget_replayed, sweep_recovered};
+pub(super) use masters::refusal;
 pub(super) use read_jobs::{LogReads, ReadRequester};
 pub use read_jobs::{ReadDone, ReadJob};
 
-use super::context::Context;
-use super::driver::{ReplayReplication, Wait};
-use super::machines::{Machines, RecoverySide};
-use super::messages::Payload;
-use super::node::Node;
+use super::demands::{ReplayReplication, Wait};
+use super::work::ReplayLog;
 use extent::Extent;
-use protocols::recovery::{
-    PartRefusal, PartitionName, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,
-};
-use protocols::{Machine, Ticket};
-use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use store::log::{Dependency, GracePeriod};
 use store::{Recovery, ReplayCounters};
-use types::{
-    HashRange, Incarnation, Instant, KeyHash, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis,
-};
-use wire::control::{ClusterMap, RecoveryLog, RecoveryPartition, RecoveryUpdate, ToCoordinator};
-use wire::peer::RecoveryReply;
+use types::{Incarnation, Instant, KeyHash, TableId, UnixMillis};
+use wire::control::{RecoveryLog, RecoveryPartition};
 
 /// The state that this server keeps for a recovery master.
 pub(super) struct RecoveryDriver {
@@ -99,19 +91,6 @@ const REPLAYED_MAX: usize = 4;
 struct Voided {
     tables: Vec<TableId>,
     from: KeyHash,
-}
-
-/// A backup's reply that is being replayed into the store.
-#[derive(Debug)]
-pub(super) struct ReplayLog {
-    recovery: Arc<Recovery>,
-    epoch: OwnershipEpoch,
-    ticket: Ticket,
-    /// Set if every known replica of the log has the entries, so that later readers find them.
-    is_common: bool,
-    payload: Payload,
-    /// Number of payload bytes already replayed.
-    from: usize,
 }
 
 impl RecoveryPhase {
@@ -198,257 +177,4 @@ impl RecoveryDriver {
             self.is_being_replayed().then_some(ReplayReplication::Deferred)
         }
     }
-}
-
-impl Node {
-    fn forgetting(&self) -> MutexGuard<'_, BTreeMap<OwnershipEpoch, HashRange>> {
-        self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns whether replayed records in the range are still being deleted.
-    pub(super) fn is_being_forgotten(&self, range: HashRange) -> bool {
-        self.forgetting().values().any(|other| other.overlaps(range))
-    }
-
-    /// Returns the Redis error for a slot of a dead owner; `None` if clients may wait.
-    pub(super) fn not_served(&self, slot: Slot, in_recovery: bool) -> Option<String> {
-        let hash = slot.first_hash();
-        let machines = self.machines();
-        let mut parts = machines.recoveries.values().map(|side| &side.machine);
-        let lacks_room = |part: &RecoveryMaster| part.refusal() == Some(&PartRefusal::NoRoom);
-        let why = match parts.any(|part| lacks_room(part) && part.name().range.contains(hash)) {
-            true => PartRefusal::NoRoom.to_string(),
-            false if in_recovery => return None,
-            false => "no server recovers its data yet".to_owned(),
-        };
-        Some(format!("CLUSTERDOWN Hash slot not served: its server died, and {why}"))
-    }
-
-    /// Returns the fields of the section `Recovery` of `INFO`.
-    pub fn recovery_fields(&self) -> Vec<(String, String)> {
-        let machines = self.machines();
-        let sides = || machines.recoveries.values();
-        let progress = sides().map(|side| side.machine.progress());
-        let progress = progress.fold(RecoveryProgress::default(), |sum, part| RecoveryProgress {
-            segments_read: sum.segments_read + part.segments_read,
-            segments_total: sum.segments_total + part.segments_total,
-        });
-        let counters = sides().map(|side| side.driver.counters());
-        let counters = counters.fold(ReplayCounters::default(), |sum, part| ReplayCounters {
-            records: sum.records + part.records,
-            bytes: sum.bytes + part.bytes,
-            dropped: sum.dropped + part.dropped,
-        });
-        let field = |name: &str, value: usize| (name.to_owned(), value.to_string());
-        let mut fields = vec![
-            field("recovery_parts", sides().count()),
-            field("recovery_segments", progress.segments_total),
-            field("recovery_segments_read", progress.segments_read),
-        ];
-        fields.extend(self.recovery_counts.fields(counters));
-        let part = |side: &RecoverySide| {
-            (format!("recovery_part_{}", side.machine.name().epoch), side.machine.to_string())
-        };
-        fields.extend(sides().map(part));
-        fields
-    }
-}
-
-impl Machines {
-    /// Handles a partition from the coordinator, or a newer list of the replicas to read.
-    pub(super) fn recover(&mut self, part: Box<RecoveryPartition>, context: &mut Context<'_>) {
-        let Some(name) = PartitionName::of(&part) else { return };
-        let PartitionName { dead, range, epoch } = name;
-        let of_range = self.recoveries.ids(|side| side.machine.name().range.overlaps(range));
-        let others: Vec<OwnershipEpoch> =
-            of_range.into_iter().filter(|other| *other != epoch).collect();
-        // A partition of this range with an older epoch was handed back, or reassigned.
-        if others.iter().all(|other| *other < epoch) {
-            for other in others {
-                let event = RecoveryMasterEvent::Decided { is_ours: false };
-                self.step_recovery(other, event, context);
-            }
-            let now = context.now;
-            let new = || {
-                tracing::info!(%dead, %range, %epoch, "recovering a partition of a dead server");
-                (RecoveryMaster::new(name), RecoveryDriver::new(now, &part))
-            };
-            if part.keeps && !self.recoveries.contains(epoch) {
-                self.end_migrations_of(range, context);
-            }
-            self.recoveries.begin(epoch, new);
-            self.note_deaths(epoch, context);
-            self.step_recovery(epoch, RecoveryMasterEvent::Part(part), context);
-            self.recoveries.change(epoch, |side| {
-                side.driver.extent.set_log(side.machine.log_bytes());
-            });
-        }
-    }
-
-    /// Passes deaths and ownership changes in the coordinator's map to the recovery masters.
-    pub(super) fn follow_map_of_recoveries(&mut self, context: &mut Context<'_>) {
-        let (map, me) = (context.node.map(), context.node.me());
-        for epoch in self.recoveries.ids(|_| true) {
-            self.note_deaths(epoch, context);
-            let Some(side) = self.recoveries.get(epoch) else { continue };
-            let Some(is_ours) = decision(&map, side.machine.name(), me) else { continue };
-            if is_ours && !side.machine.is_served() {
-                side.log_served(context.now);
-            }
-            self.step_recovery(epoch, RecoveryMasterEvent::Decided { is_ours }, context);
-        }
-    }
-
-    fn note_deaths(&mut self, epoch: OwnershipEpoch, context: &mut Context<'_>) {
-        let Some(side) = self.recoveries.get(epoch) else { return };
-        let dead = context.node.dead().into_iter();
-        let died: Vec<ServerId> = dead.filter(|id| !side.machine.knows_dead(*id)).collect();
-        for backup in died {
-            self.step_recovery(epoch, RecoveryMasterEvent::Died { backup }, context);
-        }
-    }
-
-    /// Handles the coordinator's confirmation that a partition of this server is durable.
-    pub(super) fn part_kept(
-        &mut self,
-        range: HashRange,
-        epoch: OwnershipEpoch,
-        context: &mut Context<'_>,
-    ) {
-        let side = self.recoveries.get(epoch);
-        if side.is_some_and(|side| side.machine.name().range == range) {
-            self.step_recovery(epoch, RecoveryMasterEvent::Kept, context);
-        }
-    }
-
-    /// Passes an event to all recovery masters.
-    pub(super) fn tell_recoveries(
-        &mut self,
-        event: &RecoveryMasterEvent,
-        context: &mut Context<'_>,
-    ) {
-        for epoch in self.recoveries.ids(|_| true) {
-            self.step_recovery(epoch, event.clone(), context);
-        }
-    }
-
-    /// Passes an event to a recovery master, and begins partitions that need not wait any more.
-    pub(super) fn step_recovery(
-        &mut self,
-        epoch: OwnershipEpoch,
-        event: RecoveryMasterEvent,
-        context: &mut Context<'_>,
-    ) {
-        self.step_part(epoch, event, context);
-        self.begin_in_turn(context);
-    }
-
-    fn step_part(
-        &mut self,
-        epoch: OwnershipEpoch,
-        event: RecoveryMasterEvent,
-        context: &mut Context<'_>,
-    ) {
-        self.recoveries.change(epoch, |side| {
-            let was_refused = side.machine.refusal().is_some();
-            side.step(event, context);
-            if let Some(reason) = side.machine.refusal().filter(|_| !was_refused) {
-                tracing::warn!(part = %side.machine.name(), %reason, "partition handed back");
-            }
-        });
-    }
-
-    /// Begins queued partitions.
-    fn begin_in_turn(&mut self, context: &mut Context<'_>) {
-        let mut replayed = self.recoveries.ids(|side| side.driver.is_being_replayed()).len();
-        let is_queued = |side: &RecoverySide| matches!(side.driver.phase, RecoveryPhase::Queued);
-        for epoch in self.recoveries.ids(is_queued) {
-            if replayed >= REPLAYED_MAX {
-                break;
-            }
-            let begin = |side: &mut RecoverySide| side.driver.begin(side.machine.name(), context);
-            match self.recoveries.change(epoch, begin) {
-                Some(Err(reason)) => {
-                    self.step_part(epoch, RecoveryMasterEvent::Begun(Err(reason)), context);
-                }
-                Some(Ok(())) => replayed += 1,
-                None => {}
-            }
-        }
-    }
-
-    /// Handles a backup's reply to a read.
-    pub(super) fn recovery_replied(
-        &mut self,
-        from: ServerId,
-        reply: RecoveryReply,
-        payload: Payload,
-        context: &mut Context<'_>,
-    ) {
-        let is_asker = |side: &RecoverySide| {
-            let is_of_part = |log: &RecoveryLog| log.dead == reply.replica.log;
-            side.machine.name().range == reply.range && side.driver.logs.iter().any(is_of_part)
-        };
-        // The newest partition counts, if there was an earlier one for the same range.
-        let asker = self.recoveries.iter().rfind(|(_, side)| is_asker(side));
-        let Some((epoch, _)) = asker else { return context.buffers.give(payload.buffer) };
-        context.node.recovery_counts.received(payload.bytes().len());
-        let keep = |side: &mut RecoverySide| {
-            let RecoveryDriver { extent, phase, .. } = &mut side.driver;
-            extent.note(reply.from, reply.next, payload.bytes().len());
-            if let Some(recovery) = phase.recovery() {
-                recovery.foresee(extent.of_range());
-            }
-            side.payloads.keep(payload, context.buffers)
-        };
-        let payload = self.recoveries.change(epoch, keep).flatten();
-        self.step_recovery(epoch, RecoveryMasterEvent::Replied { from, reply, payload }, context);
-    }
-
-    /// Does this reactor's share of awaited work, and resumes masters that need not wait any
-    /// more.
-    pub(super) fn poll_recoveries(&mut self, context: &mut Context<'_>) {
-        for epoch in self.recoveries.waiting() {
-            for event in self.recoveries.poll_one(epoch, context) {
-                self.step_recovery(epoch, event, context);
-            }
-        }
-    }
-
-    /// Runs the recovery masters that are due.
-    pub(super) fn tick_recoveries(&mut self, context: &mut Context<'_>) {
-        for epoch in self.recoveries.due(context.now) {
-            self.step_recovery(epoch, RecoveryMaster::TICK, context);
-        }
-    }
-}
-
-impl RecoverySide {
-    /// Logs that the map assigns the partition to this server.
-    fn log_served(&self, now: Instant) {
-        let Some(replayed_at) = self.driver.phase.replayed_at() else { return };
-        tracing::info!(
-            part = %self.machine.name(),
-            records = self.driver.counters().records,
-            replay_ms = replayed_at.since(self.driver.since).as_millis(),
-            told_ms = now.since(replayed_at).as_millis(),
-            "recovery partition served"
-        );
-    }
-}
-
-/// Returns the answer of a server that cannot recover a partition, because it has no replicas.
-pub(super) fn refusal(part: &RecoveryPartition) -> Option<ToCoordinator> {
-    let PartitionName { dead, range, epoch } = PartitionName::of(part)?;
-    let reason = "this server does not replicate its log".to_owned();
-    Some(RecoveryUpdate::NotRecovered { dead, range, epoch, reason }.into())
-}
-
-/// Returns whether this server owns a partition, once its range has a new owner: epochs rise.
-/// Before that, this server may own the range under an older epoch, as the target of a migration
-/// from a dead source.
-fn decision(map: &ClusterMap, part: PartitionName, me: ServerId) -> Option<bool> {
-    let inside = || map.tablets.iter().filter(|tablet| tablet.range.overlaps(part.range));
-    let is_decided = inside().any(|tablet| tablet.epoch >= part.epoch);
-    is_decided.then(|| inside().any(|it| (it.owner, it.epoch) == (me, part.epoch)))
 }

@@ -2,8 +2,9 @@
 //! server serves its ranges before. The backups of the manifest renew it.
 
 use super::Replication;
+use crate::Engine;
 use crate::context::Context;
-use crate::{Engine, Node};
+use crate::state::NodeState;
 use planted::Bug;
 use protocols::replication::timing::LEASE;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +55,7 @@ impl Replication {
     }
 
     /// Stops serving, because the coordinator has declared this server dead.
-    pub(super) fn fence(&self, node: &Node) {
+    pub(super) fn fence(&self, node: &NodeState) {
         if !self.is_fenced.swap(true, Ordering::AcqRel) {
             self.lease.until.store(0, Ordering::Release);
             node.begin_anew(FENCED);

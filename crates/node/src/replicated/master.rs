@@ -5,11 +5,11 @@
 //! beginning of the last piece so that the piece can be sent again.
 
 use super::{LogMessage, LogPlacement, MANIFEST_REACTOR, Replication, candidates, lock, own_disk};
-use crate::Node;
 use crate::context::Context;
 use crate::messages::{Sending, To};
 use crate::outgoing::EngineOutput;
 use crate::settings::{LiveSettings, MinReplicas};
+use crate::state::NodeState;
 use protocols::Outbox;
 use protocols::replication::{BackupCounts, Piece, Replicator, ReplicatorEffect, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +65,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(kind: ReplicaKind, node: &Node) -> Sender {
+    pub(super) fn new(kind: ReplicaKind, node: &NodeState) -> Sender {
         let (cluster, store) = (node.cluster(), node.store());
         let segment_bytes = store.log().segment_bytes() as u32;
         Sender { cluster, kind, segment_bytes, stamp: store.stamp() }
@@ -192,7 +192,7 @@ impl LogMaster {
     }
 
     /// Returns whether [`LogMaster::replicate`] has work besides the bytes appended in this turn.
-    pub(crate) fn has_work(&self, reactor: ReactorId, node: &Node) -> bool {
+    pub(crate) fn has_work(&self, reactor: ReactorId, node: &NodeState) -> bool {
         self.has_ended || self.replication.is_called(reactor) || node.store().log().has_changes()
     }
 
@@ -208,7 +208,7 @@ impl LogMaster {
     }
 
     /// Recomputes the required number of backups, after a change of settings or members.
-    pub(crate) fn update_reach_min(&mut self, live: LiveSettings, node: &Node) {
+    pub(crate) fn update_reach_min(&mut self, live: LiveSettings, node: &NodeState) {
         let replication = &self.replication;
         if !replication.is_with_others() {
             return;
@@ -304,7 +304,7 @@ impl LogMaster {
         let (now, reactor) = (context.now, context.reactor);
         let mut events = std::mem::take(&mut self.handed_out);
         let (replicator, me) = (&self.replicator, context.node.me());
-        let keeps_back = context.node.fleet.keeps_recovered_back.load(Ordering::Relaxed);
+        let keeps_back = context.node.demands.keeps_recovered_back.load(Ordering::Relaxed);
         context.worker.keep_recovered_back(keeps_back);
         if replicator.is_replaying() != keeps_back {
             events.push(ReplicatorEvent::Replaying { is_on: keeps_back });
@@ -355,7 +355,7 @@ impl LogMaster {
             has_acknowledged |= self.apply(effect, context);
         }
         // A freeze or a cut may wait for the acknowledgment as well.
-        let is_waited_for = context.node.fleet.waiting.load(Ordering::Acquire) > 0;
+        let is_waited_for = context.node.demands.waiting.load(Ordering::Acquire) > 0;
         if has_acknowledged
             && (self.replication.acknowledgments.tell(context.holds_replies) || is_waited_for)
         {
@@ -480,7 +480,7 @@ impl LogMaster {
     }
 
     /// Handles a backup's report that it has freed replicas, which any reactor may have written.
-    pub(crate) fn released(&self, backup: ServerId, replicas: Vec<ReplicaId>, node: &Node) {
+    pub(crate) fn released(&self, backup: ServerId, replicas: Vec<ReplicaId>, node: &NodeState) {
         let replication = &self.replication;
         let event = ReplicatorEvent::Released { backup, replicas };
         replication.manifest_log().post(event.clone());
@@ -557,7 +557,7 @@ impl LogMaster {
 
 impl Replication {
     /// Schedules work on the manifest for the next turn of its reactor.
-    pub(super) fn call_chain(&self, node: &Node, caller: ReactorId) {
+    pub(super) fn call_chain(&self, node: &NodeState, caller: ReactorId) {
         self.manifest_waits.store(true, Ordering::Release);
         if caller != MANIFEST_REACTOR {
             node.wake_all();

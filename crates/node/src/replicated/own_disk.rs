@@ -6,10 +6,11 @@
 //! `docs/design/durability.md`.
 
 use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication, lock};
+use crate::Engine;
 use crate::context::Context;
 use crate::loading::{KeptError, LoadingWork};
 use crate::messages::{Payload, Route, Sending};
-use crate::{Engine, Node};
+use crate::state::NodeState;
 use protocols::Outbox;
 use protocols::replication::{
     BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,
@@ -125,7 +126,7 @@ impl LogMaster {
 }
 
 /// Ends loading: the server begins to serve with the version and clock that its log had reached.
-fn end_loading(stamp: Stamp, now: Instant, node: &Node) {
+fn end_loading(stamp: Stamp, now: Instant, node: &NodeState) {
     node.store().raise_version(stamp.version);
     node.clock.resume(now, stamp.clock);
     node.store().raise_clock(stamp.clock);

@@ -1,0 +1,50 @@
+//! Runs background work. What a piece of work reports to a machine is passed on here.
+
+use crate::Node;
+use crate::context::Context;
+use crate::recovering;
+use crate::source_side;
+use crate::work::{Background, SWEEP_MAX, Work};
+use wire::peer::PeerMessage;
+
+impl Work {
+    /// Runs a bounded part of the work, and returns its purpose.
+    pub(crate) fn run(self, node: &Node, context: &mut Context<'_>) -> Background {
+        match self {
+            Work::Pull(to, pull) => context.out.send(to, PeerMessage::Pull(pull)),
+            Work::Replay(replay) => {
+                let migration = replay.arrival.migration();
+                if let Some(event) = replay.run(context) {
+                    node.change_machines(|it| it.step_target(migration, event, context));
+                }
+            }
+            Work::Forget { migration, range, cursor } => {
+                if let Some(event) = source_side::forget(migration, range, cursor, context) {
+                    node.change_machines(|it| it.step_source(migration, event, context));
+                }
+                return Background::Export;
+            }
+            Work::ReplayLog(replay) => {
+                let epoch = replay.epoch;
+                if let Some(event) = replay.run(context) {
+                    node.change_machines(|it| it.step_recovery(epoch, event, context));
+                }
+                return Background::Recover;
+            }
+            Work::ForgetReplayed { epoch, range, cursor } => {
+                recovering::forget_replayed(epoch, range, cursor, context);
+                return Background::Recover;
+            }
+            Work::SweepRecovery(recovery) => {
+                recovering::sweep_recovered(recovery, context);
+                return Background::Recover;
+            }
+            Work::Sweep(arrival) => {
+                if context.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
+                    context.node.work.push(Work::Sweep(arrival));
+                }
+            }
+        }
+        Background::Import
+    }
+}

@@ -1,0 +1,161 @@
+//! The pulls that one reactor answers, as the source of migrations.
+
+use crate::Node;
+use crate::context::Context;
+use crate::messages::{Route, Sending, To};
+use protocols::migration::SourceEvent;
+use std::collections::VecDeque;
+use store::Stall;
+use types::{HashRange, MigrationId, ServerId};
+use wire::peer::{
+    PRIORITY_BYTES_MAX, PULL_BYTES_MAX, PeerMessage, PriorityAnswer, PriorityPull, PriorityReply,
+    Pull, PullReply,
+};
+
+/// A pull that waits for a quantum.
+struct PullToServe {
+    route: Route,
+    pull: Pull,
+}
+
+/// A priority pull that met a busy leaf, and is retried in the next turn.
+struct PriorityToServe {
+    route: Route,
+    pull: PriorityPull,
+}
+
+/// Pulls that this reactor answers, as the source of migrations.
+#[derive(Default)]
+pub(crate) struct PullServer {
+    pulls: VecDeque<PullToServe>,
+    contended: Vec<(ServerId, PriorityToServe)>,
+}
+
+impl PullServer {
+    /// Returns whether no pull waits for a quantum.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pulls.is_empty()
+    }
+
+    /// Returns whether a priority pull is to be retried in this turn.
+    pub(crate) fn is_contended(&self) -> bool {
+        !self.contended.is_empty()
+    }
+
+    /// Queues a pull if this server is the source of its migration.
+    pub(crate) fn accept(&mut self, from: ServerId, route: Route, pull: Pull, node: &Node) {
+        // A pull of deleted records is a late repetition, and gets no answer.
+        let is_kept = node.machines().keeps(from, pull.migration, pull.cursor) == Some(true);
+        // A target repeats its one pull per partition, so a pull may be dropped.
+        if is_kept && self.pulls.len() < PULLS_TO_SERVE_MAX {
+            self.pulls.push_back(PullToServe { route, pull });
+        }
+        assert!(self.pulls.len() <= PULLS_TO_SERVE_MAX, "the queue of pulls is bounded");
+    }
+
+    /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.
+    pub(crate) fn serve(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(PullToServe { route, pull }) = self.pulls.pop_front() else {
+            return false;
+        };
+        let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
+        let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
+        let bytes_max = bytes_max.min(PULL_BYTES_MAX) as usize;
+        // A bucket may exceed the requested size; some room avoids growing the buffer.
+        let mut payload = context.buffers.take(bytes_max + (8 << 10));
+        let next = context.worker.collect(range, cursor, bytes_max, &mut payload);
+        let reply = PullReply { migration, epoch, partition, cursor, next };
+        context.out.peers.push(Sending {
+            to: To::Back(route),
+            is_priority: false,
+            message: PeerMessage::PullReply(reply),
+            payload,
+        });
+        true
+    }
+
+    /// Answers a priority pull at once, completely or with as much as fits into a reply. The
+    /// target asks again for the rest.
+    pub(crate) fn serve_priority(
+        &mut self,
+        from: ServerId,
+        route: Route,
+        pull: PriorityPull,
+        node: &Node,
+        context: &mut Context<'_>,
+    ) {
+        let mut payload = Vec::new();
+        let mut answers = Vec::with_capacity(pull.hashes.len());
+        for &(table, hash) in &pull.hashes {
+            if payload.len() >= PRIORITY_BYTES_MAX {
+                break;
+            }
+            let kept = node.machines().keeps(from, pull.migration, hash);
+            let answer = match kept {
+                None => return,
+                Some(false) => PriorityAnswer::Gone,
+                Some(true) => match context.worker.collect_hash(table, hash, &mut payload) {
+                    Ok(true) => PriorityAnswer::Records,
+                    Ok(false) => PriorityAnswer::Absent,
+                    Err(Stall::Contended) => {
+                        if self.contended.len() < PRIORITY_TO_SERVE_MAX {
+                            self.contended.push((from, PriorityToServe { route, pull }));
+                        }
+                        return;
+                    }
+                    Err(
+                        Stall::NotOwned
+                        | Stall::Held
+                        | Stall::Missing(_)
+                        | Stall::NotArrived { .. }
+                        | Stall::OutOfMemory
+                        | Stall::TooLarge,
+                    ) => return,
+                },
+            };
+            answers.push((table, hash, answer));
+        }
+        let PriorityPull { migration, epoch, request, .. } = pull;
+        context.out.peers.push(Sending {
+            to: To::Back(route),
+            is_priority: true,
+            message: PeerMessage::PriorityReply(PriorityReply {
+                migration,
+                epoch,
+                request,
+                answers,
+            }),
+            payload,
+        });
+    }
+
+    /// Retries the priority pulls that met a busy leaf.
+    pub(crate) fn serve_priority_again(&mut self, node: &Node, context: &mut Context<'_>) {
+        for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.contended) {
+            self.serve_priority(from, route, pull, node, context);
+        }
+    }
+}
+
+/// Concludes from a pull that its target has accepted the flip, even if the answer to the
+/// flip was lost. So an answer to a pull proves to the target that the source knows.
+pub(crate) fn learn_acceptance(
+    from: ServerId,
+    migration: MigrationId,
+    node: &Node,
+    context: &mut Context<'_>,
+) {
+    node.change_machines(|machines| {
+        let side = machines.sources.get(migration);
+        if side.is_some_and(|side| side.machine.expects_answer()) {
+            let event = SourceEvent::FlipAnswered { from, accepted: true };
+            machines.sources.step(migration, event, context);
+        }
+    });
+}
+
+/// Maximum number of queued pulls: many times the outstanding pulls of several migrations.
+const PULLS_TO_SERVE_MAX: usize = 4096;
+
+/// Maximum number of priority pulls that meet a busy leaf in one turn; more are dropped.
+const PRIORITY_TO_SERVE_MAX: usize = 256;
