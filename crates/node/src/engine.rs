@@ -630,11 +630,9 @@ impl Engine {
         self.with_backup(now, BackupPart::tick);
         let (load_profile, mut context) = parts!(self, now, load_profile);
         load_profile.step(&mut context);
-        let is_loading = self.is_loading();
-        let context = self.context(now);
-        if let Ok(mut scan) = context.node.expiry.try_lock() {
-            let rests = is_loading || context.node.rests_expiry.load(Ordering::Relaxed);
-            scan.step(now, rests, context.worker, &context.node.key_counts);
+        let rests = self.is_loading() || self.node.rests_expiry.load(Ordering::Relaxed);
+        if let Ok(mut scan) = self.node.expiry.try_lock() {
+            scan.step(now, rests, &mut self.worker, &self.node.key_counts);
         }
     }
 

@@ -37,42 +37,41 @@ impl ExpiryScan {
         worker: &mut Worker,
         counts: &KeyCounts,
     ) {
-        let walk = self;
-        if now < walk.next {
+        if now < self.next {
             return;
         }
         if rests {
-            walk.next = now + EXPIRY_PAUSE;
+            self.next = now + EXPIRY_PAUSE;
             return;
         }
-        if walk.buckets_left == 0 {
-            walk.buckets_left = EXPIRY_BUCKETS;
+        if self.buckets_left == 0 {
+            self.buckets_left = EXPIRY_BUCKETS;
         }
-        assert!(usize::from(walk.table) < TABLES_MAX, "the scan is in a table");
-        assert!(walk.buckets_left <= EXPIRY_BUCKETS, "a round is bounded");
-        let table = TableId(walk.table);
-        let next = worker.expire(table, KeyHash(walk.cursor), EXPIRY_QUANTUM_BUCKETS);
+        assert!(usize::from(self.table) < TABLES_MAX, "the scan is in a table");
+        assert!(self.buckets_left <= EXPIRY_BUCKETS, "a round is bounded");
+        let table = TableId(self.table);
+        let next = worker.expire(table, KeyHash(self.cursor), EXPIRY_QUANTUM_BUCKETS);
         let met = worker.take_expiring();
-        walk.met.add(met);
-        walk.eager_left = match met.expired {
-            0 => walk.eager_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS),
+        self.met.add(met);
+        self.eager_left = match met.expired {
+            0 => self.eager_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS),
             _ => EXPIRY_BUCKETS,
         };
         match next {
             Some(cursor) => {
-                assert!(cursor.0 >= walk.cursor, "the scan does not go back within a table");
-                walk.cursor = cursor.0;
-                walk.buckets_left = walk.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
+                assert!(cursor.0 >= self.cursor, "the scan does not go back within a table");
+                self.cursor = cursor.0;
+                self.buckets_left = self.buckets_left.saturating_sub(EXPIRY_QUANTUM_BUCKETS);
             }
             None => {
-                counts.note_expiring(table, std::mem::take(&mut walk.met));
-                walk.cursor = 0;
-                walk.table = (walk.table + 1) % TABLES_MAX as u8;
-                walk.buckets_left = if walk.table == 0 { 0 } else { walk.buckets_left };
+                counts.note_expiring(table, std::mem::take(&mut self.met));
+                self.cursor = 0;
+                self.table = (self.table + 1) % TABLES_MAX as u8;
+                self.buckets_left = if self.table == 0 { 0 } else { self.buckets_left };
             }
         }
-        let rests = walk.buckets_left == 0 && walk.eager_left == 0;
+        let rests = self.buckets_left == 0 && self.eager_left == 0;
         let pause = if rests { EXPIRY_PAUSE } else { Duration::from_millis(1) };
-        walk.next = now + pause;
+        self.next = now + pause;
     }
 }

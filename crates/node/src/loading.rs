@@ -195,7 +195,6 @@ impl RecoveredLog {
     pub(crate) fn adopt(
         self,
         identity: ServerIdentity,
-        mode: Mode,
         store: &Store,
     ) -> Result<AdoptedLog, KeptError> {
         let (manifest, previous, stamp) = self.manifest()?;
@@ -216,7 +215,7 @@ impl RecoveredLog {
             headers.entry(header.id.segment).or_default().push(header);
         }
         let to_read: Vec<_> = manifest.segments().collect();
-        let loading = Loading::new(to_read, stamp, headers, mode);
+        let loading = Loading::new(to_read, stamp, headers);
         Ok(AdoptedLog { replicas: self.replicas, manifest, segment, loading })
     }
 
@@ -356,7 +355,6 @@ pub struct Progress {
 
 /// Loading of a log, shared by all reactors.
 pub(crate) struct Loading {
-    mode: Mode,
     is_on: AtomicBool,
     segments: usize,
     /// Total bytes of the segments with a length in the manifest.
@@ -390,14 +388,13 @@ pub(crate) enum LoadingWork {
 impl Loading {
     /// Returns the loading of a server that has no log of an earlier process.
     pub(crate) fn none() -> Loading {
-        Loading::new(Vec::new(), Stamp::default(), BTreeMap::new(), Mode::Memory)
+        Loading::new(Vec::new(), Stamp::default(), BTreeMap::new())
     }
 
     fn new(
         to_read: Vec<(SegmentId, Option<SegmentContent>)>,
         stamp: Stamp,
         headers: BTreeMap<SegmentId, Vec<ReplicaHeader>>,
-        mode: Mode,
     ) -> Loading {
         assert!(
             to_read.iter().all(|(segment, _)| headers.contains_key(segment)),
@@ -405,7 +402,6 @@ impl Loading {
         );
         let contents = to_read.iter().filter_map(|(_, content)| *content);
         Loading {
-            mode,
             is_on: AtomicBool::new(!to_read.is_empty()),
             expected_bytes: contents.map(|content| u64::from(content.length)).sum(),
             segments: to_read.len(),
@@ -470,25 +466,6 @@ impl Loading {
 }
 
 impl Loading {
-    /// Reads a segment into memory, from a replica that is synced when this returns.
-    pub(crate) fn read_segment(
-        &self,
-        disk: &Replicas,
-        segment: SegmentId,
-        content: Option<SegmentContent>,
-        store: &Store,
-    ) -> Result<(ReplicaHeader, ReadEnd), KeptError> {
-        let (header, end) = self.read_replica(disk, segment, content, store)?;
-        if content.is_none() && self.mode != Mode::Memory {
-            let synced = disk.sync(header.id);
-            synced.map_err(|error| KeptError::Disk {
-                what: format!("cannot sync segment {segment} of the log"),
-                error,
-            })?;
-        }
-        Ok((header, end))
-    }
-
     /// Queues a segment that is in memory for insertion into the index.
     pub(crate) fn queue_segment(&self, segment: SegmentId, stamp: Stamp) {
         let mut state = self.state();
@@ -502,7 +479,7 @@ impl Loading {
     /// A segment whose content is in the manifest is read from the newest replica with this
     /// content. For an open one only the oldest replica counts: it has all acknowledged bytes, and
     /// a later copy may be incomplete. If it cannot be read, nothing is freed.
-    fn read_replica(
+    pub(crate) fn read_replica(
         &self,
         disk: &Replicas,
         segment: SegmentId,
@@ -697,7 +674,7 @@ mod tests {
         disk.kill_process();
         let store = store();
         let log = open().expect("a log that can be read");
-        let log = log.adopt(IDENTITY, Mode::Memory, &store).expect("a whole log");
+        let log = log.adopt(IDENTITY, &store).expect("a whole log");
         let content = is_sealed.then_some(contents[0]);
         let read = log.loading.read_replica(&log.replicas, SEGMENT, content, &store);
         let left = log.replicas.list(IDENTITY.server).into_iter();
@@ -729,7 +706,7 @@ mod tests {
         damage(&disk, 0);
         let store = store();
         let log = open().expect("headers can be read");
-        let log = log.adopt(IDENTITY, Mode::Disk, &store).expect("a whole manifest");
+        let log = log.adopt(IDENTITY, &store).expect("a whole manifest");
         let read = log.loading.read_replica(&log.replicas, SEGMENT, None, &store);
         assert!(matches!(read, Err(KeptError::Damaged { .. })), "{read:?}");
         let left = log.replicas.list(IDENTITY.server).into_iter();
@@ -745,7 +722,7 @@ mod tests {
         write_pieces(&log.replicas, own(2), 0, &[&snapshot, &snapshot]);
         write(&log.replicas, own(1), 0, &snapshot);
         damage(&disk, 0);
-        let adopted = open().expect("headers can be read").adopt(IDENTITY, Mode::Disk, &store());
+        let adopted = open().expect("headers can be read").adopt(IDENTITY, &store());
         assert!(matches!(adopted.err(), Some(KeptError::Damaged { .. })));
     }
 
@@ -764,7 +741,7 @@ mod tests {
             0,
             &manifest.snapshot(),
         );
-        let first = open().expect("a log").adopt(IDENTITY, Mode::Disk, &store());
+        let first = open().expect("a log").adopt(IDENTITY, &store());
         first.expect("a whole log");
         disk.kill_process();
         let again = open().expect("a log").headers;
@@ -803,7 +780,7 @@ mod tests {
         let header = log.replicas.list(IDENTITY.server)[0];
         let headers = BTreeMap::from([(SEGMENT, vec![header])]);
         let to_read = vec![(SEGMENT, Some(content))];
-        let loading = Loading::new(to_read, Stamp::default(), headers, Mode::Memory);
+        let loading = Loading::new(to_read, Stamp::default(), headers);
         let read = loading.read_replica(&log.replicas, SEGMENT, Some(content), &store());
         assert!(matches!(read, Err(KeptError::Damaged { .. })), "{read:?}");
         assert_eq!(log.replicas.list(IDENTITY.server), [header], "it is left unchanged");
@@ -825,7 +802,7 @@ mod tests {
         write(&log.replicas, SegmentId(9), 0, b"never acknowledged");
         write(&log.replicas, own(3), 0, &SegmentManifest::new().snapshot());
         let store = store();
-        let log = open().expect("a log").adopt(IDENTITY, Mode::Disk, &store).expect("a whole log");
+        let log = open().expect("a log").adopt(IDENTITY, &store).expect("a whole log");
         let left: Vec<SegmentId> =
             log.replicas.list(IDENTITY.server).iter().map(|header| header.id.segment).collect();
         assert_eq!(left, [own(4)], "the new manifest segment");

@@ -12,14 +12,12 @@ use types::{KeyHash, MigrationId, OwnershipEpoch, ServerId};
 use wire::control::Intent;
 use wire::peer::PullReply;
 
-/// The target machine of a migration with its driver.
-pub(crate) type TargetSide = Driven<TargetDriver>;
-
 /// The recovery master of a recovery partition with its driver.
 pub(crate) type RecoverySide = Driven<RecoveryDriver>;
 
 /// The machines of all migrations and recoveries of this server, behind one lock. A migration
 /// receives a few thousand messages a second at most, and operations never take the lock.
+#[derive(Default)]
 pub(crate) struct Machines {
     pub(crate) cuts: Cuts,
     pub(crate) sources: DrivenMachines<MigrationId, SourceDriver>,
@@ -28,15 +26,6 @@ pub(crate) struct Machines {
 }
 
 impl Machines {
-    pub(crate) fn new(cuts: Cuts) -> Machines {
-        Machines {
-            cuts,
-            sources: DrivenMachines::default(),
-            targets: DrivenMachines::default(),
-            recoveries: DrivenMachines::default(),
-        }
-    }
-
     pub(crate) fn demands(&self) -> FleetDemands {
         self.sources.demands().and(self.targets.demands()).and(self.recoveries.demands())
     }
@@ -111,7 +100,7 @@ impl Machines {
         payload: Payload,
         context: &mut Context<'_>,
     ) {
-        let keep = |side: &mut TargetSide| side.payloads.keep(payload, context.buffers);
+        let keep = |side: &mut Driven<TargetDriver>| side.payloads.keep(payload, context.buffers);
         let payload = self.targets.change(reply.migration, keep).flatten();
         self.step_target(reply.migration, TargetEvent::PullReply { from, reply, payload }, context);
     }
@@ -126,7 +115,7 @@ mod tests {
 
     #[test]
     fn only_so_many_ended_migrations_are_remembered() {
-        let mut machines = Machines::new(Cuts::default());
+        let mut machines = Machines::default();
         for id in (1..=1000).map(MigrationId) {
             let target = || (MigrationTarget::new(id, Cuts::default()), TargetDriver::Idle);
             machines.targets.begin(id, target);

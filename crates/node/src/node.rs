@@ -6,7 +6,7 @@ use crate::settings::{NodeSettings, ServerIdentity};
 use crate::state::NodeState;
 use std::ops::Deref;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use store::{Store, Tablet, TabletState};
 use types::{ServerId, Slot, slot_of};
 use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
@@ -60,24 +60,20 @@ impl Node {
         durability: Arc<Replication>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
-        let machines = Mutex::new(Machines::new(settings.cuts));
+        let machines = Machines { cuts: settings.cuts, ..Machines::default() };
         let state = NodeState::new(settings, identity, store, durability, is_linked);
-        Arc::new(Node { state, machines })
+        Arc::new(Node { state, machines: Mutex::new(machines) })
     }
 
     /// Locks the machines for reading.
     pub(crate) fn machines(&self) -> impl Deref<Target = Machines> {
-        self.lock_machines()
-    }
-
-    fn lock_machines(&self) -> MutexGuard<'_, Machines> {
         self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes machines, and publishes the values that every turn reads before it unlocks them.
     /// Wakes all reactors if the replication of recovered segments may begin.
     pub(crate) fn change_machines<T>(&self, change: impl FnOnce(&mut Machines) -> T) -> T {
-        let mut machines = self.lock_machines();
+        let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut machines);
         if self.demands.publish(machines.demands()) {
             self.wake_all();

@@ -19,6 +19,7 @@ use store::{Store, Tablet, TabletMap};
 use types::UnixMillis;
 use types::{ClusterId, HashRange, Instant, OwnershipEpoch, ServerId, Slot, TableId};
 use wire::control::ClusterMap;
+use wire::replica::Stamp;
 
 /// State that all reactors of one server share, besides the machines of migrations and
 /// recoveries. Components reach it through their context.
@@ -192,12 +193,16 @@ impl NodeState {
         self.wake_all();
     }
 
-    /// Ends loading: all persisted records are in memory again, and the server begins to serve.
-    pub(crate) fn loaded(&self) {
+    /// Ends loading: all persisted records are in memory again, and the server begins to serve
+    /// with the version and clock that its log had reached.
+    pub(crate) fn loaded(&self, now: Instant, last: Stamp) {
+        self.store.raise_version(last.version);
+        self.clock.resume(now, last.clock);
+        self.store.raise_clock(last.clock);
+        self.durability.loading().end();
         let records = self.store.usage().log.live_bytes;
         tracing::info!(bytes = records, "loading complete, all persisted records are in memory");
-        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
-        self.wake_all();
+        self.serves_again();
     }
 
     /// Ends the process because the server cannot continue.

@@ -4,7 +4,10 @@
 //! from the segment in memory. A writer per replica makes the piece's header, and remembers the
 //! beginning of the last piece so that the piece can be sent again.
 
-use super::{LogMessage, LogPlacement, MANIFEST_REACTOR, Replication, candidates, lock, own_disk};
+use super::{
+    LogMessage, LogPlacement, MANIFEST_REACTOR, Replication, candidates, lock, own_disk,
+    replicator_settings,
+};
 use crate::context::Context;
 use crate::messages::{Sending, To};
 use crate::outgoing::EngineOutput;
@@ -147,7 +150,8 @@ impl PieceHeaders {
 impl LogMaster {
     /// Makes the part of one reactor.
     pub(crate) fn new(replication: Arc<Replication>, log: ServerId) -> LogMaster {
-        let settings = replication.settings(log, ReplicaKind::Data);
+        let Replication { placement, plan, .. } = *replication;
+        let settings = replicator_settings(placement, plan, log, ReplicaKind::Data);
         LogMaster {
             replication,
             replicator: own_disk::replicator(settings),

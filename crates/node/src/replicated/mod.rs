@@ -142,8 +142,7 @@ impl Replication {
         reactors: u16,
         store: &Store,
     ) -> Result<Replication, KeptError> {
-        let AdoptedLog { replicas, manifest, segment, loading } =
-            log.adopt(identity, mode, store)?;
+        let AdoptedLog { replicas, manifest, segment, loading } = log.adopt(identity, store)?;
         let plan = Plan { mode, replicas: 1, scrub: None };
         let backup = BackupSide::of_own_log(&segment);
         let manifest = ReplicatedManifest::adopted(plan, identity.server, manifest, &segment);
@@ -226,11 +225,6 @@ impl Replication {
             LogPlacement::OwnDisk => server == me,
             LogPlacement::OtherServers => true,
         }
-    }
-
-    /// Returns the settings of a replicator of the log `log`.
-    fn settings(&self, log: ServerId, kind: ReplicaKind) -> ReplicatorSettings {
-        replicator_settings(self.placement, self.plan, log, kind)
     }
 
     /// Returns the parameters.

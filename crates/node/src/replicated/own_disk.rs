@@ -10,7 +10,6 @@ use crate::Engine;
 use crate::context::Context;
 use crate::loading::{KeptError, LoadingWork};
 use crate::messages::{Payload, Route, Sending};
-use crate::state::NodeState;
 use protocols::Outbox;
 use protocols::replication::{
     BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,
@@ -21,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use types::{Instant, SegmentId, ServerId};
 use wire::control::ClusterMap;
 use wire::manifest::SegmentContent;
-use wire::replica::{ReplicaId, Stamp};
+use wire::replica::ReplicaId;
 
 /// Maximum bytes of pieces that a turn delivers to this server itself; the rest waits for the
 /// next turn. A backup takes as much of a copy in one turn (1 ms), while its clients wait.
@@ -71,7 +70,7 @@ impl LogMaster {
             }
             LoadingWork::Sweep(cursor) => {
                 let swept = loading.sweep(cursor, node.store(), context.worker);
-                swept.map(|last| last.into_iter().for_each(|stamp| end_loading(stamp, now, node)))
+                swept.map(|last| last.into_iter().for_each(|stamp| node.loaded(now, stamp)))
             }
         };
         loading.end_piece();
@@ -90,9 +89,14 @@ impl LogMaster {
     ) -> Result<(), KeptError> {
         let replication = self.replication.clone();
         let (loading, disk) = (replication.loading(), replication.disk());
-        let (header, end) = loading.read_segment(disk, segment, content, context.node.store())?;
-        // The segment receives no more bytes: seal it with this content.
+        let (header, end) = loading.read_replica(disk, segment, content, context.node.store())?;
         let found = SegmentContent { length: end.length, crc: end.crc };
+        // The segment receives no more bytes: sync it, and seal it with this content.
+        if content.is_none() && replication.plan.mode != Mode::Memory {
+            let what = || format!("cannot sync segment {segment} of the log");
+            let synced = disk.sync(header.id);
+            synced.map_err(|error| KeptError::Disk { what: what(), error })?;
+        }
         self.adopt(header.id, found, content.is_some(), context);
         loading.queue_segment(segment, end.stamp);
         Ok(())
@@ -123,15 +127,6 @@ impl LogMaster {
             replication.call_chain(context.node, context.reactor);
         }
     }
-}
-
-/// Ends loading: the server begins to serve with the version and clock that its log had reached.
-fn end_loading(stamp: Stamp, now: Instant, node: &NodeState) {
-    node.store().raise_version(stamp.version);
-    node.clock.resume(now, stamp.clock);
-    node.store().raise_clock(stamp.clock);
-    node.durability().loading().end();
-    node.loaded();
 }
 
 impl Replication {
