@@ -90,7 +90,7 @@ pub(crate) fn run(
     let seed = HashSeed::new(number);
     let (store, durability) = store(&configuration, config.reactors, folder, identity, seed)?;
     let durability = Arc::new(durability);
-    let node = Node::durable(settings, identity, store.clone(), durability, link.connected());
+    let node = Node::new(settings, identity, store.clone(), durability, link.connected());
     let operators = Arc::new(Operators::new(config.reactors));
     operators.configure(&node, configuration.clone());
     keep_memory_ready(store, configuration.memory.ready_bytes())?;

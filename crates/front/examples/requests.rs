@@ -8,7 +8,7 @@
 
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
-use node::{Engine, Node, NodeSettings, ServerIdentity};
+use node::{Engine, Node, NodeSettings, Replication, ServerIdentity};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreConfig};
@@ -74,7 +74,8 @@ impl Server {
         };
         let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
         let operators = Arc::new(Operators::new(1));
-        let node = Node::new(settings, identity, store, Arc::default());
+        let durability = Arc::new(Replication::nowhere(identity.server, 1));
+        let node = Node::new(settings, identity, store, durability, Arc::default());
         node.set_linked(true);
         let mut core = Core::new(Engine::new(node, ReactorId(0)), operators);
         core.begin_turn(Instant(0), WALL);

@@ -79,7 +79,8 @@ mod tests {
             cuts: crate::Cuts::default(),
         };
         let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
-        let node = Node::new(settings, identity, store, Arc::default());
+        let durability = Arc::new(crate::Replication::nowhere(ServerId(1), 2));
+        let node = Node::new(settings, identity, store, durability, Arc::default());
         let mut liveness = ReactorLiveness::new(node);
         assert!(
             !liveness.is_stalled() && !liveness.is_stalled(),

@@ -40,20 +40,9 @@ fn held(tablet: &Tablet) -> HeldTablet {
 }
 
 impl Node {
-    /// Makes a server that holds no tablet and persists nothing. `is_linked` is set by its owner
-    /// while the coordinator is connected.
+    /// Makes a server that holds no tablet and persists its log as `durability` specifies. Its
+    /// owner sets `is_linked` while the coordinator is connected.
     pub fn new(
-        settings: NodeSettings,
-        identity: ServerIdentity,
-        store: Arc<Store>,
-        is_linked: Arc<AtomicBool>,
-    ) -> Arc<Node> {
-        let durability = Replication::nowhere(identity.server, settings.reactors);
-        Node::durable(settings, identity, store, Arc::new(durability), is_linked)
-    }
-
-    /// Makes a server that holds no tablet and persists its log as `durability` specifies.
-    pub fn durable(
         settings: NodeSettings,
         identity: ServerIdentity,
         store: Arc<Store>,
@@ -196,7 +185,7 @@ mod tests {
         };
         let identity = ServerIdentity { cluster: CLUSTER, server: ServerId(3) };
         let store = Store::new(store).expect("memory for a small store");
-        Node::durable(settings, identity, store, Arc::new(durability), Arc::default())
+        Node::new(settings, identity, store, Arc::new(durability), Arc::default())
     }
 
     fn server(id: u32, client_port: u16, is_dead: bool) -> ServerInfo {

@@ -240,7 +240,7 @@ impl SimulatedServer {
         let started = time.get();
         let durability = Arc::new(setup.durability(&store));
         let link_state = Arc::default();
-        let node = Node::durable(settings, identity, Arc::clone(&store), durability, link_state);
+        let node = Node::new(settings, identity, Arc::clone(&store), durability, link_state);
         let wake_all = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&wake_all);
         node.set_wake_all(move || flag.store(true, Ordering::Relaxed));

@@ -7,7 +7,7 @@ mod lengths;
 use super::*;
 use crate::operators::Operators;
 use node::NodeSettings;
-use node::{Node, ServerIdentity};
+use node::{Node, Replication, ServerIdentity};
 use settings::ServerConfiguration;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -95,7 +95,8 @@ impl World {
         };
         let store = Store::new(store).expect("memory for a small store");
         let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
-        let node = Node::new(settings, identity, store, Arc::default());
+        let durability = Arc::new(Replication::nowhere(identity.server, 2));
+        let node = Node::new(settings, identity, store, durability, Arc::default());
         let operators = Arc::new(Operators::new(2));
         operators.configure(&node, configuration);
         let core =

@@ -54,7 +54,7 @@ pub(crate) fn start(plan: Plan, disk: Replicas, memory_bytes: usize) -> (Arc<Nod
     let store = Store::new(store).expect("memory for a small store");
     let replication = Arc::new(Replication::new(plan, ME, REACTORS, disk));
     let identity = ServerIdentity { cluster: CLUSTER, server: ME };
-    let node = Node::durable(settings, identity, store, replication, Arc::default());
+    let node = Node::new(settings, identity, store, replication, Arc::default());
     node.set_linked(true);
     let operators = Arc::new(Operators::new(REACTORS));
     let core =
