@@ -4,8 +4,11 @@ use crate::Node;
 use crate::context::Context;
 use crate::recovering;
 use crate::source_side;
-use crate::work::{Background, SWEEP_MAX, Work};
+use crate::work::{Background, Work};
 use wire::peer::PeerMessage;
+
+/// Maximum number of tombstones that one quantum reclaims.
+const SWEEP_MAX: usize = 256;
 
 impl Work {
     /// Runs a bounded part of the work, and returns its purpose.
@@ -36,7 +39,9 @@ impl Work {
                 return Background::Recover;
             }
             Work::SweepRecovery(recovery) => {
-                recovering::sweep_recovered(recovery, context);
+                if context.worker.sweep_recovery(&recovery, SWEEP_MAX) {
+                    context.node.work.push(Work::SweepRecovery(recovery));
+                }
                 return Background::Recover;
             }
             Work::Sweep(arrival) => {

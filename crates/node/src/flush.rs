@@ -16,7 +16,7 @@
 use crate::context::Context;
 use crate::outgoing::{EngineOutput, Wake};
 use crate::state::NodeState;
-use crate::tablets::renewed;
+use crate::tablets::{arrival_of, renewed};
 use planted::Bug;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,16 +56,9 @@ enum Begun {
 
 /// Refuses records that migrations still bring for a table that is being flushed.
 fn refuse_what_arrives(node: &NodeState, table: TableId) {
-    for tablet in node.store().tablets().iter().filter(|tablet| tablet.flushing.contains(table)) {
-        match &tablet.state {
-            TabletState::Arriving(arrival) => arrival.flush_table(table),
-            TabletState::Serving
-            | TabletState::Frozen
-            | TabletState::Leaving
-            | TabletState::Recovering(_)
-            | TabletState::Securing(_) => {}
-        }
-    }
+    let tablets = node.store().tablets();
+    let flushing = tablets.iter().filter(|tablet| tablet.flushing.contains(table));
+    flushing.filter_map(arrival_of).for_each(|arrival| arrival.flush_table(table));
 }
 
 /// Maximum number of buckets that one quantum empties.

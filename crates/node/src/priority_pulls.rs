@@ -6,11 +6,12 @@ use crate::demands::{Demands, Wait};
 use crate::driver::{Driven, DrivenMachines, MachineDriver, Payloads};
 use crate::messages::{Payload, Sending, To};
 use crate::outgoing::Wake;
+use crate::tablets::arrival_of;
 use protocols::Ticket;
 use protocols::migration::{Added, PriorityEffect, PriorityEvent, PriorityPulls, TargetEvent};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Arrival, Missing, TabletState};
+use store::{Arrival, Missing};
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, TableId};
 use wire::peer::{PeerMessage, PriorityReply};
 
@@ -162,18 +163,8 @@ impl PriorityPullDriver {
         }
         let tablets = node.store().tablets();
         let tablet = hash.and_then(|hash| tablets.at(hash));
-        let arrival = match tablet.map(|tablet| &tablet.state) {
-            Some(TabletState::Arriving(arrival)) if arrival.migration() == migration => arrival,
-            Some(
-                TabletState::Arriving(_)
-                | TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Leaving
-                | TabletState::Recovering(_)
-                | TabletState::Securing(_),
-            )
-            | None => return false,
-        };
+        let arrival = tablet.and_then(arrival_of).filter(|it| it.migration() == migration);
+        let Some(arrival) = arrival else { return false };
         let machines = node.machines();
         let side = machines.targets.get(migration);
         let Some(intent) = side.and_then(|side| side.machine.intent()) else { return false };

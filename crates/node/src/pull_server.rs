@@ -12,23 +12,13 @@ use wire::peer::{
     Pull, PullReply,
 };
 
-/// A pull that waits for a quantum.
-struct PullToServe {
-    route: Route,
-    pull: Pull,
-}
-
-/// A priority pull that met a busy leaf, and is retried in the next turn.
-struct PriorityToServe {
-    route: Route,
-    pull: PriorityPull,
-}
-
 /// Pulls that this reactor answers, as the source of migrations.
 #[derive(Default)]
 pub(crate) struct PullServer {
-    pulls: VecDeque<PullToServe>,
-    contended: Vec<(ServerId, PriorityToServe)>,
+    /// Pulls that wait for a quantum.
+    pulls: VecDeque<(Route, Pull)>,
+    /// Priority pulls that met a busy leaf, and are retried in the next turn.
+    contended: Vec<(ServerId, Route, PriorityPull)>,
 }
 
 impl PullServer {
@@ -48,14 +38,14 @@ impl PullServer {
         let is_kept = node.machines().keeps(from, pull.migration, pull.cursor) == Some(true);
         // A target repeats its one pull per partition, so a pull may be dropped.
         if is_kept && self.pulls.len() < PULLS_TO_SERVE_MAX {
-            self.pulls.push_back(PullToServe { route, pull });
+            self.pulls.push_back((route, pull));
         }
         assert!(self.pulls.len() <= PULLS_TO_SERVE_MAX, "the queue of pulls is bounded");
     }
 
     /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.
     pub(crate) fn serve(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(PullToServe { route, pull }) = self.pulls.pop_front() else {
+        let Some((route, pull)) = self.pulls.pop_front() else {
             return false;
         };
         let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
@@ -99,7 +89,7 @@ impl PullServer {
                     Ok(false) => PriorityAnswer::Absent,
                     Err(Stall::Contended) => {
                         if self.contended.len() < PRIORITY_TO_SERVE_MAX {
-                            self.contended.push((from, PriorityToServe { route, pull }));
+                            self.contended.push((from, route, pull));
                         }
                         return;
                     }
@@ -131,7 +121,7 @@ impl PullServer {
 
     /// Retries the priority pulls that met a busy leaf.
     pub(crate) fn serve_priority_again(&mut self, node: &Node, context: &mut Context<'_>) {
-        for (from, PriorityToServe { route, pull }) in std::mem::take(&mut self.contended) {
+        for (from, route, pull) in std::mem::take(&mut self.contended) {
             self.serve_priority(from, route, pull, node, context);
         }
     }

@@ -4,7 +4,8 @@
 //! sides. Tablets are never merged.
 
 use std::collections::BTreeSet;
-use store::{RangeClock, TableSet, Tablet, TabletState};
+use std::sync::Arc;
+use store::{Arrival, RangeClock, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
 use types::{HashRange, Incarnation, OwnershipEpoch, ServerId, TableId, UnixMillis};
 use wire::control::{ClusterMap, TabletInfo};
@@ -53,6 +54,18 @@ pub(crate) fn serves<'t>(
         }
     }
     missing.is_empty()
+}
+
+/// Returns the arrival of a tablet whose records arrive.
+pub(crate) fn arrival_of(tablet: &Tablet) -> Option<&Arc<Arrival>> {
+    match &tablet.state {
+        TabletState::Arriving(arrival) => Some(arrival),
+        TabletState::Serving
+        | TabletState::Frozen
+        | TabletState::Leaving
+        | TabletState::Recovering(_)
+        | TabletState::Securing(_) => None,
+    }
 }
 
 /// Sets the state of the tablets in `range`.
@@ -181,7 +194,6 @@ pub(crate) fn renewed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use store::{Recovery, RecoveryPlan};
     use types::{ClusterId, Slot};
 

@@ -5,7 +5,7 @@ use crate::demands::{Demands, Wait};
 use crate::driver::{MachineDriver, Payloads};
 use crate::source_side::unacknowledged;
 use crate::state::NodeState;
-use crate::tablets::{carve, incarnations};
+use crate::tablets::{arrival_of, carve, incarnations};
 use crate::work::{PullReplay, Work};
 use planted::Bug;
 use protocols::migration::{Acceptance, Added, MigrationTarget, TargetEffect, TargetEvent};
@@ -295,16 +295,13 @@ impl TargetDriver {
         };
         let migration = arrival.migration();
         node.change_tablets(|tablets| {
-            carve(tablets, arrival.range(), |tablet| match &tablet.state {
-                TabletState::Arriving(a) if a.migration() == migration => {
-                    Some(Tablet { state: TabletState::Serving, ..tablet })
-                }
-                TabletState::Arriving(_)
-                | TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Leaving
-                | TabletState::Recovering(_)
-                | TabletState::Securing(_) => Some(tablet),
+            carve(tablets, arrival.range(), |tablet| {
+                let is_ours = arrival_of(&tablet).is_some_and(|it| it.migration() == migration);
+                Some(if is_ours {
+                    Tablet { state: TabletState::Serving, ..tablet }
+                } else {
+                    tablet
+                })
             })
         });
         node.work.push(Work::Sweep(arrival));

@@ -29,9 +29,6 @@ pub(crate) enum Work {
     SweepRecovery(Arc<Recovery>),
 }
 
-/// Maximum number of tombstones that one quantum reclaims.
-pub(crate) const SWEEP_MAX: usize = 256;
-
 /// A pull's reply that is being replayed into the store.
 #[derive(Debug)]
 pub(crate) struct PullReplay {

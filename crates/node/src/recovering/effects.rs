@@ -343,13 +343,6 @@ impl ReplayLog {
     }
 }
 
-/// Runs one step of reclaiming the tombstones of a recovered partition.
-pub(crate) fn sweep_recovered(recovery: Arc<Recovery>, context: &mut Context<'_>) {
-    if context.worker.sweep_recovery(&recovery, crate::work::SWEEP_MAX) {
-        context.node.work.push(Work::SweepRecovery(recovery));
-    }
-}
-
 /// Runs one step of deleting the records of an abandoned partition.
 pub(crate) fn forget_replayed(
     epoch: OwnershipEpoch,

@@ -11,7 +11,7 @@ use super::{RecoveryDriver, Voided};
 use crate::context::Context;
 use crate::machines::Machines;
 use crate::state::NodeState;
-use crate::tablets::{carve, incarnations};
+use crate::tablets::{arrival_of, carve, incarnations};
 use protocols::migration::{SourceEvent, TargetEvent};
 use protocols::recovery::{PartRefusal, PartitionName};
 use std::sync::Arc;
@@ -123,13 +123,9 @@ impl RecoveryDriver {
 /// Makes operations on an arriving range wait.
 fn suspend(range: HashRange, node: &NodeState) {
     node.change_tablets(|tablets| {
-        carve(tablets, range, |tablet| match &tablet.state {
-            TabletState::Arriving(_) => Some(suspended(tablet)),
-            TabletState::Serving
-            | TabletState::Frozen
-            | TabletState::Leaving
-            | TabletState::Recovering(_)
-            | TabletState::Securing(_) => Some(tablet),
+        carve(tablets, range, |tablet| {
+            let arrives = arrival_of(&tablet).is_some();
+            Some(if arrives { suspended(tablet) } else { tablet })
         })
     });
 }

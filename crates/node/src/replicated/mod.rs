@@ -153,11 +153,8 @@ impl Replication {
     /// Makes the durability of a server whose log is in memory only.
     pub fn nowhere(me: ServerId, reactors: u16) -> Replication {
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
-        let disk = Arc::new(Replicas::none());
-        let backup = BackupSide::new(&disk, None);
-        let manifest = ReplicatedManifest::new(plan, me);
-        let log = LogParts { disk, backup, manifest, loading: Loading::none() };
-        Replication::of(LogPlacement::Nowhere, plan, reactors, log)
+        let replication = Replication::new(plan, me, reactors, Replicas::none());
+        Replication { placement: LogPlacement::Nowhere, ..replication }
     }
 
     fn of(placement: LogPlacement, plan: Plan, reactors: u16, log: LogParts) -> Replication {

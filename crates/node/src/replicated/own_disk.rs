@@ -171,17 +171,7 @@ impl Replication {
             self.standalone.wants_sync.store(true, Ordering::Relaxed);
         }
     }
-}
 
-/// Returns whether `me` is the only living server, and has been in a cluster with another one.
-/// The first server of a cluster is not the last one: it waits for others, so that its log is on
-/// their disks from the beginning.
-pub(super) fn is_last(map: &ClusterMap, me: ServerId, dead: &BTreeSet<ServerId>) -> bool {
-    let mut living = map.servers.iter().filter(|server| !server.is_dead).map(|server| server.id);
-    !dead.is_empty() && living.next() == Some(me) && living.next().is_none()
-}
-
-impl Replication {
     /// Returns whether no other server of the cluster lives, so that the log is on the own disk.
     pub fn is_last_server(&self) -> bool {
         self.is_last_server.load(Ordering::Relaxed)
@@ -203,6 +193,14 @@ impl Replication {
             (false, false) | (true, true) => {}
         }
     }
+}
+
+/// Returns whether `me` is the only living server, and has been in a cluster with another one.
+/// The first server of a cluster is not the last one: it waits for others, so that its log is on
+/// their disks from the beginning.
+pub(super) fn is_last(map: &ClusterMap, me: ServerId, dead: &BTreeSet<ServerId>) -> bool {
+    let mut living = map.servers.iter().filter(|server| !server.is_dead).map(|server| server.id);
+    !dead.is_empty() && living.next() == Some(me) && living.next().is_none()
 }
 
 impl Engine {
