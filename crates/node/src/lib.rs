@@ -3,12 +3,15 @@
 //!
 //! [`Engine`] is one reactor's part: events come in, the contents of [`Engine::out`] go out. It owns
 //! the reactor's worker of the store ([`Engine::worker`]), on which commands run directly, and the
-//! components that do the rest: migrations (`source_side`, `target_side`, `early`), durability of the
-//! log (`replicated`, `loading`, `gating`), recovery (`recovering`), flushes, expiry and
-//! cleaning. An event goes to one component, with a `Context` of everything else that it may use.
+//! components that do the rest: migrations (`source_side`, `pull_server`, `target_side`,
+//! `priority_pulls`), durability of the log (`replicated`, `loading`, `gating`), recovery
+//! (`recovering`), flushes, expiry and cleaning. An event goes to one component, with a `Context`
+//! of everything else that it may use.
 //!
-//! All state shared by reactors is in [`Node`]. One lock protects the machines there (`machines`):
-//! messages and quanta hold it for well under a microsecond, and operations never take it.
+//! All state shared by reactors is in [`Node`]. It consists of the state that a `Context` gives
+//! ([`NodeState`]), and of the machines (`machines`), which code with only a context cannot reach.
+//! One lock protects the machines: messages and quanta hold it for well under a microsecond, and
+//! operations never take it.
 //!
 //! The simulator drives an engine as the shell does: with turns, messages, quanta and time.
 

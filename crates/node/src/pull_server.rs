@@ -45,9 +45,7 @@ impl PullServer {
 
     /// Serves one pull, a quantum of the source's work. Returns `false` if there is none.
     pub(crate) fn serve(&mut self, context: &mut Context<'_>) -> bool {
-        let Some((route, pull)) = self.pulls.pop_front() else {
-            return false;
-        };
+        let Some((route, pull)) = self.pulls.pop_front() else { return false };
         let Pull { migration, epoch, partition, cursor, last, bytes_max } = pull;
         let Some(range) = HashRange::try_from((cursor, last)).ok() else { return true };
         let bytes_max = bytes_max.min(PULL_BYTES_MAX) as usize;

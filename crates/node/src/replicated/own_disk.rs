@@ -2,8 +2,8 @@
 //! cluster, always, and the last living server of a cluster.
 //!
 //! Its replicator and its backup machine work as with other servers, and exchange the same
-//! messages. This module delivers them within the turn. See `docs/design/solo.md` and
-//! `docs/design/durability.md`.
+//! messages. This module delivers them within the turn. It also loads the log of an earlier
+//! process, piece by piece (`loading`). See `docs/design/solo.md` and `docs/design/durability.md`.
 
 use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication, lock};
 use crate::Engine;
@@ -93,9 +93,10 @@ impl LogMaster {
         let found = SegmentContent { length: end.length, crc: end.crc };
         // The segment receives no more bytes: sync it, and seal it with this content.
         if content.is_none() && replication.plan.mode != Mode::Memory {
-            let what = || format!("cannot sync segment {segment} of the log");
-            let synced = disk.sync(header.id);
-            synced.map_err(|error| KeptError::Disk { what: what(), error })?;
+            disk.sync(header.id).map_err(|error| KeptError::Disk {
+                what: format!("cannot sync segment {segment} of the log"),
+                error,
+            })?;
         }
         self.adopt(header.id, found, content.is_some(), context);
         loading.queue_segment(segment, end.stamp);
