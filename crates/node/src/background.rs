@@ -2,8 +2,7 @@
 
 use crate::Node;
 use crate::context::Context;
-use crate::recovering;
-use crate::source_side;
+use crate::source_side::{self, FORGET_BUCKETS};
 use crate::work::{Background, Work};
 use wire::peer::PeerMessage;
 
@@ -35,7 +34,12 @@ impl Work {
                 return Background::Recover;
             }
             Work::ForgetReplayed { epoch, range, cursor } => {
-                recovering::forget_replayed(epoch, range, cursor, context);
+                match context.worker.forget(range, cursor, FORGET_BUCKETS) {
+                    Some(cursor) => {
+                        context.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
+                    }
+                    None => drop(context.node.forgetting().remove(&epoch)),
+                }
                 return Background::Recover;
             }
             Work::SweepRecovery(recovery) => {

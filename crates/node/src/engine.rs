@@ -600,19 +600,9 @@ impl Engine {
         let own_disk = (!self.to_itself.is_empty()).then_some(Instant(0));
         let cleaner = self.cleaning.next_deadline();
         let key_counts = self.load_profile.next_step();
-        [
-            machines,
-            self.priority_pulls.next_deadline(),
-            expiry,
-            key_counts,
-            cleaner,
-            master,
-            backup,
-            own_disk,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let pulls = self.priority_pulls.next_deadline();
+        let all = [machines, pulls, expiry, key_counts, cleaner, master, backup, own_disk];
+        all.into_iter().flatten().min()
     }
 
     /// Runs everything that is due.

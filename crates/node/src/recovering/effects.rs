@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::log::Among;
 use store::{RangeClock, Recovery, RecoveryPlan, ReplayError, TableSet, Tablet, TabletState};
-use types::{HashRange, KeyHash, OwnershipEpoch, ServerId, Version};
+use types::{ServerId, Version};
 use wire::peer::{PeerMessage, RecoveryRead};
 
 impl MachineDriver for RecoveryDriver {
@@ -340,21 +340,6 @@ impl ReplayLog {
         };
         context.buffers.give(self.payload.buffer);
         Some(event)
-    }
-}
-
-/// Runs one step of deleting the records of an abandoned partition.
-pub(crate) fn forget_replayed(
-    epoch: OwnershipEpoch,
-    range: HashRange,
-    cursor: KeyHash,
-    context: &mut Context<'_>,
-) {
-    match context.worker.forget(range, cursor, crate::source_side::FORGET_BUCKETS) {
-        Some(cursor) => {
-            context.node.work.push(Work::ForgetReplayed { epoch, range, cursor });
-        }
-        None => drop(context.node.forgetting().remove(&epoch)),
     }
 }
 

@@ -32,7 +32,6 @@ mod read_jobs;
 mod reading;
 
 pub(super) use counts::RecoveryCounts;
-pub(super) use effects::forget_replayed;
 pub(super) use masters::refusal;
 pub(super) use read_jobs::{LogReads, ReadRequester};
 pub use read_jobs::{ReadDone, ReadJob};
