@@ -313,10 +313,10 @@ fn convert(store: &mut impl MetaStore, identity: &MetaEntry) -> Result<(), Stopp
         return Ok(());
     }
     let before = store.list("")?;
-    let mut writes = converted(format, &before).map_err(|key| Stopped::Corrupt { key })?;
-    writes.push((MetaKey::Identity.text(), Some([&encode(&FORMAT), rest].concat())));
-    let expected = before.into_iter().map(|(key, entry)| (key, entry.revision)).collect();
-    match store.transact(&Transaction { expected, writes })? {
+    let mut transaction = converted(format, &before).map_err(|key| Stopped::Corrupt { key })?;
+    let identity = [&encode(&FORMAT), rest].concat();
+    transaction.writes.push((MetaKey::Identity.text(), Some(identity)));
+    match store.transact(&transaction)? {
         Verdict::Committed(_) => Ok(()),
         Verdict::Conflict(_) => Err(Stopped::Deposed),
     }

@@ -8,7 +8,7 @@
 //! Up to format 7, the flag stands before a migration's stage, and the stages from `Releasing` on
 //! have a number that is higher by one.
 
-use crate::metastore::MetaEntry;
+use crate::metastore::{MetaEntry, Transaction};
 use crate::records::{
     FORMAT, FORMAT_EARLIEST, LineageDependency, MIGRATIONS, RECOVERIES, RecoveryDependency,
     RecoveryRecord, RecoveryStage, TABLETS, TabletRecord, decode, encode,
@@ -43,14 +43,15 @@ struct ServedRange {
     dependency: RecoveryDependency,
 }
 
-/// Returns the changes that convert the records of a store.
+/// Returns the transaction that converts the records of a store, but for its identity. It expects
+/// all of them unchanged.
 ///
 /// # Errors
 /// The key of an unreadable record.
 pub(crate) fn converted(
     format: u16,
     before: &[(String, MetaEntry)],
-) -> Result<Vec<(String, Option<Vec<u8>>)>, String> {
+) -> Result<Transaction, String> {
     assert!((FORMAT_EARLIEST..FORMAT).contains(&format), "format {format} cannot be converted");
     let of = |prefix: &'static str| {
         let records = before.iter().filter(move |(key, _)| key.starts_with(prefix));
@@ -74,7 +75,8 @@ pub(crate) fn converted(
         }
         writes.push((key.clone(), Some(encode(&recovery))));
     }
-    Ok(writes)
+    let expected = before.iter().map(|(key, entry)| (key.clone(), entry.revision)).collect();
+    Ok(Transaction { expected, writes })
 }
 
 /// Returns a migration without its flag, or adds it to the served-before-durable ranges.
