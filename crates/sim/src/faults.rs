@@ -237,6 +237,6 @@ impl FaultSchedule {
 
 /// Draws another place. The server there may not have joined yet.
 fn other_place(place: usize, profile: &RunProfile, timeline: &mut RunTimeline) -> usize {
-    let servers = profile.world.servers;
+    let servers = profile.size.servers;
     (place + timeline.rng.usize(1..servers)) % servers
 }

@@ -1,11 +1,11 @@
 //! Environment of the servers in one run, drawn once from the seed.
 
+use crate::cluster_size::ClusterSize;
 use crate::faults::DeathRates;
 use crate::load::is_followed;
 use crate::servers::Persistence;
 use crate::settings::{Knob, RunSettings};
 use crate::workload::Workload;
-use crate::world::World;
 use fastrand::Rng;
 use node::{Mode, Plan};
 use std::time::Duration;
@@ -40,7 +40,7 @@ const LONG_SLOWNESS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct RunProfile {
     pub(crate) settings: RunSettings,
-    pub(crate) world: World,
+    pub(crate) size: ClusterSize,
     /// Memory of each server, in bytes.
     pub(crate) memory_bytes: usize,
     /// Way in which servers persist their logs, if they do.
@@ -72,7 +72,7 @@ impl PersistenceDraw {
     /// Draws from a separate generator, so that other runs stay the same.
     fn draw(
         settings: &RunSettings,
-        world: &World,
+        size: &ClusterSize,
         is_persistent: bool,
         mode: Mode,
     ) -> PersistenceDraw {
@@ -83,7 +83,7 @@ impl PersistenceDraw {
         // Not drawn: a further draw would change the runs of all seeds.
         let scrub = settings.seed.is_multiple_of(2).then_some(SCRUB_INTERVAL);
         let replicas = rng.u16(1..=2);
-        let plan = Plan { mode, replicas: world.replicas.unwrap_or(replicas), scrub };
+        let plan = Plan { mode, replicas: size.replicas.unwrap_or(replicas), scrub };
         let persisted_ranges_move =
             is_replicated && rng.u32(..4) != 0 && settings.has(Knob::Lineage);
         let death_rates = match is_replicated {
@@ -111,14 +111,14 @@ impl RunProfile {
     pub(crate) fn draw(
         rng: &mut Rng,
         settings: RunSettings,
-        world: World,
+        size: ClusterSize,
         workload: &mut Workload,
     ) -> (RunProfile, DeathRates) {
         let is_scarce = rng.u32(..SCARCE_ONE_IN) == 0 && settings.has(Knob::Memory);
         let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
         let is_persistent = rng.u32(..PERSISTENT_ONE_IN) == 0 && settings.has(Knob::LocalLog);
         let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
-        let drawn = PersistenceDraw::draw(&settings, &world, is_persistent, mode);
+        let drawn = PersistenceDraw::draw(&settings, &size, is_persistent, mode);
         if drawn.is_small {
             workload.lengthen(SMALL_LENGTH);
         }
@@ -132,7 +132,7 @@ impl RunProfile {
         let is_followed = is_followed(&settings) && drawn.is_replicated();
         let profile = RunProfile {
             settings,
-            world,
+            size,
             memory_bytes,
             persistence: drawn.persistence,
             persisted_ranges_move: drawn.persisted_ranges_move,

@@ -61,7 +61,7 @@ impl SimulatedCluster {
         self.servers[place].node.set_linked(false);
         self.hang_up(connection);
         self.timeline.plan_at(until, PlannedEvent::Rejoin(place));
-        for other in (0..self.profile.world.servers).filter(|other| *other != place) {
+        for other in (0..self.profile.size.servers).filter(|other| *other != place) {
             self.network.partition(place, other, until);
             self.network.partition(other, place, until);
         }

@@ -95,7 +95,7 @@ impl SimulatedCluster {
         rejoin: Option<(ClusterId, ServerId)>,
         saved: Option<SavedIdentity>,
     ) -> Join {
-        let (replicas, rack) = (self.profile.replicas(), self.profile.world.rack(place));
+        let (replicas, rack) = (self.profile.replicas(), self.profile.size.rack(place));
         let mut join = servers::join(place, rejoin, replicas, rack, saved.as_ref());
         if self.profile.settings.planted == Some(Planted::OldStoreTrusted) {
             join.mark = None;

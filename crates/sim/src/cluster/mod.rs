@@ -30,7 +30,7 @@ use wire::control::{ClusterMap, FromCoordinator, JoinReply, ToCoordinator};
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Operation that a server has refused, or that no process has taken.
-pub(crate) struct Refusal {
+pub(crate) struct RefusedOperation {
     pub(crate) client: usize,
     /// Time at which the operation began.
     pub(crate) since: Instant,
@@ -75,7 +75,7 @@ impl SimulatedCluster {
             timeline,
             network,
             servers: ServerFleet::default(),
-            disks: ServerDisks::new(profile.world.servers),
+            disks: ServerDisks::new(profile.size.servers),
             profile,
             coordinators,
             faults,
@@ -205,8 +205,8 @@ impl SimulatedCluster {
     /// Checks a refusal: while no outage is long, and no master can lack all its backups, every
     /// operation must be answered with data that began when every server lived, or when the
     /// refusing server was well.
-    pub(crate) fn check_refused(&self, refusal: &Refusal) -> Option<Failure> {
-        let Refusal { client, since, register, hash, place } = *refusal;
+    pub(crate) fn check_refused(&self, refusal: &RefusedOperation) -> Option<Failure> {
+        let RefusedOperation { client, since, register, hash, place } = *refusal;
         let was_well = place.is_some_and(|place| self.servers[place].has_served(hash, since));
         let has_long_outages = self.profile.slowness > 1
             && (self.timeline.is_working() || since <= self.faults.outages_until);

@@ -2,7 +2,7 @@
 
 use super::ClientLoad;
 use crate::clients::{ExpectedReply, JobState};
-use crate::cluster::{Refusal, SimulatedCluster};
+use crate::cluster::{RefusedOperation, SimulatedCluster};
 use crate::commands;
 use crate::network::in_pieces;
 use crate::reactor::Inbound;
@@ -169,7 +169,7 @@ impl ClientLoad {
         if let ClientJob::Operation(register, _) = open.job {
             let (since, place) = (open.since, self.clients.asked_place(slot));
             let hash = self.workload.registers[register].keys[0].0;
-            let refusal = Refusal { client, since, register, hash, place };
+            let refusal = RefusedOperation { client, since, register, hash, place };
             if let Some(failure) = cluster.check_refused(&refusal) {
                 cluster.timeline.fail(failure);
             }

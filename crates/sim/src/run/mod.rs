@@ -9,6 +9,7 @@ mod ending;
 mod judge;
 
 use crate::cluster::{ClusterParts, SimulatedCluster};
+use crate::cluster_size::ClusterSize;
 use crate::coordinators::Coordinators;
 use crate::failure::{Report, Rule};
 use crate::faults::FaultSchedule;
@@ -23,7 +24,6 @@ use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use crate::trace::Trace;
 use crate::workload::Workload;
-use crate::world::World;
 use fastrand::Rng;
 use std::time::Duration;
 use types::{ClusterId, HashSeed, Instant};
@@ -61,12 +61,11 @@ impl ClusterRun {
         let mut rng = Rng::with_seed(settings.seed);
         let identity = coordinator::ClusterIdentity { cluster: ClusterId(1), seed: rng.u64(..) };
         let workload = Workload::draw(&mut rng, &HashSeed::new(identity.seed), &settings);
-        let world = World::draw(&settings);
-        let mut load = ClientLoad::draw(workload, &mut rng, &settings, world.servers);
+        let size = ClusterSize::draw(&settings);
+        let mut load = ClientLoad::draw(workload, &mut rng, &settings, size.servers);
         let network = Network::draw(&mut rng, &settings);
         let kinds = FaultSchedule::draw_kinds(&mut rng, &settings);
-        let (profile, death_rates) =
-            RunProfile::draw(&mut rng, settings, world, &mut load.workload);
+        let (profile, death_rates) = RunProfile::draw(&mut rng, settings, size, &mut load.workload);
         let cluster = SimulatedCluster::new(ClusterParts {
             timeline: RunTimeline::new(rng, Trace::new(profile.settings.is_printed)),
             coordinators: Coordinators::new(identity, &profile.settings),
@@ -76,7 +75,7 @@ impl ClusterRun {
         });
         let (rest_by, expired_by) = (Instant(0), Instant(0));
         let mut run = ClusterRun { cluster, load, worked: None, rest_by, expired_by };
-        for place in 0..world.first {
+        for place in 0..size.first {
             assert!(run.cluster.start_server(place), "a small cluster takes every server");
         }
         run.plan();
@@ -97,7 +96,7 @@ impl ClusterRun {
             timeline.plan_in(Duration::from_millis(5), PlannedEvent::Think(client));
         }
         timeline.plan_in(Duration::from_millis(10), PlannedEvent::Move);
-        for place in profile.world.first..profile.world.servers {
+        for place in profile.size.first..profile.size.servers {
             let joins = timeline.micros(10_000..400_000) * profile.slowness;
             timeline.plan_in(joins, PlannedEvent::Start(place));
         }

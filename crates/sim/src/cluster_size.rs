@@ -20,11 +20,11 @@ pub(crate) const SERVERS_POSSIBLE: RangeInclusive<usize> = SERVERS..=SERVERS_MAX
 const LARGE_ONE_IN: u32 = 4;
 
 /// Mixed into the seed for the separate random numbers of the cluster's size.
-const WORLD: u64 = 0x776f_726c_6473_7a65;
+const SIZE: u64 = 0x776f_726c_6473_7a65;
 
 /// Size of a cluster.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct World {
+pub(crate) struct ClusterSize {
     /// Number of places, each with one server.
     pub(crate) servers: usize,
     /// Number of servers that the cluster begins with. The others join later.
@@ -36,20 +36,20 @@ pub(crate) struct World {
     racks: usize,
 }
 
-impl World {
+impl ClusterSize {
     /// Draws from a separate generator, so that runs with three servers stay the same.
-    pub(crate) fn draw(settings: &RunSettings) -> World {
-        let mut rng = Rng::with_seed(settings.seed ^ WORLD);
+    pub(crate) fn draw(settings: &RunSettings) -> ClusterSize {
+        let mut rng = Rng::with_seed(settings.seed ^ SIZE);
         let is_large = rng.u32(..LARGE_ONE_IN) == 0 && settings.has(Knob::Large);
         let drawn = rng.usize(SERVERS + 1..=SERVERS_MAX);
         let servers = settings.servers.unwrap_or(if is_large { drawn } else { SERVERS });
         assert!(SERVERS_POSSIBLE.contains(&servers), "{servers} servers are not simulated");
         if servers == SERVERS {
-            return World { servers, first: servers, replicas: None, racks: 1 };
+            return ClusterSize { servers, first: servers, replicas: None, racks: 1 };
         }
         let late = if settings.has(Knob::Joins) { rng.usize(..=servers - SERVERS) } else { 0 };
         let (replicas, racks) = (rng.u16(1..=3), rng.usize(1..=3));
-        World { servers, first: servers - late, replicas: Some(replicas), racks }
+        ClusterSize { servers, first: servers - late, replicas: Some(replicas), racks }
     }
 
     /// Returns the rack of the server at a place; empty if servers name none.
@@ -67,15 +67,15 @@ mod tests {
 
     #[test]
     fn runs_differ_in_their_servers_replicas_and_racks() {
-        let worlds: Vec<World> =
-            (1..500).map(|seed| World::draw(&RunSettings::new(seed))).collect();
+        let sizes: Vec<ClusterSize> =
+            (1..500).map(|seed| ClusterSize::draw(&RunSettings::new(seed))).collect();
         for servers in SERVERS_POSSIBLE {
-            assert!(worlds.iter().any(|world| world.servers == servers), "{servers} servers");
+            assert!(sizes.iter().any(|size| size.servers == servers), "{servers} servers");
         }
-        assert!(worlds.iter().any(|world| world.first < world.servers));
-        assert!(worlds.iter().any(|world| world.replicas == Some(3)));
-        assert!(worlds.iter().any(|world| world.rack(4) == "rack1"));
-        assert!(worlds.iter().all(|world| world.first >= SERVERS));
+        assert!(sizes.iter().any(|size| size.first < size.servers));
+        assert!(sizes.iter().any(|size| size.replicas == Some(3)));
+        assert!(sizes.iter().any(|size| size.rack(4) == "rack1"));
+        assert!(sizes.iter().all(|size| size.first >= SERVERS));
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
         for seed in 1..200 {
             let without = [Knob::Large].into();
             let settings = RunSettings { without, ..RunSettings::new(seed) };
-            assert_eq!(World::draw(&settings).servers, SERVERS);
+            assert_eq!(ClusterSize::draw(&settings).servers, SERVERS);
         }
     }
 }
