@@ -171,6 +171,15 @@ impl RecoveredLog {
         if let (Some(first), Some(second)) = (clusters.next(), clusters.next()) {
             return Err(KeptError::Clusters { first, second });
         }
+        let is_possible = |header: &&ReplicaHeader| {
+            let ReplicaId { segment, .. } = header.id;
+            let is_manifest = header.kind == ReplicaKind::Manifest;
+            is_manifest == segment.is_manifest() && Quorum::has_next(segment)
+        };
+        if let Some(header) = headers.iter().find(|header| !is_possible(header)) {
+            let how = format!("no server writes its header ({:?} as {})", header.kind, header.id);
+            return Err(KeptError::Damaged { segment: header.id.segment, how });
+        }
         Ok(RecoveredLog { replicas, headers })
     }
 
@@ -649,6 +658,34 @@ mod tests {
             replica.append(&header, body).expect("the pieces fit");
         }
         SegmentContent { length: pieces.length(), crc: pieces.crc() }
+    }
+
+    #[test]
+    fn a_header_that_no_server_writes_is_refused() {
+        let last = Quorum::OWN_DISK.segment(0);
+        let last = SegmentId(last.0 | (u64::MAX >> 2) & !0xffff | last.0 & 0xffff);
+        let forged = [
+            (SEGMENT, ReplicaKind::Manifest),
+            (SegmentId::FIRST_OF_MANIFEST, ReplicaKind::Data),
+            (last, ReplicaKind::Manifest),
+        ];
+        for (segment, kind) in forged {
+            let disk = MemoryDisk::new();
+            let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId::default());
+            let log = open().expect("an empty disk");
+            let id = ReplicaId { log: IDENTITY.server, segment, epoch: ReplicaEpoch(0) };
+            let header = ReplicaHeader {
+                format: ReplicaFormat::CURRENT,
+                cluster: IDENTITY.cluster,
+                id,
+                kind,
+                segment_bytes: store().log().segment_bytes() as u32,
+                boot: log.replicas.boot(),
+            };
+            log.replicas.create(header).expect("a disk with room");
+            let refused = open().expect_err("the header is forged");
+            assert!(matches!(refused, KeptError::Damaged { .. }), "{refused}");
+        }
     }
 
     /// Loads a log with these replicas of one segment, whose manifest segment is `manifest`.

@@ -90,6 +90,12 @@ impl Quorum {
         }
     }
 
+    /// Returns whether the log of this segment can go on: after a data segment always, and after a
+    /// manifest segment unless its place is the last one. No master comes that far.
+    pub fn has_next(segment: SegmentId) -> bool {
+        !segment.is_manifest() || Quorum::place(segment) + 1 < PLACES_MAX
+    }
+
     /// Returns the number of replicas that a recovery must fence.
     pub fn fences(self) -> usize {
         assert!((1..=self.replicas).contains(&self.needed), "{self:?} is no quorum");
