@@ -9,7 +9,6 @@
 //! invariants and its costs. This crate knows neither the segments of a log nor their contents,
 //! except for the keys of entries that a recovery requests.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod cache;

@@ -1,6 +1,5 @@
 //! The `ballast` binary: the server, the coordinator, and the commands of operators.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
 mod bench_command;

@@ -1,6 +1,5 @@
 //! Load generator and benchmarks.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
 pub mod clock;

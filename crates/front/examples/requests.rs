@@ -4,8 +4,6 @@
 //! run depends on nothing outside the process. `crates/bench/scripts/instructions` counts its
 //! instructions, and subtracts those of its start.
 
-#![forbid(unsafe_code)]
-
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
 use node::{Engine, Node, NodeSettings, Replication, ServerIdentity};

@@ -13,7 +13,6 @@
 //! executed, and its caller does what `NotExecuted` says.
 //! **Invariant:** no bytes from a socket can cause a panic.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 

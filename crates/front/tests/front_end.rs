@@ -10,8 +10,6 @@
 //! `BALLAST_FUZZ_REQUESTS=10000000 cargo test --release -p server --test front_end` runs longer;
 //! `BALLAST_FUZZ_SEED` sets the seed.
 
-#![forbid(unsafe_code)]
-
 use fastrand::Rng;
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};

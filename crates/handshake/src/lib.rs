@@ -11,7 +11,6 @@
 //! - A proof covers every message of both sides, and one side's proof is invalid for the other
 //!   side.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod key;

@@ -15,7 +15,6 @@
 //! - No byte of an unproven peer reaches anything but the handshake.
 //! - A machine knows no message but the handshake's; it passes all others on.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod addresses;

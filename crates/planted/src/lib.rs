@@ -7,7 +7,6 @@
 //! Bugs that can be injected from outside are not in this crate: for example a modified message,
 //! or wrong arguments to the store.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 #[cfg(feature = "on")]

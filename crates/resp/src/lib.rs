@@ -16,7 +16,6 @@
 //!
 //! Sockets, buffers and the meaning of requests are not part of it. See `docs/design/resp.md`.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod inline;

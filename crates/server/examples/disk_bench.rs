@@ -1,7 +1,6 @@
 //! The cost of replicas on a real disk, in wall-clock time:
 //! `cargo run --release -p server --example disk_bench [folder]`. The folder must be on the disk to
 //! measure. The results are in `docs/design/backup.md`.
-#![forbid(unsafe_code)]
 
 use backup::{Blocks, Disk, ReplicaWriter, Replicas};
 use runtime::{

@@ -6,7 +6,6 @@
 //! **Invariant:** this crate makes no decisions.
 //! **Invariant:** no bytes from a socket can cause a panic.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
 pub mod control;

@@ -7,7 +7,6 @@
 //! **Invariant:** each value in a [`ServerConfiguration`] is valid, because its type has parsed it.
 //! A change at runtime replaces the whole configuration, so that no reader sees half of a change.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod file;

@@ -23,7 +23,6 @@
 //! Not simulated: the bus as bytes, and two cores inside the store at the same instant (the
 //! shuttle models of `store` cover that).
 
-#![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
 pub mod history;

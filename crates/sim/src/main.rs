@@ -1,6 +1,5 @@
 //! Runs simulated clusters, seed by seed, until a run breaks a rule or the seeds are used up.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
 use clap::Parser;

@@ -1,7 +1,5 @@
 //! Test of the simulator itself: it finds every planted bug, within a limited number of seeds.
 
-#![forbid(unsafe_code)]
-
 use sim::{Planted, RunSettings, minimize, run};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -1,7 +1,5 @@
 //! Runs of the real code without planted bugs.
 
-#![forbid(unsafe_code)]
-
 use sim::{Report, RunSettings, run};
 
 fn run_seed(seed: u64) -> Report {

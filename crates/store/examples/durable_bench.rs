@@ -3,7 +3,6 @@
 //!
 //! `cargo run --release -p store --example durable_bench [records] [huge] [recover]`
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-#![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;

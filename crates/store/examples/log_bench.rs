@@ -3,7 +3,6 @@
 //! `cargo run --release -p store --example log_bench [huge]`. The results are in
 //! `docs/design/log.md`.
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-#![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
 use std::{hint::black_box, sync::Arc};

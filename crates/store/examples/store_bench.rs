@@ -7,7 +7,6 @@
 //!
 //! `cargo run --release -p store --example store_bench [records] [huge]`
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-#![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;

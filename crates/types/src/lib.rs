@@ -7,7 +7,6 @@
 //! Start at [`KeyHash`] and [`HashRange`]: a key's hash determines its slot, its place in the
 //! index, and the server that owns it.
 
-#![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod connection;

@@ -38,14 +38,3 @@ pub struct ReactorCounts {
     /// Bytes sent.
     pub bytes_out: u64,
 }
-
-impl ReactorCounts {
-    /// Returns the fraction of the time since `earlier` in which the reactor was busy, from 0 to 1.
-    pub fn utilization_since(&self, earlier: &ReactorCounts) -> f64 {
-        let busy =
-            |counts: &ReactorCounts| counts.priority_ns + counts.work_ns + counts.background_ns;
-        let busy = busy(self).saturating_sub(busy(earlier)) as f64;
-        let waiting = self.waiting_ns.saturating_sub(earlier.waiting_ns) as f64;
-        if busy + waiting > 0.0 { busy / (busy + waiting) } else { 0.0 }
-    }
-}

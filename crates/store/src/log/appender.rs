@@ -3,7 +3,6 @@
 //! A head, the cleaner's survivors and a side log are writers. They differ in the free segments
 //! that they may take, which they open themselves, and in the time at which a full segment joins
 //! the log.
-#![forbid(unsafe_code)]
 
 use super::{
     Log, OutOfMemory,

@@ -1,6 +1,5 @@
 //! The choice of segments to clean, and the iteration over their entries: see `docs/design/log.md`,
 //! "Cleaning". Only the index knows which entries are live, so `objects` does the copying.
-#![forbid(unsafe_code)]
 
 use super::{
     Log, Turn,

@@ -1,6 +1,5 @@
 //! The [`DurableLog`]: the part of a log that is read again after a crash. It knows which segments
 //! are in the log, and which tombstones must stay in them.
-#![forbid(unsafe_code)]
 
 use super::{
     pins::{Pin, Pins},

@@ -1,7 +1,6 @@
 //! The writers of the log: heads, and the cleaner's survivors. Each reactor has its own, so that
 //! the write path crosses no core. `docs/design/log.md`, "Deletes", explains the reserve of a
 //! head.
-#![forbid(unsafe_code)]
 
 use super::{
     Log, OutOfMemory,

@@ -1,6 +1,5 @@
 //! Persistence interface of a durable log: manifest changes, acknowledgment, adoption after a
 //! restart, and release of segments.
-#![forbid(unsafe_code)]
 
 use super::{
     Log, OutOfMemory, SegmentState,

@@ -6,7 +6,6 @@
 //! others are live by their word. Pins are counted in bytes per pair of segments. There is no
 //! list of tombstones: the cleaner finds that no word points at a tombstone, and that the
 //! superseded version's segment is still there.
-#![forbid(unsafe_code)]
 
 use super::state::Place;
 use crate::sync::{Mutex, MutexGuard};

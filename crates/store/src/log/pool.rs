@@ -7,7 +7,6 @@
 //!
 //! Segments are counted, not marked. It does not matter which free segment a writer gets, except
 //! that one with resident pages is better than an untouched one.
-#![forbid(unsafe_code)]
 
 use super::state::Place;
 

@@ -22,7 +22,6 @@
 //! needs the participant exclusively. So no reference outlives the turn that protects it.
 //!
 //! The caller decides when and how much to free: [`Reclamation::collect`].
-#![forbid(unsafe_code)]
 
 use crate::sync::{
     Mutex, MutexGuard,

@@ -15,7 +15,6 @@
 //! [`Log::release`](super::Log::release), which frees the memory after a grace period. The memory
 //! need not wait until the drop is synced, because the manifest writes every later change behind
 //! the drop. Only the replicas must.
-#![forbid(unsafe_code)]
 
 use super::segment::Segments;
 use super::state::{ContentKind, LogPosition, Place};

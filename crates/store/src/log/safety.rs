@@ -1,5 +1,4 @@
 //! Durability of positions in segments, and the dependencies that wait for it.
-#![forbid(unsafe_code)]
 
 use super::segment::Segments;
 use super::state::{LogPosition, Place, SegmentState};

@@ -3,7 +3,6 @@
 //!
 //! For recoveries each reactor has one side log for all ranges. Ranges may be many and small. So
 //! each full segment becomes a closed one immediately, and no range has a segment of its own.
-#![forbid(unsafe_code)]
 
 use super::{
     Log, OutOfMemory,

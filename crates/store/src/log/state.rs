@@ -1,5 +1,4 @@
 //! States, positions and snapshots of segments, as plain data.
-#![forbid(unsafe_code)]
 
 use types::SegmentId;
 

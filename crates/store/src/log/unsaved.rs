@@ -1,5 +1,4 @@
 //! Appended bytes that were not sent to the replicas yet.
-#![forbid(unsafe_code)]
 
 use super::{Log, segment::OpenSegment};
 use std::fmt;

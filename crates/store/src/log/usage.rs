@@ -1,5 +1,4 @@
 //! Memory usage of a log.
-#![forbid(unsafe_code)]
 
 use super::{
     arena::HugePages,
