@@ -25,7 +25,7 @@ const CACHED_BYTES_MAX: usize = 128 << 20;
 const SPARE_MAX: usize = 8;
 
 /// Cache of replicas.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct ReplicaCache {
     /// Cached replicas, the most recently requested at the end.
     all: Mutex<VecDeque<(ReplicaId, Arc<CacheSlot>)>>,
@@ -33,14 +33,13 @@ pub(crate) struct ReplicaCache {
 }
 
 /// Cache slot of a replica, created at the first request.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct CacheSlot {
     /// Content of the replica. Locked during the read; `None` before it and after a failure.
     replica: Mutex<Option<Arc<CachedReplica>>>,
 }
 
 /// A replica that was read completely.
-#[derive(Debug)]
 pub(crate) struct CachedReplica {
     content: ReplicaContent,
     end: ReadEnd,

@@ -15,7 +15,7 @@ impl fmt::Display for FileNumber {
 }
 
 /// Numbered files on a disk that belongs to one process. Errors name the file and a remedy.
-pub trait Disk: fmt::Debug + Send + Sync {
+pub trait Disk: Send + Sync {
     /// Returns all files, in order.
     fn list(&self) -> io::Result<Vec<FileNumber>>;
 
@@ -32,7 +32,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
 }
 
 /// An open file of a [`Disk`].
-pub trait DiskFile: fmt::Debug + Send + Sync {
+pub trait DiskFile: Send + Sync {
     /// Writes the parts contiguously from `offset` on. After an error any of the bytes may have
     /// been written.
     fn write(&self, offset: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()>;
@@ -55,7 +55,6 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
 }
 
 /// The disk of a server that stores nothing.
-#[derive(Debug)]
 pub(crate) struct NoDisk;
 
 impl NoDisk {

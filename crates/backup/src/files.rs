@@ -21,7 +21,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A replica with its file, shared by its users.
-#[derive(Debug)]
 pub(crate) struct ReplicaFile {
     pub(crate) header: ReplicaHeader,
     pub(crate) number: FileNumber,

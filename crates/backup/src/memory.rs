@@ -222,7 +222,6 @@ impl Disk for MemoryDisk {
 }
 
 /// An open file of a disk in memory.
-#[derive(Debug)]
 struct MemoryFile {
     disk: MemoryDisk,
     number: FileNumber,

@@ -24,7 +24,6 @@ const READ_BYTES: usize = 256 << 10;
 const HEADERS_AT_ONCE: usize = 16;
 
 /// All replicas on one disk, shared by all threads that write, read or free them.
-#[derive(Debug)]
 pub struct Replicas {
     disk: Arc<dyn Disk>,
     boot: BootId,
@@ -37,7 +36,6 @@ pub struct Replicas {
 }
 
 /// Result of opening a disk.
-#[derive(Debug)]
 pub struct OpenedReplicas {
     /// All replicas on the disk.
     pub replicas: Replicas,

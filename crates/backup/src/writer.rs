@@ -57,7 +57,6 @@ pub enum AppendError {
 }
 
 /// A replica that is being written, possibly by several threads. Pieces are accepted in order.
-#[derive(Debug)]
 pub struct ReplicaWriter {
     replica: Arc<ReplicaFile>,
     opener: FileOpener,
@@ -73,14 +72,13 @@ pub struct ReplicaWriter {
 }
 
 /// Parts needed to reopen a replica's file after it was closed.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct FileOpener {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) open: Arc<OpenFiles>,
 }
 
 /// Write position of a replica.
-#[derive(Debug)]
 struct WriterState {
     /// Open file; `None` if it was closed, see [`OpenFiles`].
     file: Option<Arc<dyn DiskFile>>,
@@ -268,7 +266,6 @@ impl ReplicaWriter {
 const OPEN_MAX: usize = 1024;
 
 /// Queue of writers with open files, so that idle files can be closed.
-#[derive(Debug)]
 pub(crate) struct OpenFiles {
     max: AtomicUsize,
     /// Set if replicas are synced: then a file may be closed only if all its bytes are synced.

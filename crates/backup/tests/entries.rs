@@ -22,7 +22,6 @@ struct Counting {
     readings: Arc<AtomicUsize>,
 }
 
-#[derive(Debug)]
 struct CountingFile {
     file: Box<dyn DiskFile>,
     readings: Arc<AtomicUsize>,

@@ -24,7 +24,6 @@ impl Counting {
     }
 }
 
-#[derive(Debug)]
 struct Counted {
     file: Box<dyn DiskFile>,
     _open: Arc<()>,

@@ -151,7 +151,10 @@ fn on_a_full_disk_no_replica_is_made_and_nothing_is_left_of_it() {
     let disk = MemoryDisk::new();
     let replicas = open(&disk);
     disk.set_faults(FULL);
-    assert_eq!(replicas.create(header(id(1))).unwrap_err().kind(), ErrorKind::StorageFull);
+    assert_eq!(
+        replicas.create(header(id(1))).map(drop).unwrap_err().kind(),
+        ErrorKind::StorageFull
+    );
     assert_eq!(
         replicas.prepare(SEGMENT_BYTES, 1, Blocks::Written).unwrap_err().kind(),
         ErrorKind::StorageFull
@@ -198,7 +201,7 @@ fn after_a_sync_that_failed_a_replica_is_lost_for_good() {
 fn a_replica_cannot_be_made_twice() {
     let replicas = open(&MemoryDisk::new());
     let mut writing = Writing::new(&replicas, id(1));
-    let twice = replicas.create(header(id(1))).unwrap_err();
+    let twice = replicas.create(header(id(1))).map(drop).unwrap_err();
     assert_eq!(twice.kind(), ErrorKind::AlreadyExists);
     writing.append(b"first").unwrap();
     assert_eq!(read(&replicas, id(1)).0, b"first");
@@ -323,7 +326,7 @@ fn two_files_with_one_replica_are_an_error_that_names_them() {
         disk.damage(FileNumber(1), at, first ^ second);
     }
     disk.kill_process();
-    let error = try_open(&disk, BOOT).unwrap_err();
+    let error = try_open(&disk, BOOT).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidData);
     let text = error.to_string();
     assert!(text.contains("000000") && text.contains("000001"), "{text}");

@@ -16,7 +16,6 @@ struct FailsOnce {
     fails: Arc<AtomicBool>,
 }
 
-#[derive(Debug)]
 struct File {
     file: Box<dyn DiskFile>,
     fails: Arc<AtomicBool>,

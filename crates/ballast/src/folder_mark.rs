@@ -35,7 +35,6 @@ pub(crate) enum FolderUse {
 }
 
 /// The marks of one data folder.
-#[derive(Debug)]
 pub(crate) struct FolderMarks {
     folder: PathBuf,
     beside: Option<FolderMark>,

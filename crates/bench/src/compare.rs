@@ -16,7 +16,6 @@ use anyhow::{Context, Result};
 use std::fmt::Write;
 
 /// All runs of one case.
-#[derive(Debug)]
 pub struct Row {
     /// Description of the case.
     pub name: String,

@@ -14,7 +14,6 @@ use types::Instant;
 const INPUT_BYTES: usize = 64 << 10;
 
 /// Connection that stores each unanswered request as a `P`.
-#[derive(Debug)]
 pub(crate) struct LoadConnection<P> {
     address: SocketAddr,
     socket: TcpStream,
@@ -33,7 +32,6 @@ pub(crate) struct LoadConnection<P> {
 }
 
 /// Unanswered request.
-#[derive(Debug)]
 struct UnansweredRequest<P> {
     request: P,
     /// Position of its first byte in all bytes sent on the connection.

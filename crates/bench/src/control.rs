@@ -12,7 +12,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Connection to one server that sends one command at a time.
-#[derive(Debug)]
 pub struct Control {
     address: SocketAddr,
     socket: TcpStream,

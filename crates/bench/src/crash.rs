@@ -50,7 +50,6 @@ pub struct Crash {
 }
 
 /// Result of the scenario.
-#[derive(Debug)]
 pub struct CrashResult {
     /// Records written per second while loading.
     pub load_rate: f64,

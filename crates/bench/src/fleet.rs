@@ -25,7 +25,6 @@ const TIMER: u64 = u64::MAX;
 pub(crate) struct LineIndex(usize);
 
 /// Connections of one thread, with the same number of lines to each server.
-#[derive(Debug)]
 pub(crate) struct Fleet<P> {
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -36,7 +35,6 @@ pub(crate) struct Fleet<P> {
     unsent: Vec<LineIndex>,
 }
 
-#[derive(Debug)]
 enum LineState<P> {
     /// Opened by the next request, but not before this moment.
     Closed {

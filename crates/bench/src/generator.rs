@@ -45,7 +45,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(7);
 const REST: Duration = Duration::from_millis(10);
 
 /// Task of one thread.
-#[derive(Debug)]
 pub struct GeneratorTask {
     /// The operations.
     pub operations: Operations,
@@ -78,7 +77,6 @@ enum OperationTarget {
 }
 
 /// Consequence of an answer.
-#[derive(Debug)]
 enum ReplyOutcome {
     /// The operation has ended.
     Over { client: u32 },
@@ -91,7 +89,6 @@ enum ReplyOutcome {
 }
 
 /// One thread of the load generator.
-#[derive(Debug)]
 pub struct Generator {
     task: GeneratorTask,
     /// Operations still to start; an open loop's have their times.
@@ -114,7 +111,6 @@ pub struct Generator {
 }
 
 /// Source of new operations.
-#[derive(Debug)]
 enum Supply {
     /// The clock. All operations of one send share a line with the number `burst`.
     Open { schedule: Schedule, burst: u32 },

@@ -19,7 +19,6 @@ const REDIRECTS_MAX: u8 = 16;
 const ERROR_BYTES_MAX: usize = 80;
 
 /// State that the generator's threads share with the starting thread.
-#[derive(Debug)]
 pub struct SharedRunState {
     /// Marks that divide the run into phases.
     pub boundaries: PhaseBoundaries,
@@ -40,7 +39,6 @@ pub(crate) enum OperationFailure {
 }
 
 /// Ledger and recorder of one thread.
-#[derive(Debug)]
 pub(crate) struct Judge {
     records: RecordSet,
     ledger: WriteLedger,

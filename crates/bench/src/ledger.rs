@@ -18,7 +18,6 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Ledger of one thread's records.
-#[derive(Debug)]
 pub struct WriteLedger {
     share: Share,
     bounds: Vec<RecordBounds>,
@@ -66,7 +65,6 @@ impl Share {
 }
 
 /// Writes in flight of one record.
-#[derive(Debug)]
 struct OpenWrites {
     /// Number up to which all writes have completed.
     complete_up_to: u32,

@@ -44,7 +44,6 @@ pub(crate) enum LoadRequest {
 }
 
 /// Encoder of commands. Reuses its buffers, so that an operation allocates nothing.
-#[derive(Debug)]
 pub(crate) struct Encoder {
     records: RecordSet,
     key: Vec<u8>,

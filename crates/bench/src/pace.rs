@@ -51,7 +51,6 @@ impl LoadPace {
 }
 
 /// Start times of an open loop.
-#[derive(Debug)]
 pub struct Schedule {
     arrivals: Arrivals,
     /// Mean gap in nanoseconds.

@@ -63,7 +63,6 @@ pub struct Setup {
 }
 
 /// Running servers. Dropping the cluster ends them.
-#[derive(Debug)]
 pub struct Cluster {
     servers: Vec<ServerProcess>,
     /// Ballast's coordinator; Valkey has none.
@@ -71,7 +70,6 @@ pub struct Cluster {
 }
 
 /// Running server.
-#[derive(Debug)]
 pub struct ServerProcess {
     /// Address for clients.
     pub address: SocketAddr,
@@ -238,7 +236,6 @@ fn wait_until_healthy(control: &mut Control, servers: usize) -> Result<()> {
 }
 
 /// Child process that is ended when it is dropped.
-#[derive(Debug)]
 struct ChildProcess {
     name: String,
     child: Child,

@@ -43,7 +43,6 @@ impl LoadPhase {
 }
 
 /// Moments that divide a run into phases, shared by all its threads.
-#[derive(Debug)]
 pub struct PhaseBoundaries {
     /// Begin of [`LoadPhase::Before`], `During` and `After`; `u64::MAX` until it is known.
     begins: [AtomicU64; 3],
@@ -215,7 +214,6 @@ impl Findings {
 }
 
 /// Recorder of one thread.
-#[derive(Debug)]
 pub struct Recorder {
     start: Instant,
     intervals: Vec<Interval>,
@@ -226,7 +224,6 @@ pub struct Recorder {
 }
 
 /// Periods without an answer.
-#[derive(Debug)]
 struct Gaps {
     last_answer: Instant,
     list: Vec<(Instant, Instant)>,
@@ -253,7 +250,6 @@ impl Gaps {
 }
 
 /// Result of a recorder.
-#[derive(Debug)]
 pub struct Recording {
     /// Intervals in order, from the start of the run.
     pub intervals: Vec<Interval>,

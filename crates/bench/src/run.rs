@@ -23,7 +23,6 @@ const LEAD: Duration = Duration::from_millis(20);
 
 /// Data set and its ledgers, divided among the generator's threads. Runs borrow it one after the
 /// other.
-#[derive(Debug)]
 pub struct Dataset {
     /// Shape of the records.
     pub records: RecordSet,
@@ -82,7 +81,6 @@ impl Default for Wiring {
 }
 
 /// Run in progress.
-#[derive(Debug)]
 pub struct ActiveRun {
     records: RecordSet,
     start: Instant,

@@ -37,7 +37,6 @@ pub struct Scenario {
 }
 
 /// Result of the scenario.
-#[derive(Debug)]
 pub struct ScenarioResult {
     /// Records written per second while loading.
     pub load_rate: f64,

@@ -53,7 +53,6 @@ pub struct OfferedLoad {
 }
 
 /// Measurements of the load around an event.
-#[derive(Debug)]
 pub struct LoadMeasurements {
     /// Measurements of the clients.
     pub timeline: Timeline,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use types::Instant;
 
 /// All measurements of a run.
-#[derive(Debug)]
 pub struct Timeline {
     /// Time at which the first operation was due.
     pub start: Instant,

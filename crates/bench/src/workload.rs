@@ -83,13 +83,11 @@ impl Mix {
 }
 
 /// Operations of one thread, in order.
-#[derive(Debug)]
 pub struct Operations {
     share: Share,
     order: RecordOrder,
 }
 
-#[derive(Debug)]
 enum RecordOrder {
     /// Every record of the share once; `next` and `end` are positions in the share.
     Pass {

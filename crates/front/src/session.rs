@@ -6,7 +6,7 @@ use std::sync::Arc;
 use types::Instant;
 
 /// State shared by all commands of one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Session {
     /// The part of the state that other connections can read (`CLIENT LIST`).
     pub(crate) facts: Arc<Facts>,

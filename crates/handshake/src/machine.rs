@@ -139,14 +139,12 @@ fn theirs(refusal: &HandshakeRefusal) -> String {
 }
 
 /// One side of one handshake.
-#[derive(Debug)]
 pub struct Handshake {
     /// The keys at the beginning of the handshake. A change of keys does not affect it.
     keys: Arc<Option<ClusterKeys>>,
     state: HandshakeState,
 }
 
-#[derive(Debug)]
 enum HandshakeState {
     /// Accepted: the other side must send the first message.
     Accepted { purposes: &'static [ConnectionPurpose], answer: HandshakeAnswer },

@@ -14,7 +14,6 @@ const INPUT_BYTES: usize = 4 << 10;
 const NOW: Instant = Instant(0);
 
 /// The opening end of a connection, which receives messages of type `M`.
-#[derive(Debug)]
 pub struct BlockingLink<S, M> {
     stream: S,
     link: Link<M>,

@@ -33,7 +33,6 @@ pub struct BusDestination {
 }
 
 /// An input of the connections of a reactor. `M` is a message with its payload.
-#[derive(Debug)]
 pub enum BusEvent<'b, M> {
     /// A connection was accepted. The nonce must be new.
     Accepted(ConnectionId, Nonce),
@@ -112,7 +111,6 @@ pub enum BusEnd {
 }
 
 /// The bus connections of one reactor.
-#[derive(Debug)]
 pub struct BusLinks<M> {
     credentials: Credentials,
     cluster: ClusterId,
@@ -126,7 +124,6 @@ pub struct BusLinks<M> {
     limits: BTreeSet<(Instant, ConnectionId)>,
 }
 
-#[derive(Debug)]
 struct BusLink<M> {
     state: BusLinkState<M>,
     /// Set if this reactor opened the connection.
@@ -135,7 +132,6 @@ struct BusLink<M> {
     limit: Option<Instant>,
 }
 
-#[derive(Debug)]
 enum BusLinkState<M> {
     /// Not established yet, with the address being tried.
     Connecting(IpAddr, WaitingMessages<M>),
@@ -146,7 +142,6 @@ enum BusLinkState<M> {
 }
 
 /// Messages that wait for the end of the handshake.
-#[derive(Debug)]
 struct WaitingMessages<M> {
     messages: Vec<M>,
     payload_bytes: usize,

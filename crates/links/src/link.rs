@@ -24,7 +24,6 @@ const WRITE_MAX: Duration = Duration::from_secs(5);
 const QUEUE_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
 
 /// An input of a link.
-#[derive(Debug)]
 pub enum LinkEvent<'b> {
     /// The connection of an opening end is established. The nonce must be new.
     Connected(Nonce),
@@ -106,7 +105,6 @@ impl From<LinkEnd> for io::Error {
 /// Effects of a link in execution order. Executing one may append further ones.
 pub type LinkEffects<M> = VecDeque<LinkEffect<M>>;
 
-#[derive(Debug)]
 enum LinkState {
     /// The connection is not established yet.
     Connecting { credentials: Credentials, opening: Opening },
@@ -121,7 +119,6 @@ enum LinkState {
 }
 
 /// One end of a control connection, which receives messages of type `M`.
-#[derive(Debug)]
 pub struct Link<M> {
     state: LinkState,
     /// Time limit of the current state; `None` after the protocol above has accepted the peer.

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 pub const UNPROVEN_MAX: usize = 256;
 
 /// The accepted connections with an incomplete handshake, oldest first.
-#[derive(Debug)]
 pub struct UnprovenConnections<I> {
     connections: VecDeque<I>,
 }

@@ -7,7 +7,6 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, FnArg, Item, Pat, Signature, Type, Visibility};
 
 /// A struct, enum, union, trait or alias.
-#[derive(Debug)]
 pub(crate) struct NamedType {
     pub(crate) name: String,
     /// Visible outside its crate, as far as its own visibility says.
@@ -17,7 +16,7 @@ pub(crate) struct NamedType {
 }
 
 /// The items of all product files.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct ProductItems {
     pub(crate) types: Vec<NamedType>,
     /// Functions that destructure a tuple parameter.

@@ -41,7 +41,6 @@ fn main() -> Result<ExitCode> {
 }
 
 /// The measures, in the order in which they are printed.
-#[derive(Debug)]
 struct MeasureTable {
     lines: Vec<String>,
     is_within_limits: bool,

@@ -32,7 +32,6 @@ impl Default for ReplyLimits {
 }
 
 /// The parser of one connection's replies.
-#[derive(Debug)]
 pub struct ReplyParser {
     limits: ReplyLimits,
     reader: ItemReader,

@@ -4,7 +4,6 @@ use crate::{Protocol, number::write_double};
 
 /// A writer of replies. In RESP2 it represents the types of RESP3 as Redis does: maps and sets as
 /// arrays; doubles, verbatim texts and big numbers as bulk strings; booleans as 0 or 1.
-#[derive(Debug)]
 pub struct ReplyWriter<'b> {
     out: &'b mut Vec<u8>,
     protocol: Protocol,

@@ -115,7 +115,6 @@ impl Default for RequestLimits {
 }
 
 /// The parser of one connection's requests.
-#[derive(Debug)]
 pub struct RequestParser {
     limits: RequestLimits,
     /// Positions of the arguments found so far of the current request.
@@ -135,7 +134,6 @@ pub struct RequestParser {
 }
 
 /// The state of a request that is skipped without buffering.
-#[derive(Debug)]
 struct Skipped {
     /// Length of its first too long argument.
     bytes: u32,

@@ -9,7 +9,6 @@ use crate::reply_writer::{write_bulk, write_header};
 /// resp::RequestWriter::new(3, &mut out).argument(b"SET").argument(b"key").integer(7);
 /// assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\n7\r\n");
 /// ```
-#[derive(Debug)]
 pub struct RequestWriter<'b> {
     out: &'b mut Vec<u8>,
     missing: usize,

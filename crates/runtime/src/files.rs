@@ -125,7 +125,6 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
 }
 
 /// A folder of files whose names are numbers.
-#[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     /// Synced after a file name was added or removed.

@@ -78,7 +78,6 @@ pub(crate) enum ExpectedReply {
 }
 
 /// Client's end of a connection to a server.
-#[derive(Debug)]
 pub(crate) struct ClientConnection {
     pub(crate) id: ConnectionId,
     pub(crate) reactor: usize,
@@ -99,7 +98,6 @@ pub(crate) struct ClientConnection {
     pub(crate) down: Instant,
 }
 
-#[derive(Debug)]
 struct SimulatedClient {
     slots: Range<usize>,
     /// Believed owner of each slot.
@@ -110,7 +108,6 @@ struct SimulatedClient {
 }
 
 /// All clients of a run, with their observations.
-#[derive(Debug)]
 pub(crate) struct SimulatedClients {
     clients: Vec<SimulatedClient>,
     open: Vec<Option<OpenJob>>,

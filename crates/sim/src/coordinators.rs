@@ -19,7 +19,6 @@ use types::Instant;
 use wire::control::MigrationReport;
 
 /// One coordinator process.
-#[derive(Debug)]
 struct CoordinatorProcess {
     machine: Coordinator,
     store: FaultyMetaStore,
@@ -33,14 +32,12 @@ struct CoordinatorProcess {
 }
 
 /// Transaction of a coordinator that has no verdict yet.
-#[derive(Debug)]
 struct PendingCommit {
     /// Number of the commit in this run.
     number: u64,
     stage: CommitStage,
 }
 
-#[derive(Debug)]
 enum CommitStage {
     /// The transaction reaches the store at the end.
     Requested(Transaction),
@@ -64,7 +61,6 @@ impl CoordinatorOutput {
 }
 
 /// All coordinators of a run, and their metadata store.
-#[derive(Debug)]
 pub(crate) struct Coordinators {
     identity: ClusterIdentity,
     store: FaultyMetaStore,

@@ -86,7 +86,6 @@ impl SimulatedDisk {
 }
 
 /// Earlier copy of a server's folder.
-#[derive(Debug)]
 struct FolderCopy {
     place: usize,
     disk: SimulatedDisk,
@@ -94,7 +93,6 @@ struct FolderCopy {
 }
 
 /// Everything that outlives the servers' processes.
-#[derive(Debug)]
 pub(crate) struct ServerDisks {
     disks: Vec<SimulatedDisk>,
     /// Identity and newest mark that each place knows. They survive the process if servers

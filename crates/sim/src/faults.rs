@@ -72,7 +72,6 @@ impl DeathRates {
 }
 
 /// Faults that a run may have, and the state of those that have begun.
-#[derive(Debug)]
 pub(crate) struct FaultSchedule {
     kinds: Vec<Knob>,
     death_rates: DeathRates,

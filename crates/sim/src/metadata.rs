@@ -23,13 +23,12 @@ const SLOW_ONE_IN: u32 = 4;
 const SLOW: u64 = 0x736c_6f77_636f_6d6d;
 
 /// Handle of the store. Clones share everything.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct FaultyMetaStore {
     store: MemoryStore,
     failures: Rc<RefCell<StoreFailures>>,
 }
 
-#[derive(Debug)]
 struct StoreFailures {
     rng: Rng,
     /// One call in this many fails; 0: none.
@@ -39,7 +38,6 @@ struct StoreFailures {
 }
 
 /// Times of commits in a run with a slow store.
-#[derive(Debug)]
 pub(crate) struct CommitTimes {
     rng: Rng,
 }

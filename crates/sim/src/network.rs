@@ -41,7 +41,6 @@ const LATE: Duration = Duration::from_millis(300);
 const QUICKEST: Duration = Duration::from_micros(10);
 
 /// Network of a run: its delays, the faults of its messages, and the partitions between servers.
-#[derive(Debug)]
 pub(crate) struct Network {
     /// Each kind of message has its own rates, so that runs differ in what they test, and rare
     /// coincidences become likely in some of them.

@@ -37,7 +37,6 @@ const LONG_ONE_IN: u32 = 16;
 const LONG_SLOWNESS: u32 = 16;
 
 /// Settings of a run, and everything about its servers that stays the same from start to end.
-#[derive(Debug)]
 pub(crate) struct RunProfile {
     pub(crate) settings: RunSettings,
     pub(crate) size: ClusterSize,

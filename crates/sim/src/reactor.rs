@@ -53,7 +53,6 @@ impl Inbound {
 }
 
 /// Output of a reactor.
-#[derive(Debug)]
 pub(crate) enum Outbound {
     Peer(Sending),
     Control(ToCoordinator),

@@ -61,7 +61,6 @@ pub(crate) struct SimulatedServer {
 }
 
 /// Connection to the coordinator. Both directions keep order.
-#[derive(Debug)]
 pub(crate) struct CoordinatorLink {
     /// `None` if the link is broken.
     pub(crate) connection: Option<LinkId>,

@@ -37,7 +37,6 @@ pub(crate) enum Accident {
 }
 
 /// Planned event. Small, since the timeline stores events by value.
-#[derive(Debug)]
 pub(crate) enum PlannedEvent {
     Turn(ReactorPlace),
     Arrive(ReactorPlace, Inbound),

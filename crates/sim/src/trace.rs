@@ -11,7 +11,6 @@ use types::Instant;
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Fingerprint of the events of one run so far.
-#[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
     line: String,

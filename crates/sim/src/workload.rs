@@ -76,7 +76,6 @@ pub(crate) enum ClientJob {
 }
 
 /// Properties of the clients of a run.
-#[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) registers: Vec<Register>,
     /// Slots that contain keys.

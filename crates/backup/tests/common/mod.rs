@@ -48,7 +48,6 @@ pub(crate) fn files(disk: &MemoryDisk) -> usize {
 }
 
 /// A replica with the writer of its pieces.
-#[derive(Debug)]
 pub(crate) struct Writing {
     pub(crate) replica: Arc<ReplicaWriter>,
     pub(crate) writer: PieceWriter,

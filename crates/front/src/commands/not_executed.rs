@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use types::{Instant, KeyHash, MigrationId};
 
 /// The next step for a command that was not executed. Neither data nor reply were changed.
-#[derive(Debug)]
 pub(crate) enum NotExecuted {
     /// Wait for this, then execute the request again from the beginning.
     Retry(Cause),

@@ -25,7 +25,6 @@ impl Past {
 }
 
 /// The state of a scan over all keys that takes several turns.
-#[derive(Debug)]
 pub(crate) struct KeyspaceScan {
     /// Key hash at which the scan continues.
     pub(super) next: KeyHash,

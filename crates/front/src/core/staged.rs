@@ -13,7 +13,6 @@ use types::limits::VALUE_BYTES_MAX;
 use types::{TableId, UnixMillis, Version};
 
 /// The records of a transaction: as read from the store, and as changed by its commands so far.
-#[derive(Debug)]
 pub(crate) struct TransactionRecords {
     table: TableId,
     /// Time by which expiry is judged.
@@ -27,7 +26,6 @@ pub(crate) struct TransactionRecords {
 }
 
 /// One record, or its absence.
-#[derive(Debug)]
 struct StagedRecord {
     /// Version of the record that was read; `None` if there was no record.
     version: Option<Version>,

@@ -12,7 +12,6 @@ use types::ConnectionId;
 use types::{Instant, ReactorId, TableId};
 
 /// The published state of one client.
-#[derive(Debug)]
 pub(crate) struct Facts {
     /// Number of the client, never reused.
     pub(crate) id: u64,
@@ -246,14 +245,13 @@ impl Sums {
 }
 
 /// The lists of connected clients, one per reactor.
-#[derive(Debug)]
 pub(crate) struct ClientRegistry {
     reactors: Box<[CachePadded<ReactorClients>]>,
     /// Number of the newest client.
     named: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ReactorClients {
     clients: Mutex<BTreeMap<u64, Arc<Facts>>>,
     /// Number of clients. Only the reactor writes it.

@@ -60,7 +60,6 @@ impl Found {
 }
 
 /// The counters of each command, which are created at its first call.
-#[derive(Debug)]
 struct CommandTableCounts(Box<[OnceLock<Box<CommandCounts>>]>);
 
 impl Default for CommandTableCounts {
@@ -70,7 +69,7 @@ impl Default for CommandTableCounts {
 }
 
 /// The counters of one reactor.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct FrontEndCounters {
     commands: CommandTableCounts,
     /// Keys read that existed, and keys read that did not.
@@ -187,7 +186,6 @@ pub(crate) fn errors(counts: &[Arc<FrontEndCounters>]) -> BTreeMap<String, u64> 
 }
 
 /// The counters of one command.
-#[derive(Debug)]
 pub(crate) struct CommandCounts {
     pub(crate) calls: Counter,
     pub(crate) nanoseconds: Counter,

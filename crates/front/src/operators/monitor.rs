@@ -19,7 +19,6 @@ struct ReactorMonitors {
 }
 
 /// The connections in `MONITOR` mode, and the lines queued for them.
-#[derive(Debug)]
 pub(crate) struct Monitors {
     watchers: AtomicU64,
     reactors: Box<[CachePadded<ReactorMonitors>]>,

@@ -41,7 +41,6 @@ impl DriverKind {
 }
 
 /// An event of the network.
-#[derive(Debug)]
 pub(crate) enum NetworkEvent {
     /// A peer connected; no connection owns the socket yet.
     Accepted(Accepted),
@@ -58,7 +57,6 @@ pub(crate) enum NetworkEvent {
 }
 
 /// An accepted socket, on its way to the reactor that will serve it.
-#[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) socket: OwnedFd,
     pub(crate) port: Port,

@@ -5,7 +5,6 @@ use runtime::files::{DataDirectory, Folder, NumberedFile};
 use std::io::{self, IoSlice};
 
 /// The replicas in the folder `replicas` of a data directory.
-#[derive(Debug)]
 pub struct FileDisk(Folder);
 
 impl FileDisk {
@@ -33,7 +32,6 @@ impl Disk for FileDisk {
     }
 }
 
-#[derive(Debug)]
 struct OpenFile(NumberedFile);
 
 impl DiskFile for OpenFile {

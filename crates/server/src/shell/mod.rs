@@ -29,7 +29,6 @@ pub const CLIENT_PORT: Port = Port(0);
 pub const BUS_PORT: Port = Port(1);
 
 /// A message from another thread to a reactor.
-#[derive(Debug)]
 pub enum Mail {
     /// A message from the coordinator. See [`node::reactor_for`].
     Control(FromCoordinator),

@@ -87,9 +87,3 @@ impl DetachedLeaves {
         self.nodes.is_empty()
     }
 }
-
-impl std::fmt::Debug for DetachedLeaves {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DetachedLeaves").field("nodes", &self.nodes.len()).finish_non_exhaustive()
-    }
-}

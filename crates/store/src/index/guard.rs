@@ -148,12 +148,6 @@ impl Drop for LeafGuard<'_> {
     }
 }
 
-impl std::fmt::Debug for LeafGuard<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("LeafGuard").field(&self.range).finish()
-    }
-}
-
 fn leaf_in<'t>(place: &TreePosition<'t>) -> Leaf<'t> {
     place.leaf.expect("a guard holds a leaf").1
 }

@@ -40,12 +40,9 @@ use crate::log::Turn;
 use bucket::{BlockUse, Cell, Node};
 use growth::Builder;
 use leaf::{Leaf, LeafTotals};
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 use tree::{TreePosition, descend, for_each_leaf, spin};
 use types::{KeyHash, SLOT_COUNT, Slot};
@@ -355,11 +352,5 @@ impl Index {
     #[inline]
     fn check(&self, turn: &Turn<'_>) {
         assert!(self.slab.vouches_for(turn), "a turn of another store");
-    }
-}
-
-impl fmt::Debug for Index {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Index").field("memory", &self.memory()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,6 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -92,12 +91,6 @@ impl Slab {
 impl Reclaim for Slab {
     fn reclaim(&self, number: u64) {
         self.free(Node::from_raw(number));
-    }
-}
-
-impl fmt::Debug for Slab {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slab").field("bytes", &self.bytes()).finish_non_exhaustive()
     }
 }
 

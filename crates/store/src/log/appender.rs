@@ -11,7 +11,7 @@ use super::{
     unsaved::{Backlog, Unsaved},
 };
 use crate::address::Address;
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 use types::Incarnation;
 use wire::entry::{Body, Entry, set_incarnation};
 
@@ -62,7 +62,7 @@ impl Appender {
     /// Returns the open segment, in which the caller has made room for `bytes`.
     #[inline]
     pub(super) fn segment(&mut self, bytes: usize) -> Result<&mut OpenSegment, OutOfMemory> {
-        debug_assert!(self.has_room(bytes), "no room for {bytes} bytes: {self:?}");
+        debug_assert!(self.has_room(bytes), "no room for {bytes} bytes");
         self.open.as_mut().ok_or(OutOfMemory)
     }
 
@@ -147,15 +147,6 @@ impl Drop for Appender {
         for place in self.full.take().into_iter().flatten() {
             self.log.close(place, self.state);
         }
-    }
-}
-
-impl fmt::Debug for Appender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Appender")
-            .field("open", &self.open)
-            .field("full", &self.full)
-            .finish_non_exhaustive()
     }
 }
 

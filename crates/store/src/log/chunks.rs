@@ -15,8 +15,8 @@ use std::{
 
 /// 64 KiB of the arena, aligned to their size, zeroed when taken, and exclusive to the holder. A
 /// chunk that is dropped without being given back leaks until the log is dropped.
-#[derive(Debug)]
 #[must_use = "a chunk that is not given back is lost"]
+#[derive(Debug)]
 pub struct Chunk {
     place: Place,
     piece: u32,
@@ -39,12 +39,11 @@ impl Chunk {
 }
 
 /// The segments that are divided into chunks.
-#[derive(Debug)]
 pub(super) struct ChunkTable {
     state: Mutex<ChunkTableState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ChunkTableState {
     segments: BTreeMap<Place, Pieces>,
     /// Segments with a free chunk.
@@ -53,7 +52,6 @@ struct ChunkTableState {
 }
 
 /// Chunks of a segment: at most 128.
-#[derive(Debug)]
 struct Pieces {
     /// One bit per chunk, set if it is free.
     free: u128,

@@ -9,7 +9,7 @@ use crate::{
     address::Address,
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 use types::SegmentId;
 use wire::entry::Entry;
 
@@ -111,16 +111,6 @@ impl Drop for VictimSegment {
         } else {
             self.log.unclaim(self.place);
         }
-    }
-}
-
-impl fmt::Debug for VictimSegment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VictimSegment")
-            .field("id", &self.id())
-            .field("offset", &self.offset)
-            .field("length", &self.length)
-            .finish_non_exhaustive()
     }
 }
 

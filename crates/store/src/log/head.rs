@@ -16,14 +16,12 @@ use types::SegmentId;
 use wire::entry::{Entry, NOTE_BYTES};
 
 /// Append position of one reactor.
-#[derive(Debug)]
 pub struct Head {
     appender: Appender,
     reserve: Reserve,
 }
 
 /// State of the segment that a head reserves for deletes.
-#[derive(Debug)]
 enum Reserve {
     /// Not opened yet: not written to, no page touched.
     Kept(OpenSegment),
@@ -190,7 +188,6 @@ impl Drop for Head {
 
 /// The survivors of cleaning: destination of one reactor's live copies. It takes segments that
 /// only cleaners get when memory is short.
-#[derive(Debug)]
 pub struct Survivors {
     appender: Appender,
     /// Source segment of the last copy-origin note in the open segment.

@@ -57,7 +57,7 @@ use durable::DurableLog;
 use pool::{Pool, SegmentPurpose};
 use segment::{OpenSegment, Segments};
 use state::{ContentKind, Place};
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 use types::{
     SegmentId,
     limits::{REACTORS_MAX, SEGMENT_BYTES, SEGMENT_BYTES_MIN},
@@ -484,12 +484,6 @@ fn segment_bytes_for(config: &LogConfig) -> Result<usize, LogError> {
         Some(given) => Err(LogError::SegmentBytes { given }),
         None if given >= needed(SEGMENT_BYTES_MIN) => Ok(chosen),
         None => Err(LogError::TooLittle { given, needed: needed(SEGMENT_BYTES_MIN), reactors }),
-    }
-}
-
-impl fmt::Debug for Log {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("usage", &self.usage()).finish_non_exhaustive()
     }
 }
 

@@ -24,7 +24,6 @@ pub(super) enum SegmentPurpose {
 }
 
 /// The free segments.
-#[derive(Debug)]
 pub(super) struct Pool {
     /// Free places. The last one is taken first: it was freed most recently, so its pages are
     /// resident.

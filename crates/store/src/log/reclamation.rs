@@ -28,7 +28,7 @@ use crate::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
 };
 use crossbeam_utils::CachePadded;
-use std::{collections::VecDeque, fmt, marker::PhantomData, sync::Arc};
+use std::{collections::VecDeque, marker::PhantomData, sync::Arc};
 use types::ReactorId;
 
 /// Value that a sleeping participant shows: above every stamp.
@@ -211,12 +211,6 @@ impl ReclamationState {
     }
 }
 
-impl fmt::Debug for Reclamation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reclamation").field("waiting", &self.waiting()).finish_non_exhaustive()
-    }
-}
-
 /// One reactor's part in reclamation.
 pub struct Participant {
     shared: Arc<ReclamationState>,
@@ -285,17 +279,5 @@ impl Drop for Participant {
         let is_taken = &self.shared.participants[self.place].is_taken;
         let was_taken = is_taken.swap(false, Ordering::Release);
         debug_assert!(was_taken, "participant {} is returned twice", self.place);
-    }
-}
-
-impl fmt::Debug for Participant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Participant").field("place", &self.place).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Turn<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Turn")
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     },
 };
 use crossbeam_utils::CachePadded;
-use std::{fmt, ptr::NonNull, slice, sync::Arc};
+use std::{ptr::NonNull, slice, sync::Arc};
 use types::SegmentId;
 use wire::entry::{HEADER_BYTES, encoded_bytes_of};
 
@@ -499,12 +499,6 @@ pub(super) struct OpenSegment {
     written: usize,
     /// Bytes that were sent to the replicas.
     handed_out: usize,
-}
-
-impl fmt::Debug for OpenSegment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {} bytes, {} sent", self.place, self.written, self.handed_out)
-    }
 }
 
 // SAFETY: the owner is the segment's only writer, on whatever thread; `base` points into the

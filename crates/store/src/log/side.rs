@@ -16,7 +16,7 @@ use crate::{
     address::Address,
     sync::atomic::{AtomicUsize, Ordering},
 };
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 use types::Incarnation;
 use wire::entry::{Entry, set_incarnation};
 
@@ -49,15 +49,8 @@ impl Drop for Reservation {
     }
 }
 
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("bytes", &self.bytes()).finish_non_exhaustive()
-    }
-}
-
 /// One reactor's side log. Dropping it also splices it, because the index may already point into
 /// it.
-#[derive(Debug)]
 pub struct SideLog {
     appender: Appender,
     reservation: Option<Arc<Reservation>>,
@@ -66,7 +59,7 @@ pub struct SideLog {
 }
 
 /// Kind of records in a side log.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum SideLogKind {
     /// Records of a migration. Segments come from the reservation first, if there is one, and
     /// join the log when the side log is spliced.

@@ -115,15 +115,13 @@ fn too_little_memory_is_refused_and_the_text_says_how_much_is_needed() {
         durable: false,
         segment_bytes: None,
     };
-    let refused = Log::new(&config).unwrap_err().to_string();
+    let error = |config| Log::new(config).err().expect("the log does not fit");
+    let refused = error(&config).to_string();
     let needed = SEGMENTS_PER_REACTOR_MIN * 3 * SEGMENT_BYTES_MIN;
     assert!(refused.contains(&needed.to_string()), "{refused}");
     assert!(Log::new(&LogConfig { memory_bytes: needed, ..config }).is_ok());
     let too_much = LogConfig { memory_bytes: ARENA_BYTES_MAX + 1, ..config };
-    assert_eq!(
-        Log::new(&too_much).unwrap_err(),
-        LogError::TooMuch { given: too_much.memory_bytes }
-    );
+    assert_eq!(error(&too_much), LogError::TooMuch { given: too_much.memory_bytes });
 }
 
 #[test]

@@ -8,7 +8,6 @@ use types::UnixMillis;
 
 /// Collector of changes, filled by the closure of [`super::Worker::update`]. The last change of a
 /// key wins.
-#[derive(Debug)]
 pub struct Changes<'c> {
     scratch: &'c mut Scratch,
     keys: usize,

@@ -3,7 +3,6 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of multi-key writes that are storing their index words.
-#[derive(Debug)]
 pub(super) struct Publications(AtomicU64);
 
 /// One such write, until it is dropped.

@@ -10,7 +10,6 @@ use crate::log::{GracePeriod, Log, LogConfig, LogError, Usage};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use types::limits::TABLES_MAX;
 use types::{HashSeed, KeyHash, TableId, UnixMillis, Version};
@@ -222,10 +221,4 @@ impl Store {
 /// Returns the next higher hash; `None` after the highest.
 pub(super) fn behind(hash: KeyHash) -> Option<KeyHash> {
     hash.0.checked_add(1).map(KeyHash)
-}
-
-impl fmt::Debug for Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("version", &self.version()).finish_non_exhaustive()
-    }
 }

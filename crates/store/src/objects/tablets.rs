@@ -57,7 +57,6 @@ pub struct Tablet {
 }
 
 /// All tablets of a server at one moment.
-#[derive(Debug)]
 pub struct TabletMap {
     tablets: Vec<Tablet>,
     /// Per slot, the index of the first tablet that does not end below it.

@@ -13,7 +13,6 @@ use super::tombstones::TombstoneQueue;
 use super::view::ReplyDependency;
 use crate::index::Word;
 use crate::log::{Head, Participant, Survivors, VictimSegment};
-use std::fmt;
 use std::sync::Arc;
 use types::{KeyHash, ReactorId, UnixMillis};
 
@@ -114,11 +113,5 @@ impl Worker {
     /// Returns the store of this worker.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
-    }
-}
-
-impl fmt::Debug for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("tablets", &self.tablets).finish_non_exhaustive()
     }
 }

@@ -37,7 +37,6 @@ impl Scope {
 }
 
 /// A request that was not executed. A retry starts it from the beginning.
-#[derive(Debug)]
 pub(crate) struct ParkedRequest {
     pub(crate) request: OwnedRequest,
     pub(crate) scope: Scope,
@@ -50,7 +49,7 @@ pub(crate) struct ParkedRequest {
 }
 
 /// State that a request keeps from one execution to the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct RequestState {
     /// True if the reply is not sent: see `CLIENT REPLY`.
     pub(crate) is_silent: bool,
@@ -65,7 +64,6 @@ pub(crate) struct RequestState {
     pub(crate) transaction: Option<QueuedTransaction>,
 }
 
-#[derive(Debug)]
 enum Unfinished {
     /// An executed request. Its reply waits for those of earlier requests.
     Done(Vec<u8>),
@@ -73,7 +71,7 @@ enum Unfinished {
 }
 
 /// The unfinished requests of one connection, in order of arrival.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Queue {
     /// Number of the first request in `requests`.
     first: u64,
