@@ -108,16 +108,6 @@ impl WriteLedger {
         self.share
     }
 
-    /// Returns the number of records.
-    pub fn len(&self) -> u32 {
-        self.bounds.len() as u32
-    }
-
-    /// Returns whether the ledger has no records.
-    pub fn is_empty(&self) -> bool {
-        self.bounds.is_empty()
-    }
-
     /// Issues the next write of `record` and returns its number.
     pub fn issue(&mut self, record: RecordNumber) -> IssuedWrite {
         let issued = &mut self.bounds[self.share.position(record)].issued;

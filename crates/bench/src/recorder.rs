@@ -278,11 +278,6 @@ impl Recorder {
         }
     }
 
-    /// Returns the number of operations completed so far.
-    pub fn completed(&self) -> u64 {
-        self.findings.completed
-    }
-
     /// Records a successful operation with the intended start `intended`.
     #[inline]
     pub fn completed_one(

@@ -125,11 +125,6 @@ pub fn start(plan: &RunPlan, dataset: Dataset, routes: &SlotMap) -> Result<Activ
 }
 
 impl ActiveRun {
-    /// Returns the time at which the first operation was due.
-    pub fn start(&self) -> Instant {
-        self.start
-    }
-
     /// Returns the boundaries that divide the run into phases.
     pub fn boundaries(&self) -> &PhaseBoundaries {
         &self.shared.boundaries

@@ -35,11 +35,6 @@ impl SlotSet {
     pub fn contains(&self, slot: Slot) -> bool {
         self.members.get(usize::from(slot.0)).is_some_and(|is_member| *is_member)
     }
-
-    /// Returns the slots in the set, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Slot> {
-        (0..SLOT_COUNT).map(Slot).filter(|slot| self.contains(*slot))
-    }
 }
 
 /// Destination of a redirect.

@@ -55,13 +55,6 @@ pub struct Items<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-impl Items<'_> {
-    /// Returns whether no item is left.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-}
-
 impl std::fmt::Debug for Items<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(*self).finish()

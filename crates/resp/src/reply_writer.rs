@@ -16,12 +16,6 @@ impl<'b> ReplyWriter<'b> {
         ReplyWriter { out, protocol }
     }
 
-    /// Returns the client's protocol version.
-    #[inline]
-    pub fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
     /// Changes the version of subsequent output. `HELLO` does so before its own reply.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;

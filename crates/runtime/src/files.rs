@@ -73,11 +73,6 @@ impl DataDirectory {
         Ok(DataDirectory { root: root.to_path_buf(), lock: Arc::new(lock) })
     }
 
-    /// Returns the path of the directory.
-    pub fn path(&self) -> &Path {
-        &self.root
-    }
-
     /// Returns a folder of numbered files in the directory, and creates it if necessary.
     pub fn folder(&self, name: &str) -> io::Result<Folder> {
         let path = self.root.join(name);

@@ -134,11 +134,6 @@ impl Io {
         }
     }
 
-    /// Returns the reactor that owns these connections.
-    pub fn reactor(&self) -> ReactorId {
-        self.reactor
-    }
-
     /// Returns whether the connection can still be written to.
     pub fn is_open(&self, connection: ConnectionId) -> bool {
         self.get(connection).is_some_and(|found| match found.phase {

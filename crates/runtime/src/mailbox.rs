@@ -135,16 +135,6 @@ impl<M> Mailboxes<M> {
         self.all.iter()
     }
 
-    /// Returns the number of reactors.
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// Returns whether there is no reactor: never, there is at least one.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
     /// Asks all reactors to send their output, close their connections and end.
     pub fn stop(&self) {
         for mailbox in self.iter() {

@@ -122,12 +122,6 @@ impl Dependency {
         Dependency { first, more: Vec::new() }
     }
 
-    /// Adds the dependency of another operation.
-    pub fn merge(&mut self, other: &Dependency) {
-        self.note(other.first);
-        other.more.iter().for_each(|position| self.note(*position));
-    }
-
     /// Returns the segments, with the length up to which each must be acknowledged.
     pub fn positions(&self) -> impl Iterator<Item = (SegmentId, u32)> {
         let all = std::iter::once(&self.first).chain(&self.more);

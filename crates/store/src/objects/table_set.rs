@@ -34,12 +34,6 @@ impl TableSet {
         TableSet(self.0 | other.0)
     }
 
-    /// Returns this set without the tables of the other.
-    #[must_use]
-    pub fn without(self, other: TableSet) -> TableSet {
-        TableSet(self.0 & !other.0)
-    }
-
     /// Returns whether the set contains the table.
     #[inline]
     pub fn contains(self, table: TableId) -> bool {
