@@ -24,7 +24,6 @@ const CACHED_BYTES_MAX: usize = 128 << 20;
 /// Maximum number of released buffers that are kept for reuse.
 const SPARE_MAX: usize = 8;
 
-/// Cache of replicas.
 #[derive(Default)]
 pub(crate) struct ReplicaCache {
     /// Cached replicas, the most recently requested at the end.
@@ -50,7 +49,6 @@ pub(crate) struct CachedReplica {
     left: AtomicUsize,
 }
 
-/// Content of a replica.
 #[derive(Debug, Default)]
 struct ReplicaContent {
     bytes: Vec<u8>,

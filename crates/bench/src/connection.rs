@@ -31,7 +31,6 @@ pub(crate) struct LoadConnection<P> {
     last_received: Instant,
 }
 
-/// Unanswered request.
 struct UnansweredRequest<P> {
     request: P,
     /// Position of its first byte in all bytes sent on the connection.

@@ -19,7 +19,6 @@ pub(crate) struct LoadOperation {
     pub intended: Instant,
     /// Client of a closed loop. In an open loop it only spreads operations over the lines.
     pub client: u32,
-    /// Number of redirects.
     pub redirects: u8,
 }
 
@@ -28,7 +27,6 @@ pub(crate) struct LoadOperation {
 pub(crate) enum OperationCommand {
     /// GET. A result below `floor` is wrong.
     Get { floor: Sequence },
-    /// SET.
     Set(IssuedWrite),
 }
 
@@ -55,7 +53,6 @@ impl Encoder {
         Encoder { records, key: Vec::new(), value: Vec::new() }
     }
 
-    /// Returns the slot of a record.
     #[inline]
     pub(crate) fn slot(&mut self, record: RecordNumber) -> Slot {
         self.turn_to(record);

@@ -29,7 +29,6 @@ pub(crate) enum RetryCause {
     Refused(TemporaryError),
 }
 
-/// Temporary error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TemporaryError {
     /// `CLUSTERDOWN`: the owner of the slot is dead.
@@ -67,7 +66,6 @@ impl RetryCause {
     }
 }
 
-/// Waiting operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitingOperation {
     pub operation: LoadOperation,

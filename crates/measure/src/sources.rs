@@ -4,7 +4,6 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One file.
 pub(crate) struct SourceFile {
     /// Name of the crate's folder.
     pub(crate) krate: String,

@@ -33,7 +33,6 @@ pub(crate) enum DiskOperation {
 /// How to continue an operation after its faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterFaults {
-    /// Execute it.
     Execute,
     /// Skip it, and report success.
     FakeSuccess,

@@ -18,7 +18,6 @@ use std::fmt;
 use types::Instant;
 use wire::control::MigrationReport;
 
-/// One coordinator process.
 struct CoordinatorProcess {
     machine: Coordinator,
     store: FaultyMetaStore,

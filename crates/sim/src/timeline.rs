@@ -104,7 +104,6 @@ impl PlannedEvent {
     }
 }
 
-/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunPhase {
     Working,

@@ -65,7 +65,6 @@ impl Register {
 /// Client's job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientJob {
-    /// One operation on a register.
     Operation(usize, RegisterAction),
     /// Empties a table at this server.
     Flush(usize),

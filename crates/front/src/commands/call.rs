@@ -27,7 +27,6 @@ pub(crate) struct Call<'a> {
     pub(crate) backend: &'a mut Backend,
     /// The connection's state.
     pub(crate) session: &'a mut Session,
-    /// Writer of the reply.
     pub(crate) reply: ReplyWriter<'a>,
     /// The turn's time.
     pub(crate) now: Instant,

@@ -67,7 +67,6 @@ fn describe(facts: &Facts, now: Instant) -> String {
     )
 }
 
-/// One condition on a client.
 type ClientCondition = Box<dyn Fn(&Facts, Instant) -> bool>;
 
 /// A filter: clients must meet all conditions.

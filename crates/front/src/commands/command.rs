@@ -171,7 +171,6 @@ impl Command {
         self.keys == ONE
     }
 
-    /// Returns the subcommand of this name.
     pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         let is_it = |command: &&Command| command.last_name().as_bytes().eq_ignore_ascii_case(name);
         self.subcommands.iter().find(is_it)

@@ -97,7 +97,6 @@ fn auth(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// `RESET`.
 fn reset(call: &mut Call<'_>) -> Done {
     let session = &mut *call.session;
     let ClientStatus { takes_redirects, command, .. } = session.status;

@@ -52,7 +52,6 @@ fn info(call: &mut Call<'_>) -> Done {
     call.text(&text)
 }
 
-/// `COMMAND`.
 fn command(call: &mut Call<'_>) -> Done {
     let all = commands();
     call.reply.array(all.len());

@@ -49,7 +49,6 @@ fn dbsize(call: &mut Call<'_>) -> Done {
 /// Redis's names of value types.
 const TYPES: [&[u8]; 6] = [b"STRING", b"LIST", b"SET", b"ZSET", b"HASH", b"STREAM"];
 
-/// The options of `SCAN`.
 struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     count: usize,

@@ -77,7 +77,6 @@ fn moments(call: &Call<'_>) -> Moments {
     kind.map(|(_, moments)| moments.clone()).unwrap_or_default()
 }
 
-/// `LATENCY LATEST`.
 fn latency_latest(call: &mut Call<'_>) -> Done {
     let latency = lock(&call.backend.operators.latency);
     call.reply.array(latency.len());
@@ -132,7 +131,6 @@ fn latency_graph(call: &mut Call<'_>) -> Done {
     call.text(&text)
 }
 
-/// `LATENCY DOCTOR`.
 fn latency_doctor(call: &mut Call<'_>) -> Done {
     let threshold = call.backend.configuration.operators.latency_threshold;
     let latency = lock(&call.backend.operators.latency).clone();
@@ -193,7 +191,6 @@ fn latency_histogram(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `MONITOR`.
 fn monitor(call: &mut Call<'_>) -> Done {
     call.session.status.is_monitor = true;
     call.ok()
@@ -224,7 +221,6 @@ fn shut_down(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `SAVE`.
 fn save(call: &mut Call<'_>) -> Done {
     refuse_unless_saved(call)?;
     call.ok()
@@ -284,7 +280,6 @@ fn last_save(call: &mut Call<'_>) -> Done {
     call.integer(last as i64)
 }
 
-/// `ROLE`.
 fn role(call: &mut Call<'_>) -> Done {
     call.reply.array(3);
     call.reply.bulk(b"master");
@@ -309,13 +304,11 @@ fn replica_of(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// `ACL USERS`.
 fn acl_users(call: &mut Call<'_>) -> Done {
     call.reply.array(1);
     call.bulk(b"default")
 }
 
-/// `ACL LIST`.
 fn acl_list(call: &mut Call<'_>) -> Done {
     let needs_password = call.backend.configuration.access.needs_password();
     let password = if needs_password { "#(hidden)" } else { "nopass" };

@@ -107,13 +107,11 @@ fn keys_named<'r>(
     positions.filter_map(move |at| request.get(at))
 }
 
-/// `MULTI`.
 fn multi(call: &mut Call<'_>) -> Done {
     call.session.collecting = Some(QueuedTransaction::default());
     call.ok()
 }
 
-/// `DISCARD`.
 fn discard(call: &mut Call<'_>) -> Done {
     if call.transaction.is_none() {
         return Err(refused("ERR DISCARD without MULTI"));
@@ -122,7 +120,6 @@ fn discard(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// `UNWATCH`.
 fn unwatch(call: &mut Call<'_>) -> Done {
     call.session.watched.clear();
     call.ok()
@@ -145,7 +142,6 @@ fn version(record: &Option<Record<'_>>) -> Option<Version> {
     record.map(|record| record.version)
 }
 
-/// `EXEC`.
 fn exec(call: &mut Call<'_>) -> Done {
     let transaction = call.transaction.ok_or_else(|| refused("ERR EXEC without MULTI"))?;
     let outcome = match run(call, transaction) {

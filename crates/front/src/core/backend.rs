@@ -116,7 +116,6 @@ impl Backend {
         }
     }
 
-    /// Returns the number of records of a table.
     pub(crate) fn table_records(&self, table: TableId) -> u64 {
         self.engine.worker.table_records(table)
     }

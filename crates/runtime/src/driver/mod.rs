@@ -40,7 +40,6 @@ impl DriverKind {
     }
 }
 
-/// An event of the network.
 pub(crate) enum NetworkEvent {
     /// A peer connected; no connection owns the socket yet.
     Accepted(Accepted),

@@ -60,7 +60,6 @@ fn is_nowhere_more(counts: &[u32], than: &[u32]) -> bool {
     counts.iter().enumerate().all(|(group, &one)| one <= count(than, group))
 }
 
-/// Returns the counts with one more for this group.
 pub(super) fn one_more(counts: &[u32], group: usize) -> GroupCounts {
     let mut counts = counts.to_vec();
     counts.resize(counts.len().max(group + 1), 0);

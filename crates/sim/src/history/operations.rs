@@ -70,7 +70,6 @@ pub struct RegisterOperation {
     pub outcome: Option<OperationOutcome>,
 }
 
-/// Value of a register.
 pub(super) type RegisterValue = Option<u64>;
 
 /// Marker bit of values that are written to expire.

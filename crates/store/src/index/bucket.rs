@@ -73,7 +73,6 @@ pub(super) fn pause() {
     std::hint::spin_loop();
 }
 
-/// Use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockUse {
     /// Buckets of words, with the header in the last one.
@@ -94,7 +93,6 @@ pub(super) struct Node(u64);
 
 /// Content of a node's block.
 pub(super) enum Child<'t> {
-    /// Buckets of a leaf.
     Leaf(&'t [Bucket]),
     /// Eight cells, one for each value of the next three hash bits.
     Directory(&'t [Cell; WORDS]),

@@ -31,7 +31,6 @@ pub struct WalkBudget {
 /// Number of empty slots that cost as much as one bucket: their cells fill a cache line.
 const EMPTY_SLOTS_PER_BUCKET: usize = 8;
 
-/// A step of a walk.
 struct WalkStep<'v, V> {
     budget: WalkBudget,
     visited: usize,

@@ -12,7 +12,6 @@ use crate::address::{ADDRESS_BITS, Address};
 use std::{fmt, num::NonZeroU64};
 use types::{KeyHash, Slot};
 
-/// Bits of a tag.
 pub(super) const TAG_BITS: u32 = 24;
 /// Bits of a key hash below its tag, which the index does not store.
 pub(super) const UNSEEN_BITS: u32 = 50 - TAG_BITS;

@@ -150,7 +150,6 @@ impl Drop for Appender {
     }
 }
 
-/// Appends an entry.
 #[inline]
 pub(super) fn append_entry(segment: &mut OpenSegment, entry: &Entry<'_>) -> Address {
     segment.append(entry.encoded_bytes(), |out| entry.encode(out))

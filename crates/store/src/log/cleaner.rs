@@ -211,7 +211,6 @@ fn window_of(count: u32) -> u32 {
     count.min(SEARCH_SEGMENTS as u32)
 }
 
-/// Criteria for a victim.
 pub(super) struct VictimCriteria {
     pub(super) segment_bytes: usize,
     pub(super) live_bytes_max: usize,

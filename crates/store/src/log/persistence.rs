@@ -112,7 +112,6 @@ impl Log {
         self.segments.location(address)
     }
 
-    /// Returns the end of an entry.
     #[inline]
     pub(crate) fn end_of(&self, address: Address, bytes: u32) -> EntryEnd {
         EntryEnd(self.segments.end_of(address, bytes))

@@ -32,7 +32,6 @@ pub(super) struct Pool {
     reserved: usize,
     /// Number of segments that only the cleaner may take.
     kept_for_cleaning: usize,
-    /// First spare place.
     first_spare: Place,
     spare: Vec<Place>,
     /// Number of spare places, used or not.
@@ -66,7 +65,6 @@ impl Pool {
         self
     }
 
-    /// Returns the first spare place.
     pub(super) fn first_spare(&self) -> Place {
         self.first_spare
     }

@@ -283,7 +283,6 @@ impl Arrival {
     }
 }
 
-/// Progress of one partition.
 #[derive(Clone, Copy)]
 pub(super) struct PartitionProgress<'a> {
     partition: &'a Partition,

@@ -41,7 +41,6 @@ impl Scratch {
     }
 }
 
-/// One change.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     /// Position of the key in the update.

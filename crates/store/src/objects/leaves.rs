@@ -20,7 +20,6 @@ pub(super) struct Leaves<'t> {
 }
 
 impl<'t> Leaves<'t> {
-    /// Locks the leaves of all keys.
     pub(super) fn lock(view: &View<'t>, keys: &[Key<'_>]) -> Result<Leaves<'t>, Stall> {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|&key| (keys[key].hash, key));

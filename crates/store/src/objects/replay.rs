@@ -209,7 +209,6 @@ impl Limit<'_> {
     }
 }
 
-/// A parsed record.
 #[derive(Clone, Copy)]
 pub(super) struct ParsedRecord<'b> {
     /// Table of the record; `None` if the record is to be dropped.

@@ -6,7 +6,6 @@ use crate::log::{Backlog, Log, Reservation, SideLog, SideLogKind, Unsaved};
 use std::sync::Arc;
 use types::MigrationId;
 
-/// Purpose of a side log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SideLogPurpose {
     /// Records of a migration.

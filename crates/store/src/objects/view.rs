@@ -112,7 +112,6 @@ impl<'t> View<'t> {
         }
     }
 
-    /// Locks the leaf of this hash.
     #[inline]
     pub(super) fn lock(&self, hash: KeyHash) -> Result<LeafGuard<'t>, Stall> {
         Ok(self.index.lock(hash, self.turn)?)

@@ -93,7 +93,6 @@ const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write: fewer b
 /// a backup that does not respond.
 const REPLICAS_PATIENCE: Duration = Duration::from_millis(100);
 
-/// An answered command.
 pub(super) struct AnsweredCommand<'a> {
     pub(super) command: &'static Command,
     pub(super) args: &'a [&'a [u8]],

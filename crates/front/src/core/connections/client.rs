@@ -91,7 +91,6 @@ enum CollectOutcome {
     Over(Option<QueuedTransaction>),
 }
 
-/// The outcome of an execution.
 enum ExecutionOutcome {
     Replied,
     Wait(Cause),

@@ -31,7 +31,6 @@ const RETRIES_MAX: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     missing: HashMap<(TableId, KeyHash), Vec<WaiterId>>,
-    /// Waiters in `missing`.
     missing_waiters: usize,
     /// Timed-out requests whose waiters may still be here.
     given_up: HashSet<WaiterId>,
@@ -254,7 +253,6 @@ impl Waits {
         expired
     }
 
-    /// Returns the next deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let impatient = self.replicas_until.first().map(|(until, _)| *until);
         self.deadlines.front().map(|(deadline, _)| *deadline).into_iter().chain(impatient).min()
