@@ -87,8 +87,8 @@ impl Judge {
         match (operation.step, reply) {
             (OperationCommand::Get { floor }, Reply::Bulk(value)) => {
                 match self.records.sequence_of(operation.record, value) {
-                    Ok(seen) => self.read(operation, floor, seen, now),
-                    Err(_) => {
+                    Some(seen) => self.read(operation, floor, seen, now),
+                    None => {
                         self.recorder.faulty(Fault::Invented);
                         self.completed(operation, now);
                         None

@@ -27,6 +27,7 @@ pub(crate) struct LoadOperation {
 pub(crate) enum OperationCommand {
     /// GET. A result below `floor` is wrong.
     Get { floor: Sequence },
+    /// SET.
     Set(IssuedWrite),
 }
 

@@ -5,7 +5,6 @@
 //! or misplaced byte shows.
 
 use anyhow::{Result, ensure};
-use std::fmt;
 use std::ops::Range;
 
 /// Position of a record in its data set, from 0.
@@ -22,16 +21,6 @@ pub struct RecordSet {
     count: u32,
     key_bytes: usize,
     value_bytes: usize,
-}
-
-/// Error: no writer of the record can have written this value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WrongValue;
-
-impl fmt::Display for WrongValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the value was never written to this key")
-    }
 }
 
 /// Prefix of every key, as in YCSB.
@@ -108,27 +97,27 @@ impl RecordSet {
         }
     }
 
-    /// Returns the write of `record` that made this value.
-    pub fn sequence_of(&self, record: RecordNumber, value: &[u8]) -> Result<Sequence, WrongValue> {
+    /// Returns the write of `record` that made this value; `None` if no write can have.
+    pub fn sequence_of(&self, record: RecordNumber, value: &[u8]) -> Option<Sequence> {
         let right_key = value.len() == self.value_bytes
             && value.starts_with(KEY_PREFIX)
             && read_digits(&value[KEY_PREFIX.len()..self.key_bytes]) == Some(record.0);
         let digits = self.sequence_digits();
         if !right_key || value[digits.start - 1] != b':' || value[digits.end] != b':' {
-            return Err(WrongValue);
+            return None;
         }
-        let sequence = Sequence(read_digits(&value[digits.clone()]).ok_or(WrongValue)?);
+        let sequence = Sequence(read_digits(&value[digits.clone()])?);
         let mut rest = &value[digits.end + 1..];
         let mut from = filler_offset(record, sequence);
         while !rest.is_empty() {
             let length = rest.len().min(FILLER.len() - from);
             if rest[..length] != FILLER[from..from + length] {
-                return Err(WrongValue);
+                return None;
             }
             rest = &rest[length..];
             from = 0;
         }
-        Ok(sequence)
+        Some(sequence)
     }
 
     /// Returns the position of the sequence number in a value.
@@ -216,8 +205,8 @@ mod tests {
             for sequence in [0, 1, 77, u32::MAX] {
                 let value = value(&records, 42, sequence);
                 assert_eq!(value.len(), value_bytes);
-                assert_eq!(records.sequence_of(RecordNumber(42), &value), Ok(Sequence(sequence)));
-                assert_eq!(records.sequence_of(RecordNumber(43), &value), Err(WrongValue));
+                assert_eq!(records.sequence_of(RecordNumber(42), &value), Some(Sequence(sequence)));
+                assert_eq!(records.sequence_of(RecordNumber(43), &value), None);
             }
         }
     }
@@ -230,8 +219,8 @@ mod tests {
             let mut bad = good.clone();
             bad[position] ^= 1;
             let read = records.sequence_of(RecordNumber(7), &bad);
-            assert!(read != Ok(Sequence(3)), "byte {position}");
-            assert_eq!(records.sequence_of(RecordNumber(7), &good[..position]), Err(WrongValue));
+            assert!(read != Some(Sequence(3)), "byte {position}");
+            assert_eq!(records.sequence_of(RecordNumber(7), &good[..position]), None);
         }
     }
 

@@ -4,18 +4,18 @@
 //! run depends on nothing outside the process. `crates/bench/scripts/instructions` counts its
 //! instructions, and subtracts those of its start.
 
+#[path = "../tests/common/whole_map.rs"]
+mod whole_map;
+
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
 use node::{Engine, Node, NodeSettings, Replication, ServerIdentity};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreConfig};
-use types::limits::TABLES_MAX;
-use types::{
-    ClusterId, HashRange, HashSeed, Incarnation, Instant, OwnershipEpoch, ReactorId, ServerId,
-    UnixMillis,
-};
-use wire::control::{ClusterMap, FromCoordinator, ServerInfo, TabletInfo};
+use types::{ClusterId, HashSeed, Instant, ReactorId, ServerId, UnixMillis};
+use whole_map::whole_map;
+use wire::control::FromCoordinator;
 
 const KEYS: u64 = 100_000;
 const VALUE: [u8; 100] = [b'v'; 100];
@@ -78,7 +78,7 @@ impl Server {
         let mut core = Core::new(Engine::new(node, ReactorId(0)), operators);
         core.begin_turn(Instant(0), WALL);
         for is_born in [true, false] {
-            core.on_control(FromCoordinator::Map(whole_map(is_born)));
+            core.on_control(FromCoordinator::Map(whole_map(ClusterId(1), ServerId(1), is_born)));
         }
         let (mut client, connection) = (Client::default(), ConnectionId::from_number(0));
         core.open(connection, "127.0.0.1:40000".into(), &mut client);
@@ -128,29 +128,6 @@ fn request(input: &mut Vec<u8>, command: &str, key: u64) {
         input.extend_from_slice(word);
         input.extend_from_slice(b"\r\n");
     }
-}
-
-/// Returns the map in which the server owns all ranges.
-fn whole_map(is_born: bool) -> ClusterMap {
-    let (cluster, server) = (ClusterId(1), ServerId(1));
-    let me = ServerInfo {
-        id: server,
-        host: "here".into(),
-        client_port: 7000,
-        bus_port: 7001,
-        connected: true,
-        rack: String::new(),
-        is_dead: false,
-        in_recovery: false,
-    };
-    let tablet = TabletInfo {
-        range: HashRange::ALL,
-        owner: server,
-        epoch: OwnershipEpoch(1),
-        incarnations: (0..TABLES_MAX).map(|_| Incarnation::MAX).collect(),
-        is_born,
-    };
-    ClusterMap { version: 1, cluster, servers: vec![me], tablets: vec![tablet], moving: Vec::new() }
 }
 
 fn main() {

@@ -10,6 +10,9 @@
 //! `BALLAST_FUZZ_REQUESTS=10000000 cargo test --release -p server --test front_end` runs longer;
 //! `BALLAST_FUZZ_SEED` sets the seed.
 
+#[path = "common/whole_map.rs"]
+mod whole_map;
+
 use fastrand::Rng;
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
@@ -20,12 +23,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreConfig};
-use types::limits::TABLES_MAX;
-use types::{
-    ClusterId, HashRange, HashSeed, Incarnation, Instant, OwnershipEpoch, ReactorId, ServerId,
-    UnixMillis,
-};
-use wire::control::{Answer, ClusterMap, FromCoordinator, ServerInfo, TabletInfo, ToCoordinator};
+use types::{ClusterId, HashSeed, Instant, ReactorId, ServerId, UnixMillis};
+use whole_map::whole_map;
+use wire::control::{Answer, FromCoordinator, ToCoordinator};
 
 /// One connection, as the operating system would have it.
 #[derive(Default)]
@@ -165,27 +165,6 @@ impl Server {
 }
 
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
-
-fn whole_map(cluster: ClusterId, server: ServerId, is_born: bool) -> ClusterMap {
-    let me = ServerInfo {
-        id: server,
-        host: "here".into(),
-        client_port: 7000,
-        bus_port: 7001,
-        connected: true,
-        rack: String::new(),
-        is_dead: false,
-        in_recovery: false,
-    };
-    let tablet = TabletInfo {
-        range: HashRange::ALL,
-        owner: server,
-        epoch: OwnershipEpoch(1),
-        incarnations: (0..TABLES_MAX).map(|_| Incarnation::MAX).collect(),
-        is_born,
-    };
-    ClusterMap { version: 1, cluster, servers: vec![me], tablets: vec![tablet], moving: Vec::new() }
-}
 
 /// Elements of random requests.
 struct Grammar {

@@ -18,7 +18,7 @@ pub(crate) struct SourceFile {
 }
 
 /// Files that are compiled for tests only, by their names.
-const TEST_FILES: [&str; 3] = ["tests.rs", "naive.rs", "interleavings.rs"];
+const TEST_FILES: [&str; 4] = ["tests.rs", "naive.rs", "interleavings.rs", "fixture.rs"];
 
 /// Reads all Rust files below the folder `crates`, in the order of their paths.
 pub(crate) fn sources(root: &Path) -> Result<Vec<SourceFile>> {
