@@ -6,10 +6,8 @@
 //!
 //! The first pass needs no tree, only a stack with the number of missing items at each level.
 
-use crate::{
-    item::{ItemReader, MalformedReply, read_usual},
-    reply::{Items, ReceivedReply},
-};
+use crate::item::{ItemReader, MalformedReply, read_usual};
+use crate::reply::{Items, ReceivedReply};
 
 /// Length of the shortest item, a RESP3 null.
 const ITEM_BYTES_MIN: usize = 3;

@@ -12,11 +12,9 @@
 //!
 //! The CR LF after each part is checked, as in Valkey 9. Redis skips two arbitrary bytes there.
 
-use crate::{
-    inline,
-    number::{parse_integer, short_line},
-    request::{ArgumentSpan, BorrowedRequest},
-};
+use crate::inline;
+use crate::number::{parse_integer, short_line};
+use crate::request::{ArgumentSpan, BorrowedRequest};
 
 /// Argument positions that stay allocated between two requests. The number is small because most
 /// connections are idle.

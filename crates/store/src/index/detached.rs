@@ -1,14 +1,12 @@
 //! The leaves of a slot, detached from the index as a whole. So flushing a table needs no work in
 //! advance.
 
-use super::{
-    Contended, Index,
-    bucket::{Cell, Child, Node},
-    leaf::Leaf,
-    slab::Slab,
-    tree::{FAN_BITS, for_each_leaf, for_each_node, spin},
-    word::Word,
-};
+use super::bucket::{Cell, Child, Node};
+use super::leaf::Leaf;
+use super::slab::Slab;
+use super::tree::{FAN_BITS, for_each_leaf, for_each_node, spin};
+use super::word::Word;
+use super::{Contended, Index};
 use crate::log::Turn;
 use std::sync::{Arc, atomic::Ordering};
 use types::Slot;

@@ -1,10 +1,8 @@
 //! Shared setup of the index tests: an index with a log of its own.
 
 use super::*;
-use crate::{
-    address::Address,
-    log::{Log, LogConfig, Participant},
-};
+use crate::address::Address;
+use crate::log::{Log, LogConfig, Participant};
 use types::ReactorId;
 
 pub(super) const EVERYTHING: WalkBudget = WalkBudget { entries: usize::MAX, buckets: usize::MAX };

@@ -4,14 +4,12 @@
 //! because their tags determine their places. The holder of the old leaf then publishes the
 //! replacement in its cell.
 
-use super::{
-    NoRoom,
-    bucket::{BlockUse, NODE_BUCKETS_MAX, Node, WORDS},
-    leaf::{Leaf, LeafTotals},
-    slab::Slab,
-    tree::{DEPTH_MAX, FAN, FAN_BITS, digit, for_each_node},
-    word::{TAG_BITS, Word},
-};
+use super::NoRoom;
+use super::bucket::{BlockUse, NODE_BUCKETS_MAX, Node, WORDS};
+use super::leaf::{Leaf, LeafTotals};
+use super::slab::Slab;
+use super::tree::{DEPTH_MAX, FAN, FAN_BITS, digit, for_each_node};
+use super::word::{TAG_BITS, Word};
 use crate::log::Turn;
 
 /// Maximum number of buckets of a leaf; a full one becomes a directory. Larger leaves leave

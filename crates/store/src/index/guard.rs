@@ -1,13 +1,11 @@
 //! Changes of a leaf through its guard, which is the leaf's only writer.
 
-use super::{
-    Index, NoRoom,
-    bucket::Cell,
-    growth::{Builder, larger},
-    leaf::Leaf,
-    tree::{TreePosition, descend, for_each_leaf},
-    word::{TAG_BITS, Tag, UNSEEN_BITS, Word},
-};
+use super::bucket::Cell;
+use super::growth::{Builder, larger};
+use super::leaf::Leaf;
+use super::tree::{TreePosition, descend, for_each_leaf};
+use super::word::{TAG_BITS, Tag, UNSEEN_BITS, Word};
+use super::{Index, NoRoom};
 use crate::log::Turn;
 use types::{HashRange, KeyHash};
 

@@ -1,10 +1,8 @@
 //! Lock-free readers against writers, explored by shuttle: another thread may run between any two
 //! accesses to a cell.
 
-use super::{
-    fixture::{EVERYTHING, IndexFixture, word_of},
-    *,
-};
+use super::fixture::{EVERYTHING, IndexFixture, word_of};
+use super::*;
 use crate::log::Participant;
 use shuttle::{check_pct, check_random, thread};
 use std::ops::ControlFlow;

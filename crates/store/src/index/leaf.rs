@@ -11,10 +11,8 @@
 //! - Words change only while the sequence is odd. So a reader that saw the same even sequence
 //!   before and after has seen everything.
 
-use super::{
-    bucket::{Bucket, Cell, NODE_BUCKETS_MAX, WORDS},
-    word::{TAG_BITS, Tag, Word, has_tag, held, is_held},
-};
+use super::bucket::{Bucket, Cell, NODE_BUCKETS_MAX, WORDS};
+use super::word::{TAG_BITS, Tag, Word, has_tag, held, is_held};
 
 /// Cells of the last bucket that the header takes.
 const HEADER_WORDS: usize = 2;

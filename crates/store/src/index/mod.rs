@@ -40,10 +40,8 @@ use crate::log::Turn;
 use bucket::{BlockUse, Cell, Node};
 use growth::Builder;
 use leaf::{Leaf, LeafTotals};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tree::{TreePosition, descend, for_each_leaf, spin};
 use types::{KeyHash, SLOT_COUNT, Slot};
 use word::Tag;

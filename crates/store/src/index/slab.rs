@@ -2,21 +2,13 @@
 //! See `docs/design/index.md`, "Slab". Blocks that readers may still see are retired and come
 //! back through reclamation.
 
-use super::{
-    bucket::{BUCKET_BYTES, BlockUse, Node},
-    runs::Runs,
-};
-use crate::{
-    log::{Chunk, Log, Reclaim, Turn},
-    sync::{Mutex, MutexGuard},
-};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use super::bucket::{BUCKET_BYTES, BlockUse, Node};
+use super::runs::Runs;
+use crate::log::{Chunk, Log, Reclaim, Turn};
+use crate::sync::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const _: () = assert!(super::runs::UNITS * BUCKET_BYTES == Chunk::BYTES);
 

@@ -1,9 +1,7 @@
 //! The index against a sorted map, single-threaded.
 
-use super::{
-    fixture::{EVERYTHING, IndexFixture, word_of},
-    *,
-};
+use super::fixture::{EVERYTHING, IndexFixture, word_of};
+use super::*;
 use crate::{address::Address, log::Participant};
 use std::{collections::BTreeMap, ops::ControlFlow};
 use types::HashRange;

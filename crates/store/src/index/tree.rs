@@ -4,11 +4,9 @@
 //! value of the next three hash bits. A cell changes only from empty to a node, or from a leaf to
 //! its replacement. Only the holder of the leaf's lock replaces it. So no directory needs a lock.
 
-use super::{
-    bucket::{Cell, Child, Node, WORDS, pause},
-    leaf::Leaf,
-    word::{TAG_BITS, Tag},
-};
+use super::bucket::{Cell, Child, Node, WORDS, pause};
+use super::leaf::Leaf;
+use super::word::{TAG_BITS, Tag};
 use crate::log::Turn;
 
 /// Tag bits that one directory decides: its eight cells fill one cache line.

@@ -8,12 +8,10 @@
 //! inserts a record may be met twice. A record that is inserted or removed meanwhile may be met
 //! or not. A word may be outdated when it is met; its entry is readable until the turn ends.
 
-use super::{
-    Index,
-    leaf::Leaf,
-    tree::{TreePosition, descend},
-    word::{TAG_BITS, Tag, Word},
-};
+use super::Index;
+use super::leaf::Leaf;
+use super::tree::{TreePosition, descend};
+use super::word::{TAG_BITS, Tag, Word};
 use crate::log::Turn;
 use std::ops::ControlFlow;
 use types::{HashRange, KeyHash, SLOT_COUNT, Slot};

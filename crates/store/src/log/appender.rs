@@ -4,12 +4,10 @@
 //! that they may take, which they open themselves, and in the time at which a full segment joins
 //! the log.
 
-use super::{
-    Log, OutOfMemory,
-    segment::OpenSegment,
-    state::{ContentKind, Place, SegmentState},
-    unsaved::{Backlog, Unsaved},
-};
+use super::segment::OpenSegment;
+use super::state::{ContentKind, Place, SegmentState};
+use super::unsaved::{Backlog, Unsaved};
+use super::{Log, OutOfMemory};
 use crate::address::Address;
 use std::sync::Arc;
 use types::Incarnation;

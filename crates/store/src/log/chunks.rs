@@ -8,10 +8,8 @@
 
 use super::{segment::Segments, state::Place};
 use crate::sync::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ptr::NonNull,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr::NonNull;
 
 /// 64 KiB of the arena, aligned to their size, zeroed when taken, and exclusive to the holder. A
 /// chunk that is dropped without being given back leaks until the log is dropped.

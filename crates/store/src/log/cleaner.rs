@@ -1,14 +1,10 @@
 //! The choice of segments to clean, and the iteration over their entries: see `docs/design/log.md`,
 //! "Cleaning". Only the index knows which entries are live, so `objects` does the copying.
 
-use super::{
-    Log, Turn,
-    state::{Place, SegmentSnapshot, SegmentState},
-};
-use crate::{
-    address::Address,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
-};
+use super::state::{Place, SegmentSnapshot, SegmentState};
+use super::{Log, Turn};
+use crate::address::Address;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 use types::SegmentId;
 use wire::entry::Entry;

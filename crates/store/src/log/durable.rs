@@ -1,18 +1,14 @@
 //! The [`DurableLog`]: the part of a log that is read again after a crash. It knows which segments
 //! are in the log, and which tombstones must stay in them.
 
-use super::{
-    pins::{Pin, Pins},
-    reclamation::Turn,
-    registry::SegmentRegistry,
-    segment::Segments,
-    state::Place,
-};
+use super::pins::{Pin, Pins};
+use super::reclamation::Turn;
+use super::registry::SegmentRegistry;
+use super::segment::Segments;
+use super::state::Place;
 use crate::address::Address;
-use crate::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, Ordering},
-};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use std::{collections::BTreeMap, sync::Arc};
 use types::SegmentId;
 use wire::entry::{Dead, Location};

@@ -2,14 +2,12 @@
 //! the write path crosses no core. `docs/design/log.md`, "Deletes", explains the reserve of a
 //! head.
 
-use super::{
-    Log, OutOfMemory,
-    appender::{Appender, Pace, append_entry, append_replacing},
-    pool::SegmentPurpose,
-    segment::OpenSegment,
-    state::{ContentKind, SegmentState},
-    unsaved::Unsaved,
-};
+use super::appender::{Appender, Pace, append_entry, append_replacing};
+use super::pool::SegmentPurpose;
+use super::segment::OpenSegment;
+use super::state::{ContentKind, SegmentState};
+use super::unsaved::Unsaved;
+use super::{Log, OutOfMemory};
 use crate::address::Address;
 use std::sync::Arc;
 use types::SegmentId;

@@ -46,10 +46,8 @@ pub use state::SegmentState;
 pub use unsaved::{Backlog, Unsaved};
 pub use usage::{SegmentCounts, Usage};
 
-use crate::{
-    address::{ARENA_BYTES_MAX, Address},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use crate::address::{ARENA_BYTES_MAX, Address};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use arena::Arena;
 use chunks::ChunkTable;
 use cleaner::{CleaningDemand, VictimChoice, VictimCriteria};
@@ -58,10 +56,8 @@ use pool::{Pool, SegmentPurpose};
 use segment::{OpenSegment, Segments};
 use state::{ContentKind, Place};
 use std::sync::Arc;
-use types::{
-    SegmentId,
-    limits::{REACTORS_MAX, SEGMENT_BYTES, SEGMENT_BYTES_MIN},
-};
+use types::SegmentId;
+use types::limits::{REACTORS_MAX, SEGMENT_BYTES, SEGMENT_BYTES_MIN};
 use wire::entry::{Entry, NOTE_BYTES};
 
 /// Minimum number of segments per reactor: the open one, the one kept for deletes, those kept for

@@ -1,14 +1,12 @@
 //! Persistence interface of a durable log: manifest changes, acknowledgment, adoption after a
 //! restart, and release of segments.
 
-use super::{
-    Log, OutOfMemory, SegmentState,
-    durable::DurableLog,
-    pool::SegmentPurpose,
-    registry::LogChange,
-    safety::{Among, Dependency},
-    state::LogPosition,
-};
+use super::durable::DurableLog;
+use super::pool::SegmentPurpose;
+use super::registry::LogChange;
+use super::safety::{Among, Dependency};
+use super::state::LogPosition;
+use super::{Log, OutOfMemory, SegmentState};
 use crate::address::Address;
 use types::SegmentId;
 use wire::entry::Location;

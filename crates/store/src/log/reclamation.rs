@@ -23,10 +23,8 @@
 //!
 //! The caller decides when and how much to free: [`Reclamation::collect`].
 
-use crate::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{Mutex, MutexGuard};
 use crossbeam_utils::CachePadded;
 use std::{collections::VecDeque, marker::PhantomData, sync::Arc};
 use types::ReactorId;

@@ -18,10 +18,8 @@
 
 use super::segment::Segments;
 use super::state::{ContentKind, LogPosition, Place};
-use crate::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::SegmentId;

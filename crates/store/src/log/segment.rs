@@ -22,19 +22,13 @@
 //! "the segment was closed" sees the earlier one, and exactly one of them retires the segment.
 #![expect(unsafe_code, reason = "a segment has one writer and readers without a lock")]
 
-use super::{
-    arena::{Arena, HugePages},
-    pool::{Pool, SegmentPurpose},
-    reclamation::{Reclaim, Turn},
-    state::{ContentKind, LogPosition, Place, SegmentSnapshot, SegmentState, StateWord},
-};
-use crate::{
-    address::{ADDRESS_UNIT, Address},
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
-};
+use super::arena::{Arena, HugePages};
+use super::pool::{Pool, SegmentPurpose};
+use super::reclamation::{Reclaim, Turn};
+use super::state::{ContentKind, LogPosition, Place, SegmentSnapshot, SegmentState, StateWord};
+use crate::address::{ADDRESS_UNIT, Address};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crossbeam_utils::CachePadded;
 use std::{ptr::NonNull, slice, sync::Arc};
 use types::SegmentId;

@@ -4,18 +4,14 @@
 //! For recoveries each reactor has one side log for all ranges. Ranges may be many and small. So
 //! each full segment becomes a closed one immediately, and no range has a segment of its own.
 
-use super::{
-    Log, OutOfMemory,
-    appender::{Appender, Pace, append_replacing},
-    pool::SegmentPurpose,
-    segment::OpenSegment,
-    state::{ContentKind, SegmentState},
-    unsaved::{Backlog, Unsaved},
-};
-use crate::{
-    address::Address,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use super::appender::{Appender, Pace, append_replacing};
+use super::pool::SegmentPurpose;
+use super::segment::OpenSegment;
+use super::state::{ContentKind, SegmentState};
+use super::unsaved::{Backlog, Unsaved};
+use super::{Log, OutOfMemory};
+use crate::address::Address;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use types::Incarnation;
 use wire::entry::{Entry, set_incarnation};

@@ -3,10 +3,9 @@
 use super::*;
 use crate::log::reclamation::Participant;
 use fastrand::Rng;
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, atomic::AtomicU64},
-};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use types::{Incarnation, ReactorId, Version};
 use wire::entry::{Body, Dead, Location};
 

@@ -1,10 +1,8 @@
 //! Memory usage of a log.
 
-use super::{
-    arena::HugePages,
-    segment::Segments,
-    state::{Place, SegmentState},
-};
+use super::arena::HugePages;
+use super::segment::Segments;
+use super::state::{Place, SegmentState};
 
 /// Memory usage of a log, in bytes unless stated otherwise. Summed while other threads work:
 /// approximate.
