@@ -1,8 +1,8 @@
 //! Deterministic simulator: whole clusters of the real code in one thread, with virtual time and
 //! a virtual network.
 //!
-//! The seed decides everything. A run has three servers with two reactors each (the real front
-//! end, engine, store and protocol machines) and the real coordinator. Clients read, write,
+//! The seed decides everything. A run has three to seven servers of two reactors each (the real
+//! front end, engine, store and protocol machines) and the real coordinator. Clients read, write,
 //! delete, increment and let expire a few hot and many cold keys. Ranges move back and forth all
 //! the time, messages are late, lost, repeated and out of order, disks and servers fail.
 //! [`history`] checks the observations of the clients; `monitor` and `run` check the servers. The
