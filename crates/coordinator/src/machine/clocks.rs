@@ -4,9 +4,9 @@
 //! difference from the coordinator's monotonic clock is therefore known up to the round trip, and
 //! a slow network is not blamed on a server. The coordinator's own wall clock is not used.
 //!
-//! The **reference** is the median of the members' wall clocks, if most of them are near it. A
-//! jump of one clock among three by a day changes nothing; among two, it leaves no reference. The
-//! reference drives the servers' expiry clocks (`protocols::clock`).
+//! The **reference** is the median of the members' wall clocks, with the bounds of its reading, if
+//! most of them are near it. A jump of one clock among three by a day changes nothing; among two,
+//! it leaves no reference. The reference drives the servers' expiry clocks (`protocols::clock`).
 //!
 //! A server whose clock is off by more than [`SKEW_MAX`] is not admitted. A member that drifts
 //! beyond the limit keeps serving, but no range moves to or from it. Such a move would freeze the
@@ -70,9 +70,10 @@ impl ClockBounds {
     }
 
     /// Returns the distance beyond the limit around a reference, in ms; 0 if the clock may be
-    /// within.
-    fn beyond(self, reference: i64) -> i64 {
-        let (low, high) = (self.low.saturating_sub(reference), self.high.saturating_sub(reference));
+    /// within. The reference is a clock as well, and known only up to its own bounds.
+    fn beyond(self, reference: ClockBounds) -> i64 {
+        let low = self.low.saturating_sub(reference.high);
+        let high = self.high.saturating_sub(reference.low);
         match () {
             () if low > SKEW_MAX_MILLIS => low,
             () if high < -SKEW_MAX_MILLIS => high,
@@ -82,14 +83,14 @@ impl ClockBounds {
 }
 
 /// Returns the median of the clocks; the slower of the two middle ones if their number is even.
-fn median(spans: &[ClockBounds]) -> Option<i64> {
-    let mut middles: Vec<i64> = spans.iter().map(|span| span.middle()).collect();
-    middles.sort_unstable();
-    middles.get(middles.len().checked_sub(1)? / 2).copied()
+fn median(spans: &[ClockBounds]) -> Option<ClockBounds> {
+    let mut spans = spans.to_vec();
+    spans.sort_by_key(|span| span.middle());
+    spans.get(spans.len().checked_sub(1)? / 2).copied()
 }
 
 /// Returns the median, if more than half of all clocks may be near it.
-fn agreed(spans: &[ClockBounds]) -> Option<i64> {
+fn agreed(spans: &[ClockBounds]) -> Option<ClockBounds> {
     let median = median(spans)?;
     let near = spans.iter().filter(|span| span.beyond(median) == 0).count();
     (2 * near > spans.len()).then_some(median)
@@ -109,7 +110,7 @@ impl Clocks {
         Clocks { limits_skew, members, joining, ask_at: Instant::default() }
     }
 
-    fn reference(&self) -> Option<i64> {
+    fn reference(&self) -> Option<ClockBounds> {
         agreed(&self.walls())
     }
 
@@ -120,7 +121,8 @@ impl Clocks {
     /// Returns the clock question to send now. It carries no reference while the metadata store is
     /// unconfirmed: an outdated coordinator must not drive any clock.
     fn question(&self, now: Instant, is_confirmed: bool) -> ClockQuestion {
-        let at = |reference: i64| reference.saturating_add((now.0 / 1_000_000) as i64);
+        let at =
+            |reference: ClockBounds| reference.middle().saturating_add((now.0 / 1_000_000) as i64);
         let reference = self.reference().filter(|_| is_confirmed);
         let reference = reference.map(|reference| UnixMillis(at(reference).max(0) as u64));
         ClockQuestion { asked: now, reference }
@@ -145,7 +147,7 @@ impl Clocks {
     /// members that differ, one is off.
     fn report(&self, server: ServerId, member: &Member) -> Option<ClockReport> {
         let expiries: Vec<ClockBounds> = self.members.values().filter_map(|it| it.expiry).collect();
-        let beyond = |span: Option<ClockBounds>, reference: Option<i64>| {
+        let beyond = |span: Option<ClockBounds>, reference: Option<ClockBounds>| {
             span.zip(reference).map_or(0, |(span, reference)| span.beyond(reference))
         };
         let wall_ahead = beyond(Some(member.wall), median(&self.walls()));
@@ -310,7 +312,7 @@ mod tests {
             (&[-300, 0, 300, 90_000], Some(0)),
         ] {
             let clocks: Vec<ClockBounds> = clocks.iter().map(|&ms| exact(ms)).collect();
-            assert_eq!(agreed(&clocks), reference, "{clocks:?}");
+            assert_eq!(agreed(&clocks), reference.map(exact), "{clocks:?}");
         }
     }
 
@@ -319,14 +321,23 @@ mod tests {
         let (asked, now) = (Instant(1_000_000_000), Instant(3_000_000_000));
         let span = ClockBounds::new(UnixMillis(10_000), asked, now);
         assert_eq!(span, ClockBounds { low: 7_000, high: 9_000 });
-        assert_eq!(span.beyond(8_000), 0);
-        assert_eq!(span.beyond(6_500), 0);
-        assert_eq!(span.beyond(6_499), 501);
-        assert_eq!(span.beyond(9_501), -501);
+        assert_eq!(span.beyond(exact(8_000)), 0);
+        assert_eq!(span.beyond(exact(6_500)), 0);
+        assert_eq!(span.beyond(exact(6_499)), 501);
+        assert_eq!(span.beyond(exact(9_501)), -501);
         // A reading that no member can have, from an invalid peer.
         assert!(
-            ClockBounds::new(UnixMillis(u64::MAX), Instant(u64::MAX), Instant(0)).beyond(0) > 0
+            ClockBounds::new(UnixMillis(u64::MAX), Instant(u64::MAX), Instant(0)).beyond(exact(0))
+                > 0
         );
+    }
+
+    #[test]
+    fn a_reference_that_answered_late_refuses_nobody() {
+        let late = agreed(&[ClockBounds { low: -1_200, high: 0 }]).expect("one member agrees");
+        assert_eq!(exact(2).beyond(late), 0);
+        assert_eq!(exact(501).beyond(late), 501);
+        assert_eq!(exact(-1_701).beyond(late), -501);
     }
 
     #[test]
