@@ -98,7 +98,10 @@ impl CommitGate {
     fn is_exempt(&self, effect: &Effect) -> bool {
         match effect {
             Effect::Send { connection, message } => {
-                promises_nothing(message) && !self.held_welcomes().any(|held| held == *connection)
+                let is_welcomed = |held: &HeldEffects| held.welcomed.contains(connection);
+                promises_nothing(message)
+                    && !is_welcomed(&self.in_flight)
+                    && !is_welcomed(&self.next)
             }
             Effect::Close { .. } => false,
             Effect::Commit(_) => unreachable!("a transaction is no effect of a component"),
