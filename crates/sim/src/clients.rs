@@ -359,15 +359,11 @@ impl SimulatedClients {
         connection
     }
 
-    /// Returns the unfinished job of a slot, if its last request was sent to this place.
-    pub(crate) fn open_at(&self, slot: usize, place: usize) -> Option<&OpenJob> {
-        let open = self.open[slot].as_ref()?;
-        (self.asked_place(slot) == Some(place)).then_some(open)
-    }
-
-    /// Returns the number of slots of all clients.
-    pub(crate) fn slot_count(&self) -> usize {
-        self.open.len()
+    /// Returns the unfinished jobs whose last request was sent to this place.
+    pub(crate) fn open_at(&self, place: usize) -> impl Iterator<Item = &OpenJob> {
+        let slots = self.open.iter().enumerate();
+        let open = slots.filter_map(|(slot, open)| Some((slot, open.as_ref()?)));
+        open.filter(move |(slot, _)| self.asked_place(*slot) == Some(place)).map(|(_, open)| open)
     }
 
     /// Returns the place of the server to which a job's last request was sent.

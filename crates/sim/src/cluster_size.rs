@@ -8,13 +8,13 @@ use fastrand::Rng;
 use std::ops::RangeInclusive;
 
 /// Number of servers in most runs.
-pub(crate) const SERVERS: usize = 3;
+const SERVERS: usize = 3;
 
 /// Largest number of servers.
-pub const SERVERS_MAX: usize = 7;
+const SERVERS_MAX: usize = 7;
 
 /// Numbers of servers that a run may have.
-pub(crate) const SERVERS_POSSIBLE: RangeInclusive<usize> = SERVERS..=SERVERS_MAX;
+pub const SERVERS_POSSIBLE: RangeInclusive<usize> = SERVERS..=SERVERS_MAX;
 
 /// One run in this many has more than three servers.
 const LARGE_ONE_IN: u32 = 4;

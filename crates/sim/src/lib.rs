@@ -56,7 +56,7 @@ mod timeline;
 mod trace;
 mod workload;
 
-pub use cluster_size::SERVERS_MAX;
+pub use cluster_size::SERVERS_POSSIBLE;
 pub use failure::{Failure, Report, Rule};
 pub use planted::Planted;
 pub use run::run;

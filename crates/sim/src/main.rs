@@ -3,7 +3,9 @@
 #![warn(clippy::unwrap_used)]
 
 use clap::Parser;
-use sim::{Failure, Knob, Planted, Report, Rule, RunSettings, SERVERS_MAX, minimize, run, search};
+use sim::{
+    Failure, Knob, Planted, Report, Rule, RunSettings, SERVERS_POSSIBLE, minimize, run, search,
+};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -69,8 +71,9 @@ fn planted(name: &str) -> Result<Planted, String> {
 }
 
 fn servers(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (3..=SERVERS_MAX).contains(number));
-    number.ok_or_else(|| format!("possible values: 3 to {SERVERS_MAX}"))
+    let number = text.parse().ok().filter(|number| SERVERS_POSSIBLE.contains(number));
+    let (least, most) = (SERVERS_POSSIBLE.start(), SERVERS_POSSIBLE.end());
+    number.ok_or_else(|| format!("possible values: {least} to {most}"))
 }
 
 fn knob(name: &str) -> Result<Knob, String> {

@@ -58,16 +58,13 @@ pub(crate) struct RunProfile {
 struct PersistenceDraw {
     persistence: Option<Persistence>,
     persisted_ranges_move: bool,
+    is_followed: bool,
     is_small: bool,
     small_memory_bytes: usize,
     death_rates: DeathRates,
 }
 
 impl PersistenceDraw {
-    fn is_replicated(&self) -> bool {
-        self.persistence.is_some_and(|persistence| persistence.replicas() > 0)
-    }
-
     /// Draws from a separate generator, so that other runs stay the same.
     fn draw(
         settings: &RunSettings,
@@ -98,6 +95,7 @@ impl PersistenceDraw {
         PersistenceDraw {
             persistence: is_persistent.then_some(persistence),
             persisted_ranges_move,
+            is_followed: is_replicated && is_followed(settings),
             is_small,
             small_memory_bytes,
             death_rates,
@@ -128,14 +126,13 @@ impl RunProfile {
         };
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
         let quantum_one_in = [1, 5, 25][rng.usize(..3)];
-        let is_followed = is_followed(&settings) && drawn.is_replicated();
         let profile = RunProfile {
             settings,
             size,
             memory_bytes,
             persistence: drawn.persistence,
             persisted_ranges_move: drawn.persisted_ranges_move,
-            is_followed,
+            is_followed: drawn.is_followed,
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
             quantum_one_in,
         };

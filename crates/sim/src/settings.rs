@@ -17,7 +17,7 @@ pub struct RunSettings {
     pub is_printed: bool,
     /// Upper limit for the number of clients.
     pub clients: Option<usize>,
-    /// Number of servers, from 3 to [`crate::SERVERS_MAX`].
+    /// Number of servers, one of [`crate::SERVERS_POSSIBLE`]. `None`: drawn from the seed.
     pub servers: Option<usize>,
     /// Number of registers in use.
     pub registers: Option<usize>,

@@ -24,10 +24,8 @@ const FOLLOWED: Duration = Duration::from_secs(1);
 const FOLLOWER: u64 = 0x666f_6c6c_6f77_6572;
 
 /// The registers to read, in a run with such reads.
-#[derive(Debug)]
 pub(crate) struct Follower {
     rng: Rng,
-    is_on: bool,
     /// Registers that were being written at a death, with the time until which they are read.
     registers: BTreeMap<usize, Instant>,
 }
@@ -35,20 +33,17 @@ pub(crate) struct Follower {
 /// Returns whether a run has such reads, if its logs are replicated.
 pub(crate) fn is_followed(settings: &RunSettings) -> bool {
     let mut rng = Rng::with_seed(!settings.seed ^ FOLLOWER);
-    rng.u32(..FOLLOWER_ONE_IN) == 0 && settings.has(Knob::Follower)
+    rng.u32(..FOLLOWER_ONE_IN) == 0 && settings.has(Knob::Follower) && settings.has(Knob::Crash)
 }
 
 impl Follower {
     pub(crate) fn draw(settings: &RunSettings) -> Follower {
-        let rng = Rng::with_seed(settings.seed ^ FOLLOWER);
-        Follower { rng, is_on: is_followed(settings), registers: BTreeMap::new() }
+        Follower { rng: Rng::with_seed(settings.seed ^ FOLLOWER), registers: BTreeMap::new() }
     }
 
     /// Records the registers that a dead server's clients were writing.
     pub(crate) fn server_died(&mut self, now: Instant, registers: impl Iterator<Item = usize>) {
-        if self.is_on {
-            self.registers.extend(registers.map(|register| (register, now + FOLLOWED)));
-        }
+        self.registers.extend(registers.map(|register| (register, now + FOLLOWED)));
     }
 
     /// Returns a register that a client is to read now.
@@ -69,6 +64,6 @@ impl Follower {
 
     /// Draws the places that lose the messages in transit from a dead server.
     pub(crate) fn losing_places(&mut self, servers: usize) -> Vec<usize> {
-        (0..servers).filter(|_| self.is_on && self.rng.bool()).collect()
+        (0..servers).filter(|_| self.rng.bool()).collect()
     }
 }

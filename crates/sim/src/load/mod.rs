@@ -4,7 +4,7 @@ mod follower;
 mod replies;
 mod requests;
 
-use crate::clients::{JobState, OpenScan, SimulatedClients};
+use crate::clients::{JobState, OpenJob, OpenScan, SimulatedClients};
 use crate::cluster::SimulatedCluster;
 use crate::history::RegisterAction;
 use crate::settings::{Knob, RunSettings};
@@ -42,13 +42,12 @@ impl ClientLoad {
 
     /// Lets clients read the registers that they are changing at a server that has died.
     pub(crate) fn follow_death(&mut self, place: usize, now: Instant) {
-        let changes = |slot: usize| match self.clients.open_at(slot, place)?.job {
+        let changed = |open: &OpenJob| match open.job {
             ClientJob::Operation(_, RegisterAction::Read | RegisterAction::Probe) => None,
             ClientJob::Operation(register, _) => Some(register),
             ClientJob::Flush(_) | ClientJob::Walk(_) | ClientJob::Count(..) => None,
         };
-        let slots = 0..self.clients.slot_count();
-        self.follower.server_died(now, slots.filter_map(changes));
+        self.follower.server_died(now, self.clients.open_at(place).filter_map(changed));
     }
 
     pub(crate) fn begin_last_reads(&mut self, cluster: &mut SimulatedCluster) {

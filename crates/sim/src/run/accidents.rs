@@ -138,16 +138,15 @@ impl ClusterRun {
         }
         let id = cluster.servers[place].id;
         let is_persistent = cluster.profile.persistence.is_some();
-        let is_replicated = cluster.profile.replicas() > 0;
         cluster.timeline.note(format_args!("{id} dies"));
         cluster.losses.dead.insert(id, place);
         match is_persistent {
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
             false => self.record_losses(place),
         }
-        let SimulatedCluster { timeline, servers, losses, .. } = &mut self.cluster;
+        let SimulatedCluster { timeline, profile, servers, losses, .. } = &mut self.cluster;
         timeline.cancel_events_at(place);
-        if is_replicated {
+        if profile.is_followed {
             self.load.follow_death(place, timeline.now);
             let losing = self.load.follower.losing_places(servers.len());
             timeline.cancel_messages_from(id, &losing);
