@@ -1,25 +1,30 @@
-//! Requests of one client to the core of a server without sockets and without a durable log.
+//! Requests of one client to the core of a server without sockets.
 //!
-//! `requests get|set PIPELINE OPERATIONS` runs them on 100,000 keys with values of 100 bytes. The
-//! run depends on nothing outside the process. `crates/bench/scripts/instructions` counts its
-//! instructions, and subtracts those of its start.
+//! `requests get|set|durable-set PIPELINE OPERATIONS` runs them on 100,000 keys with values of 100
+//! bytes. The server of `durable-set` replicates its log to its own disk, which is in memory; the
+//! others have no durable log. The run depends on nothing outside the process.
+//! `crates/bench/scripts/instructions` counts its instructions, and subtracts those of its start.
 
 #[path = "../tests/common/whole_map.rs"]
 mod whole_map;
 
+use backup::MemoryDisk;
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
-use node::{Engine, Node, NodeSettings, Replication, ServerIdentity};
+use node::{Engine, Mode, Node, NodeSettings, RecoveredLog, Replication, ServerIdentity};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreConfig};
 use types::{ClusterId, HashSeed, Instant, ReactorId, ServerId, UnixMillis};
 use whole_map::whole_map;
 use wire::control::FromCoordinator;
+use wire::replica::BootId;
 
 const KEYS: u64 = 100_000;
 const VALUE: [u8; 100] = [b'v'; 100];
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
+/// Maximum number of turns after which a request is answered.
+const TURNS_MAX: usize = 100;
 /// Virtual time from one turn to the next.
 const TURN: Duration = Duration::from_micros(20);
 
@@ -50,14 +55,14 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> Server {
+    fn start(is_durable: bool) -> Server {
         let memory_bytes = 256 << 20;
         let config = StoreConfig {
             memory_bytes,
             reactors: 1,
             seed: HashSeed::new(7),
             huge_pages: false,
-            durable: false,
+            durable: is_durable,
             segment_bytes: None,
         };
         let store = Store::new(config).expect("memory for the store");
@@ -72,8 +77,14 @@ impl Server {
         };
         let identity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
         let operators = Arc::new(Operators::new(1));
-        let durability = Arc::new(Replication::nowhere(identity.server, 1));
-        let node = Node::new(settings, identity, store, durability, Arc::default());
+        let durability = if is_durable {
+            let log = RecoveredLog::find(Arc::new(MemoryDisk::new()), BootId::default());
+            let log = log.expect("an empty disk");
+            Replication::alone(log, identity, Mode::Interval, 1, &store).expect("an empty log")
+        } else {
+            Replication::nowhere(identity.server, 1)
+        };
+        let node = Node::new(settings, identity, store, Arc::new(durability), Arc::default());
         node.set_linked(true);
         let mut core = Core::new(Engine::new(node, ReactorId(0)), operators);
         core.begin_turn(Instant(0), WALL);
@@ -85,10 +96,9 @@ impl Server {
         Server { core, client, connection, now: Instant(0) }
     }
 
-    /// Runs a turn in which these bytes arrive, and returns the replies.
-    fn turn(&mut self, input: &[u8]) -> &[u8] {
+    /// Runs a turn in which these bytes arrive, and then the disk jobs that it has started.
+    fn turn(&mut self, input: &[u8]) {
         self.now = self.now + TURN;
-        self.client.output.clear();
         self.core.begin_turn(self.now, UnixMillis(WALL.0 + self.now.0 / 1_000_000));
         self.core.prefetch(&mut std::iter::once(input));
         let consumed = self.core.receive(self.connection, input, &mut self.client);
@@ -98,12 +108,28 @@ impl Server {
             self.core.tick(self.now, &mut self.client);
         }
         self.core.quantum(self.now, &mut self.client);
-        &self.client.output
+        for job in std::mem::take(&mut self.core.engine_mut().out.disk) {
+            self.core.on_disk(job.carry_out());
+        }
+    }
+
+    /// Runs turns until these requests are answered, and returns the length of the replies.
+    fn answer(&mut self, input: &[u8], reply_bytes: usize) -> usize {
+        self.client.output.clear();
+        self.turn(input);
+        // The first replies to writes of a segment wait until the manifest has registered it.
+        for _ in 0..TURNS_MAX {
+            if self.client.output.len() >= reply_bytes {
+                break;
+            }
+            self.turn(&[]);
+        }
+        self.client.output.len()
     }
 
     /// Executes requests in pipelines, with keys in a fixed pseudo-random order.
     fn run(&mut self, command: &str, pipeline: u64, operations: u64) {
-        let reply_bytes = if command == "set" { 5 } else { VALUE.len() + 8 };
+        let reply_bytes = if command == "set" { "+OK\r\n".len() } else { VALUE.len() + 8 };
         let mut input = Vec::new();
         for first in (0..operations).step_by(pipeline as usize) {
             let requests = pipeline.min(operations - first);
@@ -111,8 +137,9 @@ impl Server {
             for number in first..first + requests {
                 request(&mut input, command, number.wrapping_mul(7919) % KEYS);
             }
-            let replies = self.turn(&input).len();
-            assert_eq!(replies, requests as usize * reply_bytes, "every request succeeds");
+            let expected = requests as usize * reply_bytes;
+            let replies = self.answer(&input, expected);
+            assert_eq!(replies, expected, "every request succeeds");
         }
     }
 }
@@ -132,12 +159,13 @@ fn request(input: &mut Vec<u8>, command: &str, key: u64) {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: requests get|set PIPELINE OPERATIONS";
-    let [command, pipeline, operations] = &words[..] else { panic!("{usage}") };
-    assert!(["get", "set"].contains(&&command[..]), "{usage}");
+    let usage = "usage: requests get|set|durable-set PIPELINE OPERATIONS";
+    let [case, pipeline, operations] = &words[..] else { panic!("{usage}") };
+    assert!(["get", "set", "durable-set"].contains(&&case[..]), "{usage}");
     let [pipeline, operations] = [pipeline, operations].map(|word| word.parse().expect(usage));
-    let mut server = Server::start();
+    let command = case.strip_prefix("durable-").unwrap_or(case);
+    let mut server = Server::start(command != case);
     server.run("set", 16, KEYS);
     server.run(command, pipeline, operations);
-    println!("{operations} {command} operations in pipelines of {pipeline}");
+    println!("{operations} {case} operations in pipelines of {pipeline}");
 }
