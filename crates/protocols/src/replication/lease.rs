@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use types::{Instant, SegmentId, ServerId};
 
 /// The manifest segments on which the lease depends.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Lease {
     segments: BTreeMap<SegmentId, Required>,
     /// The manifest segment that the coordinator has recorded; `None`: none yet.
     recorded: Option<SegmentId>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Required {
     /// Number of backups that must have acknowledged a message.
     needed: usize,

@@ -55,7 +55,7 @@ struct RefusalPause {
 }
 
 /// The backups that may hold replicas of one log.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Placement {
     /// The master's own rack.
     own: Rack,

@@ -9,12 +9,12 @@ use wire::peer::REPLICAS_MAX;
 use wire::replica::ReplicaId;
 
 /// The replicas to be freed, until their backups have confirmed that.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Releases {
     backups: BTreeMap<ServerId, PendingReleases>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct PendingReleases {
     replicas: BTreeSet<ReplicaId>,
     /// Time at which the request is repeated; `None`: no request is in flight.

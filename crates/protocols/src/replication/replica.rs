@@ -14,7 +14,7 @@ use types::{Instant, ServerId};
 use wire::replica::ReplicaEpoch;
 
 /// The state of one replica at its master.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub(super) backup: ServerId,
     pub(super) epoch: ReplicaEpoch,
@@ -256,6 +256,11 @@ impl Replica {
     fn wants_answer(&self, policy: ReplicaPollPolicy) -> bool {
         let is_unfinished = !self.is_open || self.flight.is_some() || self.synced < self.has;
         policy.is_steady || self.is_asked || is_unfinished
+    }
+
+    /// Returns the send time of the oldest unanswered message.
+    pub(super) fn unanswered(&self) -> Option<Instant> {
+        self.unanswered
     }
 
     /// Returns whether the backup has left a message unanswered for [`SUSPECT_AFTER`].

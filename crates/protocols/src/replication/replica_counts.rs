@@ -7,7 +7,7 @@ use types::ServerId;
 /// The number of replicas at each backup, over all segments of one writer.
 ///
 /// **Invariant:** every listed backup has at least one replica.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ReplicaCounts {
     backups: BTreeMap<ServerId, usize>,
 }

@@ -14,6 +14,7 @@
 mod backup_counts;
 mod lost_replicas;
 mod own_disk;
+mod schedule;
 
 pub use backup_counts::BackupCounts;
 
@@ -30,13 +31,14 @@ use super::suspicions::Suspicions;
 use super::timing::{AGAIN, BEAT, COPIES_MAX, COPIES_REST, COPIES_REST_MAX, SHORT_MAX};
 use crate::Outbox;
 use planted::Bug;
+use schedule::Schedule;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::{AppendRefusal, AppendResult, Appended};
 use wire::replica::{ReplicaEpoch, ReplicaId, ReplicaKind};
 
 /// The master's side of replication, for the segments of one writer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replicator {
     settings: ReplicatorSettings,
     segments: BTreeMap<SegmentId, ReplicatedSegment>,
@@ -56,8 +58,8 @@ pub struct Replicator {
     releases: Releases,
     suspicions: Suspicions,
     silence: SilenceDetector,
-    /// Next time at which a backup becomes late, as computed after the last event.
-    late_check_at: Option<Instant>,
+    /// What is due next, as computed after the last event.
+    schedule: Schedule,
     /// The read lease; used by the replicator of the manifest only.
     lease: Lease,
     reported: ReportedValues,
@@ -65,12 +67,18 @@ pub struct Replicator {
     askers: BTreeMap<ServerId, Instant>,
     /// Set once a backup has fenced the log: nothing will be acknowledged any more.
     is_fenced: bool,
-    /// Cached result of [`Replicator::reach`].
-    reach: usize,
+}
+
+/// The segments that an event may concern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    All,
+    /// The event has changed only lengths of this segment or of one of its replicas.
+    Lengths(SegmentId),
 }
 
 /// The values that the driver was told last.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct ReportedValues {
     lease: Option<Instant>,
     short: usize,
@@ -101,12 +109,11 @@ impl Replicator {
             releases: Releases::default(),
             suspicions: Suspicions::default(),
             silence: SilenceDetector::default(),
-            late_check_at: None,
+            schedule: Schedule::default(),
             lease: Lease::default(),
             reported: ReportedValues::default(),
             askers: BTreeMap::new(),
             is_fenced: false,
-            reach: 0,
         }
     }
 
@@ -121,6 +128,7 @@ impl Replicator {
             return;
         }
         self.forgive_own_pause(now);
+        let mut scope = Scope::All;
         match event {
             ReplicatorEvent::Candidates { own, servers } => {
                 self.may_copy = true;
@@ -129,7 +137,9 @@ impl Replicator {
                 if is_more {
                     // A manifest segment may have fewer replicas than it could have now.
                     let active: Vec<SegmentId> = self.active.iter().copied().collect();
-                    active.into_iter().for_each(|id| self.update_short(id));
+                    for id in active {
+                        self.update_short(id);
+                    }
                     self.review_all_at(now);
                 }
             }
@@ -141,7 +151,8 @@ impl Replicator {
                 self.adopt(segment, epoch, length);
             }
             ReplicatorEvent::Appended { segment, length } => {
-                self.open_segment(segment).append(length)
+                self.open_segment(segment).append(length);
+                scope = Scope::Lengths(segment);
             }
             ReplicatorEvent::Closed { segment } => {
                 self.open_segment(segment).enter(SegmentStage::Closed);
@@ -154,7 +165,9 @@ impl Replicator {
             ReplicatorEvent::Sealed { segment } => self.sealed(segment),
             ReplicatorEvent::Leaving { segment } => self.evict(segment),
             ReplicatorEvent::Dropped { segment } => self.remove_segment(segment),
-            ReplicatorEvent::Answered { backup, answer } => self.answered(now, backup, answer, out),
+            ReplicatorEvent::Answered { backup, answer } => {
+                scope = self.answered(now, backup, answer, out);
+            }
             ReplicatorEvent::Heard { backup } => self.silence.record_answer(backup),
             ReplicatorEvent::Released { backup, replicas } => {
                 self.releases.released(backup, &replicas);
@@ -170,26 +183,13 @@ impl Replicator {
             ReplicatorEvent::Replaying { is_on } => self.is_replaying = is_on,
             ReplicatorEvent::Tick => {}
         }
-        self.reconcile(now, out);
+        self.reconcile(now, scope, out);
         self.check();
     }
 
     /// Returns when [`ReplicatorEvent::Tick`] is due, if no other event comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.is_fenced {
-            return None;
-        }
-        let active = self.active.iter().map(|id| &self.segments[id]);
-        let policy = self.poll_policy();
-        let segments = active.flat_map(|segment| {
-            let replicas = segment.replicas.iter().filter_map(|it| it.next_deadline(policy));
-            replicas.chain(segment.announce_at).chain(segment.review_at)
-        });
-        let forgiven = self.placement.next_deadline().filter(|_| !self.short.is_empty());
-        let rested = self.rests_until().filter(|_| !self.short.is_empty());
-        let others = self.releases.next_deadline().into_iter().chain(self.late_check_at);
-        let others = others.chain(self.silence.next_deadline());
-        segments.chain(forgiven).chain(rested).chain(others).chain(self.reported.lease).min()
+        self.schedule.deadline.filter(|_| !self.is_fenced)
     }
 
     /// Returns the value of the last [`ReplicatorEvent::Replaying`].
@@ -218,7 +218,7 @@ impl Replicator {
     /// with the fewest backups or, if none is open, the number that a new segment would get. For
     /// a server without a cluster its own disk counts instead.
     pub fn reach(&self) -> usize {
-        self.reach
+        self.schedule.reach
     }
 
     /// Returns whether this replicator manages the segment.
@@ -283,8 +283,8 @@ impl Replicator {
 
     /// Returns how many replicas the segment should have. For a manifest segment this may exceed
     /// its own quorum, if servers have joined since it began.
-    fn wanted(&self, id: SegmentId) -> usize {
-        match self.segments[&id].quorum {
+    fn wanted(&self, segment: &ReplicatedSegment) -> usize {
+        match segment.quorum {
             Some(quorum) => quorum.replicas.max(self.quorum().replicas),
             None => self.settings.replicas,
         }
@@ -375,27 +375,32 @@ impl Replicator {
         self.may_copy = true;
     }
 
+    /// Handles an answer of a backup. Returns the segments that it may concern.
     fn answered(
         &mut self,
         now: Instant,
         backup: ServerId,
         answer: Appended,
         out: &mut Outbox<ReplicatorEffect>,
-    ) {
+    ) -> Scope {
         let ReplicaId { log, segment: id, epoch } = answer.replica;
         self.silence.record_answer(backup);
         let segment = self.segments.get_mut(&id).filter(|_| log == self.settings.log);
-        let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else { return };
+        let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else {
+            return Scope::All;
+        };
         match answer.result {
             AppendResult::Has { length, synced } => {
                 let is_new = !replica.is_open();
                 if replica.answered(now, answer.sent, length, synced).is_err() {
-                    return self.replica_failed(now, id, backup, out);
+                    self.replica_failed(now, id, backup, out);
+                    return Scope::All;
                 }
                 self.lease.confirm(id, backup, answer.sent);
-                if is_new {
-                    self.placement.record_success(backup);
+                if !is_new {
+                    return Scope::Lengths(id);
                 }
+                self.placement.record_success(backup);
             }
             AppendResult::Refused(AppendRefusal::Full)
                 if replica.is_original() && !replica.is_open() =>
@@ -410,6 +415,7 @@ impl Replicator {
                 out.push(ReplicatorEffect::Fenced);
             }
         }
+        Scope::All
     }
 
     fn answer_needed(
@@ -459,24 +465,42 @@ impl Replicator {
         }
     }
 
-    /// Recomputes whether the segment has fewer replicas than wanted.
-    fn update_short(&mut self, id: SegmentId) {
+    /// Recomputes whether the segment has fewer replicas than wanted, and returns that.
+    fn update_short(&mut self, id: SegmentId) -> bool {
         let segment = &self.segments[&id];
         let count = segment.count(self.uncounted());
-        if count < self.wanted(id) && segment.stage != SegmentStage::Evicted {
+        let is_short = count < self.wanted(segment) && segment.stage != SegmentStage::Evicted;
+        if is_short {
             self.short.insert(id);
         } else {
             self.short.remove(&id);
         }
+        is_short
     }
 }
 
 /// Steps that run after every event, whatever it was.
 impl Replicator {
-    fn reconcile(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
+    fn reconcile(&mut self, now: Instant, scope: Scope, out: &mut Outbox<ReplicatorEffect>) {
         if self.is_fenced {
             return;
         }
+        match scope {
+            Scope::Lengths(id) if self.schedule.is_rest_idle(now) && !self.is_manifest_log() => {
+                if self.active.contains(&id) {
+                    self.reconcile_segment(now, id, out);
+                }
+                self.report(now, out);
+                self.assert_rest_was_idle(now);
+            }
+            Scope::Lengths(_) | Scope::All => {
+                self.reconcile_all(now, out);
+                self.report(now, out);
+            }
+        }
+    }
+
+    fn reconcile_all(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
         if self.placement.forgive(now) {
             self.may_copy = true;
         }
@@ -494,11 +518,14 @@ impl Replicator {
             self.reconcile_segment(now, id, out);
         }
         if !self.settings.is_standalone {
-            self.late_check_at = self.next_late(now);
             for backup in self.silence.probes(now) {
                 out.push(ReplicatorEffect::Probe { backup });
             }
         }
+    }
+
+    /// Sends releases and reports changed values, and computes what is due next.
+    fn report(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
         for (backup, replicas) in self.releases.send(now) {
             out.push(ReplicatorEffect::Release { backup, replicas });
         }
@@ -509,20 +536,25 @@ impl Replicator {
             self.reported.short = self.short.len();
             out.push(ReplicatorEffect::UnderReplicated { segments: self.reported.short });
         }
-        self.reach = self.find_reach();
         if self.reported.misplaced != self.placement.misplaced() {
             self.reported.misplaced = self.placement.misplaced();
             out.push(ReplicatorEffect::Misplaced(self.reported.misplaced));
         }
+        self.schedule = self.find_schedule(now);
     }
 
-    fn find_reach(&self) -> usize {
-        let active = self.active.iter().map(|id| &self.segments[id]);
-        let is_placed =
-            |it: &&ReplicatedSegment| it.stage == SegmentStage::Open && !it.replicas.is_empty();
-        let uncounted = Some(self.settings.log).filter(|_| !self.settings.is_standalone);
-        let placed = active.filter(is_placed).map(|it| it.placed(uncounted).count());
-        placed.min().unwrap_or_else(|| self.answering_backups())
+    /// Asserts in debug builds that a pass over all segments has no effect.
+    fn assert_rest_was_idle(&self, now: Instant) {
+        if cfg!(debug_assertions) {
+            let (mut twin, mut effects) = (self.clone(), Outbox::new());
+            twin.reconcile_all(now, &mut effects);
+            twin.report(now, &mut effects);
+            assert!(effects.is_empty(), "another segment had work: {effects:?} of {self:?}");
+            assert_eq!(
+                twin.schedule, self.schedule,
+                "a pass over all segments changes the schedule"
+            );
+        }
     }
 
     fn place_originals(&mut self, out: &mut Outbox<ReplicatorEffect>) {
@@ -672,11 +704,13 @@ impl Replicator {
                 out.push(ReplicatorEffect::Send { backup, piece });
             }
         }
-        if !is_manifest_log {
+        let is_reviewed = segment.review_at.is_some();
+        if segment.is_complete() && !is_manifest_log {
             self.finish(id, out);
         }
-        self.update_short(id);
-        self.review(now, id, out);
+        if self.update_short(id) || is_reviewed {
+            self.review(now, id, out);
+        }
     }
 
     /// Schedules an immediate review of all segments with too few replicas, because a backup may

@@ -15,7 +15,7 @@ use types::{Instant, SegmentId, ServerId};
 use wire::replica::ReplicaEpoch;
 
 /// The state of one segment at its master.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ReplicatedSegment {
     pub(super) stage: SegmentStage,
     length: u32,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use types::{Instant, ServerId};
 
 /// The backups that were replaced as silent, and the current limit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct SilenceDetector {
     /// Time without progress after which a backup is replaced.
     limit: Duration,
@@ -64,6 +64,11 @@ impl SilenceDetector {
     /// Returns whether the backup was replaced and may not be used yet.
     pub(super) fn is_silent(&self, backup: ServerId) -> bool {
         self.backups.get(&backup).is_some_and(|it| !it.is_back)
+    }
+
+    /// Returns whether some backup was replaced and may not be used yet.
+    pub(super) fn awaits_return(&self) -> bool {
+        self.backups.values().any(|it| !it.is_back)
     }
 
     /// Returns the backup that is to be replaced now, if any. `others` counts the usable backups

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use types::{Instant, ServerId};
 
 /// The earliest time of the next report about each reported backup.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
     again: BTreeMap<ServerId, Instant>,
 }

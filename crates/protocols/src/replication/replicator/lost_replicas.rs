@@ -87,7 +87,7 @@ impl Replicator {
     /// Grants every backup one more beat if this master was suspended until now: it has not read
     /// the answers that arrived meanwhile.
     pub(super) fn forgive_own_pause(&mut self, now: Instant) {
-        if self.late_check_at.is_none_or(|at| now.since(at) <= SILENT_LATE_LOOK) {
+        if self.schedule.late_check_at.is_none_or(|at| now.since(at) <= SILENT_LATE_LOOK) {
             return;
         }
         let since = now + BEAT - self.silence.limit();
@@ -99,15 +99,8 @@ impl Replicator {
 
     /// Returns, for each replica that the log waits for, the time at which it becomes late.
     fn late(&self) -> impl Iterator<Item = (ServerId, Instant)> {
-        let (policy, limit) = (self.poll_policy(), self.silence.limit());
         let replicas = self.active.iter().flat_map(|id| &self.segments[id].replicas);
-        let late = move |it: &Replica| Some((it.backup, it.late_since(policy)? + limit));
-        replicas.filter_map(late).filter(|(backup, _)| !self.silence.is_silent(*backup))
-    }
-
-    /// Returns the next time at which a backup becomes late.
-    pub(super) fn next_late(&self, now: Instant) -> Option<Instant> {
-        self.late().map(|(_, at)| at).filter(|at| *at > now).min()
+        replicas.filter_map(|it| Some((it.backup, self.late_at(it)?)))
     }
 
     /// Replaces a backup that does not answer, and readmits backups that answer again.
