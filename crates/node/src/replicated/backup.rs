@@ -46,6 +46,9 @@ pub(crate) struct BackupPart {
     sync_at: Option<Instant>,
     is_syncing: bool,
     next_ticket: u64,
+    /// Buffers of the events that result from effects, and of the effects.
+    events: VecDeque<BackupEvent>,
+    effects: Outbox<BackupEffect>,
     /// Pieces of the manifest that the coordinator is reading, until it has received all of them.
     manifest: Option<(ReplicaId, Vec<Vec<u8>>)>,
 }
@@ -140,6 +143,8 @@ impl BackupPart {
             sync_at: None,
             is_syncing: false,
             next_ticket: 0,
+            events: VecDeque::new(),
+            effects: Outbox::new(),
             manifest: None,
         }
     }
@@ -213,15 +218,18 @@ impl BackupPart {
 
     fn drive(&mut self, event: BackupEvent, staged: StagedAppend, context: &mut Context<'_>) {
         let StagedAppend { header, mut piece } = staged;
-        let mut events = VecDeque::from([event]);
+        let mut events = std::mem::take(&mut self.events);
+        let mut effects = std::mem::take(&mut self.effects);
+        assert!(events.is_empty() && effects.is_empty(), "one event is handled at a time");
+        events.push_back(event);
         while let Some(event) = events.pop_front() {
-            let mut effects = Outbox::new();
             self.replication.backup().machine.handle(context.now, event, &mut effects);
             for effect in effects.drain() {
                 let piece = piece.take_if(|_| matches!(effect, BackupEffect::Take { .. }));
                 events.extend(self.apply(effect, StagedAppend { header, piece }, context));
             }
         }
+        (self.events, self.effects) = (events, effects);
         if let Some(piece) = piece {
             context.buffers.give(piece.payload.buffer);
         }

@@ -40,6 +40,8 @@ pub(crate) struct LogMaster {
     has_ended: bool,
     /// Buffer of events for the replicator about the bytes appended in this turn.
     handed_out: Vec<ReplicatorEvent>,
+    /// Buffer of the replicator's effects.
+    effects: Outbox<ReplicatorEffect>,
     /// Minimum number of backups that must receive a write.
     reach_min: usize,
 }
@@ -160,6 +162,7 @@ impl LogMaster {
             dead: BTreeSet::new(),
             has_ended: false,
             handed_out: Vec::new(),
+            effects: Outbox::new(),
             reach_min: 0,
         }
     }
@@ -351,13 +354,14 @@ impl LogMaster {
                 "{segment} is forgotten by the reactor that wrote it"
             );
         }
-        let mut effects = Outbox::new();
+        let mut effects = std::mem::take(&mut self.effects);
         self.replicator.handle(context.now, event, &mut effects);
         replication.note_reach(context.reactor, self.replicator.reach());
         let mut has_acknowledged = false;
         for effect in effects.drain() {
             has_acknowledged |= self.apply(effect, context);
         }
+        self.effects = effects;
         // A freeze or a cut may wait for the acknowledgment as well.
         let is_waited_for = context.node.demands.waiting.load(Ordering::Acquire) > 0;
         if has_acknowledged
