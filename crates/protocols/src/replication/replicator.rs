@@ -31,7 +31,7 @@ use super::suspicions::Suspicions;
 use super::timing::{AGAIN, BEAT, COPIES_MAX, COPIES_REST, COPIES_REST_MAX, SHORT_MAX};
 use crate::Outbox;
 use planted::Bug;
-use schedule::Schedule;
+use schedule::ReplicatorSchedule;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::{AppendRefusal, AppendResult, Appended};
@@ -58,8 +58,8 @@ pub struct Replicator {
     releases: Releases,
     suspicions: Suspicions,
     silence: SilenceDetector,
-    /// What is due next, as computed after the last event.
-    schedule: Schedule,
+    /// Times of the next work, as computed after the last event.
+    schedule: ReplicatorSchedule,
     /// The read lease; used by the replicator of the manifest only.
     lease: Lease,
     reported: ReportedValues,
@@ -71,7 +71,7 @@ pub struct Replicator {
 
 /// The segments that an event may concern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
+enum EventScope {
     All,
     /// The event has changed only lengths of this segment or of one of its replicas.
     Lengths(SegmentId),
@@ -109,7 +109,7 @@ impl Replicator {
             releases: Releases::default(),
             suspicions: Suspicions::default(),
             silence: SilenceDetector::default(),
-            schedule: Schedule::default(),
+            schedule: ReplicatorSchedule::default(),
             lease: Lease::default(),
             reported: ReportedValues::default(),
             askers: BTreeMap::new(),
@@ -128,7 +128,7 @@ impl Replicator {
             return;
         }
         self.forgive_own_pause(now);
-        let mut scope = Scope::All;
+        let mut scope = EventScope::All;
         match event {
             ReplicatorEvent::Candidates { own, servers } => {
                 self.may_copy = true;
@@ -152,7 +152,7 @@ impl Replicator {
             }
             ReplicatorEvent::Appended { segment, length } => {
                 self.open_segment(segment).append(length);
-                scope = Scope::Lengths(segment);
+                scope = EventScope::Lengths(segment);
             }
             ReplicatorEvent::Closed { segment } => {
                 self.open_segment(segment).enter(SegmentStage::Closed);
@@ -276,11 +276,6 @@ impl Replicator {
         Quorum::of_log(self.settings.replicas, self.placement.others_than(&BTreeSet::new()))
     }
 
-    /// Returns how many originals the segment may have.
-    fn planned(&self, id: SegmentId) -> usize {
-        self.segments[&id].quorum.map_or(self.settings.replicas, |quorum| quorum.replicas)
-    }
-
     /// Returns how many replicas the segment should have. For a manifest segment this may exceed
     /// its own quorum, if servers have joined since it began.
     fn wanted(&self, segment: &ReplicatedSegment) -> usize {
@@ -382,23 +377,23 @@ impl Replicator {
         backup: ServerId,
         answer: Appended,
         out: &mut Outbox<ReplicatorEffect>,
-    ) -> Scope {
+    ) -> EventScope {
         let ReplicaId { log, segment: id, epoch } = answer.replica;
         self.silence.record_answer(backup);
         let segment = self.segments.get_mut(&id).filter(|_| log == self.settings.log);
         let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else {
-            return Scope::All;
+            return EventScope::All;
         };
         match answer.result {
             AppendResult::Has { length, synced } => {
                 let is_new = !replica.is_open();
                 if replica.answered(now, answer.sent, length, synced).is_err() {
                     self.replica_failed(now, id, backup, out);
-                    return Scope::All;
+                    return EventScope::All;
                 }
                 self.lease.confirm(id, backup, answer.sent);
                 if !is_new {
-                    return Scope::Lengths(id);
+                    return EventScope::Lengths(id);
                 }
                 self.placement.record_success(backup);
             }
@@ -415,7 +410,7 @@ impl Replicator {
                 out.push(ReplicatorEffect::Fenced);
             }
         }
-        Scope::All
+        EventScope::All
     }
 
     fn answer_needed(
@@ -481,19 +476,21 @@ impl Replicator {
 
 /// Steps that run after every event, whatever it was.
 impl Replicator {
-    fn reconcile(&mut self, now: Instant, scope: Scope, out: &mut Outbox<ReplicatorEffect>) {
+    fn reconcile(&mut self, now: Instant, scope: EventScope, out: &mut Outbox<ReplicatorEffect>) {
         if self.is_fenced {
             return;
         }
         match scope {
-            Scope::Lengths(id) if self.schedule.is_rest_idle(now) && !self.is_manifest_log() => {
+            EventScope::Lengths(id)
+                if self.schedule.is_rest_idle(now) && !self.is_manifest_log() =>
+            {
                 if self.active.contains(&id) {
                     self.reconcile_segment(now, id, out);
                 }
                 self.report(now, out);
                 self.assert_rest_was_idle(now);
             }
-            Scope::Lengths(_) | Scope::All => {
+            EventScope::Lengths(_) | EventScope::All => {
                 self.reconcile_all(now, out);
                 self.report(now, out);
             }
@@ -524,7 +521,7 @@ impl Replicator {
         }
     }
 
-    /// Sends releases and reports changed values, and computes what is due next.
+    /// Sends releases and reports changed values, and computes the times of the next work.
     fn report(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
         for (backup, replicas) in self.releases.send(now) {
             out.push(ReplicatorEffect::Release { backup, replicas });
@@ -566,7 +563,9 @@ impl Replicator {
                 segment.into_iter().for_each(|segment| segment.request_close(id, out));
                 continue;
             }
-            while self.segments[&id].replicas.len() < self.planned(id)
+            let quorum = self.segments[&id].quorum;
+            let planned = quorum.map_or(self.settings.replicas, |quorum| quorum.replicas);
+            while self.segments[&id].replicas.len() < planned
                 && let Some(backup) = self.choose(id, ReplicaRole::Original)
             {
                 let segment = self.segments.get_mut(&id);

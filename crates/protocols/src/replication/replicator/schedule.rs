@@ -1,19 +1,19 @@
 //! The times at which a replicator has work without an event, computed in one pass over the
 //! active segments.
 //!
-//! Nearly all events change lengths of one segment only. [`Schedule::is_rest_idle`] tells when
+//! Nearly all events change lengths of one segment only. [`ReplicatorSchedule::is_rest_idle`] tells when
 //! the other segments need no pass: a server with many heads would otherwise visit all of them for
 //! each of its turns.
 
 use super::Replicator;
 use crate::replication::replica::Replica;
-use crate::replication::segment::{ReplicatedSegment, SegmentStage};
+use crate::replication::segment::SegmentStage;
 use crate::replication::timing::SUSPECT_AFTER;
 use types::Instant;
 
 /// The next times at which a replicator has work, and its reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Schedule {
+pub(super) struct ReplicatorSchedule {
     /// Time of the next tick.
     pub(super) deadline: Option<Instant>,
     /// Next time at which a backup becomes late.
@@ -26,9 +26,9 @@ pub(super) struct Schedule {
 
 /// The earliest of some times.
 #[derive(Clone, Copy, Debug, Default)]
-struct Earliest(Option<Instant>);
+struct EarliestTime(Option<Instant>);
 
-impl Earliest {
+impl EarliestTime {
     fn add(&mut self, at: Option<Instant>) {
         self.0 = match (self.0, at) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -37,7 +37,7 @@ impl Earliest {
     }
 }
 
-impl Schedule {
+impl ReplicatorSchedule {
     /// Returns whether an event that changes lengths of one segment leaves all others as they are.
     pub(super) fn is_rest_idle(&self, now: Instant) -> bool {
         self.all_from.is_none_or(|from| now < from)
@@ -45,11 +45,12 @@ impl Schedule {
 }
 
 impl Replicator {
-    pub(super) fn find_schedule(&self, now: Instant) -> Schedule {
+    pub(super) fn find_schedule(&self, now: Instant) -> ReplicatorSchedule {
         let policy = self.poll_policy();
         let is_standalone = self.settings.is_standalone;
+        let uncounted = Some(self.settings.log).filter(|_| !is_standalone);
         let (mut deadline, mut late_check_at, mut all_from) =
-            (Earliest::default(), Earliest::default(), Earliest::default());
+            (EarliestTime::default(), EarliestTime::default(), EarliestTime::default());
         let mut reach = None;
         for segment in self.active.iter().map(|id| &self.segments[id]) {
             deadline.add(segment.announce_at);
@@ -66,7 +67,8 @@ impl Replicator {
             if segment.wants_originals {
                 all_from.add(Some(now));
             }
-            if let Some(placed) = self.reach_of(segment) {
+            if segment.stage == SegmentStage::Open && !segment.replicas.is_empty() {
+                let placed = segment.placed(uncounted).count();
                 reach = Some(reach.map_or(placed, |reach: usize| reach.min(placed)));
             }
         }
@@ -86,7 +88,7 @@ impl Replicator {
         all_from.add(self.rests_until());
         let reach = reach.unwrap_or_else(|| self.answering_backups());
         let (deadline, late_check_at, all_from) = (deadline.0, late_check_at.0, all_from.0);
-        Schedule { deadline, late_check_at, all_from, reach }
+        ReplicatorSchedule { deadline, late_check_at, all_from, reach }
     }
 
     /// Returns the time at which the backup of a replica becomes late; `None` if nothing is
@@ -95,12 +97,5 @@ impl Replicator {
         let since = replica.late_since(self.poll_policy())?;
         let is_silent = self.silence.is_silent(replica.backup);
         (!is_silent).then(|| since + self.silence.limit())
-    }
-
-    /// Returns how many backups receive the next write to the segment, if it takes one.
-    fn reach_of(&self, segment: &ReplicatedSegment) -> Option<usize> {
-        let is_placed = segment.stage == SegmentStage::Open && !segment.replicas.is_empty();
-        let uncounted = Some(self.settings.log).filter(|_| !self.settings.is_standalone);
-        is_placed.then(|| segment.placed(uncounted).count())
     }
 }
