@@ -36,6 +36,8 @@ pub(crate) struct ExpiryTolerance {
 pub(crate) struct OpenJob {
     pub(crate) job: ClientJob,
     pub(crate) since: Instant,
+    /// Beginning of the last attempt: the operation was not executed before.
+    pub(crate) attempt: Instant,
     begun: u64,
     /// Connection and request of the last attempt.
     place: RequestPlace,
@@ -218,7 +220,7 @@ impl SimulatedClients {
             self.crowds[register] += 1;
         }
         let place = RequestPlace { connection: 0, request: 0 };
-        let open = OpenJob { job, since: now, begun, place, hops: 0, state };
+        let open = OpenJob { job, since: now, attempt: now, begun, place, hops: 0, state };
         let before = self.open[slot].replace(open);
         assert!(before.is_none(), "a slot has one job at a time");
     }
@@ -277,6 +279,15 @@ impl SimulatedClients {
         self.finish(now, slot);
         self.finished -= 1;
         self.refused += 1;
+    }
+
+    /// Begins another attempt of an operation that was refused. The operation has not been executed
+    /// before, so its history begins now.
+    pub(crate) fn retry(&mut self, now: Instant, slot: usize) {
+        let begun = self.next_moment(now);
+        let open = self.job_mut(slot);
+        let place = RequestPlace { connection: 0, request: 0 };
+        (open.attempt, open.begun, open.place, open.hops) = (now, begun, place, 0);
     }
 
     pub(crate) fn refused(&self) -> usize {

@@ -52,6 +52,9 @@ struct Arguments {
     /// Let servers replicate each other's logs in every run.
     #[arg(long)]
     replicated: bool,
+    /// Let clients of replicated runs send refused operations again.
+    #[arg(long)]
+    retries: bool,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),
         is_replicated: arguments.replicated,
+        has_retries: arguments.retries,
         ..RunSettings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };
     let here = || std::thread::available_parallelism().map_or(1, usize::from);

@@ -27,6 +27,8 @@ pub struct RunSettings {
     pub without: BTreeSet<Knob>,
     /// Set if servers replicate each other's logs, whatever the seed draws.
     pub is_replicated: bool,
+    /// Set if clients of replicated runs send refused operations again.
+    pub has_retries: bool,
 }
 
 impl RunSettings {
@@ -60,6 +62,9 @@ impl fmt::Display for RunSettings {
         }
         if self.is_replicated {
             f.write_str(" --replicated")?;
+        }
+        if self.has_retries {
+            f.write_str(" --retries")?;
         }
         if !self.without.is_empty() {
             let names: Vec<_> = self.without.iter().map(Knob::to_string).collect();

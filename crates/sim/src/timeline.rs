@@ -49,6 +49,8 @@ pub(crate) enum PlannedEvent {
     Broken(front::core::ConnectionId),
     /// The job of this slot is refused, since no process listens at its server's address.
     Refused(usize),
+    /// A client sends the refused operation of this slot again.
+    Retry(usize),
     Move,
     Fault,
     Rejoin(usize),
@@ -89,6 +91,7 @@ impl PlannedEvent {
             | PlannedEvent::Broken(_)
             | PlannedEvent::Think(_)
             | PlannedEvent::Refused(_)
+            | PlannedEvent::Retry(_)
             | PlannedEvent::Inspection
             | PlannedEvent::Move
             | PlannedEvent::Fault

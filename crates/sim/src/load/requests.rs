@@ -10,7 +10,12 @@ use crate::timeline::{PlannedEvent, ReactorPlace};
 use crate::workload::{ClientJob, FLUSHED_TABLE, TABLE};
 use front::core::ConnectionId;
 use resp::RequestWriter;
+use std::time::Duration;
 use types::TableId;
+
+/// Time for which an operation is retried, if no fault of the run lasts long. A death is noticed
+/// and recovered in less.
+const RETRY_BUDGET: Duration = Duration::from_secs(1);
 
 /// Server and table of a request.
 struct RequestTarget {
@@ -163,18 +168,35 @@ impl ClientLoad {
         self.think_later(cluster, client);
     }
 
-    /// Ends a job that was not executed; its client continues with another job.
+    /// Handles a job that was not executed. With retries, an operation on data that a
+    /// recovery brings back is sent again after a pause, as client libraries do, until its budget
+    /// is used up. Otherwise the client continues with another job.
     pub(super) fn refuse(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
         let (client, open) = (self.clients.client_of(slot), self.clients.job(slot));
         if let ClientJob::Operation(register, _) = open.job {
-            let (since, place) = (open.since, self.clients.asked_place(slot));
+            let (since, place) = (open.attempt, self.clients.asked_place(slot));
+            let ends = open.since + RETRY_BUDGET * cluster.profile.slowness;
             let hash = self.workload.registers[register].keys[0].0;
             let refusal = RefusedOperation { client, since, register, hash, place };
             if let Some(failure) = cluster.check_refused(&refusal) {
                 cluster.timeline.fail(failure);
             }
+            let is_retried = cluster.profile.settings.has_retries
+                && cluster.profile.replicas() > 0
+                && cluster.timeline.is_working();
+            if is_retried && cluster.timeline.now < ends {
+                let pause = cluster.timeline.micros(1_000..20_000);
+                return cluster.timeline.plan_in(pause, PlannedEvent::Retry(slot));
+            }
         }
         self.clients.refuse(cluster.timeline.now, slot);
+    }
+
+    /// Sends a refused operation again.
+    pub(crate) fn retry(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
+        self.clients.retry(cluster.timeline.now, slot);
+        self.send_request(cluster, slot);
+        self.flush_outputs(cluster, self.clients.client_of(slot));
     }
 
     /// Handles a broken connection: the outcome of the jobs that were sent on it is unknown.

@@ -149,6 +149,7 @@ impl ClusterRun {
             PlannedEvent::Think(client) => self.load.think(cluster, client),
             PlannedEvent::Broken(connection) => self.load.connection_broken(cluster, connection),
             PlannedEvent::Refused(slot) => self.load.connection_refused(cluster, slot),
+            PlannedEvent::Retry(slot) => self.load.retry(cluster, slot),
             PlannedEvent::Move => self.request_move(),
             PlannedEvent::Fault => self.inject_fault(),
             PlannedEvent::Rejoin(place) => cluster.rejoin(place),
