@@ -258,14 +258,14 @@ impl Replica {
         policy.is_steady || self.is_asked || is_unfinished
     }
 
-    /// Returns the send time of the oldest unanswered message.
-    pub(super) fn unanswered(&self) -> Option<Instant> {
-        self.unanswered
+    /// Returns the time from which the backup has left a message unanswered for [`SUSPECT_AFTER`].
+    pub(super) fn suspect_at(&self) -> Option<Instant> {
+        self.unanswered.map(|sent| sent + SUSPECT_AFTER)
     }
 
     /// Returns whether the backup has left a message unanswered for [`SUSPECT_AFTER`].
     pub(super) fn is_suspect(&self, now: Instant) -> bool {
-        self.unanswered.is_some_and(|sent| sent + SUSPECT_AFTER <= now)
+        self.suspect_at().is_some_and(|at| at <= now)
     }
 
     /// Returns the time at which [`Replica::send`] has a question to ask.

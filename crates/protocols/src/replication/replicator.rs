@@ -481,9 +481,7 @@ impl Replicator {
             return;
         }
         match scope {
-            EventScope::Lengths(id)
-                if self.schedule.is_rest_idle(now) && !self.is_manifest_log() =>
-            {
+            EventScope::Lengths(id) if self.schedule.is_rest_idle(now) => {
                 if self.active.contains(&id) {
                     self.reconcile_segment(now, id, out);
                 }

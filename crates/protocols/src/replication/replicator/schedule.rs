@@ -8,7 +8,6 @@
 use super::Replicator;
 use crate::replication::replica::Replica;
 use crate::replication::segment::SegmentStage;
-use crate::replication::timing::SUSPECT_AFTER;
 use types::Instant;
 
 /// The next times at which a replicator has work, and its reach.
@@ -45,6 +44,7 @@ impl ReplicatorSchedule {
 }
 
 impl Replicator {
+    /// Computes the times of the next work and the reach from the state after an event at `now`.
     pub(super) fn find_schedule(&self, now: Instant) -> ReplicatorSchedule {
         let policy = self.poll_policy();
         let is_standalone = self.settings.is_standalone;
@@ -58,7 +58,7 @@ impl Replicator {
             for replica in &segment.replicas {
                 deadline.add(replica.next_deadline(policy));
                 if !is_standalone {
-                    all_from.add(replica.unanswered().map(|sent| sent + SUSPECT_AFTER));
+                    all_from.add(replica.suspect_at());
                     let late_at = self.late_at(replica);
                     all_from.add(late_at);
                     late_check_at.add(late_at.filter(|at| *at > now));
@@ -76,7 +76,8 @@ impl Replicator {
             deadline.add(self.placement.next_deadline());
             deadline.add(self.rests_until());
         }
-        if !self.short.is_empty() || self.silence.awaits_return() {
+        // The announcement of a manifest segment may concern the other ones.
+        if !self.short.is_empty() || self.silence.awaits_return() || self.is_manifest_log() {
             all_from.add(Some(now));
         }
         deadline.add(self.releases.next_deadline());
