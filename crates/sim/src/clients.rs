@@ -219,7 +219,7 @@ impl SimulatedClients {
         if let ClientJob::Operation(register, _) = job {
             self.crowds[register] += 1;
         }
-        let place = RequestPlace { connection: 0, request: 0 };
+        let place = RequestPlace::default();
         let open = OpenJob { job, since: now, attempt: now, begun, place, hops: 0, state };
         let before = self.open[slot].replace(open);
         assert!(before.is_none(), "a slot has one job at a time");
@@ -286,8 +286,8 @@ impl SimulatedClients {
     pub(crate) fn retry(&mut self, now: Instant, slot: usize) {
         let begun = self.next_moment(now);
         let open = self.job_mut(slot);
-        let place = RequestPlace { connection: 0, request: 0 };
-        (open.attempt, open.begun, open.place, open.hops) = (now, begun, place, 0);
+        (open.attempt, open.begun, open.hops) = (now, begun, 0);
+        open.place = RequestPlace::default();
     }
 
     pub(crate) fn refused(&self) -> usize {

@@ -45,7 +45,7 @@ pub enum OperationOutcome {
 }
 
 /// Connection on which an operation was executed, and its position there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestPlace {
     /// Number of the connection.
     pub connection: u64,
