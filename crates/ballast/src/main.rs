@@ -18,6 +18,7 @@ mod host;
 mod keep;
 mod metrics;
 mod migrate;
+mod process_replacement;
 mod saved;
 mod serve;
 mod settings_arguments;

@@ -7,6 +7,7 @@ use crate::descriptors;
 use crate::folder_mark::FolderUse;
 use crate::host::{EventSupervisor, ProcessEvent, ProcessHost};
 use crate::metrics;
+use crate::process_replacement::replace_process;
 use crate::settings_arguments::SettingArguments;
 use crate::signals;
 use anyhow::{Context, bail};
@@ -21,7 +22,6 @@ use server::control::ControlLink;
 use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
 use settings::{Durability, DurabilitySettings, IoDriver, ReactorSettings, ServerConfiguration};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -476,8 +476,7 @@ enum ShutdownReason {
 /// Replaces this process by a new one with the same arguments. Returns only if that fails.
 fn restart_as_new_member() -> anyhow::Error {
     let itself = std::env::current_exe();
-    let replaced = itself
-        .map(|itself| std::process::Command::new(itself).args(std::env::args_os().skip(1)).exec());
+    let replaced = itself.map(|itself| replace_process(itself, std::env::args_os().skip(1)));
     let error = match replaced {
         Ok(error) | Err(error) => error,
     };

@@ -70,11 +70,12 @@ const MAY_USE: [(&str, &[&str]); 20] = [
 ];
 
 /// External crates that access the operating system, and the crates that may use them.
-const MEETS_THE_SYSTEM: [(&str, &[&str]); 7] = [
+const MEETS_THE_SYSTEM: [(&str, &[&str]); 8] = [
     ("getrandom", &["handshake"]),
     ("io-uring", &["runtime"]),
     ("libc", &[]),
     ("mio", &[]),
+    ("nix", &["ballast"]),
     ("redb", &["coordinator-server"]),
     // `store` only maps memory with it.
     ("rustix", &["store", "runtime", "bench", "ballast"]),
