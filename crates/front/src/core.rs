@@ -23,7 +23,7 @@ use client_limits::ClientLimits;
 use connections::{
     ConnectionAction, ConnectionTurn, RedisClient, WaiterId, Waits, prefetch_clients,
 };
-use node::{DiskDone, Engine, Payload, Route, Safety, Wake};
+use node::{DiskDone, Engine, LeaseState, Payload, Route, Safety, Wake};
 use reply_gating::ReplyGate;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -415,6 +415,12 @@ impl Core {
     fn reconcile(&mut self, io: &mut impl Connections) {
         self.backend.engine.commit(self.now);
         self.reply_gate.reconcile(&mut self.backend.engine, io);
+        // The outcome of these requests is unknown, and probably stays so: others serve the ranges
+        // of this server without a part of its last writes.
+        let mut pending = self.reply_gate.pending_connections().peekable();
+        if pending.peek().is_some() && self.backend.engine.lease(self.now) == LeaseState::Lost {
+            pending.for_each(|connection| io.close(connection));
+        }
     }
 
     /// Processes the completion of a disk job from [`node::EngineOutput::disk`].

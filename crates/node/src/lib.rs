@@ -58,7 +58,9 @@ pub use node::Node;
 pub use outgoing::{DiskDone, DiskJob, EngineOutput, Wake};
 pub use protocols::migration::Cuts;
 pub use recovering::{ReadDone, ReadJob};
-pub use replicated::{BackupDone, BackupJob, DiskCounts, LogPlacement, Mode, Plan, Replication};
+pub use replicated::{
+    BackupDone, BackupJob, DiskCounts, LeaseState, LogPlacement, Mode, Plan, Replication,
+};
 pub use requests::reactor_for;
 pub use safety::Safety;
 pub use settings::{LiveSettings, MinReplicas, NodeSettings, ServerIdentity};

@@ -89,6 +89,8 @@ pub enum Bug {
     DivergentShown,
     /// A coordinator's message leaves before the commit of the change that it tells of.
     SentBeforeCommit,
+    /// Operations wait for a lapsed lease, however long it has lapsed.
+    LapsedLeaseWaits,
 }
 
 #[cfg(feature = "on")]

@@ -137,6 +137,31 @@ fn a_server_that_the_coordinator_does_not_reach_serves_on() {
 }
 
 #[test]
+fn a_server_that_reaches_nobody_sends_its_clients_elsewhere() {
+    let _alone = alone();
+    let Some(network) = network() else { return };
+    let (seats, keys) = start(Some(&network));
+    let address = seats.servers[0].address;
+    let (mut reader, mut writer) = (Client::connect(address), Client::connect(address));
+    assert_eq!(writer.ask(&["SET", &keys[0], "before"]).text(), "OK");
+    // Clients reach the server as before. The coordinator has place 0.
+    (0..=SERVERS).filter(|place| *place != 1).for_each(|place| network.cut(1, place));
+    // No backup acknowledges this write, unless it has left before.
+    let is_sent = writer.try_request(&["SET", &keys[0], "after"]);
+    assert!(is_sent, "the connection is open");
+    until("the server refuses what others serve", || {
+        // A read of the written key would wait for the write.
+        reader.try_request(&["GET", &format!("{{{}}}:other", keys[0])]);
+        reader.answer_within(LASTS).is_some_and(|answer| answer.is_error("CLUSTERDOWN"))
+    });
+    let outcome = writer.answer_within(LASTS);
+    assert!(outcome.is_none(), "no reply tells the outcome of the write: {outcome:?}");
+    until("another server serves the key", || {
+        seats.servers[1..].iter().any(|seat| seat.ask(&["EXISTS", &keys[0]]).is_some())
+    });
+}
+
+#[test]
 fn a_write_that_too_few_servers_would_keep_is_refused_and_not_executed() {
     let plan = Plan { servers: 3, replicas: 2, durability: "memory", network: None };
     let mut seats = Seats::start(plan, |_| ());

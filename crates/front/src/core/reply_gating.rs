@@ -149,6 +149,12 @@ impl ReplyGate {
         is_pending
     }
 
+    /// Returns the connections with pending replies.
+    #[inline]
+    pub(super) fn pending_connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.pending.keys().copied()
+    }
+
     /// Drops the state of a closed connection.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         let queue = self.pending.remove(&connection);

@@ -1,5 +1,9 @@
 //! The read lease: the time until which this server may execute operations, because no other
 //! server serves its ranges before. The backups of the manifest renew it.
+//!
+//! Operations wait for a lease that has lapsed. If it is not renewed for [`LAPSE_MAX`], others
+//! probably serve the ranges of this server, and operations are refused: the client is to ask
+//! another server.
 
 use super::Replication;
 use crate::Engine;
@@ -7,7 +11,7 @@ use crate::context::Context;
 use crate::state::NodeState;
 use planted::Bug;
 use protocols::replication::timing::LEASE;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use types::Instant;
 
@@ -16,8 +20,56 @@ use types::Instant;
 pub(super) struct ReadLease {
     /// Its end, in nanoseconds: operations may run until then.
     until: AtomicU64,
+    /// The last end of it that is known, in nanoseconds; 0 before the first lease.
+    last_until: AtomicU64,
+    /// Set once the operations that waited for its renewal were woken, to be refused.
+    is_given_up: AtomicBool,
     /// Number of times it ran out before the backups renewed it.
     lapses: AtomicU64,
+}
+
+/// Time for which operations wait for the renewal of a lapsed lease. Other servers serve the ranges
+/// of a server that is cut off or was paused within a third of a second.
+const LAPSE_MAX: Duration = Duration::from_secs(1);
+
+/// Right of a server to execute operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseState {
+    /// Operations may run.
+    Valid,
+    /// Operations must wait: another server may serve the ranges of this one.
+    Lapsed,
+    /// The lease has lapsed for so long that operations are refused.
+    Lost,
+}
+
+impl ReadLease {
+    /// Sets the end of the lease. Returns the previous end; 0: there was none.
+    fn set(&self, until: u64, now: Instant) -> u64 {
+        let before = self.until.swap(until, Ordering::AcqRel);
+        let last = if until > 0 { until } else { before.min(now.0) };
+        if last > 0 {
+            self.last_until.store(last, Ordering::Release);
+        }
+        if until > 0 {
+            self.is_given_up.store(false, Ordering::Release);
+        }
+        before
+    }
+
+    fn state(&self, now: Instant) -> LeaseState {
+        match () {
+            () if now.0 < self.until.load(Ordering::Acquire) => LeaseState::Valid,
+            () if self.lost_at().is_some_and(|at| at <= now) => LeaseState::Lost,
+            () => LeaseState::Lapsed,
+        }
+    }
+
+    /// Returns the time at which the lease is lost unless it is renewed.
+    fn lost_at(&self) -> Option<Instant> {
+        let last = self.last_until.load(Ordering::Acquire);
+        (last > 0 && !planted::is(Bug::LapsedLeaseWaits)).then(|| Instant(last) + LAPSE_MAX)
+    }
 }
 
 const FENCED: &str = "the cluster has declared this server dead, and other servers serve its \
@@ -42,7 +94,7 @@ impl Replication {
     /// Sets the end of the read lease.
     pub(super) fn set_lease(&self, until: Option<Instant>, context: &Context<'_>) {
         let until = until.map_or(0, |until| until.0);
-        let before = self.lease.until.swap(until, Ordering::AcqRel);
+        let before = self.lease.set(until, context.now);
         if before > 0 && (before < context.now.0 || until == 0) {
             self.lease.lapses.fetch_add(1, Ordering::Relaxed);
         }
@@ -51,6 +103,21 @@ impl Replication {
         } else if until > before && context.live.strict_reads {
             // On every reactor, replies may wait for this heartbeat.
             context.node.wake_all();
+        }
+    }
+
+    /// Returns the time at which the waiting operations are to be refused, unless the lease is
+    /// renewed before.
+    pub(super) fn lease_deadline(&self) -> Option<Instant> {
+        let is_given_up = self.lease.is_given_up.load(Ordering::Acquire);
+        self.lease.lost_at().filter(|_| !is_given_up && self.is_with_others())
+    }
+
+    /// Wakes the operations that wait for the lease, which is lost. They are refused then.
+    pub(super) fn give_up_lease(&self, node: &NodeState) {
+        if !self.lease.is_given_up.swap(true, Ordering::AcqRel) {
+            tracing::warn!("no backup of the manifest renews the lease: operations are refused");
+            node.serves_again();
         }
     }
 
@@ -64,15 +131,24 @@ impl Replication {
 }
 
 impl Engine {
-    /// Returns whether operations must wait, because another server may serve this one's ranges.
+    /// Returns whether operations may run, must wait, or are refused, because another server may
+    /// serve this one's ranges.
     ///
     /// The clock is read here, after the request was received. A process that was stopped in
     /// between must not serve by an outdated lease.
     #[inline]
-    pub fn lacks_lease(&self, now: Instant) -> bool {
-        match self.log_master.replication.is_with_others() {
-            true => !self.log_master.replication.is_leased(self.time_within_turn(now)),
-            false => self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)),
+    pub fn lease(&self, now: Instant) -> LeaseState {
+        let replication = &*self.log_master.replication;
+        if replication.is_with_others() {
+            let now = self.time_within_turn(now);
+            return match replication.is_leased(now) {
+                true => LeaseState::Valid,
+                false => replication.lease.state(now),
+            };
+        }
+        match self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)) {
+            true => LeaseState::Lapsed,
+            false => LeaseState::Valid,
         }
     }
 
@@ -109,5 +185,34 @@ impl Engine {
     /// heartbeat. Returns `None` if replies do not wait for it.
     pub fn lease_until(&self) -> Option<u64> {
         self.is_strict().then(|| self.log_master.replication.lease.until.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_not_renewed_is_lost_after_a_while() {
+        let lease = ReadLease::default();
+        // A server that starts has had no lease yet: operations wait, however long it takes.
+        assert_eq!(lease.state(Instant(1) + LAPSE_MAX * 9), LeaseState::Lapsed);
+        let until = Instant(5_000);
+        assert_eq!(lease.set(until.0, Instant(1_000)), 0);
+        assert_eq!(lease.state(Instant(4_999)), LeaseState::Valid);
+        assert_eq!(lease.state(until), LeaseState::Lapsed);
+        assert_eq!(lease.state(until + LAPSE_MAX), LeaseState::Lost);
+        lease.set((until + LAPSE_MAX * 2).0, until + LAPSE_MAX);
+        assert_eq!(lease.state(until + LAPSE_MAX), LeaseState::Valid);
+    }
+
+    #[test]
+    fn a_lease_that_is_withdrawn_counts_from_then_on() {
+        let lease = ReadLease::default();
+        lease.set(5_000, Instant(1_000));
+        assert_eq!(lease.set(0, Instant(2_000)), 5_000);
+        // Withdrawn again: nothing changes.
+        lease.set(0, Instant(3_000));
+        assert_eq!(lease.lost_at(), Some(Instant(2_000) + LAPSE_MAX));
     }
 }

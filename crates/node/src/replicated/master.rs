@@ -552,6 +552,9 @@ impl LogMaster {
         if is_first && is_due(self.replication.manifest_log().next_deadline()) {
             self.drive_manifest(Some(ReplicatorEvent::Tick), context);
         }
+        if is_first && is_due(self.replication.lease_deadline()) {
+            self.replication.give_up_lease(context.node);
+        }
     }
 
     /// Returns the next time at which [`LogMaster::tick`] must run if no other event comes first.
@@ -559,7 +562,8 @@ impl LogMaster {
         let is_first = reactor == MANIFEST_REACTOR;
         let manifest_log =
             is_first.then(|| self.replication.manifest_log().next_deadline()).flatten();
-        [manifest_log, self.replicator.next_deadline()].into_iter().flatten().min()
+        let lease = self.replication.lease_deadline().filter(|_| is_first);
+        [manifest_log, lease, self.replicator.next_deadline()].into_iter().flatten().min()
     }
 }
 

@@ -35,6 +35,7 @@ mod routes;
 pub(crate) use backup_jobs::free;
 pub use backup_jobs::{BackupDone, BackupJob};
 pub use counts::DiskCounts;
+pub use lease::LeaseState;
 pub use plan::{LogPlacement, Mode, Plan};
 
 use super::loading::{AdoptedLog, KeptError, Loading, Progress, RecoveredLog};

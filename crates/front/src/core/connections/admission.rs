@@ -7,6 +7,7 @@ use crate::core::backend::Backend;
 use crate::operators::executions::{Execution, is_slow_possible};
 use crate::operators::pause::Paused;
 use crate::session::Session;
+use node::LeaseState;
 use std::time::Duration;
 use types::Instant;
 
@@ -29,8 +30,12 @@ pub(super) fn admit(
     if turn.backend.engine.is_loading() && needs_data {
         return Err(refused("LOADING Redis is loading the dataset in memory"));
     }
-    if needs_data && turn.backend.engine.lacks_lease(turn.now) {
-        return Err(NotExecuted::Retry(Cause::Held));
+    if needs_data {
+        match turn.backend.engine.lease(turn.now) {
+            LeaseState::Valid => {}
+            LeaseState::Lapsed => return Err(NotExecuted::Retry(Cause::Held)),
+            LeaseState::Lost => return Err(refused(LEASE_LOST)),
+        }
     }
     if needs_data {
         turn.backend.engine.note_data();
@@ -80,6 +85,10 @@ pub(super) fn count_refusal(command: Option<&'static Command>, text: &str, backe
         backend.counts.of_command(command.number()).rejected.add(1);
     }
 }
+
+/// The error begins as in Redis, because clients match on it: they ask other servers for the owner.
+const LEASE_LOST: &str = "CLUSTERDOWN The server reaches too few of its backups, so that another \
+                          server may have taken over its slots: ask another server";
 
 /// The error begins as in Redis, because clients match on it.
 const CANNOT_KEEP: &str = "MISCONF Errors writing to disk: writes are refused until it works again. \
