@@ -118,7 +118,7 @@ fn names(items: &ProductItems, table: &mut MeasureTable) {
         table.note(format!("{krate}::{name} {count}"));
     }
     if let Some(largest) = fields {
-        table.row("fields of the largest type", largest.fields, 19, 20);
+        table.row("fields of the largest type", largest.fields, 20, 20);
         table.note(&largest.name);
     }
 }
@@ -138,7 +138,7 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
-    table.row("lines of src without assertions", lines - items.assertion_lines, 83_260, target);
+    table.row("lines of src without assertions", lines - items.assertion_lines, 84_340, target);
 }
 
 /// Crates that should assert densely, and how many lines they have for each assertion at most.

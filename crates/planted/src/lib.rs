@@ -89,6 +89,10 @@ pub enum Bug {
     DivergentShown,
     /// A coordinator's message leaves before the commit of the change that it tells of.
     SentBeforeCommit,
+    /// A master goes on waiting for a backup that does not answer.
+    SilentBackupKept,
+    /// A master asks a backup again at once that has refused a replica.
+    RefusalForgotten,
     /// Operations wait for a lapsed lease, however long it has lapsed.
     LapsedLeaseWaits,
 }

@@ -23,6 +23,10 @@ const HOPS_MAX: u32 = 30;
 /// Maximal number of open operations on one register: more would make too many orders possible.
 const CROWD: u32 = 6;
 
+/// Maximal number of open flushes: each is an operation on many registers. While a server was
+/// paused, 19 of them were open, and the checker had too many orders to follow.
+const FLUSHES_MAX: usize = 8;
+
 /// Time by which values may expire too early and too late, beside the error of clocks that run
 /// too fast or too slow.
 #[derive(Clone, Copy, Debug)]
@@ -209,6 +213,12 @@ impl SimulatedClients {
         self.crowds[register] >= CROWD
     }
 
+    /// Returns whether the maximal number of flushes is open.
+    pub(crate) fn has_many_flushes(&self) -> bool {
+        let flushes = self.open().filter(|open| matches!(open.job, ClientJob::Flush(_)));
+        flushes.count() >= FLUSHES_MAX
+    }
+
     /// Returns whether a write of the register has ended.
     pub(crate) fn is_written(&self, register: usize) -> bool {
         self.written[register].is_some()
@@ -308,6 +318,12 @@ impl SimulatedClients {
     /// Removes the believed owner of a slot, since no process listens there.
     pub(crate) fn forget_owner(&mut self, client: usize, slot: Slot) {
         self.clients[client].owners.remove(&slot);
+    }
+
+    /// Removes the server at this place as the believed owner of any slot.
+    pub(crate) fn forget_owners_at(&mut self, place: usize) {
+        let owners = self.clients.iter_mut().map(|client| &mut client.owners);
+        owners.for_each(|owners| owners.retain(|_, owner| *owner != place));
     }
 
     /// Prepares the final reads: clients discard the owners that they know.

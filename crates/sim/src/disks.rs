@@ -51,6 +51,11 @@ impl SimulatedDisk {
         self.disk.set_faults(Faults::default());
     }
 
+    /// Fills the disk.
+    pub(crate) fn fill(&self) {
+        self.disk.set_faults(Faults { capacity: Some(0), ..Faults::default() });
+    }
+
     /// Makes the disk fail in a random way from now on. Syncs fail only in `disk`: in other modes
     /// a disk that does not keep its data counts as a server that is down.
     pub(crate) fn inject_faults(&self, rng: &mut Rng, mode: Mode) -> Faults {

@@ -69,12 +69,16 @@ named! {
         "Servers do not redirect a client in circles.";
     Answered, "answered",
         "Every operation is answered, and every server whose range is not lost answers with data.";
+    Available, "available",
+        "While a fault lasts that the cluster can survive, each operation is answered in time.";
     MigrationsEnd, "migrations-end",
         "Every requested migration ends, unless one of its servers has died.";
     AsksAnswered, "asks-answered",
         "Every request for a move is refused, or each of its moves gets its own id.";
     ServersSettle, "servers-settle",
         "At the end, every server is connected to the coordinator and serves all its ranges.";
+    NothingForgotten, "nothing-forgotten",
+        "A recovered range has every record that its dead owner's backups had acknowledged.";
     NothingLost, "nothing-lost",
         "The value of the last read of a register is found at exactly one server.";
     NothingStray, "nothing-stray",

@@ -13,11 +13,13 @@
 //! fewer servers than replicas are down at once. Such accidents therefore happen one at a time,
 //! and the next one only when everything is whole again.
 
+use crate::lasting::{LastingFault, LastingKind};
 use crate::profile::RunProfile;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{Accident, PlannedEvent, RunTimeline};
 use fastrand::Rng;
 use node::Plan;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Instant;
 
@@ -41,6 +43,16 @@ const SKEW_MILLIS: u64 = 200;
 
 /// Longest outage in microseconds: somewhat more than the five-second timeouts.
 const OUTAGE_MAX: u64 = 8_000_000;
+
+/// Time that a job takes on a slow disk, in microseconds.
+const SLOW_JOB_MICROS: std::ops::Range<u64> = 100_000..600_000;
+
+/// One replicated run in this many has slow disks, and one has long absences of the coordinator.
+const SLOW_DISK_ONE_IN: u32 = 4;
+const ABSENCE_ONE_IN: u32 = 4;
+
+/// Mixed into the seed for the separate random numbers of these faults.
+const SLOW: u64 = 0x736c_6f77_6469_736b;
 
 /// In runs with reads right behind deaths, one append of data in this many is the last one.
 const WRITER_DEATH_ONE_IN: u32 = 300;
@@ -75,6 +87,14 @@ impl DeathRates {
 pub(crate) struct FaultSchedule {
     kinds: Vec<Knob>,
     death_rates: DeathRates,
+    /// Kind of the fault that will last at the end, if there is one.
+    pub(crate) lasting_kind: Option<LastingKind>,
+    /// Fault that lasts now.
+    pub(crate) lasting: Option<LastingFault>,
+    /// Places with slow disks, and the time until which they are slow.
+    slow_disks: BTreeMap<usize, Instant>,
+    /// Time until which no coordinator starts.
+    pub(crate) no_coordinator_until: Instant,
     /// Set once a disk has a damaged block.
     pub(crate) has_damage: bool,
     /// Maximal lead of a server's wall clock over the true one, in milliseconds.
@@ -95,6 +115,10 @@ impl FaultSchedule {
         FaultSchedule {
             kinds,
             death_rates,
+            lasting_kind: None,
+            lasting: None,
+            slow_disks: BTreeMap::new(),
+            no_coordinator_until: Instant(0),
             has_damage: false,
             skew_max_millis: 0,
             outages_until: Instant(0),
@@ -137,6 +161,7 @@ impl FaultSchedule {
         if profile.replicas() == 0 {
             return;
         }
+        self.lasting_kind = LastingKind::draw(settings);
         if self.is_one_at_a_time() {
             self.kinds.retain(|fault| matches!(fault, Knob::Crash | Knob::Clock));
         } else {
@@ -144,6 +169,14 @@ impl FaultSchedule {
                 if rng.u32(..3) == 0 && settings.has(fault) {
                     self.kinds.push(fault);
                 }
+            }
+        }
+        // A separate generator: further draws would change the runs of all seeds.
+        let mut separate = Rng::with_seed(settings.seed ^ SLOW);
+        for (fault, one_in) in [(Knob::SlowDisk, SLOW_DISK_ONE_IN), (Knob::Absence, ABSENCE_ONE_IN)]
+        {
+            if separate.u32(..one_in) == 0 && settings.has(fault) {
+                self.kinds.push(fault);
             }
         }
         if rng.bool() && settings.has(Knob::Disk) {
@@ -226,6 +259,27 @@ impl FaultSchedule {
         let outage = timeline.micros(1_000..if is_long { OUTAGE_MAX } else { usual });
         self.extend_outages(timeline.now + outage);
         outage
+    }
+
+    /// Makes the disk at a place slow until this time.
+    pub(crate) fn slow_disk(&mut self, place: usize, until: Instant) {
+        self.slow_disks.insert(place, until);
+    }
+
+    /// Draws the time of a disk job at a place, if the disk is slow now.
+    pub(crate) fn slow_job_time(
+        &self,
+        place: usize,
+        timeline: &mut RunTimeline,
+    ) -> Option<Duration> {
+        let until = self.slow_disks.get(&place)?;
+        (timeline.now < *until).then(|| timeline.micros(SLOW_JOB_MICROS))
+    }
+
+    /// Ends the faults that go on by themselves.
+    pub(crate) fn end(&mut self) {
+        self.slow_disks.clear();
+        self.no_coordinator_until = Instant(0);
     }
 
     /// Records that an outage lasts until this time.

@@ -76,9 +76,18 @@ impl ServerFleet {
     }
 
     pub(crate) fn draw_live(&self, timeline: &mut RunTimeline) -> Option<usize> {
-        let places = 0..self.len();
-        let live: Vec<usize> = places.filter(|&place| !self.servers[place].is_dead).collect();
-        (!live.is_empty()).then(|| live[timeline.rng.usize(..live.len())])
+        self.draw_other_than(None, timeline)
+    }
+
+    /// Draws a live server at another place than this one.
+    pub(crate) fn draw_other_than(
+        &self,
+        place: Option<usize>,
+        timeline: &mut RunTimeline,
+    ) -> Option<usize> {
+        let is_eligible = |it: &usize| !self.servers[*it].is_dead && Some(*it) != place;
+        let eligible: Vec<usize> = (0..self.len()).filter(is_eligible).collect();
+        (!eligible.is_empty()).then(|| eligible[timeline.rng.usize(..eligible.len())])
     }
 
     /// Returns the epoch under which a server serves a hash. An arriving range counts after its

@@ -13,7 +13,8 @@
 //! - `timeline`: virtual time, planned events, random numbers, trace and failure of a run;
 //! - `cluster`: the servers, coordinators and disks under test, connected by links and messages;
 //!   its parts are `fleet` (of `servers`), `coordinators` (on `metadata`), `disks`, `network`,
-//!   `faults` (the fault schedule), `losses`, `moves` and `monitor` (rules checked meanwhile);
+//!   `faults` (the fault schedule) with `lasting` (faults that last), `losses`, `moves` and `monitor` (rules checked meanwhile) with
+//!   `acknowledged` (recovered data is complete);
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
 //!   `workload` and `commands`;
@@ -28,6 +29,7 @@
 pub mod history;
 pub mod planted;
 
+mod acknowledged;
 mod agreement;
 mod clients;
 mod cluster;
@@ -39,6 +41,7 @@ mod failure;
 mod faults;
 mod fleet;
 mod inspect;
+mod lasting;
 mod load;
 mod losses;
 mod metadata;
@@ -58,6 +61,7 @@ mod workload;
 
 pub use cluster_size::SERVERS_POSSIBLE;
 pub use failure::{Failure, Report, Rule};
+pub use lasting::LastingKind;
 pub use planted::Planted;
 pub use run::run;
 pub use search::{minimize, search};

@@ -4,7 +4,8 @@
 
 use clap::Parser;
 use sim::{
-    Failure, Knob, Planted, Report, Rule, RunSettings, SERVERS_POSSIBLE, minimize, run, search,
+    Failure, Knob, LastingKind, Planted, Report, Rule, RunSettings, SERVERS_POSSIBLE, minimize,
+    run, search,
 };
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -55,6 +56,10 @@ struct Arguments {
     /// Let clients of replicated runs send refused operations again.
     #[arg(long)]
     retries: bool,
+    /// Fault that lasts at the end of each replicated run: see --list-lasting. Default: drawn by
+    /// each seed.
+    #[arg(long, value_parser = lasting, requires = "replicated")]
+    lasting: Option<LastingKind>,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -64,6 +69,9 @@ struct Arguments {
     /// Print the features that can be left out, and exit.
     #[arg(long)]
     list_knobs: bool,
+    /// Print the faults that may last, and exit.
+    #[arg(long)]
+    list_lasting: bool,
 }
 
 fn planted(name: &str) -> Result<Planted, String> {
@@ -82,6 +90,11 @@ fn servers(text: &str) -> Result<usize, String> {
 fn knob(name: &str) -> Result<Knob, String> {
     let names = || Knob::ALL.iter().map(Knob::to_string).collect::<Vec<_>>().join(", ");
     Knob::named(name).ok_or_else(|| format!("possible values: {}", names()))
+}
+
+fn lasting(name: &str) -> Result<LastingKind, String> {
+    let names = || LastingKind::ALL.iter().map(LastingKind::to_string).collect::<Vec<_>>();
+    LastingKind::named(name).ok_or_else(|| format!("possible values: {}", names().join(", ")))
 }
 
 /// Number of seeds to run if neither a number nor a time is given.
@@ -103,6 +116,10 @@ fn main() -> ExitCode {
         Knob::ALL.iter().for_each(|knob| println!("{knob}: {}", knob.sentence()));
         return ExitCode::SUCCESS;
     }
+    if arguments.list_lasting {
+        LastingKind::ALL.iter().for_each(|kind| println!("{kind}: {}", kind.sentence()));
+        return ExitCode::SUCCESS;
+    }
     let settings = RunSettings {
         planted: arguments.plant,
         is_printed: arguments.trace || arguments.seed.is_some() && !arguments.minimize,
@@ -113,6 +130,7 @@ fn main() -> ExitCode {
         without: arguments.without.iter().copied().collect(),
         is_replicated: arguments.replicated,
         has_retries: arguments.retries,
+        lasting: arguments.lasting,
         ..RunSettings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };
     let here = || std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,5 +1,6 @@
 //! Rules that are checked while a run goes on.
 
+use crate::acknowledged::AcknowledgedRecords;
 use crate::failure::Rule;
 use crate::fleet::ServerFleet;
 use crate::inspect::PassedKey;
@@ -30,6 +31,8 @@ pub(crate) struct RuleMonitor {
     /// Difference between the clocks of the parts of a range that moved as one: the clocks behind
     /// were stepped forward.
     clock_steps: BTreeMap<MigrationId, Duration>,
+    /// Records that dead servers had.
+    pub(crate) acknowledged: AcknowledgedRecords,
 }
 
 impl RuleMonitor {
@@ -47,6 +50,9 @@ impl RuleMonitor {
         if std::mem::replace(&mut server.tablets_version, version) != version {
             self.check_rise(place, servers, slots, timeline);
             check_owners(place, servers, losses, timeline);
+            if let Err(failure) = self.acknowledged.check(&mut servers[place]) {
+                timeline.fail(failure);
+            }
         }
     }
 

@@ -108,6 +108,9 @@ bugs! {
     /// After the first death, servers go on refusing reads when all is recovered, as long as
     /// clients work.
     RefusedAfterRecovery,
+    SilentBackupKept = SilentBackupKept,
+    RefusalForgotten = RefusalForgotten,
+    LapsedLeaseWaits = LapsedLeaseWaits,
 }
 
 impl Planted {

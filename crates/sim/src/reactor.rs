@@ -57,6 +57,8 @@ pub(crate) enum Outbound {
     Peer(Sending),
     Control(ToCoordinator),
     Bytes(ConnectionId, Vec<u8>),
+    /// The server has closed a client's connection.
+    Closed(ConnectionId),
     Disk(DiskJob),
 }
 
@@ -75,6 +77,8 @@ struct ClientEndpoints {
     ends: BTreeMap<ConnectionId, ClientEndpoint>,
     /// Connections that are read again and may have earlier input.
     resumed: Vec<ConnectionId>,
+    /// Connections that the core has closed in this turn.
+    closed: Vec<ConnectionId>,
     /// Discards output for connections that do not exist.
     sink: Vec<u8>,
 }
@@ -106,6 +110,12 @@ impl Connections for ClientEndpoints {
 
     fn close_after_flush(&mut self, connection: ConnectionId) {
         unreachable!("no client of this run closes {connection}, or sends invalid bytes");
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if self.ends.remove(&connection).is_some() {
+            self.closed.push(connection);
+        }
     }
 }
 
@@ -203,6 +213,10 @@ impl SimulatedReactor {
             if !end.output.is_empty() {
                 around.out.push(Outbound::Bytes(*connection, std::mem::take(&mut end.output)));
             }
+        }
+        for connection in self.ends.closed.drain(..) {
+            self.core.closed(connection);
+            around.out.push(Outbound::Closed(connection));
         }
         has_work || self.core.has_background() || !self.ends.resumed.is_empty()
     }

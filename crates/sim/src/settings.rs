@@ -1,5 +1,6 @@
 //! Settings of a run: its seed, and the features that are left out although the seed has them.
 
+use crate::lasting::LastingKind;
 use crate::named::named;
 use crate::planted::Planted;
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ pub struct RunSettings {
     pub is_replicated: bool,
     /// Set if clients of replicated runs send refused operations again.
     pub has_retries: bool,
+    /// Fault that lasts at the end of a replicated run, instead of the one that the seed draws.
+    pub lasting: Option<LastingKind>,
 }
 
 impl RunSettings {
@@ -66,6 +69,9 @@ impl fmt::Display for RunSettings {
         if self.has_retries {
             f.write_str(" --retries")?;
         }
+        if let Some(kind) = self.lasting {
+            write!(f, " --lasting {kind}")?;
+        }
         if !self.without.is_empty() {
             let names: Vec<_> = self.without.iter().map(Knob::to_string).collect();
             write!(f, " --without {}", names.join(","))?;
@@ -90,10 +96,13 @@ named! {
     Replicated, "replicated", "Servers replicate each other's logs and recover dead servers' data.";
     Lineage, "lineage", "Ranges move between servers that replicate each other's logs and may die.";
     Crash, "crash", "A server dies, and perhaps another process starts at its address.";
+    Lasting, "lasting", "One fault lasts while clients work, and they must be answered.";
     Deaths, "deaths", "Servers die right after a protocol message, and several at a time.";
     Partition, "island", "A server is cut off from everything but its clients for a while.";
     Blackout, "blackout", "All servers die at once: by a power cut, if writes wait for the disk.";
     Disk, "disk", "Disks of servers with replicas are full, fail, or return damaged blocks.";
+    SlowDisk, "slow-disk", "Jobs of a disk take 100 to 600 ms for a while.";
+    Absence, "absence", "There is no coordinator for up to 1.5 seconds.";
     Follower, "follower", "Clients read what was being written when a server died, and the new owner dies as well.";
     Machines, "machines", "One machine at a time loses power or has a damaged block, in any mode.";
     Large, "large", "A quarter of the runs have up to seven servers, three replicas, and racks.";

@@ -110,6 +110,10 @@ impl PlannedEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunPhase {
     Working,
+    /// The faults have ended, and one that lasts will begin when the cluster is whole.
+    Healing,
+    /// Clients work while one fault lasts.
+    Enduring,
     Resting,
     /// Final reads; contains the number of closing jobs that have begun.
     Reading(usize),

@@ -1,6 +1,6 @@
 //! Test of the simulator itself: it finds every planted bug, within a limited number of seeds.
 
-use sim::{Planted, RunSettings, minimize, run};
+use sim::{LastingKind, Planted, RunSettings, minimize, run};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Returns the number of seeds within which the bug must be found: two to three times the
@@ -45,6 +45,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
         | Planted::CutBeforeHeadsAreSafe => 100,
+        Planted::SilentBackupKept | Planted::RefusalForgotten | Planted::LapsedLeaseWaits => 60,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
@@ -66,12 +67,26 @@ const RARE: [Planted; 3] =
 /// find it (`docs/design/simulator.md`).
 const RAREST: Planted = Planted::DivergentShown;
 
+/// Returns the lasting fault during which the bug shows; other runs need not be searched for it.
+fn lasting(planted: Planted) -> Option<LastingKind> {
+    match planted {
+        Planted::SilentBackupKept => Some(LastingKind::PairPartition),
+        Planted::RefusalForgotten => Some(LastingKind::FullDisk),
+        Planted::LapsedLeaseWaits => Some(LastingKind::Partition),
+        _ => None,
+    }
+}
+
 /// Returns the first seed that shows the bug, and the description of the failure.
 fn find(planted: Planted) -> Option<(u64, String)> {
     (1..=seeds_max(planted)).find_map(|seed| {
         let is_replicated = planted.is_of_clusters();
-        let settings =
-            RunSettings { planted: Some(planted), is_replicated, ..RunSettings::new(seed) };
+        let settings = RunSettings {
+            planted: Some(planted),
+            is_replicated,
+            lasting: lasting(planted),
+            ..RunSettings::new(seed)
+        };
         let report = run(&settings);
         report.failure.map(|failure| (seed, failure.to_string()))
     })

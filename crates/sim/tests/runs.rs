@@ -1,6 +1,6 @@
 //! Runs of the real code without planted bugs.
 
-use sim::{Report, RunSettings, run};
+use sim::{LastingKind, Report, RunSettings, run};
 
 fn run_seed(seed: u64) -> Report {
     run(&RunSettings::new(seed))
@@ -29,9 +29,18 @@ fn ranges_move_under_load_and_every_rule_holds() {
     assert!(operations > 50_000 && moved > 50, "{operations} operations, {moved} moves");
 }
 
+#[test]
+fn clients_are_answered_while_any_fault_lasts() {
+    for (seed, kind) in (1..).zip(LastingKind::ALL) {
+        let lasting = Some(*kind);
+        let settings = RunSettings { is_replicated: true, lasting, ..RunSettings::new(seed) };
+        assert_eq!(run(&settings).failure, None, "{settings}");
+    }
+}
+
 /// Seeds that failed once, with the reason: a bug of the real code, unless marked as the
 /// simulator's.
-const KEPT: [(u64, &str); 12] = [
+const KEPT: [(u64, &str); 13] = [
     (73, "a list of migrations from before all links broke was believed (the simulator's own)"),
     (184, "values expired between the last reads and the walk, by clocks that differ (its own)"),
     (50, "the same, in a run that was at rest when the weather cleared (its own)"),
@@ -46,6 +55,7 @@ const KEPT: [(u64, &str); 12] = [
         "writes were refused while one backup's disk failed and the other was cut off (its own)",
     ),
     (5000773, "a dozen flushes were open at a time, too many to be followed (its own)"),
+    (7002379, "19 flushes were open at a paused server, too many to be followed (its own)"),
     (2004078, "a key expired early that was set in a turn within which its server was stopped"),
 ];
 

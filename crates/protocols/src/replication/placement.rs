@@ -7,6 +7,7 @@
 //! third rack can take one. If both rack rules cannot hold, the second is given up first.
 
 use super::timing::{DRAWS, OWN_DISK_PAUSE, REFUSED_PAUSE, SHORT_MAX};
+use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, ServerId};
@@ -158,6 +159,9 @@ impl Placement {
     }
 
     pub(super) fn record_refusal(&mut self, now: Instant, server: ServerId) {
+        if planted::is(Bug::RefusalForgotten) {
+            return;
+        }
         let (first, longest) = self.pauses();
         let pause = match self.refused.get(&server) {
             // Refusals of appends that were in flight arrive one after the other and count once.

@@ -11,6 +11,7 @@ use super::timing::{
     SILENT_AFTER, SILENT_AFTER_MAX, SILENT_CALM, SILENT_PAUSE, SILENT_PAUSE_MAX, SILENT_PROBE,
     SILENT_SEVERAL,
 };
+use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, ServerId};
@@ -88,7 +89,8 @@ impl SilenceDetector {
                 return None;
             }
         }
-        let backup = late.first().copied().filter(|_| others() > 0)?;
+        let is_kept = planted::is(Bug::SilentBackupKept);
+        let backup = late.first().copied().filter(|_| others() > 0 && !is_kept)?;
         self.limit = (self.limit * 2).min(SILENT_AFTER_MAX);
         self.calm_at = Some(now + SILENT_CALM);
         self.check();

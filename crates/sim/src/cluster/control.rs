@@ -4,6 +4,7 @@ use super::SimulatedCluster;
 use crate::coordinators::CoordinatorOutput;
 use crate::timeline::PlannedEvent;
 use coordinator::{CoordinatorEvent, Effect, LinkId};
+use types::Instant;
 
 /// Time until the simulator tries again to start a coordinator, in microseconds.
 const AGAIN: std::ops::Range<u64> = 10_000..200_000;
@@ -84,6 +85,9 @@ impl SimulatedCluster {
         if self.coordinators.current().is_some() {
             return;
         }
+        if self.timeline.now < self.faults.no_coordinator_until {
+            return self.timeline.plan_at(self.faults.no_coordinator_until, PlannedEvent::Lead);
+        }
         let is_open = self.coordinators.open(self.timeline.now);
         let number = self.coordinators.newest();
         let word = if is_open { "leads" } else { "cannot open" };
@@ -96,8 +100,10 @@ impl SimulatedCluster {
         self.timeline.plan_in(again, PlannedEvent::Lead);
     }
 
-    /// Ends the coordinator; another one continues with its store.
-    pub(crate) fn restart_coordinator(&mut self) {
+    /// Ends the coordinator; another one continues with its store after a while, but not before
+    /// `until`.
+    pub(crate) fn restart_coordinator(&mut self, until: Instant) {
+        self.faults.no_coordinator_until = self.faults.no_coordinator_until.max(until);
         let Some(number) = self.coordinators.current() else { return };
         self.timeline.note(format_args!("coordinator {number} is stopped"));
         self.end_coordinator(number);

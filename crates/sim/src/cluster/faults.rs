@@ -4,6 +4,7 @@ use super::SimulatedCluster;
 use crate::settings::Knob;
 use crate::timeline::{Accident, PlannedEvent};
 use std::time::Duration;
+use types::Instant;
 use wire::control::SILENCE_MAX;
 
 impl SimulatedCluster {
@@ -31,6 +32,7 @@ impl SimulatedCluster {
     pub(crate) fn end_faults(&mut self) {
         self.network.repair();
         self.disks.repair_all();
+        self.faults.end();
         self.coordinators.set_store_failures(0);
         self.end_former_coordinators();
     }
@@ -51,10 +53,11 @@ impl SimulatedCluster {
         }
     }
 
-    /// Partitions a server from the coordinator and all servers, but not from its clients.
-    pub(crate) fn partition_server(&mut self, place: usize) {
+    /// Partitions a server from the coordinator and all servers, but not from its clients, until
+    /// the given time or for a while.
+    pub(crate) fn partition_server(&mut self, place: usize, until: Option<Instant>) {
         let Some(connection) = self.servers[place].link.connection.take() else { return };
-        let until = self.timeline.now + self.draw_outage(1_000_000);
+        let until = until.unwrap_or_else(|| self.timeline.now + self.draw_outage(1_000_000));
         let id = self.servers[place].id;
         self.timeline.note(format_args!("{id} is cut off until {until}"));
         self.losses.silent.insert(place);
@@ -67,9 +70,9 @@ impl SimulatedCluster {
         }
     }
 
-    /// Pauses a server without its knowledge.
-    pub(crate) fn pause(&mut self, place: usize) {
-        let until = self.timeline.now + self.draw_outage(700_000);
+    /// Pauses a server without its knowledge, until the given time or for a while.
+    pub(crate) fn pause(&mut self, place: usize, until: Option<Instant>) {
+        let until = until.unwrap_or_else(|| self.timeline.now + self.draw_outage(700_000));
         let server = &mut self.servers[place];
         self.timeline.note(format_args!("{} pauses until {until}", server.id));
         self.losses.silent.insert(place);

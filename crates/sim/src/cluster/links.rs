@@ -67,6 +67,9 @@ impl SimulatedCluster {
         if server.link.connection.is_some() {
             return;
         }
+        if let Some(fault) = self.faults.lasting.filter(|fault| fault.keeps_unlinked(place)) {
+            return self.timeline.plan_at(fault.until, PlannedEvent::Rejoin(place));
+        }
         let (rejoin, generation) = (Some((server.node.cluster(), server.id)), server.generation);
         let Some(connection) = self.open_connection(rejoin, Some(generation)) else {
             return self.plan_rejoin(place);

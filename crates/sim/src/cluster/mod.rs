@@ -182,6 +182,8 @@ impl SimulatedCluster {
         // Now and then a disk is slow.
         let is_busy = self.timeline.rng.u32(..20) == 0;
         let delay = self.timeline.micros(20..if is_busy { 100_000 } else { 2_000 });
+        let slow = self.faults.slow_job_time(at.server, &mut self.timeline);
+        let delay = slow.unwrap_or(delay);
         self.timeline.plan_in(delay, PlannedEvent::Disk(at, Box::new(job)));
     }
 
@@ -210,7 +212,11 @@ impl SimulatedCluster {
         let was_well = place.is_some_and(|place| self.servers[place].has_served(hash, since));
         let has_long_outages = self.profile.slowness > 1
             && (self.timeline.is_working() || since <= self.faults.outages_until);
-        let may_be_refused = self.losses.is_excused(register)
+        // The client must be answered by another one.
+        let is_at_fault =
+            self.faults.lasting.is_some_and(|fault| place.is_some_and(|it| it == fault.place));
+        let may_be_refused = is_at_fault
+            || self.losses.is_excused(register)
             || self.losses.is_stalled(client)
             || !(self.losses.dead.is_empty() || was_well)
             || self.may_lack_backups()

@@ -15,6 +15,10 @@ use follower::Follower;
 pub(crate) use follower::is_followed;
 use types::Instant;
 
+/// Factor by which clients think longer while a fault lasts, which takes many times as long as the
+/// usual working time.
+const ENDURING_SLOWNESS: u32 = 40;
+
 /// Clients of a run, with their work.
 pub(crate) struct ClientLoad {
     pub(crate) workload: Workload,
@@ -97,6 +101,10 @@ impl ClientLoad {
         if !self.is_closed(cluster) && self.clients.begins_to_think(client) {
             let pause =
                 cluster.timeline.micros(1..300) * cluster.profile.slowness.pow(2).div_ceil(4);
+            let pause = match cluster.timeline.phase {
+                RunPhase::Enduring => pause * ENDURING_SLOWNESS,
+                _ => pause,
+            };
             cluster.timeline.plan_in(pause, PlannedEvent::Think(client));
         }
     }
@@ -104,15 +112,15 @@ impl ClientLoad {
     /// Returns whether clients have nothing more to do.
     pub(crate) fn is_closed(&self, cluster: &SimulatedCluster) -> bool {
         match cluster.timeline.phase {
-            RunPhase::Working => false,
-            RunPhase::Resting => true,
+            RunPhase::Working | RunPhase::Enduring => false,
+            RunPhase::Healing | RunPhase::Resting => true,
             RunPhase::Reading(next) => next == self.closing.len(),
         }
     }
 
     fn next_job(&mut self, cluster: &mut SimulatedCluster) -> Option<ClientJob> {
         match cluster.timeline.phase {
-            RunPhase::Working => {
+            RunPhase::Working | RunPhase::Enduring => {
                 let clients = &self.clients;
                 let followed = self.follower.next(cluster.timeline.now);
                 if let Some(register) = followed.filter(|&number| !clients.is_crowded(number)) {
@@ -123,6 +131,9 @@ impl ClientLoad {
                 let job = self.workload.next(&mut cluster.timeline.rng, servers, is_crowded)?;
                 match job {
                     ClientJob::Operation(register, _) if is_avoided(cluster, register) => None,
+                    // A flush needs the coordinator, and holds up the requests behind it.
+                    ClientJob::Flush(_) if !cluster.timeline.is_working() => None,
+                    ClientJob::Flush(_) if self.clients.has_many_flushes() => None,
                     ClientJob::Flush(place) => {
                         Some(ClientJob::Flush(self.flush_target(cluster, place)))
                     }
@@ -131,7 +142,7 @@ impl ClientLoad {
                     }
                 }
             }
-            RunPhase::Resting => None,
+            RunPhase::Healing | RunPhase::Resting => None,
             RunPhase::Reading(next) => self.next_closing_job(cluster, next),
         }
     }

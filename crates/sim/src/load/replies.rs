@@ -34,6 +34,15 @@ impl ClientLoad {
         }
     }
 
+    /// Sends the end of a connection that a server has closed, after its last replies.
+    pub(crate) fn close_connection(&mut self, cluster: &mut SimulatedCluster, id: ConnectionId) {
+        let Some((client, place)) = self.clients.holder(id) else { return };
+        let delay = cluster.network.delay(&mut cluster.timeline.rng);
+        let Some(connection) = self.clients.connection(client, place) else { return };
+        let end = connection.down.max(cluster.timeline.now + delay);
+        cluster.timeline.plan_at(end, PlannedEvent::Broken(id));
+    }
+
     /// Processes bytes that arrive at a client.
     pub(crate) fn receive(
         &mut self,

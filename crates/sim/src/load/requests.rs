@@ -6,7 +6,7 @@ use crate::cluster::{RefusedOperation, SimulatedCluster};
 use crate::commands;
 use crate::network::in_pieces;
 use crate::reactor::Inbound;
-use crate::timeline::{PlannedEvent, ReactorPlace};
+use crate::timeline::{PlannedEvent, ReactorPlace, RunPhase};
 use crate::workload::{ClientJob, FLUSHED_TABLE, TABLE};
 use front::core::ConnectionId;
 use resp::RequestWriter;
@@ -71,7 +71,9 @@ impl ClientLoad {
                 let known = self.clients.owner(client, register.slot());
                 let is_lost = cluster.timeline.is_working() && cluster.timeline.rng.u32(..30) == 0;
                 let known = known.filter(|_| !is_lost);
-                let place = known.or_else(|| cluster.servers.draw_live(&mut cluster.timeline));
+                let mute = cluster.faults.lasting.and_then(|fault| fault.mute_place());
+                let place =
+                    known.or_else(|| cluster.servers.draw_other_than(mute, &mut cluster.timeline));
                 RequestTarget { place: place.unwrap_or(0), table: register.table }
             }
             ClientJob::Flush(place) => RequestTarget { place, table: FLUSHED_TABLE },
@@ -181,9 +183,13 @@ impl ClientLoad {
             if let Some(failure) = cluster.check_refused(&refusal) {
                 cluster.timeline.fail(failure);
             }
-            let is_retried = cluster.profile.settings.has_retries
-                && cluster.profile.replicas() > 0
-                && cluster.timeline.is_working();
+            let is_retried = match cluster.timeline.phase {
+                RunPhase::Working => {
+                    cluster.profile.settings.has_retries && cluster.profile.replicas() > 0
+                }
+                RunPhase::Enduring => true,
+                RunPhase::Healing | RunPhase::Resting | RunPhase::Reading(_) => false,
+            };
             if is_retried && cluster.timeline.now < ends {
                 let pause = cluster.timeline.micros(1_000..20_000);
                 return cluster.timeline.plan_in(pause, PlannedEvent::Retry(slot));
@@ -192,11 +198,26 @@ impl ClientLoad {
         self.clients.refuse(cluster.timeline.now, slot);
     }
 
-    /// Sends a refused operation again.
+    /// Sends a refused operation again, half of the times to some server that then tells the
+    /// owner, as client libraries do that read the slot map again.
     pub(crate) fn retry(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
+        if let ClientJob::Operation(register, _) = self.clients.job(slot).job
+            && cluster.timeline.rng.bool()
+        {
+            let client = self.clients.client_of(slot);
+            self.clients.forget_owner(client, self.workload.registers[register].slot());
+        }
         self.clients.retry(cluster.timeline.now, slot);
         self.send_request(cluster, slot);
         self.flush_outputs(cluster, self.clients.client_of(slot));
+    }
+
+    /// Lets all clients give up a server that does not answer.
+    pub(crate) fn give_up_server(&mut self, cluster: &mut SimulatedCluster, place: usize) {
+        self.clients.forget_owners_at(place);
+        for (connection, _) in self.clients.connections_to(place) {
+            self.connection_broken(cluster, connection);
+        }
     }
 
     /// Handles a broken connection: the outcome of the jobs that were sent on it is unknown.

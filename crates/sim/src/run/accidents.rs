@@ -23,15 +23,29 @@ impl ClusterRun {
         match cluster.faults.draw_fault(&mut cluster.timeline.rng) {
             Knob::Link => cluster.break_link(place),
             Knob::PairPartition => cluster.partition_pair(place),
-            Knob::Pause => cluster.pause(place),
+            Knob::Pause => cluster.pause(place, None),
             Knob::Clock => cluster.jump_clock(place),
-            Knob::Restart => cluster.restart_coordinator(),
+            Knob::Restart => cluster.restart_coordinator(cluster.timeline.now),
+            Knob::Absence => {
+                let until = cluster.timeline.now + cluster.timeline.micros(50_000..1_500_000);
+                cluster.faults.extend_outages(until);
+                cluster.restart_coordinator(until);
+            }
+            Knob::SlowDisk => {
+                let until = cluster.timeline.now + cluster.timeline.micros(50_000..1_000_000);
+                cluster
+                    .timeline
+                    .note(format_args!("the disk at place {place} is slow until {until}"));
+                cluster.losses.failing.insert(place);
+                cluster.faults.extend_outages(until);
+                cluster.faults.slow_disk(place, until);
+            }
             Knob::Takeover => cluster.take_over(),
             Knob::Rollback => self.roll_back(place),
             // The store fails at random by itself.
             Knob::Store => {}
             Knob::Blackout => self.black_out(),
-            Knob::Partition => cluster.partition_server(place),
+            Knob::Partition => cluster.partition_server(place, None),
             Knob::Disk => cluster.trouble_disk(place),
             Knob::Crash => {
                 self.crash(place);
@@ -44,6 +58,7 @@ impl ClusterRun {
             Knob::SlowStore
             | Knob::Memory
             | Knob::Deaths
+            | Knob::Lasting
             | Knob::Machines
             | Knob::Large
             | Knob::Follower
@@ -69,7 +84,9 @@ impl ClusterRun {
         match accident {
             Accident::DiskRecovers(place) => self.cluster.disks.disk(place).repair(),
             Accident::ServerDies(place) if is_working => self.crash(place),
-            Accident::CoordinatorStops if is_working => self.cluster.restart_coordinator(),
+            Accident::CoordinatorStops if is_working => {
+                self.cluster.restart_coordinator(self.cluster.timeline.now)
+            }
             Accident::ServerDies(_) | Accident::CoordinatorStops => {}
         }
     }
@@ -139,6 +156,11 @@ impl ClusterRun {
         let id = cluster.servers[place].id;
         let is_persistent = cluster.profile.persistence.is_some();
         cluster.timeline.note(format_args!("{id} dies"));
+        if cluster.profile.replicas() > 0 {
+            let SimulatedCluster { monitor, servers, timeline, .. } = cluster;
+            let registers = &self.load.workload.registers;
+            monitor.acknowledged.remember(&mut servers[place], registers, timeline.now);
+        }
         cluster.losses.dead.insert(id, place);
         match is_persistent {
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
@@ -169,6 +191,9 @@ impl ClusterRun {
     /// Starts another process at the address of a dead one, or the first one at its address.
     pub(super) fn start_again(&mut self, place: usize) {
         let cluster = &mut self.cluster;
+        if let Some(fault) = cluster.faults.lasting.filter(|fault| fault.keeps_dead(place)) {
+            return cluster.timeline.plan_at(fault.until, PlannedEvent::Start(place));
+        }
         let ahead = cluster.servers.get(place).map(|server| server.clock_ahead_millis);
         // The first servers at their places join in order.
         if place > cluster.servers.len() || !cluster.start_server(place) {

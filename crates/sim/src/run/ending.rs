@@ -25,8 +25,10 @@ impl ClusterRun {
         if is_clearing {
             self.end_work();
         }
-        // A list from before the links broke proves nothing.
-        let is_known = self.cluster.ask(Ask::List { task: None });
+        // A list from before the links broke proves nothing. A question counts as a sign of life of
+        // the server over whose link it comes, and a fault that lasts may silence that server.
+        let may_ask = self.cluster.timeline.phase != RunPhase::Enduring;
+        let is_known = may_ask && self.cluster.ask(Ask::List { task: None });
         if is_known {
             let SimulatedCluster { timeline, moves, .. } = &mut self.cluster;
             moves.check_remembered(timeline);
@@ -35,14 +37,17 @@ impl ClusterRun {
         let is_at_rest = has_ended && self.load.is_idle();
         let now = self.cluster.timeline.now;
         if is_clearing || self.cluster.timeline.phase == RunPhase::Resting && !is_at_rest {
-            // Clocks may run a twentieth slow, stand still while another one catches up, and lag
-            // behind.
-            let skew = self.cluster.faults.skew_max_millis;
-            let longest = 2 * (EXPIRY_MAX_MILLIS + skew + BEHIND_MAX_MILLIS);
-            self.expired_by = now + Duration::from_millis(longest + 1);
+            self.await_expiry();
         }
         match self.cluster.timeline.phase {
             RunPhase::Working => unreachable!("the working phase has just ended"),
+            RunPhase::Healing => {
+                let kind = self.cluster.faults.lasting_kind;
+                if let Some(kind) = kind.filter(|_| is_at_rest && self.cluster.is_whole()) {
+                    self.begin_lasting_fault(kind);
+                }
+            }
+            RunPhase::Enduring => self.end_lasting_fault(),
             RunPhase::Resting if is_at_rest && now >= self.expired_by => {
                 self.load.begin_last_reads(&mut self.cluster);
             }
@@ -60,14 +65,41 @@ impl ClusterRun {
         self.cluster.timeline.plan_in(REST_AGAIN, PlannedEvent::Rest);
     }
 
+    /// Lets the last reads wait until everything that was written so far has expired.
+    fn await_expiry(&mut self) {
+        // Clocks may run a twentieth slow, stand still while another one catches up, and lag
+        // behind.
+        let skew = self.cluster.faults.skew_max_millis;
+        let longest = 2 * (EXPIRY_MAX_MILLIS + skew + BEHIND_MAX_MILLIS);
+        self.expired_by = self.cluster.timeline.now + Duration::from_millis(longest + 1);
+    }
+
     /// Ends the work of the clients, and all faults.
     fn end_work(&mut self) {
         let timeline = &mut self.cluster.timeline;
         timeline.note(format_args!("the faults end"));
-        timeline.phase = RunPhase::Resting;
+        timeline.phase = match self.cluster.faults.lasting_kind {
+            Some(_) => RunPhase::Healing,
+            None => RunPhase::Resting,
+        };
         self.worked = Some(timeline.now.since(Instant(0)));
         self.rest_by = timeline.now + REST_MAX;
         self.cluster.end_faults();
+    }
+
+    /// Ends the fault that lasts, if it has lasted long enough.
+    fn end_lasting_fault(&mut self) {
+        let SimulatedCluster { timeline, faults, network, disks, .. } = &mut self.cluster;
+        self.rest_by = timeline.now + REST_MAX;
+        if faults.lasting.is_none_or(|fault| fault.until <= timeline.now) {
+            timeline.note(format_args!("the lasting fault ends"));
+            timeline.phase = RunPhase::Resting;
+            faults.lasting = None;
+            network.repair();
+            disks.repair_all();
+            faults.end();
+            self.await_expiry();
+        }
     }
 
     /// Returns the migrations and servers that have not come to rest although they could.

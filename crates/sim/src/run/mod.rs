@@ -7,6 +7,7 @@
 mod accidents;
 mod ending;
 mod judge;
+mod lasting;
 
 use crate::cluster::{ClusterParts, SimulatedCluster};
 use crate::cluster_size::ClusterSize;
@@ -165,7 +166,10 @@ impl ClusterRun {
             PlannedEvent::Lead => cluster.lead(),
             PlannedEvent::RestoreStore => cluster.restore_store(),
             PlannedEvent::Accident(accident) => self.strike(accident),
-            PlannedEvent::Inspection => cluster.inspect(),
+            PlannedEvent::Inspection => {
+                cluster.inspect();
+                self.check_available();
+            }
             PlannedEvent::Rest => self.rest(),
         }
     }
@@ -188,6 +192,9 @@ impl ClusterRun {
                 Outbound::Control(message) => self.cluster.send_up(place, message),
                 Outbound::Bytes(connection, bytes) => {
                     self.load.send_reply(&mut self.cluster, connection, bytes);
+                }
+                Outbound::Closed(connection) => {
+                    self.load.close_connection(&mut self.cluster, connection);
                 }
                 Outbound::Disk(job) => self.cluster.start_disk_job(at, job),
             }
