@@ -1,5 +1,6 @@
 //! Rules that a run may break, and the report of a run.
 
+use crate::coverage::FaultCoverage;
 use crate::named::named;
 use std::fmt;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub struct Report {
     pub refused: usize,
     /// Longest time that a client waited for an operation.
     pub longest: Duration,
+    /// Steps of protocols that the faults of the run have met.
+    pub coverage: FaultCoverage,
     /// The rule that the run broke, if any.
     pub failure: Option<Failure>,
 }

@@ -13,6 +13,7 @@
 //! fewer servers than replicas are down at once. Such accidents therefore happen one at a time,
 //! and the next one only when everything is whole again.
 
+use crate::coverage::FaultCoverage;
 use crate::lasting::{LastingFault, LastingKind};
 use crate::profile::RunProfile;
 use crate::settings::{Knob, RunSettings};
@@ -95,6 +96,8 @@ pub(crate) struct FaultSchedule {
     slow_disks: BTreeMap<usize, Instant>,
     /// Time until which no coordinator starts.
     pub(crate) no_coordinator_until: Instant,
+    /// Steps of protocols that faults have met.
+    pub(crate) coverage: FaultCoverage,
     /// Set once a disk has a damaged block.
     pub(crate) has_damage: bool,
     /// Maximal lead of a server's wall clock over the true one, in milliseconds.
@@ -119,6 +122,7 @@ impl FaultSchedule {
             lasting: None,
             slow_disks: BTreeMap::new(),
             no_coordinator_until: Instant(0),
+            coverage: FaultCoverage::default(),
             has_damage: false,
             skew_max_millis: 0,
             outages_until: Instant(0),

@@ -19,6 +19,7 @@
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
 //!   `workload` and `commands`;
 //! - [`history`]: the linearizability checker;
+//! - `coverage`: the steps of protocols that each fault has met;
 //! - `planted`: bugs that are built in on purpose, so that the simulator itself is tested.
 //!
 //! Not simulated: the bus as bytes, and two cores inside the store at the same instant (the
@@ -36,6 +37,7 @@ mod cluster;
 mod cluster_size;
 mod commands;
 mod coordinators;
+mod coverage;
 mod disks;
 mod failure;
 mod faults;
@@ -60,6 +62,7 @@ mod trace;
 mod workload;
 
 pub use cluster_size::SERVERS_POSSIBLE;
+pub use coverage::{COVERED_FAULTS, FaultCoverage, ProtocolStep};
 pub use failure::{Failure, Report, Rule};
 pub use lasting::LastingKind;
 pub use planted::Planted;

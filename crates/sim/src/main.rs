@@ -2,6 +2,8 @@
 
 #![warn(clippy::unwrap_used)]
 
+mod campaign;
+
 use clap::Parser;
 use sim::{
     Failure, Knob, LastingKind, Planted, Report, Rule, RunSettings, SERVERS_POSSIBLE, minimize,
@@ -12,8 +14,10 @@ use std::time::{Duration, Instant};
 
 /// Simulates clusters under load while ranges move and faults happen.
 #[derive(Parser)]
-#[command(name = "sim")]
+#[command(name = "sim", args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<SimCommand>,
     /// Number of seeds to run. Default: 100, or no limit if a time is given.
     #[arg(long)]
     seeds: Option<u64>,
@@ -74,6 +78,12 @@ struct Arguments {
     list_lasting: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum SimCommand {
+    /// Run plain and replicated seeds in turns, for hours, and write a report.
+    Campaign(campaign::CampaignArguments),
+}
+
 fn planted(name: &str) -> Result<Planted, String> {
     let names = || Planted::ALL.iter().map(Planted::to_string).collect::<Vec<_>>().join(", ");
     let planted = Planted::named(name).ok_or_else(|| format!("possible values: {}", names()))?;
@@ -108,6 +118,9 @@ const TRIES: u64 = 60;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(SimCommand::Campaign(campaign)) = &arguments.command {
+        return campaign::run(campaign);
+    }
     if arguments.list_rules {
         Rule::ALL.iter().for_each(|rule| println!("{rule}: {}", rule.sentence()));
         return ExitCode::SUCCESS;
@@ -191,7 +204,7 @@ fn run_many(arguments: &Arguments, settings: &RunSettings, jobs: usize) -> ExitC
         settings.seed..end,
         jobs,
         |_| true,
-        |report| {
+        |_, report| {
             totals.add(report);
             if said.elapsed() >= PROGRESS {
                 said = Instant::now();

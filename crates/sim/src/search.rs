@@ -15,7 +15,7 @@ pub fn search(
     seeds: Range<u64>,
     jobs: usize,
     is_hit: impl Fn(&Failure) -> bool,
-    mut each: impl FnMut(&Report) -> bool,
+    mut each: impl FnMut(u64, &Report) -> bool,
 ) -> Option<(u64, Report)> {
     let (next, is_enough) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let (sender, receiver) = channel();
@@ -38,7 +38,7 @@ pub fn search(
         drop(sender);
         let mut found: Option<(u64, Report)> = None;
         for (seed, report) in receiver {
-            if !each(&report) {
+            if !each(seed, &report) {
                 is_enough.store(true, Ordering::Relaxed);
             }
             if report.failure.as_ref().is_some_and(&is_hit) {
@@ -84,8 +84,8 @@ fn first_failing(
     jobs: usize,
 ) -> Option<(RunSettings, Report)> {
     let is_hit = |failure: &Failure| failure.rule == rule;
-    let own = search(step, step.seed..step.seed + 1, 1, is_hit, |_| true);
-    let (seed, report) = own.or_else(|| search(step, 1..tries + 1, jobs, is_hit, |_| true))?;
+    let own = search(step, step.seed..step.seed + 1, 1, is_hit, |_, _| true);
+    let (seed, report) = own.or_else(|| search(step, 1..tries + 1, jobs, is_hit, |_, _| true))?;
     Some((RunSettings { seed, ..step.clone() }, report))
 }
 

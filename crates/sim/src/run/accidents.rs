@@ -20,7 +20,10 @@ impl ClusterRun {
         let Some(place) = cluster.servers.draw_live(&mut cluster.timeline) else {
             return cluster.plan_fault();
         };
-        match cluster.faults.draw_fault(&mut cluster.timeline.rng) {
+        let fault = cluster.faults.draw_fault(&mut cluster.timeline.rng);
+        let migrations = cluster.coordinators.reports();
+        cluster.faults.coverage.record(fault, &cluster.servers, &migrations);
+        match fault {
             Knob::Link => cluster.break_link(place),
             Knob::PairPartition => cluster.partition_pair(place),
             Knob::Pause => cluster.pause(place, None),
@@ -81,6 +84,10 @@ impl ClusterRun {
     /// Lets a planned accident or repair happen.
     pub(super) fn strike(&mut self, accident: Accident) {
         let is_working = self.cluster.timeline.is_working();
+        let SimulatedCluster { faults, servers, coordinators, .. } = &mut self.cluster;
+        if is_working && !matches!(accident, Accident::DiskRecovers(_)) {
+            faults.coverage.record(Knob::Deaths, servers, &coordinators.reports());
+        }
         match accident {
             Accident::DiskRecovers(place) => self.cluster.disks.disk(place).repair(),
             Accident::ServerDies(place) if is_working => self.crash(place),

@@ -125,6 +125,7 @@ impl ClusterRun {
             worked: self.worked.unwrap_or(timeline.now.since(Instant(0))),
             refused: self.load.clients.refused(),
             longest: self.load.clients.longest,
+            coverage: self.cluster.faults.coverage.clone(),
             failure,
         }
     }
