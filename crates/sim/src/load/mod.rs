@@ -15,9 +15,9 @@ use follower::Follower;
 pub(crate) use follower::is_followed;
 use types::Instant;
 
-/// Factor by which clients think longer while a fault lasts, which takes many times as long as the
-/// usual working time.
-const ENDURING_SLOWNESS: u32 = 40;
+/// Factor by which clients think longer while a fault lasts, and ranges move more rarely: the fault
+/// lasts many times as long as the usual working time.
+pub(crate) const ENDURING_SLOWNESS: u32 = 40;
 
 /// Clients of a run, with their work.
 pub(crate) struct ClientLoad {

@@ -4,8 +4,9 @@ use super::ClusterRun;
 use crate::cluster::SimulatedCluster;
 use crate::failure::Rule;
 use crate::lasting::{LastingFault, LastingKind};
-use crate::timeline::RunPhase;
+use crate::timeline::{PlannedEvent, RunPhase};
 use crate::workload::ClientJob;
+use std::time::Duration;
 
 impl ClusterRun {
     /// Begins the fault that lasts. The cluster is whole, and has no other fault.
@@ -41,9 +42,13 @@ impl ClusterRun {
             }
         }
         let SimulatedCluster { timeline, .. } = &mut self.cluster;
+        // Records that a target cannot pull are out of reach as long as the cut lasts.
+        if kind != LastingKind::PairPartition {
+            timeline.plan_in(Duration::ZERO, PlannedEvent::Move);
+        }
         for client in 0..self.load.clients.count() {
             if self.load.clients.begins_to_think(client) {
-                timeline.plan_in(std::time::Duration::ZERO, super::PlannedEvent::Think(client));
+                timeline.plan_in(Duration::ZERO, PlannedEvent::Think(client));
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::cluster_size::ClusterSize;
 use crate::coordinators::Coordinators;
 use crate::failure::{Report, Rule};
 use crate::faults::FaultSchedule;
-use crate::load::ClientLoad;
+use crate::load::{ClientLoad, ENDURING_SLOWNESS};
 use crate::monitor;
 use crate::moves;
 use crate::network::Network;
@@ -22,7 +22,7 @@ use crate::planted::Planted;
 use crate::profile::RunProfile;
 use crate::reactor::{Inbound, Outbound, SimulatedReactor};
 use crate::settings::{Knob, RunSettings};
-use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
+use crate::timeline::{PlannedEvent, ReactorPlace, RunPhase, RunTimeline};
 use crate::trace::Trace;
 use crate::workload::Workload;
 use fastrand::Rng;
@@ -232,7 +232,12 @@ impl ClusterRun {
     fn request_move(&mut self) {
         let SimulatedCluster { timeline, profile, servers, .. } = &mut self.cluster;
         let ranges_stay = profile.persistence.is_some() && !profile.persisted_ranges_move;
-        if !timeline.is_working() || ranges_stay {
+        let slowness = match timeline.phase {
+            RunPhase::Working => profile.slowness,
+            RunPhase::Enduring => ENDURING_SLOWNESS,
+            RunPhase::Healing | RunPhase::Resting | RunPhase::Reading(_) => return,
+        };
+        if ranges_stay {
             return;
         }
         let ask = moves::draw_request(&profile.settings, &self.load.workload, servers, timeline);
@@ -242,6 +247,6 @@ impl ClusterRun {
         let is_burst = timeline.rng.u32(..BURST_ONE_IN) == 0;
         let usual = if profile.settings.has(Knob::Moves) { 30_000 } else { 600_000 };
         let pause = if is_burst { Duration::ZERO } else { timeline.micros(500..usual) };
-        timeline.plan_in(pause * profile.slowness, PlannedEvent::Move);
+        timeline.plan_in(pause * slowness, PlannedEvent::Move);
     }
 }
