@@ -57,9 +57,6 @@ struct Arguments {
     /// Let servers replicate each other's logs in every run.
     #[arg(long)]
     replicated: bool,
-    /// Let clients of replicated runs send refused operations again.
-    #[arg(long)]
-    retries: bool,
     /// Fault that lasts at the end of each replicated run: see --list-lasting. Default: drawn by
     /// each seed.
     #[arg(long, value_parser = lasting, requires = "replicated")]
@@ -142,7 +139,6 @@ fn main() -> ExitCode {
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),
         is_replicated: arguments.replicated,
-        has_retries: arguments.retries,
         lasting: arguments.lasting,
         ..RunSettings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };

@@ -28,8 +28,6 @@ pub struct RunSettings {
     pub without: BTreeSet<Knob>,
     /// Set if servers replicate each other's logs, whatever the seed draws.
     pub is_replicated: bool,
-    /// Set if clients of replicated runs send refused operations again.
-    pub has_retries: bool,
     /// Fault that lasts at the end of a replicated run, instead of the one that the seed draws.
     pub lasting: Option<LastingKind>,
 }
@@ -65,9 +63,6 @@ impl fmt::Display for RunSettings {
         }
         if self.is_replicated {
             f.write_str(" --replicated")?;
-        }
-        if self.has_retries {
-            f.write_str(" --retries")?;
         }
         if let Some(kind) = self.lasting {
             write!(f, " --lasting {kind}")?;
@@ -113,6 +108,7 @@ named! {
     MessageFaults, "weather", "Messages between servers are lost, duplicated, and delayed.";
     Moves, "moves", "Ranges move all the time instead of a few times.";
     Cancels, "cancels", "Some moves are cancelled.";
+    Retries, "retries", "Clients of replicated runs send refused operations again.";
     Pipelines, "pipelines", "Clients have several requests in flight.";
     Flushes, "flushes", "Tables are flushed.";
     Expiry, "expiry", "Some values expire.";

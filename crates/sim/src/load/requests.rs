@@ -6,6 +6,7 @@ use crate::cluster::{RefusedOperation, SimulatedCluster};
 use crate::commands;
 use crate::network::in_pieces;
 use crate::reactor::Inbound;
+use crate::settings::Knob;
 use crate::timeline::{PlannedEvent, ReactorPlace, RunPhase};
 use crate::workload::{ClientJob, FLUSHED_TABLE, TABLE};
 use front::core::ConnectionId;
@@ -170,7 +171,7 @@ impl ClientLoad {
         self.think_later(cluster, client);
     }
 
-    /// Handles a job that was not executed. With retries, an operation on data that a
+    /// Handles a job that was not executed. With [`Knob::Retries`], an operation on data that a
     /// recovery brings back is sent again after a pause, as client libraries do, until its budget
     /// is used up. Otherwise the client continues with another job.
     pub(super) fn refuse(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
@@ -185,7 +186,7 @@ impl ClientLoad {
             }
             let is_retried = match cluster.timeline.phase {
                 RunPhase::Working => {
-                    cluster.profile.settings.has_retries && cluster.profile.replicas() > 0
+                    cluster.profile.settings.has(Knob::Retries) && cluster.profile.replicas() > 0
                 }
                 RunPhase::Enduring => true,
                 RunPhase::Healing | RunPhase::Resting | RunPhase::Reading(_) => false,

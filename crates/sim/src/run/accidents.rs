@@ -71,6 +71,7 @@ impl ClusterRun {
             | Knob::MessageFaults
             | Knob::Moves
             | Knob::Cancels
+            | Knob::Retries
             | Knob::Pipelines
             | Knob::Flushes
             | Knob::LocalLog
