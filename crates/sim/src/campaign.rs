@@ -64,6 +64,8 @@ struct FailedRun {
 }
 
 struct Campaign {
+    /// Commit of the working directory when the campaign began.
+    commit: String,
     jobs: usize,
     first_seed: u64,
     totals: BTreeMap<RunKind, KindTotals>,
@@ -76,6 +78,7 @@ struct Campaign {
 pub(crate) fn run(arguments: &CampaignArguments) -> ExitCode {
     let here = || std::thread::available_parallelism().map_or(1, usize::from);
     let mut campaign = Campaign {
+        commit: commit(),
         jobs: arguments.jobs.unwrap_or_else(here),
         first_seed: arguments.first_seed,
         totals: BTreeMap::new(),
@@ -151,7 +154,7 @@ impl Campaign {
     }
 
     fn report(&self) -> String {
-        let mut text = format!("# Campaign at commit {}\n\n", commit());
+        let mut text = format!("# Campaign at commit {}\n\n", self.commit);
         text.push_str(
             "| runs | seeds | operations answered | refused | moves | moves without effect | \
              answered per second and core |\n| --- | --- | --- | --- | --- | --- | --- |\n",
