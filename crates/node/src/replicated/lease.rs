@@ -57,11 +57,17 @@ impl ReadLease {
         before
     }
 
+    fn is_valid(&self, now: Instant) -> bool {
+        now.0 < self.until.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
+    }
+
     fn state(&self, now: Instant) -> LeaseState {
-        match () {
-            () if now.0 < self.until.load(Ordering::Acquire) => LeaseState::Valid,
-            () if self.lost_at().is_some_and(|at| at <= now) => LeaseState::Lost,
-            () => LeaseState::Lapsed,
+        if self.is_valid(now) {
+            LeaseState::Valid
+        } else if self.lost_at().is_some_and(|at| at <= now) {
+            LeaseState::Lost
+        } else {
+            LeaseState::Lapsed
         }
     }
 
@@ -78,7 +84,7 @@ const FENCED: &str = "the cluster has declared this server dead, and other serve
 impl Replication {
     /// Returns whether operations may run: no other server serves the ranges of this one.
     pub fn is_leased(&self, now: Instant) -> bool {
-        now.0 < self.lease.until.load(Ordering::Acquire) || planted::is(Bug::ZombieServes)
+        self.lease.is_valid(now)
     }
 
     /// Returns the remaining time of the lease; zero if it has run out.
@@ -140,11 +146,7 @@ impl Engine {
     pub fn lease(&self, now: Instant) -> LeaseState {
         let replication = &*self.log_master.replication;
         if replication.is_with_others() {
-            let now = self.time_within_turn(now);
-            return match replication.is_leased(now) {
-                true => LeaseState::Valid,
-                false => replication.lease.state(now),
-            };
+            return replication.lease.state(self.time_within_turn(now));
         }
         match self.node.is_limited() && self.node.is_overdue(self.time_within_turn(now)) {
             true => LeaseState::Lapsed,

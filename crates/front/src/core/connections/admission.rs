@@ -36,8 +36,6 @@ pub(super) fn admit(
             LeaseState::Lapsed => return Err(NotExecuted::Retry(Cause::Held)),
             LeaseState::Lost => return Err(refused(LEASE_LOST)),
         }
-    }
-    if needs_data {
         turn.backend.engine.note_data();
     }
     let transaction = state.transaction.as_ref();
