@@ -6,10 +6,10 @@
 //! the tombstone of a later delete.
 
 use crate::failure::{Failure, Rule};
-use crate::servers::SimulatedServer;
+use crate::servers::{SimulatedServer, is_served};
 use crate::workload::{Register, RegisterKind};
 use std::collections::BTreeMap;
-use store::{Key, Tablet, TabletState};
+use store::Key;
 use types::{Instant, KeyHash, OwnershipEpoch, ServerId, TableId, Version};
 
 /// Records that dead servers had, and that no server has served since.
@@ -95,15 +95,5 @@ impl AcknowledgedRecords {
         }
         checked.iter().for_each(|key| drop(self.0.remove(key)));
         Ok(())
-    }
-}
-
-fn is_served(tablet: &Tablet) -> bool {
-    match tablet.state {
-        TabletState::Serving | TabletState::Securing(_) => true,
-        TabletState::Frozen
-        | TabletState::Leaving
-        | TabletState::Arriving(_)
-        | TabletState::Recovering(_) => false,
     }
 }

@@ -3,7 +3,8 @@
 //! A run that breaks a rule does not end the campaign. Its settings are minimized, and both are
 //! part of the report.
 
-use sim::{COVERED_FAULTS, Failure, Knob, ProtocolStep, Report, RunSettings, minimize, search};
+use crate::totals::{self, RunTotals};
+use sim::{COVERED_FAULTS, Failure, Knob, ProtocolStep, RunSettings, minimize, search};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -47,11 +48,7 @@ enum RunKind {
 /// Sums over the runs of one kind.
 #[derive(Default)]
 struct KindTotals {
-    seeds: u64,
-    operations: usize,
-    refused: usize,
-    moved: usize,
-    not_moved: usize,
+    runs: RunTotals,
     /// Time of all jobs together.
     worked: Duration,
 }
@@ -76,10 +73,9 @@ struct Campaign {
 
 /// Runs a campaign. Fails if a run breaks a rule.
 pub(crate) fn run(arguments: &CampaignArguments) -> ExitCode {
-    let here = || std::thread::available_parallelism().map_or(1, usize::from);
     let mut campaign = Campaign {
         commit: commit(),
-        jobs: arguments.jobs.unwrap_or_else(here),
+        jobs: totals::jobs(arguments.jobs),
         first_seed: arguments.first_seed,
         totals: BTreeMap::new(),
         coverage: BTreeMap::new(),
@@ -108,8 +104,8 @@ impl Campaign {
             }
             self.run_block(kind, left.min(BLOCK));
             write_whole(file, &self.report())?;
-            let seeds: u64 = self.totals.values().map(|totals| totals.seeds).sum();
-            let operations: usize = self.totals.values().map(|totals| totals.operations).sum();
+            let seeds: u64 = self.totals.values().map(|totals| totals.runs.seeds).sum();
+            let operations: usize = self.totals.values().map(|totals| totals.runs.operations).sum();
             eprintln!("{seeds} seeds, {operations} operations, {} failures", self.failed.len());
         }
         print!("{}", self.report());
@@ -123,7 +119,7 @@ impl Campaign {
         let totals = self.totals.entry(kind).or_default();
         let settings = RunSettings {
             is_replicated: kind == RunKind::Replicated,
-            ..RunSettings::new(self.first_seed + totals.seeds)
+            ..RunSettings::new(self.first_seed + totals.runs.seeds)
         };
         let mut failed = Vec::new();
         let coverage = &mut self.coverage;
@@ -133,7 +129,7 @@ impl Campaign {
             self.jobs,
             |_| false,
             |seed, report| {
-                totals.add(report);
+                totals.runs.add(report);
                 for pair in report.coverage.pairs() {
                     *coverage.entry(pair).or_default() += 1;
                 }
@@ -160,9 +156,9 @@ impl Campaign {
              answered per second and core |\n| --- | --- | --- | --- | --- | --- | --- |\n",
         );
         for (kind, totals) in &self.totals {
-            let KindTotals { seeds, operations, refused, moved, not_moved, worked } = totals;
+            let RunTotals { seeds, operations, refused, moved, not_moved } = &totals.runs;
             let (first, next) = (self.first_seed, self.first_seed + seeds);
-            let rate = *operations as f64 / worked.as_secs_f64().max(1.0);
+            let rate = *operations as f64 / totals.worked.as_secs_f64().max(1.0);
             line(
                 &mut text,
                 format_args!(
@@ -197,16 +193,6 @@ impl Campaign {
             });
             line(text, format_args!("| {fault} | {} |", seeds.collect::<Vec<_>>().join(" | ")));
         }
-    }
-}
-
-impl KindTotals {
-    fn add(&mut self, report: &Report) {
-        self.seeds += 1;
-        self.operations += report.operations;
-        self.refused += report.refused;
-        self.moved += report.moved;
-        self.not_moved += report.not_moved;
     }
 }
 

@@ -282,6 +282,7 @@ impl FaultSchedule {
 
     /// Ends the faults that go on by themselves.
     pub(crate) fn end(&mut self) {
+        self.lasting = None;
         self.slow_disks.clear();
         self.no_coordinator_until = Instant(0);
     }

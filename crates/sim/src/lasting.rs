@@ -23,9 +23,9 @@ const LASTING: u64 = 0x6c61_7374_696e_6721;
 /// server dead after 150 to 400 ms, and recovers its data.
 const ADAPTATION: Duration = Duration::from_secs(1);
 
-/// Time within which an operation is answered afterwards, unless a disk is slow. Nearly all take a few milliseconds. But
-/// the first write for which a master needs some backup may find it silent, and masters that have
-/// replaced several backups lately wait longer before they replace one.
+/// Time within which an operation is answered afterwards, unless a disk is slow. Nearly all take a
+/// few milliseconds. But the first write for which a master needs some backup may find it silent,
+/// and masters that have replaced several backups lately wait longer before they replace one.
 const BUDGET: Duration = Duration::from_millis(300).saturating_add(SILENT_AFTER_MAX);
 
 /// The same while a disk is slow. Masters tolerate a slow disk up to that limit, and an operation

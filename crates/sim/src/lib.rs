@@ -13,8 +13,8 @@
 //! - `timeline`: virtual time, planned events, random numbers, trace and failure of a run;
 //! - `cluster`: the servers, coordinators and disks under test, connected by links and messages;
 //!   its parts are `fleet` (of `servers`), `coordinators` (on `metadata`), `disks`, `network`,
-//!   `faults` (the fault schedule) with `lasting` (faults that last), `losses`, `moves` and `monitor` (rules checked meanwhile) with
-//!   `acknowledged` (recovered data is complete);
+//!   `faults` (the fault schedule) with `lasting` (faults that last), `losses`, `moves` and
+//!   `monitor` (rules checked meanwhile) with `acknowledged` (recovered data is complete);
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
 //!   `workload` and `commands`;

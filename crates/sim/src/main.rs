@@ -3,6 +3,7 @@
 #![warn(clippy::unwrap_used)]
 
 mod campaign;
+mod totals;
 
 use clap::Parser;
 use sim::{
@@ -11,6 +12,7 @@ use sim::{
 };
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use totals::RunTotals;
 
 /// Simulates clusters under load while ranges move and faults happen.
 #[derive(Parser)]
@@ -142,8 +144,7 @@ fn main() -> ExitCode {
         lasting: arguments.lasting,
         ..RunSettings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };
-    let here = || std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = arguments.jobs.unwrap_or_else(here);
+    let jobs = totals::jobs(arguments.jobs);
     match arguments.seed {
         Some(_) if arguments.minimize => make_smaller(&settings, jobs),
         Some(_) => {
@@ -165,26 +166,6 @@ fn fail(settings: &RunSettings, failure: &Failure) -> ExitCode {
     eprintln!("the rule: {}", failure.rule.sentence());
     eprintln!("run it again: cargo run --release -p sim -- {settings}");
     ExitCode::FAILURE
-}
-
-/// Sums over all runs.
-#[derive(Default)]
-struct RunTotals {
-    seeds: u64,
-    operations: usize,
-    refused: usize,
-    moved: usize,
-    not_moved: usize,
-}
-
-impl RunTotals {
-    fn add(&mut self, report: &Report) {
-        self.seeds += 1;
-        self.operations += report.operations;
-        self.refused += report.refused;
-        self.moved += report.moved;
-        self.not_moved += report.not_moved;
-    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long to go on is asked of the real clock")]

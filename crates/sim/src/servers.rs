@@ -136,6 +136,17 @@ impl Supervisor for SimulatedProcess {
     }
 }
 
+/// Returns whether a server serves a range with all its records.
+pub(crate) fn is_served(tablet: &Tablet) -> bool {
+    match tablet.state {
+        TabletState::Serving | TabletState::Securing(_) => true,
+        TabletState::Arriving(_)
+        | TabletState::Frozen
+        | TabletState::Leaving
+        | TabletState::Recovering(_) => false,
+    }
+}
+
 /// Returns the limits of cuts. Most are shorter than the default, so that slow moves have cuts,
 /// too.
 fn cuts(seed: u64) -> Cuts {
@@ -348,13 +359,7 @@ impl SimulatedServer {
     /// served this hash.
     pub(crate) fn has_served(&self, hash: KeyHash, since: Instant) -> bool {
         let tablets = self.node.store().tablets();
-        let is_ours = tablets.at(hash).is_some_and(|tablet| match tablet.state {
-            TabletState::Serving | TabletState::Securing(_) => true,
-            TabletState::Arriving(_)
-            | TabletState::Frozen
-            | TabletState::Leaving
-            | TabletState::Recovering(_) => false,
-        });
+        let is_ours = tablets.at(hash).is_some_and(is_served);
         let is_same = self.node.tablets_version() == self.inspected_version;
         !self.is_dead && is_ours && is_same && self.well_since + SETTLED <= since
     }

@@ -213,8 +213,7 @@ impl SimulatedCluster {
         let has_long_outages = self.profile.slowness > 1
             && (self.timeline.is_working() || since <= self.faults.outages_until);
         // The client must be answered by another one.
-        let is_at_fault =
-            self.faults.lasting.is_some_and(|fault| place.is_some_and(|it| it == fault.place));
+        let is_at_fault = self.faults.lasting.is_some_and(|fault| place == Some(fault.place));
         let may_be_refused = is_at_fault
             || self.losses.is_excused(register)
             || self.losses.is_stalled(client)

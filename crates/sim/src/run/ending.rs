@@ -89,15 +89,12 @@ impl ClusterRun {
 
     /// Ends the fault that lasts, if it has lasted long enough.
     fn end_lasting_fault(&mut self) {
-        let SimulatedCluster { timeline, faults, network, disks, .. } = &mut self.cluster;
+        let SimulatedCluster { timeline, faults, .. } = &mut self.cluster;
         self.rest_by = timeline.now + REST_MAX;
         if faults.lasting.is_none_or(|fault| fault.until <= timeline.now) {
             timeline.note(format_args!("the lasting fault ends"));
             timeline.phase = RunPhase::Resting;
-            faults.lasting = None;
-            network.repair();
-            disks.repair_all();
-            faults.end();
+            self.cluster.end_faults();
             self.await_expiry();
         }
     }
