@@ -217,17 +217,20 @@ pub(super) struct VictimCriteria {
 pub(super) enum VictimChoice {
     /// The emptiest segment of the window that is worth cleaning.
     Victim(Place),
-    /// No victim, but other segments are being cleaned or wait for their grace period.
+    /// No victim, but other segments are being cleaned, or wait for their grace period or for
+    /// acknowledgment.
     UnderWay,
     /// Nothing to win.
     Nothing,
 }
 
 impl VictimCriteria {
-    /// Searches a window of the table.
+    /// Searches a window of the table. `may_go` returns whether a closed segment may be cleaned
+    /// already.
     pub(super) fn choose(
         &self,
         window: impl Iterator<Item = Place>,
+        may_go: impl Fn(Place) -> bool,
         glance: impl Fn(Place) -> SegmentSnapshot,
     ) -> VictimChoice {
         let mut emptiest: Option<(u32, Place)> = None;
@@ -235,10 +238,13 @@ impl VictimCriteria {
         for place in window {
             let glance = glance(place);
             match glance.state {
-                SegmentState::Closed if self.is_worth_it(&glance) => {
-                    let candidate = (glance.live(), place);
-                    emptiest = Some(emptiest.map_or(candidate, |best| best.min(candidate)));
-                }
+                SegmentState::Closed if self.is_worth_it(&glance) => match may_go(place) {
+                    true => {
+                        let candidate = (glance.live(), place);
+                        emptiest = Some(emptiest.map_or(candidate, |best| best.min(candidate)));
+                    }
+                    false => is_under_way = true,
+                },
                 SegmentState::Cleaning
                 | SegmentState::Visited
                 | SegmentState::Leaving

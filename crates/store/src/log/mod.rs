@@ -324,13 +324,12 @@ impl Log {
         let free = self.free_soon();
         // Unacknowledged bytes stay in place, because pending replies may refer to their
         // position.
-        let may_go =
-            |place: &Place| !self.is_durable() || self.segments.is_wholly_acknowledged(*place);
-        let places = self.demand.next_window(count).filter(may_go);
+        let may_go = |place| !self.is_durable() || self.segments.is_wholly_acknowledged(place);
+        let places = self.demand.next_window(count);
         let segment_bytes = self.segment_bytes();
         let live_bytes_max = cleaner::live_bytes_max(segment_bytes, free, self.demand.segments());
         let criteria = VictimCriteria { segment_bytes, live_bytes_max };
-        match criteria.choose(places, |place| self.segments.glance(place)) {
+        match criteria.choose(places, may_go, |place| self.segments.glance(place)) {
             VictimChoice::Victim(place) => {
                 self.demand.reset_searches();
                 let claimed = self.segments.claim(place);

@@ -9,16 +9,22 @@ use std::sync::atomic::AtomicU64;
 use types::{Incarnation, ReactorId, Version};
 use wire::entry::{Body, Dead, Location};
 
-fn log_of(segments: usize, reactors: u16) -> Arc<Log> {
-    let memory_bytes = segments * SEGMENT_BYTES_MIN;
-    Log::new(&LogConfig {
-        memory_bytes,
+fn config_of(segments: usize, reactors: u16) -> LogConfig {
+    LogConfig {
+        memory_bytes: segments * SEGMENT_BYTES_MIN,
         reactors,
         huge_pages: false,
         durable: false,
         segment_bytes: None,
-    })
-    .unwrap()
+    }
+}
+
+fn log_of(segments: usize, reactors: u16) -> Arc<Log> {
+    Log::new(&config_of(segments, reactors)).unwrap()
+}
+
+fn durable_log_of(segments: usize, reactors: u16) -> Arc<Log> {
+    Log::new(&LogConfig { durable: true, ..config_of(segments, reactors) }).unwrap()
 }
 
 fn object<'a>(key: &'a [u8], version: u64, value: &'a [u8]) -> Entry<'a> {
@@ -314,14 +320,7 @@ fn killing_twice_is_our_bug() {
 #[test]
 #[should_panic = "was not reported dead"]
 fn releasing_a_segment_that_is_in_use_is_our_bug() {
-    let config = LogConfig {
-        memory_bytes: 20 * SEGMENT_BYTES_MIN,
-        reactors: 1,
-        huge_pages: false,
-        durable: true,
-        segment_bytes: None,
-    };
-    let log = Log::new(&config).unwrap();
+    let log = durable_log_of(20, 1);
     let address = log.head().append_one(&object(b"key", 1, b"")).unwrap();
     log.release(log.segment_of(address));
 }
@@ -379,6 +378,24 @@ fn what_was_cleaned_and_is_not_free_yet_can_be_waited_for() {
     assert!(!twin.log.has_free() && !twin.log.is_exhausted(), "reactors are in their turns");
     (0..3).for_each(|_| (0..2).for_each(|reactor| twin.turn(reactor)));
     assert!(twin.log.has_free());
+}
+
+#[test]
+fn dead_entries_that_are_not_acknowledged_yet_can_be_waited_for() {
+    let log = durable_log_of(16, 1);
+    let (mut head, value) = (log.head(), vec![1; 100_000]);
+    let mut written = BTreeMap::new();
+    for version in 1.. {
+        let entry = object(b"key", version, &value);
+        let Ok(address) = head.append_one(&entry) else { break };
+        log.mark_dead(address, bytes_of(&entry));
+        *written.entry(log.segment_of(address)).or_default() += bytes_of(&entry);
+    }
+    assert!(log.emptiest().is_none(), "replies to the clients may refer to the entries");
+    assert!(!log.is_exhausted(), "the entries are removed as soon as backups have acknowledged");
+
+    written.iter().for_each(|(segment, length)| log.raise_acknowledged(*segment, *length));
+    assert!(log.emptiest().is_some());
 }
 
 /// Expected content of the log: key → address and value of its entry.
