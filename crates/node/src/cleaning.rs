@@ -1,8 +1,9 @@
 //! Scheduling of the cleaner on this reactor, and its backpressure on writers.
 //!
-//! While enough memory is free, cleaning is background work like any other. When free memory
-//! falls below half of the cleaner's target, the cleaner's share of every reactor rises. It
-//! reaches one quantum per turn when nothing is free. This slows writers down to the rate of
+//! While less memory than the cleaner's target is free, every other quantum of background work is
+//! for the cleaner: the other work may need the memory, and may go on for long. When free memory
+//! falls below half of the target, the share of background work at every reactor rises. It reaches
+//! one quantum per turn when nothing is free. This slows writers down to the rate of
 //! cleaning. A write that finds no memory waits. It is refused only when nothing more can be
 //! freed.
 
@@ -54,14 +55,43 @@ impl CleaningSchedule {
         None
     }
 
-    /// Cleans ahead of other background work, every other time, while writers find no memory.
+    /// Cleans ahead of other background work, every other time, while memory is low.
     pub(crate) fn run_first(&mut self, context: &mut Context<'_>) -> Option<Background> {
-        let is_turn = !std::mem::take(&mut self.was_first);
-        let log = context.node.store().log();
-        if !is_turn || log.has_free() || !self.may_run(log) {
-            return None;
+        if self.goes_first(context.node.store().log()) { self.run(context) } else { None }
+    }
+
+    /// Returns whether the next quantum is for the cleaner, whatever other work there is.
+    fn goes_first(&mut self, log: &Log) -> bool {
+        self.was_first = !self.was_first && self.may_run(log);
+        self.was_first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::log::LogConfig;
+    use types::Version;
+    use types::limits::SEGMENT_BYTES_MIN;
+    use wire::entry::{Body, Entry};
+
+    #[test]
+    fn other_work_takes_every_second_quantum_at_most_while_memory_is_low() {
+        let memory_bytes = 16 * SEGMENT_BYTES_MIN;
+        let (huge_pages, durable, segment_bytes) = (false, false, None);
+        let config = LogConfig { memory_bytes, reactors: 1, huge_pages, durable, segment_bytes };
+        let log = Log::new(&config).expect("a small log");
+        let mut schedule = CleaningSchedule::default();
+        assert!(!schedule.goes_first(&log), "there is enough memory");
+        let (mut head, value) = (log.head(), vec![1; 100_000]);
+        let body = Body::Object { expiry: None, replaces: None, value: &value };
+        let incarnation = types::Incarnation(1);
+        while !log.is_low() {
+            let entry = Entry { incarnation, version: Version(1), key: b"key", body };
+            head.append_one(&entry).expect("there is memory");
         }
-        self.was_first = true;
-        self.run(context)
+        assert!(log.has_free(), "it is low before nothing is left");
+        let turns: Vec<bool> = (0..4).map(|_| schedule.goes_first(&log)).collect();
+        assert_eq!(turns, [true, false, true, false]);
     }
 }
