@@ -48,9 +48,12 @@ impl Work {
                 }
                 return Background::Recover;
             }
-            Work::Sweep(arrival) => {
-                if context.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_complete() {
-                    context.node.work.push(Work::Sweep(arrival));
+            Work::Sweep(arrival, grace) => {
+                if context.node.store().is_over(&grace) {
+                    arrival.end();
+                }
+                if context.worker.sweep(&arrival, SWEEP_MAX) || !arrival.is_over() {
+                    context.node.work.push(Work::Sweep(arrival, grace));
                 }
             }
         }

@@ -54,6 +54,11 @@ impl Node {
         Arc::new(Node { state, machines: Mutex::new(machines) })
     }
 
+    /// Returns the number of pieces of background work that wait for a reactor.
+    pub fn queued_work(&self) -> usize {
+        self.work.len()
+    }
+
     /// Locks the machines for reading.
     pub(crate) fn machines(&self) -> impl Deref<Target = Machines> {
         self.machines.lock().unwrap_or_else(PoisonError::into_inner)

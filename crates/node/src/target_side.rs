@@ -304,7 +304,7 @@ impl TargetDriver {
                 })
             })
         });
-        node.work.push(Work::Sweep(arrival));
+        node.work.push(Work::Sweep(arrival, node.store().grace_period()));
     }
 }
 

@@ -6,6 +6,7 @@ use protocols::migration::Added;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use store::log::GracePeriod;
 use store::{Arrival, Recovery};
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId};
 use wire::peer::Pull;
@@ -19,8 +20,8 @@ pub(crate) enum Work {
     Replay(PullReplay),
     /// Delete the records of a range that its new owner has.
     Forget { migration: MigrationId, range: HashRange, cursor: KeyHash },
-    /// Reclaim tombstones that the progress has passed.
-    Sweep(Arc<Arrival>),
+    /// Reclaim the tombstones of a migration that has ended, once every reactor has begun a turn.
+    Sweep(Arc<Arrival>, GracePeriod),
     /// Replay entries of a dead server's log that a backup has sent.
     ReplayLog(ReplayLog),
     /// Delete the replayed records of a recovery partition that this server will not own.

@@ -80,6 +80,8 @@ named! {
         "Every request for a move is refused, or each of its moves gets its own id.";
     ServersSettle, "servers-settle",
         "At the end, every server is connected to the coordinator and serves all its ranges.";
+    WorkEnds, "work-ends",
+        "At the end, no server has background work left.";
     NothingForgotten, "nothing-forgotten",
         "A recovered range has every record that its dead owner's backups had acknowledged.";
     NothingLost, "nothing-lost",

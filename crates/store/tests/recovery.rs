@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{NOW, Server, TABLE, tablet, value};
+use common::{Move, NOW, Server, TABLE, tablet, value};
 use std::sync::Arc;
 use store::{Recovery, RecoveryPlan, ReplayCounters, ReplayError, Stall, TabletMap, TabletState};
 use types::{HashRange, Incarnation, KeyHash, SegmentId, TableId, UnixMillis, Version};
@@ -267,4 +267,28 @@ fn what_is_no_entry_is_refused() {
         assert!(matches!(result, Err(ReplayError::Corrupt(_))), "{result:?}");
     }
     assert_eq!(recovering.serve().get("b"), Ok(None));
+}
+
+#[test]
+fn the_tombstones_of_an_arrival_without_its_source_go_with_the_recovery() {
+    let mut moving = Move::flip(|source| source.set("a", "1").unwrap());
+    moving.target.delete_blindly("a").unwrap();
+
+    // The source dies before the record has arrived.
+    let first = recovery(1, HashRange::ALL);
+    moving.target.publish(TabletState::Recovering(Arc::clone(&first)));
+    moving.arrival.end();
+    while moving.target.worker.sweep(&moving.arrival, 2) {}
+
+    // The first attempt to recover the range is given up.
+    let second = recovery(2, HashRange::ALL);
+    moving.target.publish(TabletState::Recovering(Arc::clone(&second)));
+    second.take_over(&first);
+    let mut recovering = Recovering { server: moving.target, recovery: second };
+    assert_eq!(recovering.replay(&object(OLD, "a", 1, "1")), 0, "the tombstone supersedes it");
+    recovering.sweep();
+    let mut server = recovering.serve();
+    assert_eq!(server.get("a"), Ok(None));
+    server.check_live_bytes();
+    assert_eq!(server.store.usage().log.live_bytes, 0, "the tombstone was reclaimed");
 }

@@ -57,12 +57,13 @@ impl MachineDriver for RecoveryDriver {
     ) -> Vec<RecoveryMasterEvent> {
         let (store, name) = (context.node.store(), machine.name());
         match std::mem::replace(&mut self.phase, RecoveryPhase::Idle) {
-            RecoveryPhase::Beginning { recovery, grace, mut voided } => {
+            RecoveryPhase::Beginning { recovery, grace, mut voided, earlier } => {
                 if store.is_over(&grace) && voided.drop_some(context.worker, name.range) {
+                    earlier.iter().for_each(|it| recovery.take_over(it));
                     self.phase = RecoveryPhase::Replaying { recovery };
                     return vec![RecoveryMasterEvent::Begun(Ok(()))];
                 }
-                self.phase = RecoveryPhase::Beginning { recovery, grace, voided };
+                self.phase = RecoveryPhase::Beginning { recovery, grace, voided, earlier };
             }
             RecoveryPhase::Securing { recovery, replayed_at, entries } => {
                 let is_hasty = planted::is(Bug::FreedBeforeCommit);
@@ -170,7 +171,7 @@ impl RecoveryDriver {
             tablets.push(tablet);
             tablets
         });
-        self.published(recovery, Voided::nothing(), node);
+        self.published(recovery, Voided::nothing(), Vec::new(), node);
     }
 
     pub(super) fn new_recovery(&self, name: PartitionName) -> Arc<Recovery> {
@@ -180,10 +181,16 @@ impl RecoveryDriver {
     }
 
     /// Waits for every reactor to see the partition's tablet.
-    pub(super) fn published(&mut self, recovery: Arc<Recovery>, voided: Voided, node: &NodeState) {
+    pub(super) fn published(
+        &mut self,
+        recovery: Arc<Recovery>,
+        voided: Voided,
+        earlier: Vec<Arc<Recovery>>,
+        node: &NodeState,
+    ) {
         assert!(self.phase.recovery().is_none(), "a partition is published once");
         let grace = node.store().grace_period();
-        self.phase = RecoveryPhase::Beginning { recovery, grace, voided };
+        self.phase = RecoveryPhase::Beginning { recovery, grace, voided, earlier };
     }
 
     /// Leaves a replay to any reactor, or stalls the partition if memory is short.

@@ -94,11 +94,12 @@ impl RecoveryDriver {
         }
         let recovery = self.new_recovery(name);
         let new = incarnations(&self.incarnations);
-        let mut voided = Vec::new();
+        let (mut voided, mut earlier) = (Vec::new(), Vec::new());
         let own = node.store().clock();
         node.change_tablets(|tablets| {
             carve(tablets, range, |tablet| match &tablet.state {
-                TabletState::Recovering(_) => {
+                TabletState::Recovering(it) => {
+                    earlier.push(it.clone());
                     let is_void = |table: &usize| tablet.incarnations[*table] != new[*table];
                     voided.extend((0..TABLES_MAX).filter(is_void));
                     let state = TabletState::Recovering(recovery.clone());
@@ -115,7 +116,7 @@ impl RecoveryDriver {
         voided.sort_unstable();
         voided.dedup();
         let tables = voided.into_iter().map(|table| TableId(table as u8)).collect();
-        self.published(recovery, Voided { tables, from: KeyHash(0) }, node);
+        self.published(recovery, Voided { tables, from: KeyHash(0) }, earlier, node);
         Ok(())
     }
 }

@@ -68,8 +68,14 @@ enum RecoveryPhase {
     Queued,
     /// The partition waits for memory to begin.
     WaitingForRoom { until: Instant },
-    /// Every reactor begins a turn with the tablet; then the void records are deleted.
-    Beginning { recovery: Arc<Recovery>, grace: GracePeriod, voided: Voided },
+    /// Every reactor begins a turn with the tablet; then the void records are deleted. `earlier`
+    /// are the attempts that this one replaces.
+    Beginning {
+        recovery: Arc<Recovery>,
+        grace: GracePeriod,
+        voided: Voided,
+        earlier: Vec<Arc<Recovery>>,
+    },
     /// Segments are read and replayed.
     Replaying { recovery: Arc<Recovery> },
     /// These replays wait for memory.

@@ -114,7 +114,12 @@ impl ClusterRun {
         let unsettled = unsettled.map(|server| {
             (Rule::ServersSettle, format!("{} is cut off, or has a moving range", server.id))
         });
-        moving.chain(unsettled).chain(self.unowned()).collect()
+        let busy = servers.live().filter(|server| server.node.queued_work() > 0);
+        let busy = busy.map(|server| {
+            let text = format!("{} has {} pieces of work", server.id, server.node.queued_work());
+            (Rule::WorkEnds, text)
+        });
+        moving.chain(unsettled).chain(self.unowned()).chain(busy).collect()
     }
 
     /// Returns a range with a dead owner, although replicas of the owner's log exist.

@@ -34,6 +34,8 @@ pub struct Arrival {
     expected: RecordCounts,
     /// Set while operations on the range must wait.
     is_suspended: AtomicBool,
+    /// Set when no more records arrive, and no operation sees the range as an arriving one.
+    is_over: AtomicBool,
     /// Tables flushed since the flip.
     flushed: AtomicU16,
     /// Segments reserved for arriving records; released when the arrival is dropped.
@@ -102,6 +104,7 @@ impl Arrival {
             partitions,
             expected,
             is_suspended: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             flushed: AtomicU16::new(0),
             reservation,
             counts: ReplayCounts::default(),
@@ -117,6 +120,17 @@ impl Arrival {
     #[inline]
     pub fn is_suspended(&self) -> bool {
         self.is_suspended.load(Ordering::Acquire)
+    }
+
+    /// Ends the arrival, complete or not. Every reactor must have begun a turn without the arriving
+    /// tablet.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the arrival has ended.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
     }
 
     /// Returns the number of the migration.
@@ -241,8 +255,10 @@ impl Arrival {
         self.partition_of(hash).notes().tombstones.insert((hash, table));
     }
 
-    /// Moves up to `max` tombstones that the progress has passed into `out`.
+    /// Moves up to `max` tombstones that the progress has passed into `out`; after the end, up to
+    /// `max` of all.
     pub(super) fn take_tombstones(&self, max: usize, out: &mut Vec<(TableId, KeyHash)>) {
+        let is_over = self.is_over();
         for partition in &self.partitions {
             let progress = partition.progress.load(Ordering::Acquire);
             let mut notes = partition.notes();
@@ -252,7 +268,7 @@ impl Arrival {
             );
             while out.len() < max
                 && let Some(&(hash, table)) = notes.tombstones.first()
-                && (hash.0 < progress || progress == END)
+                && (is_over || hash.0 < progress || progress == END)
             {
                 notes.tombstones.pop_first();
                 out.push((table, hash));

@@ -150,6 +150,16 @@ impl Recovery {
         }
     }
 
+    /// Takes over the recorded tombstones of an earlier attempt to recover a part of the range.
+    /// Every reactor must have begun a turn without it.
+    pub fn take_over(&self, earlier: &Recovery) {
+        let is_here = |(_, hash): &(TableId, KeyHash)| self.range.contains(*hash);
+        let (mut here, there) =
+            std::mem::take(&mut *earlier.tombstones()).into_iter().partition(is_here);
+        *earlier.tombstones() = there;
+        self.note_tombstone(&mut here);
+    }
+
     /// Takes up to `max` recorded tombstones.
     pub(super) fn take_tombstones(&self, max: usize) -> Vec<(TableId, KeyHash)> {
         let mut tombstones = self.tombstones();

@@ -15,27 +15,29 @@ use std::sync::Arc;
 use types::{KeyHash, TableId, key_hash};
 
 impl Worker {
-    /// Reclaims up to `max` tombstones that the progress has passed. Returns `false` if none was
-    /// left.
+    /// Reclaims up to `max` tombstones that the progress has passed; after the arrival's end, up
+    /// to `max` of all. Returns `false` if none was left.
+    ///
+    /// If the source has died, a recovery reads the records that had not arrived from its log, and
+    /// needs the tombstones: they become the recovery's.
     pub fn sweep(&mut self, arrival: &Arrival, max: usize) -> bool {
         let mut passed = Vec::new();
         arrival.take_tombstones(max, &mut passed);
+        let has_some = !passed.is_empty();
+        passed.retain(|&(table, hash)| match self.tablets.at(hash).map(|it| &it.state) {
+            Some(TabletState::Recovering(recovery) | TabletState::Securing(recovery)) => {
+                recovery.note_tombstone(&mut vec![(table, hash)]);
+                false
+            }
+            _ => true,
+        });
         let left = self.reclaim_passed(&passed, |state| match state {
             TabletState::Arriving(current) => std::ptr::eq(Arc::as_ptr(current), arrival),
             TabletState::Serving | TabletState::Frozen => true,
             TabletState::Leaving | TabletState::Recovering(_) | TabletState::Securing(_) => false,
         });
-        // A recovery is reading the remaining records from the source's log, so it needs the
-        // tombstone.
-        let is_recovered = |hash: KeyHash| {
-            let tablet = self.tablets.at(hash);
-            tablet.is_some_and(|tablet| matches!(tablet.state, TabletState::Recovering(_)))
-        };
-        let recovered = passed.iter().copied().filter(|(_, hash)| is_recovered(*hash));
-        left.into_iter()
-            .chain(recovered)
-            .for_each(|(table, hash)| arrival.note_tombstone(table, hash));
-        !passed.is_empty()
+        left.into_iter().for_each(|(table, hash)| arrival.note_tombstone(table, hash));
+        has_some
     }
 
     /// Reclaims up to `max` tombstones of a recovery. Everything must be replayed and durable
