@@ -316,6 +316,7 @@ impl Engine {
             }
             PeerMessage::Pong => {
                 self.with_log_master(now, |master, context| master.heard(from, context));
+                self.change_machines(now, |it, context| it.heard(from, context));
             }
         }
     }

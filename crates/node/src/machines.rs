@@ -92,6 +92,13 @@ impl Machines {
         }
     }
 
+    /// Handles a sign of life, which targets wait for before their promise.
+    pub(crate) fn heard(&mut self, from: ServerId, context: &mut Context<'_>) {
+        for id in self.targets.ids(|side| side.machine.awaits(from)) {
+            self.targets.step(id, TargetEvent::Heard { from }, context);
+        }
+    }
+
     /// Handles the answer to a pull.
     pub(crate) fn pull_replied(
         &mut self,

@@ -243,6 +243,8 @@ impl<'c> Nemesis<'c> {
         let name = self.seats.servers[victim].identity();
         self.seats.servers[victim].stop();
         self.tell_of(victim, "was stopped");
+        // A server that holds no range misses nothing if it is continued before that.
+        self.seats.until_others_are_dead();
         self.seats.until_served();
         self.tell("others serve what it held");
         self.seats.servers[victim].resume();

@@ -255,6 +255,14 @@ impl Seats {
         });
     }
 
+    /// Waits until the map of each running server has the running ones only.
+    pub(crate) fn until_others_are_dead(&self) {
+        let running: Vec<&Seat> = self.servers.iter().filter(|seat| seat.is_there()).collect();
+        let count = Some(running.len().to_string());
+        let known = |seat: &&Seat| seat.field(&["CLUSTER", "INFO"], "cluster_known_nodes");
+        until("the others are declared dead", || running.iter().all(|seat| known(seat) == count));
+    }
+
     /// Waits until running servers serve all slots, whatever else is wrong.
     pub(crate) fn until_served(&self) {
         let running: Vec<&Seat> = self.servers.iter().filter(|seat| seat.is_there()).collect();

@@ -17,7 +17,7 @@ mod pulling;
 pub use events::{Acceptance, Added, TargetEffect, TargetEvent};
 
 use super::cuts::Cuts;
-use super::timing::{PREPARED_MAX, TELL_AGAIN, UNACKNOWLEDGED_MAX};
+use super::timing::{PREPARED_MAX, REACH_AGAIN, REACHING_MAX, TELL_AGAIN, UNACKNOWLEDGED_MAX};
 use crate::{Machine, Outbox, Ticket};
 use pulling::Pulling;
 use std::fmt;
@@ -39,7 +39,10 @@ enum TargetState {
     Unknown,
     /// The intent is known, and memory is being reserved.
     Reserving { intent: Box<Intent> },
-    /// Memory could not be reserved.
+    /// Memory is reserved, and the source must show that it can be reached. It is asked again at
+    /// `ask_at`, and the intent is refused at `until`.
+    Reaching { intent: Box<Intent>, ask_at: Instant, until: Instant },
+    /// Memory could not be reserved, or the source was not reached.
     Refused { intent: Box<Intent>, reason: String },
     /// A matching flip is accepted until the given time.
     Prepared { intent: Box<Intent>, until: Instant },
@@ -84,6 +87,7 @@ impl MigrationTarget {
             | TargetState::Pulling { known: Acknowledged::TooLate | Acknowledged::Yes, .. }
             | TargetState::Unknown
             | TargetState::Reserving { .. }
+            | TargetState::Reaching { .. }
             | TargetState::Refused { .. }
             | TargetState::Prepared { .. }
             | TargetState::Never { .. }
@@ -107,6 +111,11 @@ impl MigrationTarget {
         matches!(self.state, TargetState::Prepared { .. })
     }
 
+    /// Returns whether the target waits for a sign of life from this server.
+    pub fn awaits(&self, server: ServerId) -> bool {
+        matches!(&self.state, TargetState::Reaching { intent, .. } if intent.source == server)
+    }
+
     /// Returns whether the migration has ended here. The driver keeps the machine as a record.
     pub fn is_over(&self) -> bool {
         matches!(
@@ -121,6 +130,7 @@ impl MigrationTarget {
             TargetState::Unknown => None,
             TargetState::Never { intent } => intent.as_deref(),
             TargetState::Reserving { intent }
+            | TargetState::Reaching { intent, .. }
             | TargetState::Refused { intent, .. }
             | TargetState::Prepared { intent, .. }
             | TargetState::Accepting { intent, .. }
@@ -143,6 +153,7 @@ impl Machine for MigrationTarget {
         match event {
             TargetEvent::Prepare(intent) => self.prepare(intent, out),
             TargetEvent::Reserved(result) => self.reserved(now, result, out),
+            TargetEvent::Heard { from } => self.heard(now, from, out),
             TargetEvent::Decide => self.decide(out),
             TargetEvent::Acknowledged => self.acknowledge(out),
             TargetEvent::Finished => self.finish(out),
@@ -194,6 +205,7 @@ impl Machine for MigrationTarget {
             TargetState::Accepting { .. } => overdue,
             TargetState::Committed { report_at, .. } => Some(*report_at),
             TargetState::Prepared { until, .. } => Some(*until),
+            TargetState::Reaching { ask_at, until, .. } => Some(*ask_at.min(until)),
             TargetState::Unknown
             | TargetState::Reserving { .. }
             | TargetState::Refused { .. }
@@ -230,6 +242,7 @@ impl MigrationTarget {
             }
             // The answer follows soon, or was sent long ago.
             TargetState::Reserving { .. }
+            | TargetState::Reaching { .. }
             | TargetState::Accepting { .. }
             | TargetState::Pulling { .. }
             | TargetState::Committed { .. }
@@ -255,17 +268,56 @@ impl MigrationTarget {
             }
             return;
         };
-        out.push(self.prepared(result.clone().err()));
-        self.state = match result {
-            Ok(()) => TargetState::Prepared { intent: intent.clone(), until: now + PREPARED_MAX },
-            Err(reason) => TargetState::Refused { intent: intent.clone(), reason },
-        };
+        match result {
+            Ok(()) => {
+                let until = now + REACHING_MAX;
+                let intent = intent.clone();
+                self.state = TargetState::Reaching { intent, ask_at: now, until };
+            }
+            Err(reason) => {
+                let intent = intent.clone();
+                self.refuse(intent, reason, out);
+            }
+        }
+    }
+
+    fn refuse(&mut self, intent: Box<Intent>, reason: String, out: &mut Outbox<TargetEffect>) {
+        out.push(self.prepared(Some(reason.clone())));
+        self.state = TargetState::Refused { intent, reason };
+    }
+
+    /// Promises to accept the flip, once the source has shown that it receives messages from here
+    /// and is heard here. After the flip, records are reached only over this connection.
+    fn heard(&mut self, now: Instant, from: ServerId, out: &mut Outbox<TargetEffect>) {
+        if let TargetState::Reaching { intent, .. } = &self.state
+            && intent.source == from
+        {
+            self.state =
+                TargetState::Prepared { intent: intent.clone(), until: now + PREPARED_MAX };
+            out.push(self.prepared(None));
+        }
+    }
+
+    /// Asks the source for a sign of life when it is time, or gives up.
+    fn reach(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
+        let TargetState::Reaching { intent, ask_at, until } = &mut self.state else { return };
+        if now >= *until {
+            let intent = intent.clone();
+            let reason =
+                format!("{} does not answer the target: check their network", intent.source);
+            out.push(TargetEffect::Unreserve);
+            self.refuse(intent, reason, out);
+        } else if now >= *ask_at {
+            *ask_at = now + REACH_AGAIN;
+            out.push(TargetEffect::Send { to: intent.source, message: PeerMessage::Ping });
+        }
     }
 
     fn decide(&mut self, out: &mut Outbox<TargetEffect>) {
         let accepted = match &self.state {
             TargetState::Unknown
             | TargetState::Reserving { .. }
+            | TargetState::Reaching { .. }
             | TargetState::Refused { .. }
             | TargetState::Prepared { .. } => {
                 self.withdraw(out);
@@ -291,7 +343,7 @@ impl MigrationTarget {
 
     fn withdraw(&mut self, out: &mut Outbox<TargetEffect>) {
         assert!(!self.has_accepted(), "an accepted flip cannot be withdrawn: {self}");
-        if matches!(self.state, TargetState::Prepared { .. }) {
+        if matches!(self.state, TargetState::Reaching { .. } | TargetState::Prepared { .. }) {
             out.push(TargetEffect::Unreserve);
         }
         let intent = self.intent().cloned().map(Box::new);
@@ -305,9 +357,10 @@ impl MigrationTarget {
                 self.state = TargetState::Done { intent: intent.clone() };
             }
             // The intent ended without a flip.
-            TargetState::Unknown | TargetState::Reserving { .. } | TargetState::Prepared { .. } => {
-                self.withdraw(out)
-            }
+            TargetState::Unknown
+            | TargetState::Reserving { .. }
+            | TargetState::Reaching { .. }
+            | TargetState::Prepared { .. } => self.withdraw(out),
             // The coordinator sends this only after the last cut; an earlier one is invalid.
             TargetState::Accepting { .. } | TargetState::Pulling { .. } => {}
             TargetState::Refused { .. } | TargetState::Never { .. } | TargetState::Done { .. } => {}
@@ -355,6 +408,7 @@ impl MigrationTarget {
             // The decision is open, or the answer follows as soon as the range is served.
             TargetState::Unknown
             | TargetState::Reserving { .. }
+            | TargetState::Reaching { .. }
             | TargetState::Refused { .. }
             | TargetState::Accepting { .. } => {}
         }
@@ -441,6 +495,7 @@ impl MigrationTarget {
     /// Takes the steps that are due.
     fn reconcile(&mut self, now: Instant, out: &mut Outbox<TargetEffect>) {
         self.suspend(now, out);
+        self.reach(now, out);
         if let TargetState::Pulling { pulling, .. } = &mut self.state {
             pulling.reconcile(now, out);
         } else if let TargetState::Committed { progress, report_at, .. } = &mut self.state
@@ -461,6 +516,7 @@ impl fmt::Display for MigrationTarget {
         match &self.state {
             TargetState::Unknown => f.write_str("unknown"),
             TargetState::Reserving { .. } => f.write_str("reserving"),
+            TargetState::Reaching { .. } => f.write_str("reaching the source"),
             TargetState::Refused { reason, .. } => write!(f, "refused, {reason}"),
             TargetState::Prepared { .. } => f.write_str("prepared"),
             TargetState::Never { .. } => f.write_str("never"),

@@ -29,6 +29,13 @@ pub const FLIP_AGAIN: Duration = Duration::from_millis(5);
 /// Time after which the source asks the coordinator about an unanswered flip: four flips are lost.
 pub const FLIP_UNANSWERED: Duration = Duration::from_millis(20);
 
+/// Interval at which a target repeats its question to the source before it promises to accept a
+/// flip.
+pub const REACH_AGAIN: Duration = Duration::from_millis(100);
+
+/// Time for which it asks. A connection that must be made first takes a few round trips.
+pub const REACHING_MAX: Duration = Duration::from_secs(1);
+
 /// Time after which a target withdraws its promise to accept a flip. The coordinator gives up a
 /// target that has been unreachable for 5 s, so such a target must not accept afterwards.
 /// Freezing takes at most two thirds of this time.
@@ -50,6 +57,7 @@ const _: () = assert!(FLIP_AGAIN.as_nanos() < FLIP_UNANSWERED.as_nanos());
 const _: () = assert!(FLIP_UNANSWERED.as_nanos() < TELL_AGAIN.as_nanos());
 const _: () = assert!(FREEZE_MAX.as_nanos() <= FREEZE_LONGEST.as_nanos());
 const _: () = assert!(FREEZES_MAX > 0);
+const _: () = assert!(REACH_AGAIN.as_nanos() * 4 <= REACHING_MAX.as_nanos());
 const _: () = assert!(
     (FREEZE_MAX.as_nanos() + FREEZE_AGAIN.as_nanos()) * FREEZES_MAX as u128
         <= PREPARED_MAX.as_nanos() / 4

@@ -82,6 +82,8 @@ fn kind(message: &Message) -> &'static str {
         Message::Peer { message, .. } => match message {
             PeerMessage::Flip(_) => "flip",
             PeerMessage::FlipAnswer { .. } => "flip-answer",
+            PeerMessage::Ping => "ping",
+            PeerMessage::Pong => "pong",
             PeerMessage::Pull(_) => "pull",
             PeerMessage::PullReply(_) => "pull-reply",
             PeerMessage::PriorityPull(_) => "priority-pull",

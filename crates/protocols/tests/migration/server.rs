@@ -194,6 +194,14 @@ impl Server {
                 let event = PriorityEvent::Reply { from, reply, payload };
                 self.priority(now, migration, event, out);
             }
+            PeerMessage::Ping => self.send(from, PeerMessage::Pong, Batch::new(), out),
+            PeerMessage::Pong => {
+                let awaits = |(_, target): &(&MigrationId, &MigrationTarget)| target.awaits(from);
+                let waiting: Vec<_> = self.targets.iter().filter(awaits).map(|it| *it.0).collect();
+                for migration in waiting {
+                    self.target(now, migration, TargetEvent::Heard { from }, out);
+                }
+            }
             _ => {}
         }
     }

@@ -42,10 +42,7 @@ impl ClusterRun {
             }
         }
         let SimulatedCluster { timeline, .. } = &mut self.cluster;
-        // Records that a target cannot pull are out of reach as long as the cut lasts.
-        if kind != LastingKind::PairPartition {
-            timeline.plan_in(Duration::ZERO, PlannedEvent::Move);
-        }
+        timeline.plan_in(Duration::ZERO, PlannedEvent::Move);
         for client in 0..self.load.clients.count() {
             if self.load.clients.begins_to_think(client) {
                 timeline.plan_in(Duration::ZERO, PlannedEvent::Think(client));

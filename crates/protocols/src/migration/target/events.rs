@@ -14,6 +14,11 @@ pub enum TargetEvent {
     Prepare(Box<Intent>),
     /// The result of [`TargetEffect::Reserve`]: the reason if memory could not be reserved.
     Reserved(Result<(), String>),
+    /// A server has answered a [`PeerMessage::Ping`].
+    Heard {
+        /// The sender.
+        from: ServerId,
+    },
     /// The coordinator asks whether the target has accepted; if it has not, it must never accept.
     Decide,
     /// The coordinator's map assigns the range to this server.
@@ -157,6 +162,7 @@ impl fmt::Display for TargetEvent {
             TargetEvent::Prepare(intent) => write!(f, "prepare {intent}"),
             TargetEvent::Reserved(Ok(())) => f.write_str("reserved"),
             TargetEvent::Reserved(Err(reason)) => write!(f, "no room: {reason}"),
+            TargetEvent::Heard { from } => write!(f, "{from} answers"),
             TargetEvent::Decide => f.write_str("decide"),
             TargetEvent::Acknowledged => f.write_str("acknowledged"),
             TargetEvent::Finished => f.write_str("finished"),
