@@ -168,7 +168,7 @@ impl Replicator {
             ReplicatorEvent::Answered { backup, answer } => {
                 scope = self.answered(now, backup, answer, out);
             }
-            ReplicatorEvent::Heard { backup } => self.silence.record_answer(backup),
+            ReplicatorEvent::Heard { backup } => self.silence.record_answer(now, backup),
             ReplicatorEvent::Released { backup, replicas } => {
                 self.releases.released(backup, &replicas);
             }
@@ -379,7 +379,7 @@ impl Replicator {
         out: &mut Outbox<ReplicatorEffect>,
     ) -> EventScope {
         let ReplicaId { log, segment: id, epoch } = answer.replica;
-        self.silence.record_answer(backup);
+        self.silence.record_answer(now, backup);
         let segment = self.segments.get_mut(&id).filter(|_| log == self.settings.log);
         let Some(replica) = segment.and_then(|it| it.replica_mut(backup, epoch)) else {
             return EventScope::All;

@@ -21,7 +21,7 @@ use types::{Instant, ServerId};
 pub(super) struct SilenceDetector {
     /// Time without progress after which a backup is replaced.
     limit: Duration,
-    /// Time at which the limit halves, unless another backup is replaced before.
+    /// Time at which the limit halves, unless it is raised again before.
     calm_at: Option<Instant>,
     /// Time since which several backups have been late at once.
     several_since: Option<Instant>,
@@ -33,6 +33,7 @@ pub(super) struct SilenceDetector {
 /// The state of a backup that was replaced.
 #[derive(Clone, Copy, Debug)]
 struct ReplacedBackup {
+    replaced_at: Instant,
     /// Length of the current pause.
     pause: Duration,
     until: Instant,
@@ -91,13 +92,11 @@ impl SilenceDetector {
         }
         let is_kept = planted::is(Bug::SilentBackupKept);
         let backup = late.first().copied().filter(|_| others() > 0 && !is_kept)?;
-        self.limit = (self.limit * 2).min(SILENT_AFTER_MAX);
-        self.calm_at = Some(now + SILENT_CALM);
-        self.check();
         let pause = self.backups.get(&backup).map_or(SILENT_PAUSE, |it| it.pause * 2);
         let pause = pause.min(SILENT_PAUSE_MAX);
         assert!((SILENT_PAUSE..=SILENT_PAUSE_MAX).contains(&pause), "{backup} pauses {pause:?}");
         let replaced = ReplacedBackup {
+            replaced_at: now,
             pause,
             until: now + pause,
             is_heard: false,
@@ -122,10 +121,15 @@ impl SilenceDetector {
         );
     }
 
-    /// Records that the backup has answered a message.
-    pub(super) fn record_answer(&mut self, backup: ServerId) {
-        if let Some(replaced) = self.backups.get_mut(&backup) {
-            replaced.is_heard = true;
+    /// Records that the backup has answered a message. If a higher limit would have spared its
+    /// replacement, the limit rises.
+    pub(super) fn record_answer(&mut self, now: Instant, backup: ServerId) {
+        let Some(replaced) = self.backups.get_mut(&backup) else { return };
+        let is_first = !std::mem::replace(&mut replaced.is_heard, true);
+        if is_first && now <= replaced.replaced_at + SILENT_AFTER_MAX {
+            self.limit = (self.limit * 2).min(SILENT_AFTER_MAX);
+            self.calm_at = Some(now + SILENT_CALM);
+            self.check();
         }
     }
 
@@ -200,17 +204,30 @@ mod tests {
     }
 
     #[test]
-    fn one_late_backup_is_replaced_at_once_and_the_limit_doubles() {
+    fn one_late_backup_is_replaced_at_once_and_the_limit_doubles_when_it_answers_soon() {
         let mut silence = SilenceDetector::default();
         assert_eq!(silence.limit(), SILENT_AFTER);
         assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::new(), || 3), None);
         assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2), Some(A));
         assert!(silence.is_silent(A) && !silence.is_silent(B));
+        assert_eq!(silence.limit(), SILENT_AFTER, "it may be gone");
+        silence.record_answer(at(700), A);
+        silence.record_answer(at(701), A);
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
         for _ in 0..10 {
-            silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
+            silence.backup_to_replace(at(1_000), &BTreeSet::from([A]), || 2);
+            silence.record_answer(at(1_000), A);
         }
         assert_eq!(silence.limit(), SILENT_AFTER_MAX);
+    }
+
+    #[test]
+    fn a_backup_that_was_out_of_reach_does_not_raise_the_limit() {
+        let mut silence = SilenceDetector::default();
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
+        silence.record_answer(at(1_201), A);
+        assert_eq!(silence.readmit(at(1_201), || 2), [A]);
+        assert_eq!((silence.limit(), silence.calm_at), (SILENT_AFTER, None));
     }
 
     #[test]
@@ -244,11 +261,11 @@ mod tests {
         assert_eq!(silence.probes(at(1)), []);
         assert_eq!(silence.readmit(at(5_000), || 2), [], "no message has arrived");
         assert_eq!(silence.probes(at(5_000)), [A]);
-        silence.record_answer(A);
+        silence.record_answer(at(5_000), A);
         assert_eq!(silence.readmit(at(5_000), || 2), [A]);
         assert!(!silence.is_silent(A));
         silence.backup_to_replace(at(6_000), &BTreeSet::from([A]), || 2);
-        silence.record_answer(A);
+        silence.record_answer(at(6_000), A);
         assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE, || 2), []);
         assert_eq!(silence.next_deadline(), Some(at(6_000) + SILENT_PAUSE * 2));
         assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE * 2, || 2), [A]);
@@ -259,7 +276,7 @@ mod tests {
         let mut silence = SilenceDetector::default();
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 1);
         assert_eq!(silence.readmit(at(10), || 0), [], "no message has arrived");
-        silence.record_answer(A);
+        silence.record_answer(at(20), A);
         assert_eq!(silence.readmit(at(20), || 1), [], "B can be used");
         assert_eq!(silence.readmit(at(20), || 0), [A], "B has refused");
         assert!(!silence.is_silent(A));
@@ -270,8 +287,8 @@ mod tests {
         let mut silence = SilenceDetector::default();
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
         silence.backup_to_replace(at(0), &BTreeSet::from([B]), || 2);
-        silence.record_answer(A);
-        silence.record_answer(B);
+        silence.record_answer(at(0), A);
+        silence.record_answer(at(0), B);
         assert_eq!(silence.readmit(at(59_999), || 2), [A, B]);
         assert_eq!(silence.limit(), SILENT_AFTER * 4);
         silence.readmit(at(60_000), || 2);

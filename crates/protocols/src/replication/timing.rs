@@ -36,13 +36,14 @@ pub const SUSPECT_AFTER: Duration = Duration::from_millis(75);
 pub const SUSPECT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Time without progress after which a backup is replaced: three beats, and less than the lease.
-/// The limit doubles with every replacement.
+/// The limit doubles when a replaced backup answers soon.
 pub const SILENT_AFTER: Duration = Duration::from_millis(75);
 
-/// Maximum of that limit, so that a permanent fault costs less than two seconds of writes.
+/// Maximum of that limit, so that a permanent fault costs less than two seconds of writes. An
+/// answer is soon if it comes within this time after the replacement.
 pub const SILENT_AFTER_MAX: Duration = Duration::from_millis(1_200);
 
-/// Time without a replacement after which the limit is halved.
+/// Time after which a raised limit is halved, unless it is raised again.
 pub const SILENT_CALM: Duration = Duration::from_secs(60);
 
 /// Time for which several backups must be late before one is replaced. If several are late at
