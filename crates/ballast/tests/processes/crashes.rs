@@ -7,14 +7,13 @@
 use crate::client::{Answer, Client, until};
 use crate::disks::SmallDisk;
 use crate::live_migration::seed;
-use crate::moves::{keep_asking, until_all_end};
+use crate::moves::{MoveRequests, keep_asking, until_all_end};
 use crate::nemesis::{Fault, Means, Nemesis};
 use crate::network::Network;
 use crate::seats::{Plan, Seats};
 use crate::workers::{StopAtTheEnd, under_load};
 use bench::clock;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,7 +52,7 @@ fn play(plan: Plan<'_>, mut seats: Seats, means: Means<'_>, faults: &[Fault]) ->
 
 /// Does the same to a new cluster that needs nothing but processes.
 fn play_with_processes(plan: Plan<'_>, faults: &[Fault]) -> Seats {
-    let means = Means { disks: &[], network: None };
+    let means = Means { disks: &[], network: None, moves: None };
     play(plan, Seats::start(plan, |_| ()), means, faults)
 }
 
@@ -112,7 +111,7 @@ fn a_backup_whose_disk_is_full_keeps_nobody_waiting_for_long() {
         Err(why) => println!("skipped: no small disk can be made here: {why}"),
     });
     if !disks.is_empty() {
-        let means = Means { disks: &disks, network: None };
+        let means = Means { disks: &disks, network: None, moves: None };
         play(plan, seats, means, &[Fault::FillDisk, Fault::FillDisk]);
     }
 }
@@ -176,10 +175,12 @@ fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connect
             }
         }
     });
-    let means = Means { disks: &disks, network: network.as_ref() };
+    let means = Means { disks: &disks, network: network.as_ref(), moves: None };
     let is_possible = |fault: &Fault| match fault {
-        Fault::FillDisk => !disks.is_empty(),
-        Fault::Isolate | Fault::Cut => network.is_some(),
+        Fault::FillDisk | Fault::LastingFullDisk => !disks.is_empty(),
+        Fault::Isolate | Fault::Cut | Fault::LastingCut | Fault::LastingUnlinked => {
+            network.is_some()
+        }
         _ => true,
     };
     let is_wanted = |fault: &Fault| match &wanted {
@@ -212,11 +213,12 @@ fn round(
     has_moves: bool,
 ) -> Seats {
     let addresses = seats.addresses();
-    let stop = AtomicBool::new(!has_moves);
+    let requests = MoveRequests::new(has_moves);
+    let means = Means { moves: has_moves.then_some(&requests), ..means };
     let (seats, finished) = under_load(&addresses, seed, PATIENCE, |crowd| {
         std::thread::scope(|scope| {
-            let moves = scope.spawn(|| keep_asking(&addresses, seed, &stop));
-            let stop = StopAtTheEnd(&stop);
+            let moves = scope.spawn(|| keep_asking(&addresses, seed, &requests));
+            let stop = StopAtTheEnd(&requests.stop);
             let seats = Nemesis::new(plan, seats, means, crowd, seed).strike_all(faults);
             drop(stop);
             println!("{} migrations were granted", moves.join().expect("asking goes on"));

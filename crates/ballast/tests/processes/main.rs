@@ -3,6 +3,7 @@
 //! Servers listen on ports that the operating system chooses, so that tests run in parallel.
 
 mod abuse;
+mod availability;
 mod client;
 mod commands;
 mod compatibility;

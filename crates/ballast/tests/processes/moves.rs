@@ -165,14 +165,43 @@ fn some_policy(random: &mut fastrand::Rng) -> Vec<String> {
     ["POLICY".into(), "PRIORITY".into(), priority].into_iter().chain(numbers).collect()
 }
 
-/// Requests random migrations between these servers, whether they are available or not, until
-/// `stop` is set. Returns the number of accepted requests.
-pub(crate) fn keep_asking(addresses: &[SocketAddr], seed: u64, stop: &AtomicBool) -> usize {
+/// State of a thread that requests migrations.
+#[derive(Default)]
+pub(crate) struct MoveRequests {
+    /// Ends the thread.
+    pub(crate) stop: AtomicBool,
+    /// Set while no new migrations are wanted.
+    pub(crate) pause: AtomicBool,
+    /// Set by the thread while it requests one.
+    is_asking: AtomicBool,
+}
+
+impl MoveRequests {
+    /// Returns requests that begin at once, or that are never made.
+    pub(crate) fn new(are_made: bool) -> MoveRequests {
+        MoveRequests { stop: AtomicBool::new(!are_made), ..MoveRequests::default() }
+    }
+
+    /// Sets `pause`, and waits until no request and no migration is left.
+    pub(crate) fn pause(&self, addresses: &[SocketAddr]) {
+        self.pause.store(true, Ordering::SeqCst);
+        until("no migration is requested", || !self.is_asking.load(Ordering::SeqCst));
+        until_all_end(addresses);
+    }
+}
+
+/// Requests random migrations between these servers, whether they are available or not, until it
+/// is stopped. Returns the number of accepted requests.
+pub(crate) fn keep_asking(addresses: &[SocketAddr], seed: u64, requests: &MoveRequests) -> usize {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut granted = 0;
-    while !stop.load(Ordering::Relaxed) {
-        // Failures of dead or busy servers are ignored.
-        granted += usize::from(ask_for_some_move(addresses, &mut random).is_some());
+    while !requests.stop.load(Ordering::Relaxed) {
+        requests.is_asking.store(true, Ordering::SeqCst);
+        if !requests.pause.load(Ordering::SeqCst) {
+            // Failures of dead or busy servers are ignored.
+            granted += usize::from(ask_for_some_move(addresses, &mut random).is_some());
+        }
+        requests.is_asking.store(false, Ordering::SeqCst);
         bench::clock::sleep(ASK_EVERY);
     }
     granted

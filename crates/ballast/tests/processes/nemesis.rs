@@ -3,14 +3,16 @@
 //! Every fault ends with a cluster that has become whole by itself. The only outside help is to
 //! start or continue a process, to free disk space, or to restore a connection.
 
+use crate::availability::{ADAPTATION, Demand};
 use crate::client::until;
 use crate::disks::SmallDisk;
+use crate::moves::MoveRequests;
 use crate::network::Network;
 use crate::seats::{Plan, Seat, Seats};
 use crate::workers::Crowd;
 use bench::clock;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -38,10 +40,20 @@ pub(crate) enum Fault {
     Isolate,
     /// Cut the connection of two servers, or of a server and the coordinator, for a while.
     Cut,
+    /// Cut the connection of two servers, in one or both directions, and demand availability.
+    LastingCut,
+    /// Cut the connection of a server and the coordinator, and demand availability.
+    LastingUnlinked,
+    /// Kill the coordinator, and demand availability before it is restarted.
+    LastingNoCoordinator,
+    /// Kill a server, and demand availability before it is restarted.
+    LastingDead,
+    /// Fill a server's disk, and demand availability.
+    LastingFullDisk,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 12] = [
+    pub(crate) const ALL: [Fault; 17] = [
         Fault::Kill,
         Fault::KillTwo,
         Fault::KillAll,
@@ -54,6 +66,11 @@ impl Fault {
         Fault::FillDisk,
         Fault::Isolate,
         Fault::Cut,
+        Fault::LastingCut,
+        Fault::LastingUnlinked,
+        Fault::LastingNoCoordinator,
+        Fault::LastingDead,
+        Fault::LastingFullDisk,
     ];
 }
 
@@ -66,6 +83,8 @@ const OPERATIONS_ON_A_FULL_DISK: u64 = 15_000;
 /// Shortest and longest pause, in milliseconds: around the read lease of 100 ms and the failure
 /// timeout of servers.
 const PAUSES_MS: (u64, u64) = (20, 1_500);
+/// Shortest and longest time for which availability is demanded, in milliseconds.
+const ENDURING_MS: (u64, u64) = (3_000, 6_000);
 /// Earliest declaration of a death, and usual end of its recovery, in milliseconds.
 const RECOVERIES_MS: (u64, u64) = (150, 400);
 
@@ -75,6 +94,8 @@ pub(crate) struct Means<'m> {
     /// Small disks of servers, by the position of the server.
     pub(crate) disks: &'m [SmallDisk],
     pub(crate) network: Option<&'m Network>,
+    /// Requests for migrations, if there are any.
+    pub(crate) moves: Option<&'m MoveRequests>,
 }
 
 pub(crate) struct Nemesis<'c> {
@@ -83,7 +104,6 @@ pub(crate) struct Nemesis<'c> {
     random: fastrand::Rng,
     means: Means<'c>,
     replicas: usize,
-    begun: Instant,
 }
 
 impl<'c> Nemesis<'c> {
@@ -95,7 +115,7 @@ impl<'c> Nemesis<'c> {
         seed: u64,
     ) -> Nemesis<'c> {
         let (random, replicas) = (fastrand::Rng::with_seed(seed), plan.replicas);
-        Nemesis { seats, crowd, random, means, replicas, begun: clock::now() }
+        Nemesis { seats, crowd, random, means, replicas }
     }
 
     /// Injects these faults one after the other.
@@ -121,6 +141,11 @@ impl<'c> Nemesis<'c> {
             Fault::FillDisk => self.fill_disk(),
             Fault::Isolate => self.isolate(),
             Fault::Cut => self.cut(),
+            Fault::LastingCut => self.lasting_cut(),
+            Fault::LastingUnlinked => self.lasting_unlinked(),
+            Fault::LastingNoCoordinator => self.lasting_no_coordinator(),
+            Fault::LastingDead => self.lasting_dead(),
+            Fault::LastingFullDisk => self.lasting_full_disk(),
         }
         self.seats.until_whole();
         self.crowd.next_era();
@@ -128,7 +153,7 @@ impl<'c> Nemesis<'c> {
     }
 
     fn tell(&self, what: &str) {
-        let second = clock::now().since(self.begun).as_secs_f64();
+        let second = self.crowd.time().as_secs_f64();
         println!("{second:>7.2} s, {:>8} operations: {what}", self.crowd.operations());
     }
 
@@ -298,5 +323,75 @@ impl<'c> Nemesis<'c> {
             Some(server) => &self.seats.servers[server].name,
         };
         self.tell_of(one - 1, &format!("and {other} were cut off from each other for {time:?}"));
+    }
+
+    /// Waits while a fault lasts, and demands that every operation is answered in time.
+    fn endure(&mut self, fault: &str) {
+        self.tell(fault);
+        let from = clock::now() + ADAPTATION;
+        let lasts = Duration::from_millis(self.random.u64(ENDURING_MS.0..=ENDURING_MS.1));
+        clock::sleep(ADAPTATION + lasts);
+        self.crowd.demand(Demand { fault: fault.into(), from, until: clock::now() });
+        self.tell("this fault ends");
+    }
+
+    /// Two servers that do not reach each other. A migration between them that is under way would
+    /// stand still, so new ones are requested when the connection is cut only.
+    fn lasting_cut(&mut self) {
+        let Some(network) = self.means.network else { return };
+        if let Some(moves) = self.means.moves {
+            moves.pause(&self.seats.addresses());
+        }
+        let one = self.some_server();
+        let servers = self.seats.servers.len();
+        let other = (one + self.random.usize(1..servers)) % servers;
+        network.cut_from(one + 1, other + 1);
+        let is_mutual = self.random.bool();
+        if is_mutual {
+            network.cut_from(other + 1, one + 1);
+        }
+        if let Some(moves) = self.means.moves {
+            moves.pause.store(false, Ordering::SeqCst);
+        }
+        let [one_name, other_name] = [one, other].map(|it| &self.seats.servers[it].name);
+        let fault = match is_mutual {
+            true => format!("{one_name} and {other_name} are cut off from each other"),
+            false => format!("{other_name} hears nothing from {one_name}"),
+        };
+        self.endure(&fault);
+        network.join(one + 1, other + 1);
+    }
+
+    fn lasting_unlinked(&mut self) {
+        let Some(network) = self.means.network else { return };
+        let victim = self.some_server();
+        network.cut(0, victim + 1);
+        let name = &self.seats.servers[victim].name;
+        self.endure(&format!("{name} and the coordinator are cut off from each other"));
+        network.join(0, victim + 1);
+    }
+
+    fn lasting_no_coordinator(&mut self) {
+        self.seats.coordinator.kill();
+        self.endure("the coordinator was killed");
+        self.seats.coordinator.start();
+        self.seats.coordinator.ready();
+    }
+
+    fn lasting_dead(&mut self) {
+        assert!(self.can_lose(1), "others have to serve what it held");
+        let victim = self.some_server();
+        self.seats.servers[victim].kill();
+        let name = &self.seats.servers[victim].name;
+        self.endure(&format!("{name} was killed"));
+        self.start(victim);
+    }
+
+    fn lasting_full_disk(&mut self) {
+        let Some(victim) = self.random.choice(0..self.means.disks.len()) else { return };
+        self.means.disks[victim].fill();
+        let name = &self.seats.servers[victim].name;
+        self.endure(&format!("{name} has a full disk"));
+        self.means.disks[victim].free();
     }
 }

@@ -171,10 +171,16 @@ impl Register {
     }
 }
 
-/// Returns a value, which is sometimes long enough to fill segments.
+/// Returns a value, which is sometimes long enough to fill segments, and seldom a tenth of one.
 fn value(number: u64) -> Vec<u8> {
-    let length = if number.is_multiple_of(5) { 3_000 } else { 60 };
-    format!("{number}:{:x>length$}", "").into_bytes()
+    let length = match number {
+        _ if number.is_multiple_of(1_009) => 400_000,
+        _ if number.is_multiple_of(5) => 3_000,
+        _ => 60,
+    };
+    let mut value = format!("{number}:").into_bytes();
+    value.resize(value.len() + length, b'x');
+    value
 }
 
 /// Parses the number in a value or counter.

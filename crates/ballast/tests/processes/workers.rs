@@ -4,6 +4,7 @@
 //! or a reply is late, the request is abandoned with unknown outcome. A request that was not sent,
 //! or that a server cannot execute for now, is retried.
 
+use crate::availability::{Demand, TimedOperation, broken, timeline};
 use crate::client::{Answer, Client, PATIENCE, until};
 use crate::moves::{keys, records};
 use crate::registers::{History, Register, judge};
@@ -14,6 +15,7 @@ use sim::history::{OperationOutcome, RegisterAction, RegisterOperation, RequestP
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use types::{Instant, SLOT_COUNT, Slot, slot_of};
 
@@ -44,6 +46,8 @@ pub(crate) struct Crowd {
     stop: AtomicBool,
     /// Time during which an operation is retried; 0 if no failures are expected.
     patience: Duration,
+    begun: Instant,
+    demands: Mutex<Vec<Demand>>,
 }
 
 impl Crowd {
@@ -53,7 +57,19 @@ impl Crowd {
             era: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             patience,
+            begun: clock::now(),
+            demands: Mutex::default(),
         }
+    }
+
+    /// Returns the time since the clients began.
+    pub(crate) fn time(&self) -> Duration {
+        clock::now().since(self.begun)
+    }
+
+    /// Demands that operations are answered in time.
+    pub(crate) fn demand(&self, demand: Demand) {
+        self.demands.lock().unwrap_or_else(PoisonError::into_inner).push(demand);
     }
 
     /// Returns the approximate number of completed operations.
@@ -88,12 +104,20 @@ pub(crate) struct Finished {
     redirects: u64,
     /// Number of operations with unknown outcome.
     given_up: usize,
+    times: Vec<TimedOperation>,
+    begun: Instant,
+    demands: Vec<Demand>,
 }
 
 impl Finished {
-    /// Checks that the history is linearizable, and that the keys read at the end exist exactly
-    /// once.
+    /// Checks that the history is linearizable, that every operation was answered in time while
+    /// that was demanded, and that the keys read at the end exist exactly once.
     pub(crate) fn check(&self, addresses: &[SocketAddr]) {
+        if !self.demands.is_empty() {
+            println!("{}", timeline(self.begun, &self.times));
+        }
+        let late = broken(&self.demands, &self.times);
+        assert!(late.is_empty(), "operations were not answered in time: {late:#?}");
         assert!(self.refusals.is_empty(), "clients were told: {:?}", self.refusals);
         let operations = judge(&self.history);
         assert_each_key_once(addresses, &self.found);
@@ -141,9 +165,19 @@ pub(crate) fn under_load<T>(
     });
     let found = surveyor.read_everything();
     workers.push(surveyor);
-    let mut finished =
-        Finished { history: Vec::new(), found, refusals: Vec::new(), redirects: 0, given_up: 0 };
+    let demands = crowd.demands.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut finished = Finished {
+        history: Vec::new(),
+        found,
+        refusals: Vec::new(),
+        redirects: 0,
+        given_up: 0,
+        times: Vec::new(),
+        begun: crowd.begun,
+        demands,
+    };
     for worker in workers {
+        finished.times.extend(worker.times);
         finished.history.extend(worker.history);
         finished.refusals.extend(worker.refusals);
         finished.redirects += worker.redirects;
@@ -179,6 +213,7 @@ struct Worker<'c> {
     values: u64,
     redirects: u64,
     refusals: Vec<String>,
+    times: Vec<TimedOperation>,
 }
 
 struct Line {
@@ -193,6 +228,7 @@ struct Begun {
     register: Register,
     action: RegisterAction,
     begun: u64,
+    begun_at: Instant,
     /// Time at which retries end.
     until: Instant,
     /// Server and connection it was sent to.
@@ -242,6 +278,7 @@ impl<'c> Worker<'c> {
             values: 0,
             redirects: 0,
             refusals: Vec::new(),
+            times: Vec::new(),
         }
     }
 
@@ -293,11 +330,12 @@ impl<'c> Worker<'c> {
     }
 
     fn perform(&mut self, batch: Vec<(Register, RegisterAction)>) {
-        let until = clock::now() + self.crowd.patience;
+        let begun_at = clock::now();
+        let until = begun_at + self.crowd.patience;
         let mut sent = Vec::new();
         for (register, action) in batch {
             let begun = self.crowd.moment();
-            let mut operation = Begun { register, action, begun, until, sent: None };
+            let mut operation = Begun { register, action, begun, begun_at, until, sent: None };
             let owner = self.routes.owner(slot_of(register.keys()[0].as_bytes()));
             operation.sent = self.send(&operation, owner);
             sent.push(operation);
@@ -344,8 +382,14 @@ impl<'c> Worker<'c> {
         if let Some(OperationOutcome::Value(Some(number))) = outcome {
             self.known.insert(operation.register, number);
         }
-        let Begun { register, action, begun, .. } = *operation;
+        let Begun { register, action, begun, begun_at, .. } = *operation;
         let ended = self.crowd.moment();
+        self.times.push(TimedOperation {
+            register,
+            begun: begun_at,
+            ended: clock::now(),
+            is_answered: outcome.is_some(),
+        });
         // A client has one operation per register at a time, and an abandoned one may take effect
         // after all others.
         let place = RequestPlace { connection: begun, request: 0 };
