@@ -95,6 +95,24 @@ pub enum Bug {
     RefusalForgotten,
     /// Operations wait for a lapsed lease, however long it has lapsed.
     LapsedLeaseWaits,
+    /// A range is frozen before every reactor has begun a turn.
+    FrozenWithoutGrace,
+    /// A replay replaces a record by an older version of it.
+    OlderVersionReplayed,
+    /// A pull that is not answered is not repeated.
+    PullNotRepeated,
+    /// A source asks the coordinator only once for the outcome of its flip.
+    OutcomeAskedOnce,
+    /// A target reports only once that it depends on nothing of the source.
+    EndToldOnce,
+    /// The coordinator takes a flip without an answer for a refused one.
+    SilenceTakenForNever,
+    /// Tombstones of an arriving range are never reclaimed.
+    TombstonesLeft,
+    /// Expiry is judged by the server's clock, not by that of the range.
+    RangeClockIgnored,
+    /// A source keeps the tablet of a range that it has released.
+    LeavingTabletKept,
 }
 
 #[cfg(feature = "on")]

@@ -11,7 +11,11 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::ProgressOnReceipt
         | Planted::ForgottenBeforeCut
         | Planted::StaleMapAccepted
-        | Planted::HeldForgotten => 10,
+        | Planted::HeldForgotten
+        | Planted::OlderVersionReplayed
+        | Planted::PullNotRepeated
+        | Planted::EndToldOnce
+        | Planted::LeavingTabletKept => 10,
         Planted::FloorNotRaised
         | Planted::DeleteWithoutTombstone
         | Planted::DecidedOnMissing
@@ -20,7 +24,9 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::PartnerReadAsAbsent
         | Planted::RedirectedWhileHeld
         | Planted::ReplyOvertakes
-        | Planted::TurnForgotten => 30,
+        | Planted::TurnForgotten
+        | Planted::TombstonesLeft
+        | Planted::RangeClockIgnored => 30,
         Planted::ForgottenWhenSent
         | Planted::ThawedWithoutAsking
         | Planted::AbsentNotRemembered
@@ -34,7 +40,10 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::FlushedArrives
         | Planted::LostReplyTakenForEmpty
         | Planted::NeverNotKept
-        | Planted::KeyOvertaken => 399,
+        | Planted::KeyOvertaken
+        | Planted::FrozenWithoutGrace
+        | Planted::OutcomeAskedOnce
+        | Planted::SilenceTakenForNever => 399,
         Planted::AcknowledgedBeforeReplicas
         | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly

@@ -14,6 +14,7 @@
 
 use super::timing::PULL_AGAIN;
 use crate::Ticket;
+use planted::Bug;
 use std::collections::VecDeque;
 use types::{HashRange, Instant, KeyHash};
 
@@ -68,7 +69,9 @@ impl PulledPartition {
             PullCursor::Next(_) | PullCursor::Asked(..) | PullCursor::End => return None,
         };
         assert!(self.range.contains(cursor), "a pull begins in its partition: {cursor}");
-        self.pull = PullCursor::Asked(cursor, now + PULL_AGAIN);
+        let is_last = planted::is(Bug::PullNotRepeated);
+        let again = if is_last { Instant(u64::MAX) } else { now + PULL_AGAIN };
+        self.pull = PullCursor::Asked(cursor, again);
         Some(cursor)
     }
 

@@ -20,6 +20,7 @@ use super::timing::{
     FREEZING_MAX, TELL_AGAIN,
 };
 use crate::{Machine, Outbox};
+use planted::Bug;
 use std::fmt;
 use std::time::Duration;
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
@@ -443,7 +444,8 @@ impl MigrationSource {
                 }
                 if now >= *ask_at {
                     out.push(SourceEffect::Tell(MigrationUpdate::FlipUnanswered { migration }));
-                    *ask_at = now + TELL_AGAIN;
+                    let is_last = planted::is(Bug::OutcomeAskedOnce);
+                    *ask_at = if is_last { Instant(u64::MAX) } else { now + TELL_AGAIN };
                 }
             }
             SourceState::Waiting

@@ -334,6 +334,7 @@ impl<'t> Replay<'t, '_> {
         let found = view.find_locked(leaf, Key { hash, bytes: entry.key });
         let is_old = matches!(&found, Lookup::Here(word, here)
             if rank(here.version, word.kind()) >= rank(entry.version, kind));
+        let is_old = is_old && !planted::is(Bug::OlderVersionReplayed);
         // Checked under the lock: a record must not return after its tombstone was reclaimed.
         if is_old || limit.has_passed(hash) {
             self.done.dropped += 1;

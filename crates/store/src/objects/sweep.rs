@@ -11,6 +11,7 @@ use super::tombstones::{IndexedTombstone, TombstoneQueue};
 use super::view::{Placed, View};
 use super::worker::Worker;
 use crate::index::{Word, WordKind};
+use planted::Bug;
 use std::sync::Arc;
 use types::{KeyHash, TableId, key_hash};
 
@@ -22,7 +23,9 @@ impl Worker {
     /// needs the tombstones: they become the recovery's.
     pub fn sweep(&mut self, arrival: &Arrival, max: usize) -> bool {
         let mut passed = Vec::new();
-        arrival.take_tombstones(max, &mut passed);
+        if !planted::is(Bug::TombstonesLeft) {
+            arrival.take_tombstones(max, &mut passed);
+        }
         let has_some = !passed.is_empty();
         passed.retain(|&(table, hash)| match self.tablets.at(hash).map(|it| &it.state) {
             Some(TabletState::Recovering(recovery) | TabletState::Securing(recovery)) => {

@@ -11,6 +11,7 @@ use crate::machine::decision::Decision;
 use crate::machine::view::ClusterView;
 use crate::ranges::intersection;
 use crate::records::{Ending, LineageDependency, Migration, MigrationStage, TabletRecord, Terms};
+use planted::Bug;
 use types::limits::PARTITIONS_MAX;
 use types::{HashRange, MigrationId, ServerId};
 use wire::control::{MigrationProgress, MigrationRequest};
@@ -101,7 +102,11 @@ impl Migrations {
             MigrationStage::Flipping(terms) => {
                 let otherwise = Ending::Failed("the flip was not answered in time".to_owned());
                 let stage = MigrationStage::Deciding { terms: terms.clone(), otherwise };
-                self.committed_stage(migration, stage, view)
+                let decision = self.committed_stage(migration, stage, view);
+                match planted::is(Bug::SilenceTakenForNever) {
+                    true => decision.then_send(server, outcome(id, false)),
+                    false => decision,
+                }
             }
             MigrationStage::Orphaned { terms, otherwise } => {
                 let (ending, unheard) = (otherwise.clone(), Some(terms.clone()));
