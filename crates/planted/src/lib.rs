@@ -113,6 +113,14 @@ pub enum Bug {
     RangeClockIgnored,
     /// A source keeps the tablet of a range that it has released.
     LeavingTabletKept,
+    /// A move waits without limit for an absent server.
+    AbsentSideAwaited,
+    /// The clock of a range jumps to the clock of its new owner if that one is ahead.
+    ClockJumpsAhead,
+    /// A request overtakes a parked one that concerns all keys.
+    BarrierOvertaken,
+    /// A request that concerns all keys overtakes parked ones.
+    BarrierTooEarly,
 }
 
 #[cfg(feature = "on")]

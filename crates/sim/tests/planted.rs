@@ -26,7 +26,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReplyOvertakes
         | Planted::TurnForgotten
         | Planted::TombstonesLeft
-        | Planted::RangeClockIgnored => 30,
+        | Planted::RangeClockIgnored
+        | Planted::BarrierOvertaken => 30,
         Planted::ForgottenWhenSent
         | Planted::ThawedWithoutAsking
         | Planted::AbsentNotRemembered
@@ -34,7 +35,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::WalkNotWaiting
         | Planted::OldCopyKept
         | Planted::LifeFromWallClock
-        | Planted::ClockGoesBack => 100,
+        | Planted::ClockGoesBack
+        | Planted::BarrierTooEarly => 100,
         Planted::LateReplyInserted
         | Planted::ReclaimedWithoutTombstone
         | Planted::FlushedArrives
@@ -43,7 +45,9 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::KeyOvertaken
         | Planted::FrozenWithoutGrace
         | Planted::OutcomeAskedOnce
-        | Planted::SilenceTakenForNever => 399,
+        | Planted::SilenceTakenForNever
+        | Planted::AbsentSideAwaited
+        | Planted::ClockJumpsAhead => 399,
         Planted::AcknowledgedBeforeReplicas
         | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly

@@ -7,6 +7,7 @@ use crate::machine::decision::Decision;
 use crate::machine::membership::Membership;
 use crate::machine::view::ClusterView;
 use crate::records::{Ending, Migration, MigrationStage, Terms};
+use planted::Bug;
 use types::{Instant, MigrationId, ServerId};
 use wire::control::MigrationRequest;
 
@@ -146,7 +147,8 @@ fn missed_side(migration: &Migration, view: ClusterView<'_>) -> Option<ServerId>
     let is_dead = |server: &ServerId| view.configuration.is_dead(*server);
     let is_gone = |server: &ServerId| {
         let given_up_at = view.membership.given_up_at(*server);
-        is_dead(server) || given_up_at.is_some_and(|by| by <= view.at.now)
+        let is_missed = given_up_at.is_some_and(|by| by <= view.at.now);
+        is_dead(server) || is_missed && !planted::is(Bug::AbsentSideAwaited)
     };
     let missed = needed(migration).into_iter().flatten().find(is_gone);
     missed.or_else(|| unblocked_by_death_of(migration).into_iter().flatten().find(is_dead))
