@@ -423,7 +423,10 @@ impl Edit {
     ) {
         for recovery in before.recoveries.values() {
             // Their recovery partitions are assigned to other masters.
-            if let Some(rest) = recovery.with_parts(|part| !servers.contains(&part.master)) {
+            let is_alive = |part: &AssignedPartition| !servers.contains(&part.master);
+            if let Some(rest) = recovery.with_parts(is_alive)
+                && !planted::is(Bug::OrphanNotReassigned)
+            {
                 self.put_recovery(rest);
             }
         }

@@ -150,7 +150,10 @@ impl Flushes {
                     "one flush runs at a time, and it has emptied these tables"
                 );
                 let (new, _) = renewed(&tablet, &map, me);
-                let is_flushed = |table: usize| tablet.flushing.contains(TableId(table as u8));
+                let is_flushed = |table: usize| {
+                    tablet.flushing.contains(TableId(table as u8))
+                        && !planted::is(Bug::IncarnationNotRenewed)
+                };
                 let incarnations = std::array::from_fn(|table| {
                     if is_flushed(table) { new[table] } else { tablet.incarnations[table] }
                 });

@@ -158,7 +158,9 @@ impl CutWait {
                 if !reactors.remove(&context.reactor) {
                     return false;
                 }
-                context.worker.splice(arrival.migration());
+                if !planted::is(Bug::CutBeforeSplice) {
+                    context.worker.splice(arrival.migration());
+                }
                 if !reactors.is_empty() {
                     return false;
                 }

@@ -121,6 +121,34 @@ pub enum Bug {
     BarrierOvertaken,
     /// A request that concerns all keys overtakes parked ones.
     BarrierTooEarly,
+    /// A write is answered before it is acknowledged.
+    WriteNotGated,
+    /// A reply shows a write that is not acknowledged.
+    ReadNotGated,
+    /// A recovery does not replay tombstones.
+    TombstoneNotReplayed,
+    /// Replayed records keep the incarnation of the log from which they come.
+    IncarnationOfSource,
+    /// A flushed table keeps its incarnation.
+    IncarnationNotRenewed,
+    /// A cut does not wait for records that are still in side logs.
+    CutBeforeSplice,
+    /// A segment is sealed before its replicas are complete.
+    SealedBeforeReplicated,
+    /// Segments that have lost a replica are not copied.
+    LostReplicaNotCopied,
+    /// A master goes on waiting for a dead backup.
+    DeadBackupKept,
+    /// An idle master sends no heartbeats.
+    HeartbeatForgotten,
+    /// A piece of a segment that was lost is not sent again.
+    LostPieceForgotten,
+    /// A backup reports its replicas before they are measured.
+    ReportedBeforeMeasured,
+    /// A partition whose recovery master dies is not assigned again.
+    OrphanNotReassigned,
+    /// A read of a dead server's log that is not answered is not repeated.
+    RecoveryReadNotRepeated,
 }
 
 #[cfg(feature = "on")]

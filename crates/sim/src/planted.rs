@@ -124,6 +124,20 @@ bugs! {
     SilentBackupKept = SilentBackupKept,
     RefusalForgotten = RefusalForgotten,
     LapsedLeaseWaits = LapsedLeaseWaits,
+    WriteNotGated = WriteNotGated,
+    ReadNotGated = ReadNotGated,
+    TombstoneNotReplayed = TombstoneNotReplayed,
+    IncarnationOfSource = IncarnationOfSource,
+    IncarnationNotRenewed = IncarnationNotRenewed,
+    CutBeforeSplice = CutBeforeSplice,
+    SealedBeforeReplicated = SealedBeforeReplicated,
+    LostReplicaNotCopied = LostReplicaNotCopied,
+    DeadBackupKept = DeadBackupKept,
+    HeartbeatForgotten = HeartbeatForgotten,
+    LostPieceForgotten = LostPieceForgotten,
+    ReportedBeforeMeasured = ReportedBeforeMeasured,
+    OrphanNotReassigned = OrphanNotReassigned,
+    RecoveryReadNotRepeated = RecoveryReadNotRepeated,
 }
 
 impl Planted {

@@ -52,17 +52,31 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly
         | Planted::RecoveryDependencyForgotten
-        | Planted::FreedWhileDependedOn => 30,
+        | Planted::FreedWhileDependedOn
+        | Planted::WriteNotGated
+        | Planted::ReadNotGated
+        | Planted::TombstoneNotReplayed
+        | Planted::IncarnationOfSource
+        | Planted::CutBeforeSplice
+        | Planted::SealedBeforeReplicated
+        | Planted::LostReplicaNotCopied
+        | Planted::HeartbeatForgotten
+        | Planted::LostPieceForgotten
+        | Planted::ReportedBeforeMeasured
+        | Planted::OrphanNotReassigned => 30,
         Planted::ServedBeforeReplayed
         | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
-        | Planted::CutBeforeHeadsAreSafe => 100,
+        | Planted::CutBeforeHeadsAreSafe
+        | Planted::IncarnationNotRenewed
+        | Planted::DeadBackupKept => 100,
         Planted::SilentBackupKept | Planted::RefusalForgotten | Planted::LapsedLeaseWaits => 60,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
-        | Planted::SentBeforeCommit => 300,
+        | Planted::SentBeforeCommit
+        | Planted::RecoveryReadNotRepeated => 300,
         Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe

@@ -348,7 +348,9 @@ impl SegmentReader {
             if let ReadCursor::Next(from) = fetch.bulk
                 && fetch.unreplayed < AHEAD_MAX
             {
-                fetch.bulk = ReadCursor::Asked { from, again: now + READ_AGAIN, is_lost: false };
+                let is_last = planted::is(Bug::RecoveryReadNotRepeated);
+                let again = if is_last { Instant(u64::MAX) } else { now + READ_AGAIN };
+                fetch.bulk = ReadCursor::Asked { from, again, is_lost: false };
                 let ReplicaLocation { backup, epoch } = fetch.at;
                 let replica = ReplicaId { log: id.log, segment: id.segment, epoch };
                 let read = RecoveryRead { replica, range: self.range, from };

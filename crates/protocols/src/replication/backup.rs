@@ -21,6 +21,7 @@ pub use events::{AppendHeader, BackupEffect, BackupEvent, ScrubResult};
 use super::scrub::Scrub;
 use super::timing::{READ_IN_HASTE, UNHEARD_MAX};
 use crate::{Outbox, Ticket};
+use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
@@ -518,7 +519,9 @@ impl Backup {
             return;
         }
         let still = |log: &ServerId| !self.of_log(*log).any(|(_, held)| held.is_disk_busy());
-        let ready: Vec<ServerId> = self.unreported.iter().copied().filter(still).collect();
+        let is_hasty = planted::is(Bug::ReportedBeforeMeasured);
+        let is_ready = |log: &ServerId| is_hasty || still(log);
+        let ready: Vec<ServerId> = self.unreported.iter().copied().filter(is_ready).collect();
         for log in ready {
             self.unreported.remove(&log);
             out.push(BackupEffect::Report { log });

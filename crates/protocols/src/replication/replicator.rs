@@ -261,7 +261,7 @@ impl Replicator {
     }
 
     fn poll_policy(&self) -> ReplicaPollPolicy {
-        if self.has_lease() {
+        if self.has_lease() && !planted::is(Bug::HeartbeatForgotten) {
             ReplicaPollPolicy { interval: BEAT, is_steady: true }
         } else {
             ReplicaPollPolicy { interval: AGAIN, is_steady: false }
@@ -618,7 +618,8 @@ impl Replicator {
     fn start_copies(&mut self) {
         let is_copied = |id: &&SegmentId| self.segments[id].is_copied();
         let mut count = self.active.iter().filter(is_copied).count();
-        if self.is_manifest_log() || count >= COPIES_MAX {
+        let is_idle = planted::is(Bug::LostReplicaNotCopied);
+        if self.is_manifest_log() || count >= COPIES_MAX || is_idle {
             return;
         }
         let lacking = |id: &SegmentId| self.short.contains(id) && self.segments[id].is_closed();

@@ -325,6 +325,12 @@ impl<'t> Replay<'t, '_> {
             return Ok(());
         };
         let WantedRange { view, limit, incarnation } = wanted;
+        if matches!(limit, Limit::Recovery(_))
+            && kind_of(entry) == WordKind::Tombstone
+            && planted::is(Bug::TombstoneNotReplayed)
+        {
+            return Ok(());
+        }
         let leaf = match held.lock(&view, hash) {
             Ok(leaf) => leaf,
             Err(Stall::OutOfMemory) => return Err(Halt::Failed(ReplayError::OutOfMemory)),
@@ -340,6 +346,10 @@ impl<'t> Replay<'t, '_> {
             self.done.dropped += 1;
             return Ok(());
         }
+        let incarnation = match planted::is(Bug::IncarnationOfSource) {
+            true => parsed.entry.incarnation,
+            false => incarnation,
+        };
         let (address, bytes) = self.append(parsed, incarnation, found.old())?;
         let word = Word::new(hash, kind, address);
         let new = Placed { word, bytes };

@@ -6,6 +6,7 @@ use crate::replication::events::ReplicatorEffect;
 use crate::replication::replica::Replica;
 use crate::replication::segment::{ReplicatedSegment, SegmentStage};
 use crate::replication::timing::{BEAT, SILENT_LATE_LOOK};
+use planted::Bug;
 use std::collections::BTreeSet;
 use types::{Instant, SegmentId, ServerId};
 
@@ -77,6 +78,9 @@ impl Replicator {
             |segment: &ReplicatedSegment| segment.replicas.iter().any(|it| it.backup == backup);
         let held: Vec<SegmentId> =
             self.segments.iter().filter(|(_, segment)| holds(segment)).map(|(id, _)| *id).collect();
+        if planted::is(Bug::DeadBackupKept) {
+            return;
+        }
         held.into_iter().for_each(|id| self.record_loss(id, backup, LossCause::Died, out));
         self.segments.values_mut().for_each(|it| it.former.retain(|former| *former != backup));
     }
