@@ -149,6 +149,12 @@ pub enum Bug {
     OrphanNotReassigned,
     /// A read of a dead server's log that is not answered is not repeated.
     RecoveryReadNotRepeated,
+    /// A pending reply that may leave takes later ones of its connection with it.
+    GateReleasesAll,
+    /// A recovery reads the shortest replica of the manifest.
+    ShortestManifestUsed,
+    /// A record that a replay replaces counts as live for ever.
+    ReplacedStaysLive,
 }
 
 #[cfg(feature = "on")]

@@ -70,13 +70,16 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::VersionsGoBack
         | Planted::CutBeforeHeadsAreSafe
         | Planted::IncarnationNotRenewed
-        | Planted::DeadBackupKept => 100,
+        | Planted::DeadBackupKept
+        | Planted::ShortestManifestUsed => 100,
         Planted::SilentBackupKept | Planted::RefusalForgotten | Planted::LapsedLeaseWaits => 60,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
         | Planted::SentBeforeCommit
-        | Planted::RecoveryReadNotRepeated => 300,
+        | Planted::RecoveryReadNotRepeated
+        | Planted::GateReleasesAll
+        | Planted::ReplacedStaysLive => 300,
         Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe

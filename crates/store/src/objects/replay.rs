@@ -356,7 +356,9 @@ impl<'t> Replay<'t, '_> {
         match found.old() {
             Some(old) => {
                 leaf.replace(hash, old.tuple(), new.tuple());
-                view.retire(old);
+                if !planted::is(Bug::ReplacedStaysLive) {
+                    view.retire(old);
+                }
             }
             None => {
                 if let Err(no_room) = leaf.insert(hash, word, new.bytes) {

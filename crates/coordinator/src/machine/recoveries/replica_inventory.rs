@@ -314,6 +314,9 @@ impl ReplicaInventory {
         });
         let is_readable =
             |place: &(u32, ServerId, ReplicaName)| !self.unreadable.contains(&(place.1, place.2));
+        if planted::is(Bug::ShortestManifestUsed) {
+            return replicas.filter(is_readable).min();
+        }
         let longest = replicas.filter(is_readable).max()?;
         (self.counted(manifest_log, facts)? <= longest.0).then_some(longest)
     }
