@@ -89,9 +89,16 @@ fn seeds_max(planted: Planted) -> u64 {
     }
 }
 
-/// Bugs that show only if a death falls into the right tenth of a millisecond: hundreds of runs.
-const RARE: [Planted; 3] =
-    [Planted::NilBeforeTombstoneIsSafe, Planted::DroppedBeforeSafe, Planted::TombstoneDroppedEarly];
+/// Bugs that need hundreds of runs, since a death must fall into the right tenth of a millisecond,
+/// or long runs, since nothing comes to rest.
+const RARE: [Planted; 6] = [
+    Planted::NilBeforeTombstoneIsSafe,
+    Planted::DroppedBeforeSafe,
+    Planted::TombstoneDroppedEarly,
+    Planted::OutcomeAskedOnce,
+    Planted::SilenceTakenForNever,
+    Planted::RecoveryReadNotRepeated,
+];
 
 /// Bug that needs two deaths at the right moments, and more than an hour of runs. Other tests
 /// find it (`docs/design/simulator.md`).
