@@ -5,10 +5,12 @@
 //! its end, however often it is sent. Slots are numbered across all clients; the number of the
 //! slot is the client number in a history.
 
+use crate::expiry::ClockReadings;
 use crate::history::{
-    self, HistoryVerdict, Lives, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace,
+    self, HistoryVerdict, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace,
 };
-use crate::workload::{ClientJob, TABLE, expiry_millis};
+use crate::range_clocks::RangeClockBounds;
+use crate::workload::{ClientJob, Register, TABLE};
 use front::core::ConnectionId;
 use resp::{ReplyLimits, ReplyParser};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,14 +28,6 @@ const CROWD: u32 = 6;
 /// Maximal number of open flushes: each is an operation on many registers. While a server was
 /// paused, 19 of them were open, and the checker had too many orders to follow.
 const FLUSHES_MAX: usize = 8;
-
-/// Time by which values may expire too early and too late, beside the error of clocks that run
-/// too fast or too slow.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpiryTolerance {
-    pub(crate) early: Duration,
-    pub(crate) late: Duration,
-}
 
 /// Unfinished job.
 #[derive(Clone, Debug)]
@@ -123,14 +117,16 @@ pub(crate) struct SimulatedClients {
     written: Vec<Option<u64>>,
     /// Finished operations of each register.
     histories: Vec<Vec<RegisterOperation>>,
+    /// Clock of each register's range at the moments of its history.
+    clocks: Vec<ClockReadings>,
     /// Moments at which each register was lost with its server.
     losses: Vec<Vec<u64>>,
     /// Result of the last read of each register, if it was answered.
     last_reads: Vec<Option<Option<u64>>>,
     /// Number of refused jobs: they were not executed and are in no history.
     refused: usize,
-    /// Time of each moment (beginning or end) so far.
-    moments: Vec<Instant>,
+    /// Number of moments (beginnings and ends) so far.
+    moments: u64,
     connections: u64,
     finished: usize,
     /// Longest duration of an operation.
@@ -155,10 +151,11 @@ impl SimulatedClients {
             crowds: vec![0; registers],
             written: vec![None; registers],
             histories: vec![Vec::new(); registers],
+            clocks: vec![ClockReadings::default(); registers],
             losses: vec![Vec::new(); registers],
             last_reads: vec![None; registers],
             refused: 0,
-            moments: Vec::new(),
+            moments: 0,
             connections: 0,
             finished: 0,
             longest: Duration::ZERO,
@@ -225,7 +222,7 @@ impl SimulatedClients {
     }
 
     pub(crate) fn begin(&mut self, now: Instant, slot: usize, job: ClientJob, state: JobState) {
-        let begun = self.next_moment(now);
+        let begun = self.next_moment();
         if let ClientJob::Operation(register, _) = job {
             self.crowds[register] += 1;
         }
@@ -237,7 +234,7 @@ impl SimulatedClients {
 
     /// Ends an operation. Without an outcome, it stays unknown if and when it is executed.
     pub(crate) fn end(&mut self, now: Instant, slot: usize, outcome: Option<OperationOutcome>) {
-        let ended = self.next_moment(now);
+        let ended = self.next_moment();
         let open = self.finish(now, slot);
         let OpenJob { job: ClientJob::Operation(register, action), begun, place, .. } = open else {
             unreachable!("{open:?} has no outcome");
@@ -260,7 +257,7 @@ impl SimulatedClients {
         slot: usize,
         was_hit: Option<&BTreeSet<usize>>,
     ) {
-        let ended = self.next_moment(now);
+        let ended = self.next_moment();
         let OpenJob { begun, place, state, .. } = self.finish(now, slot);
         let JobState::Flush(registers) = state else { unreachable!("a flush remembers registers") };
         for (register, _) in registers {
@@ -294,7 +291,7 @@ impl SimulatedClients {
     /// Begins another attempt of an operation that was refused. The operation has not been executed
     /// before, so its history begins now.
     pub(crate) fn retry(&mut self, now: Instant, slot: usize) {
-        let begun = self.next_moment(now);
+        let begun = self.next_moment();
         let open = self.job_mut(slot);
         (open.attempt, open.begun, open.hops) = (now, begun, 0);
         open.place = RequestPlace::default();
@@ -305,8 +302,8 @@ impl SimulatedClients {
     }
 
     /// Records that the register was lost with its server.
-    pub(crate) fn lose(&mut self, now: Instant, register: usize) {
-        let moment = self.next_moment(now);
+    pub(crate) fn lose(&mut self, register: usize) {
+        let moment = self.next_moment();
         self.losses[register].push(moment);
     }
 
@@ -436,11 +433,18 @@ impl SimulatedClients {
         Some((client, connection.expected.iter().filter_map(slot).collect()))
     }
 
+    /// Adds a reading of the clock of a register's range, at the last moment.
+    pub(crate) fn add_clock(&mut self, register: usize, bounds: RangeClockBounds) {
+        self.clocks[register].add(self.moments, bounds);
+    }
+
     /// Returns the first register with a history that is impossible or undecided.
-    pub(crate) fn judge(&self, tolerance: ExpiryTolerance) -> Option<(usize, HistoryVerdict)> {
+    pub(crate) fn judge(&self, registers: &[Register]) -> Option<(usize, HistoryVerdict)> {
         let histories = self.histories.iter().zip(&self.losses);
-        let verdicts = histories.map(|(history, losses)| {
-            history::check(history, losses, &self.lives(history, tolerance))
+        let histories = histories.zip(self.clocks.iter().zip(registers));
+        let verdicts = histories.map(|((history, losses), (clocks, register))| {
+            let lives = clocks.lives(history, |value| register.expiry_millis(value));
+            history::check(history, losses, &lives)
         });
         verdicts.enumerate().find(|(_, verdict)| *verdict != HistoryVerdict::Linearizable)
     }
@@ -455,27 +459,8 @@ impl SimulatedClients {
         self.last_reads[register]
     }
 
-    fn next_moment(&mut self, now: Instant) -> u64 {
-        self.moments.push(now);
-        self.moments.len() as u64
-    }
-
-    /// Returns the time ranges in which expiring values disappear. Clocks may be wrong by the
-    /// tolerance. A server's clock may run a twentieth fast or slow, and a range's clock that is
-    /// behind gains another twentieth.
-    fn lives(&self, history: &[RegisterOperation], tolerance: ExpiryTolerance) -> Lives {
-        let life = |operation: &RegisterOperation| {
-            let RegisterAction::WriteExpiring(value) = operation.action else { return None };
-            let time = |moment: u64| self.moments[moment as usize - 1];
-            let lasts = Duration::from_millis(expiry_millis(value));
-            let first = (time(operation.begun) + lasts * 400 / 441).0;
-            let first = Instant(first.saturating_sub(tolerance.early.as_nanos() as u64));
-            let last = time(operation.ended) + lasts * 20 / 19 + tolerance.late;
-            // Moments count from 1.
-            let first = self.moments.partition_point(|at| *at < first) as u64 + 1;
-            let last = self.moments.partition_point(|at| *at <= last) as u64;
-            operation.outcome.is_some().then_some((value, first..=last))
-        };
-        history.iter().filter_map(life).collect()
+    fn next_moment(&mut self) -> u64 {
+        self.moments += 1;
+        self.moments
     }
 }

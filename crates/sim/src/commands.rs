@@ -2,7 +2,7 @@
 
 use crate::history::{OperationOutcome, RegisterAction};
 use crate::servers::server_at;
-use crate::workload::{Register, decode, expiry_millis};
+use crate::workload::{Register, decode};
 use resp::{Items, Reply, RequestWriter};
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
         (RegisterAction::WriteExpiring(new), _) => {
             let writer = RequestWriter::new(5, out).argument(b"SET").argument(&keys[0].1);
             let writer = writer.argument(&value(new)).argument(b"PX");
-            drop(writer.integer(expiry_millis(new) as i64));
+            drop(writer.integer(register.expiry_millis(new) as i64));
         }
         (RegisterAction::WriteIfAbsent(new), 1) => {
             RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"NX"], out);

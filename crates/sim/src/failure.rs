@@ -70,6 +70,8 @@ named! {
         "Records that the source does not have are not requested again and again.";
     NoCircles, "no-circles",
         "Servers do not redirect a client in circles.";
+    RangeClocks, "range-clocks",
+        "The clock of a range never goes back, and is never ahead or behind more than it may be.";
     Answered, "answered",
         "Every operation is answered, and every server whose range is not lost answers with data.";
     Available, "available",

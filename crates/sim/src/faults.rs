@@ -13,6 +13,7 @@
 //! fewer servers than replicas are down at once. Such accidents therefore happen one at a time,
 //! and the next one only when everything is whole again.
 
+use crate::clock_faults::{ClockFaults, FarClocks};
 use crate::coverage::FaultCoverage;
 use crate::lasting::{LastingFault, LastingKind};
 use crate::profile::RunProfile;
@@ -35,12 +36,6 @@ const FAULTS: [(Knob, u32); 8] = [
     (Knob::Store, 1),
     (Knob::Crash, 1),
 ];
-
-/// Largest lead of a server's wall clock over the true one, in milliseconds.
-const SKEW_MAX_MILLIS: u64 = 5_000;
-
-/// Usual lead in milliseconds: so small that the servers' clocks converge within seconds.
-const SKEW_MILLIS: u64 = 200;
 
 /// Longest outage in microseconds: somewhat more than the five-second timeouts.
 const OUTAGE_MAX: u64 = 8_000_000;
@@ -100,8 +95,8 @@ pub(crate) struct FaultSchedule {
     pub(crate) coverage: FaultCoverage,
     /// Set once a disk has a damaged block.
     pub(crate) has_damage: bool,
-    /// Maximal lead of a server's wall clock over the true one, in milliseconds.
-    pub(crate) skew_max_millis: u64,
+    /// Faults of the servers' wall clocks.
+    pub(crate) clocks: ClockFaults,
     /// End of all outages so far.
     pub(crate) outages_until: Instant,
 }
@@ -110,6 +105,9 @@ impl FaultSchedule {
     pub(crate) fn draw_kinds(rng: &mut Rng, settings: &RunSettings) -> Vec<Knob> {
         let drawn = FAULTS.into_iter().filter(|&(_, often)| rng.u32(..5) < often);
         let mut drawn: Vec<Knob> = drawn.map(|(knob, _)| knob).collect();
+        if FarClocks::draw(settings).is_some() && !drawn.contains(&Knob::Clock) {
+            drawn.push(Knob::Clock);
+        }
         drawn.retain(|&knob| settings.has(knob));
         drawn
     }
@@ -124,7 +122,7 @@ impl FaultSchedule {
             no_coordinator_until: Instant(0),
             coverage: FaultCoverage::default(),
             has_damage: false,
-            skew_max_millis: 0,
+            clocks: ClockFaults::default(),
             outages_until: Instant(0),
         }
     }
@@ -148,12 +146,6 @@ impl FaultSchedule {
 
     pub(crate) fn is_one_at_a_time(&self) -> bool {
         self.death_rates.is_one_at_a_time
-    }
-
-    /// Draws the largest difference of clocks.
-    pub(crate) fn draw_skew(&mut self, rng: &mut Rng) {
-        let is_far = rng.u32(..3) == 0;
-        self.skew_max_millis = if is_far { SKEW_MAX_MILLIS } else { SKEW_MILLIS };
     }
 
     /// Adds the faults that only runs with persistent or replicated logs have.

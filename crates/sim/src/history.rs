@@ -64,6 +64,9 @@ pub enum HistoryVerdict {
 /// Maximal number of open operations that will be answered: each is one bit of a word.
 pub const OPEN_MAX: usize = 64;
 
+/// Values that are written are farther apart than increments of one reach.
+const INCREMENTS_MAX: u64 = 1_000_000;
+
 /// Number of configurations of one return after which the checker gives up.
 const CONFIGURATIONS_MAX: usize = 100_000;
 
@@ -167,8 +170,12 @@ impl HistoryCheck<'_> {
         HistoryVerdict::Linearizable
     }
 
+    /// Returns the time range in which a value disappears. Increments keep that of the value that
+    /// they increment.
     fn life(&self, value: RegisterValue) -> Option<&RangeInclusive<u64>> {
-        self.lives.get(&value?)
+        let value = value.filter(|value| value & EXPIRING != 0)?;
+        let (written, life) = self.lives.range(..=value).next_back()?;
+        (value - written < INCREMENTS_MAX).then_some(life)
     }
 
     /// Returns whether an expiring value may have disappeared by now.

@@ -14,11 +14,12 @@
 //! - `cluster`: the servers, coordinators and disks under test, connected by links and messages;
 //!   its parts are `fleet` (of `servers`), `coordinators` (on `metadata`), `disks`, `network`,
 //!   `faults` (the fault schedule) with `lasting` (faults that last), `losses`, `moves` and
-//!   `monitor` (rules checked meanwhile) with `acknowledged` (recovered data is complete);
+//!   `monitor` (rules checked meanwhile) with `acknowledged` (recovered data is complete) and
+//!   `range_clocks` (the clocks that judge expiry);
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
 //!   `workload` and `commands`;
-//! - [`history`]: the linearizability checker;
+//! - [`history`]: the linearizability checker, and `expiry`: when it lets values disappear;
 //! - `coverage`: the steps of protocols that each fault has met;
 //! - `planted`: bugs that are built in on purpose, so that the simulator itself is tested.
 //!
@@ -33,12 +34,14 @@ pub mod planted;
 mod acknowledged;
 mod agreement;
 mod clients;
+mod clock_faults;
 mod cluster;
 mod cluster_size;
 mod commands;
 mod coordinators;
 mod coverage;
 mod disks;
+mod expiry;
 mod failure;
 mod faults;
 mod fleet;
@@ -52,6 +55,7 @@ mod moves;
 mod named;
 mod network;
 mod profile;
+mod range_clocks;
 mod reactor;
 mod run;
 mod search;

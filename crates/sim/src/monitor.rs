@@ -5,11 +5,11 @@ use crate::failure::Rule;
 use crate::fleet::ServerFleet;
 use crate::inspect::PassedKey;
 use crate::losses::Losses;
+use crate::range_clocks::RangeClockMonitor;
 use crate::reactor::Inbound;
 use crate::timeline::{ReactorPlace, RunTimeline};
 use crate::workload::Register;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
 use store::TabletState;
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot};
 use wire::peer::{PeerMessage, PriorityAnswer};
@@ -28,9 +28,8 @@ pub(crate) struct RuleMonitor {
     /// For each hash that a reactor learned to be absent at the source, the number of later
     /// requests.
     reported_absent: BTreeMap<(ReactorPlace, MigrationId, KeyHash), u32>,
-    /// Difference between the clocks of the parts of a range that moved as one: the clocks behind
-    /// were stepped forward.
-    clock_steps: BTreeMap<MigrationId, Duration>,
+    /// Clocks by which ranges judge expiry.
+    pub(crate) clocks: RangeClockMonitor,
     /// Records that dead servers had.
     pub(crate) acknowledged: AcknowledgedRecords,
 }
@@ -50,6 +49,7 @@ impl RuleMonitor {
         if std::mem::replace(&mut server.tablets_version, version) != version {
             self.check_rise(place, servers, slots, timeline);
             check_owners(place, servers, losses, timeline);
+            self.clocks.read_all(place, servers, timeline);
             if let Err(failure) = self.acknowledged.check(&mut servers[place]) {
                 timeline.fail(failure);
             }
@@ -129,31 +129,6 @@ impl RuleMonitor {
                 self.reported_absent.entry((reactor, reply.migration, hash)).or_insert(0);
             }
         }
-    }
-
-    /// Records by how much the clocks of a range's parts differ: the range moves with the latest
-    /// one.
-    pub(crate) fn record_clock_step(
-        &mut self,
-        source: usize,
-        message: &PeerMessage,
-        servers: &ServerFleet,
-    ) {
-        let PeerMessage::Flip(flip) = message else { return };
-        let store = servers[source].node.store();
-        let tablets = store.tablets();
-        let inside = tablets.iter().filter(|tablet| tablet.range.overlaps(flip.range));
-        let clocks = inside.map(|tablet| tablet.clock.read(store.clock()).0);
-        let clocks = clocks.collect::<BTreeSet<_>>();
-        if let (Some(first), Some(last)) = (clocks.first(), clocks.last()) {
-            let step = self.clock_steps.entry(flip.migration).or_default();
-            *step = Duration::from_millis(last - first).max(*step);
-        }
-    }
-
-    /// Returns the sum of all steps by which clocks were moved forward.
-    pub(crate) fn clock_steps(&self) -> Duration {
-        self.clock_steps.values().sum()
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct SimulatedServer {
     /// End of the current pause.
     pub(crate) paused_until: Instant,
     /// Lead of its wall clock over the true one, in milliseconds.
-    pub(crate) clock_ahead_millis: u64,
+    pub(crate) clock_ahead_millis: i64,
     /// Time since which each inspection has found the server well, with the same tablets.
     well_since: Instant,
     /// Version of the tablets at the last inspection.
@@ -284,7 +284,7 @@ impl SimulatedServer {
     }
 
     pub(crate) fn wall(&self, true_wall: UnixMillis) -> UnixMillis {
-        UnixMillis(true_wall.0 + self.clock_ahead_millis)
+        UnixMillis(true_wall.0.saturating_add_signed(self.clock_ahead_millis))
     }
 
     pub(crate) fn run_reactor<T>(

@@ -82,6 +82,7 @@ named! {
     PairPartition, "cut", "The network between two servers fails for a while, in one direction or in both.";
     Pause, "pause", "A server pauses, and does not know for how long.";
     Clock, "clock", "A server's wall clock jumps, forward or back.";
+    FarClocks, "far-clocks", "Wall clocks jump by minutes in some runs, and values live for seconds.";
     Restart, "restart", "The coordinator stops, and another one continues with its store.";
     Rollback, "rollback", "The coordinator starts on an old copy of its store until the newest is back, or a server on an old copy of its data directory.";
     Takeover, "takeover", "Another coordinator opens the store while the current one is paused.";

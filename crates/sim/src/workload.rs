@@ -4,6 +4,7 @@
 //! are hot. Half of the registers are pairs of keys in one slot that are only read, written and
 //! deleted together. If the two keys ever differ, a client has seen a half executed command.
 
+use crate::clock_faults::FarClocks;
 use crate::history::{EXPIRING, RegisterAction};
 use crate::settings::{Knob, RunSettings};
 use fastrand::Rng;
@@ -42,6 +43,8 @@ pub(crate) struct Register {
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
     /// Factor by which its filler is longer than usual.
     length: usize,
+    /// Factor by which its values live longer than usual.
+    life: u64,
 }
 
 impl Register {
@@ -59,6 +62,14 @@ impl Register {
             bytes.resize(bytes.len() + filling, b'.');
         }
         bytes
+    }
+
+    /// Returns the lifetime of an expiring value in milliseconds. Most are short, so that the value
+    /// expires while its range moves; some are as long as the recovery of a dead server.
+    pub(crate) fn expiry_millis(&self, number: u64) -> u64 {
+        let part = number / 1_000_000 % EXPIRY_PARTS;
+        let millis = 1 + part * part * part * (EXPIRY_MAX_MILLIS - 1) / EXPIRY_PARTS.pow(3);
+        millis * self.life
     }
 }
 
@@ -106,6 +117,10 @@ impl Workload {
             registers.extend((0..REGISTERS_PER_SLOT).map(|number| register(seed, slot, number)));
         }
         rng.shuffle(&mut registers);
+        let far = FarClocks::draw(settings);
+        if let Some(far) = &far {
+            registers.iter_mut().for_each(|register| register.life = far.life);
+        }
         let keys = registers.iter().enumerate().flat_map(|(number, register)| {
             register.keys.iter().map(move |(_, key)| (key.clone(), number))
         });
@@ -117,6 +132,7 @@ impl Workload {
             true => number,
             false => none,
         };
+        let least = if far.is_some() { 14 } else { 0 };
         Workload {
             slots: slots.into_iter().collect(),
             registers,
@@ -125,7 +141,7 @@ impl Workload {
             hot_percent: rng.u32(0..90),
             hot: rng.usize(1..8).min(used),
             read_percent: rng.u32(10..80),
-            expiring: if_it_has(Knob::Expiry, [0, 2, 14][rng.usize(..3)], 0),
+            expiring: if_it_has(Knob::Expiry, [least, 2, 14][rng.usize(..3)], 0),
             flush_one_in: if_it_has(
                 Knob::Flushes,
                 [200, 1_000, u32::MAX][rng.usize(..3)],
@@ -201,6 +217,15 @@ impl Workload {
         self.last_value
     }
 
+    /// Returns the registers with values that may expire, and their hashes.
+    pub(crate) fn expiring(&self) -> impl Iterator<Item = (usize, KeyHash)> {
+        let registers = self.registers.iter().enumerate().filter(|(_, register)| {
+            self.expiring > 0
+                && matches!(register.kind, RegisterKind::Plain | RegisterKind::Counter)
+        });
+        registers.map(|(number, register)| (number, register.keys[0].0))
+    }
+
     /// Returns the slots that contain keys.
     pub(crate) fn slots(&self) -> &[Slot] {
         &self.slots
@@ -244,7 +269,7 @@ fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
     let table = if kind == RegisterKind::Flushed { FLUSHED_TABLE } else { TABLE };
     let key = |part: &&str| format!("{{{slot}}}:{number}:{part}").into_bytes();
     let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key)).collect();
-    Register { table, kind, keys, length: 1 }
+    Register { table, kind, keys, length: 1, life: 1 }
 }
 
 pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
@@ -259,13 +284,6 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
         },
         background_share: 10,
     }
-}
-
-/// Returns the lifetime of an expiring value in milliseconds. Most are short, so that the value
-/// expires while its range moves; some are as long as the recovery of a dead server.
-pub(crate) fn expiry_millis(number: u64) -> u64 {
-    let part = number / 1_000_000 % EXPIRY_PARTS;
-    1 + part * part * part * (EXPIRY_MAX_MILLIS - 1) / EXPIRY_PARTS.pow(3)
 }
 
 const EXPIRY_PARTS: u64 = 100;

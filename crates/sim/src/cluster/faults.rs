@@ -1,6 +1,7 @@
 //! Faults beside those of messages: servers are partitioned or paused, clocks jump, disks fail.
 
 use super::SimulatedCluster;
+use crate::clock_faults::ClockFaults;
 use crate::settings::Knob;
 use crate::timeline::{Accident, PlannedEvent};
 use std::time::Duration;
@@ -11,7 +12,7 @@ impl SimulatedCluster {
     /// Starts the faults: clocks differ from the beginning, all others come later.
     pub(crate) fn begin_faults(&mut self) {
         if self.faults.has(Knob::Clock) {
-            self.faults.draw_skew(&mut self.timeline.rng);
+            self.faults.clocks = ClockFaults::draw(&mut self.timeline.rng, &self.profile.settings);
             (0..self.servers.len()).for_each(|place| self.jump_clock(place));
         }
         if self.faults.has(Knob::Store) {
@@ -90,7 +91,7 @@ impl SimulatedCluster {
 
     /// Sets a server's wall clock forward or back.
     pub(crate) fn jump_clock(&mut self, place: usize) {
-        let ahead = self.timeline.rng.u64(..=self.faults.skew_max_millis);
+        let ahead = self.faults.clocks.draw_ahead(&mut self.timeline.rng);
         let server = &mut self.servers[place];
         self.timeline.note(format_args!("the clock of {} is {ahead} ms ahead", server.id));
         server.clock_ahead_millis = ahead;

@@ -39,7 +39,10 @@ impl SimulatedCluster {
     pub(crate) fn send(&mut self, from: ReactorPlace, sending: Sending) {
         let Sending { to, mut message, mut payload, .. } = sending;
         let Some(to) = self.receiver(to) else { return };
-        self.monitor.record_clock_step(from.server, &message, &self.servers);
+        if let PeerMessage::Flip(flip) = &message {
+            let source = &self.servers[from.server];
+            self.monitor.clocks.record_flip(source, flip, self.timeline.now);
+        }
         self.tamper_sent(&mut message, &mut payload);
         self.monitor.check_requests(from, &message, &mut self.timeline);
         if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {

@@ -214,7 +214,17 @@ impl ClientLoad {
             }
         };
         self.clients.begin(cluster.timeline.now, slot, job, state);
+        self.read_clock(cluster, job);
         self.send_request(cluster, slot);
+    }
+
+    /// Reads the clock of an operation's register at its beginning or end.
+    fn read_clock(&mut self, cluster: &mut SimulatedCluster, job: ClientJob) {
+        let ClientJob::Operation(register, _) = job else { return };
+        let SimulatedCluster { monitor, servers, timeline, .. } = cluster;
+        if let Some(bounds) = monitor.clocks.read(register, servers, timeline) {
+            self.clients.add_clock(register, bounds);
+        }
     }
 
     fn think_later(&mut self, cluster: &mut SimulatedCluster, client: usize) {

@@ -156,7 +156,9 @@ impl ClientLoad {
         match said {
             ReplyMeaning::Outcome(outcome) => {
                 self.strike_follower(cluster, slot, register);
-                self.clients.end(cluster.timeline.now, slot, Some(outcome))
+                let job = self.clients.job(slot).job;
+                self.clients.end(cluster.timeline.now, slot, Some(outcome));
+                self.read_clock(cluster, job);
             }
             ReplyMeaning::Moved(_) | ReplyMeaning::Aborted => {
                 if let ReplyMeaning::Moved(to) = said {

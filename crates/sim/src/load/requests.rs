@@ -209,6 +209,7 @@ impl ClientLoad {
             self.clients.forget_owner(client, self.workload.registers[register].slot());
         }
         self.clients.retry(cluster.timeline.now, slot);
+        self.read_clock(cluster, self.clients.job(slot).job);
         self.send_request(cluster, slot);
         self.flush_outputs(cluster, self.clients.client_of(slot));
     }
@@ -226,7 +227,10 @@ impl ClientLoad {
         let Some((client, slots)) = self.clients.disconnect(id) else { return };
         for slot in slots {
             match self.clients.job(slot).job {
-                ClientJob::Operation(..) => self.clients.end(cluster.timeline.now, slot, None),
+                job @ ClientJob::Operation(..) => {
+                    self.clients.end(cluster.timeline.now, slot, None);
+                    self.read_clock(cluster, job);
+                }
                 ClientJob::Flush(_) => self.clients.end_flush(cluster.timeline.now, slot, None),
                 ClientJob::Walk(_) | ClientJob::Count(..) => {
                     self.clients.refuse(cluster.timeline.now, slot)

@@ -59,6 +59,7 @@ impl ClusterRun {
                 }
             }
             Knob::SlowStore
+            | Knob::FarClocks
             | Knob::Memory
             | Knob::Deaths
             | Knob::Lasting
@@ -170,6 +171,7 @@ impl ClusterRun {
             monitor.acknowledged.remember(&mut servers[place], registers, timeline.now);
         }
         cluster.losses.dead.insert(id, place);
+        cluster.monitor.clocks.record_death(&cluster.servers[place], cluster.timeline.now);
         match is_persistent {
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
             false => self.record_losses(place),
@@ -234,7 +236,8 @@ impl ClusterRun {
                 // The source may not know yet that the flip was accepted, and may serve again.
                 TabletState::Arriving(arrival) if is_in_doubt(&reports, arrival.migration()) => {
                     for register in workload.registers_in(tablet.range) {
-                        self.load.clients.lose(cluster.timeline.now, register);
+                        self.load.clients.lose(register);
+                        cluster.monitor.clocks.ignore(register);
                     }
                     // The source then serves under its earlier epoch.
                     cluster.monitor.forget_epochs(tablet.range);

@@ -1,21 +1,16 @@
 //! Checks at the end of a run: the histories of the clients, and the contents of the servers.
 
 use super::ClusterRun;
-use crate::clients::ExpiryTolerance;
 use crate::failure::{Failure, Rule};
-use crate::history::HistoryVerdict;
+use crate::history::{EXPIRING, HistoryVerdict};
 use crate::inspect::ServerContents;
 use crate::servers::SimulatedServer;
-use crate::settings::Knob;
-use protocols::replication::timing::CLOCK_LEASE;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-use store::BEHIND_MAX_MILLIS;
 
 impl ClusterRun {
     /// Checks the histories of the clients, and the final contents of the servers.
     pub(super) fn judge(&mut self) -> Option<Failure> {
-        match self.load.clients.judge(self.expiry_tolerance()) {
+        match self.load.clients.judge(&self.load.workload.registers) {
             Some((register, HistoryVerdict::Violated(text))) => {
                 let key = &self.load.workload.registers[register].keys[0].1;
                 let key = String::from_utf8_lossy(key);
@@ -27,29 +22,6 @@ impl ClusterRun {
             None => {}
         }
         self.judge_servers().err()
-    }
-
-    /// Returns the time by which values may expire too early or too late.
-    ///
-    /// If clocks differ by little and no process dies, no value expires early: lifetimes count by
-    /// the clock of the range, which moves with it and makes a step only if the range is joined
-    /// with another. A process that starts begins with its own wall clock. All ranges of a dead
-    /// server continue with the latest of their clocks. If the server itself had recovered a
-    /// range from a disk, with a clock up to a second behind, values that were written there lose
-    /// that second.
-    fn expiry_tolerance(&self) -> ExpiryTolerance {
-        let faults = &self.cluster.faults;
-        let skew = Duration::from_millis(faults.skew_max_millis);
-        let is_steady = !self.cluster.profile.settings.is_replicated
-            && !faults.has(Knob::Crash)
-            && skew < protocols::clock::FOLLOWED_MAX;
-        let behind = Duration::from_millis(BEHIND_MAX_MILLIS);
-        let again = if self.cluster.losses.dead.len() > 1 { behind } else { Duration::ZERO };
-        let steps = self.cluster.monitor.clock_steps();
-        let early = if is_steady { steps } else { skew + CLOCK_LEASE + again };
-        // A range's clock falls behind by the duration of a flip, which is up to a second.
-        let late = skew + 4 * CLOCK_LEASE + behind;
-        ExpiryTolerance { early: early + Duration::from_millis(2), late }
     }
 
     /// Checks that a scan over all servers finds exactly the records that the last reads saw,
@@ -80,6 +52,8 @@ impl ClusterRun {
                 }
             }
         }
+        // An expiring value may have expired since it was read.
+        seen.retain(|_, value| *value & EXPIRING == 0);
         match seen.first_key_value() {
             Some((key, value)) => {
                 let key = String::from_utf8_lossy(key);

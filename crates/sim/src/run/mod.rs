@@ -67,13 +67,14 @@ impl ClusterRun {
         let network = Network::draw(&mut rng, &settings);
         let kinds = FaultSchedule::draw_kinds(&mut rng, &settings);
         let (profile, death_rates) = RunProfile::draw(&mut rng, settings, size, &mut load.workload);
-        let cluster = SimulatedCluster::new(ClusterParts {
+        let mut cluster = SimulatedCluster::new(ClusterParts {
             timeline: RunTimeline::new(rng, Trace::new(profile.settings.is_printed)),
             coordinators: Coordinators::new(identity, &profile.settings),
             profile,
             network,
             faults: FaultSchedule::new(kinds, death_rates),
         });
+        cluster.monitor.clocks.track(cluster.profile.replicas(), load.workload.expiring());
         let (rest_by, expired_by) = (Instant(0), Instant(0));
         let mut run = ClusterRun { cluster, load, worked: None, rest_by, expired_by };
         for place in 0..size.first {
@@ -204,6 +205,7 @@ impl ClusterRun {
         self.check_progress(place);
         let SimulatedCluster { timeline, servers, losses, monitor, .. } = &mut self.cluster;
         monitor.check_tablets(place, servers, self.load.workload.slots(), losses, timeline);
+        monitor.clocks.check_server(&servers[place], timeline);
         if servers[place].has_ended() {
             return self.kill(place, false);
         }
