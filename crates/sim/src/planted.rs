@@ -10,7 +10,7 @@ use ::planted::Bug;
 use std::fmt;
 use store::{Key, TabletState, Worker};
 use types::{HashRange, UnixMillis, Version, key_hash};
-use wire::batch::BatchReader;
+use wire::batch::{BatchEntry, BatchReader, BatchWriter};
 use wire::entry::Body;
 use wire::peer::{PeerMessage, PriorityAnswer, PullReply};
 
@@ -74,6 +74,8 @@ bugs! {
     /// The target judges expiry by its own clock instead of continuing the source's.
     ClockGoesBack,
     LifeFromWallClock = LifeFromWallClock,
+    /// Pulled records expire a tenth of a second later than at their source.
+    PulledExpireLate,
     /// Held operations are not woken when the owner of the range is decided.
     HeldForgotten,
     /// The metadata store applies transactions without checking their expectations.
@@ -111,6 +113,8 @@ bugs! {
     VersionsGoBack = VersionsGoBack,
     /// Recovered records are judged by their new owner's clock instead of the dead server's.
     RecoveredWithoutClock,
+    /// The clock of a recovered range begins a second ahead.
+    RecoveredClockAhead,
     FreedWhileDependedOn = FreedWhileDependedOn,
     FreedBeforeCommit = FreedBeforeCommit,
     RecoveryDependencyForgotten = RecoveryDependencyForgotten,
@@ -184,6 +188,23 @@ pub(crate) fn without_clock(message: &mut PeerMessage) {
     if let PeerMessage::Flip(flip) = message {
         flip.expiry_clock = UnixMillis(0);
     }
+}
+
+/// Lets the records of a reply expire later.
+pub(crate) fn expire_late(message: &PeerMessage, payload: &mut Vec<u8>) {
+    let PeerMessage::PullReply(_) = message else { return };
+    let mut late = Vec::new();
+    let mut batch = BatchWriter::new(&mut late);
+    for BatchEntry { table, slot, mut entry, .. } in BatchReader::new(payload).flatten() {
+        if let Body::Object { expiry: Some(expiry), .. } = &mut entry.body {
+            expiry.0 += 100;
+        }
+        let mut bytes = vec![0; entry.encoded_bytes()];
+        entry.encode(&mut bytes);
+        batch.push(table, slot, &bytes);
+    }
+    drop(batch);
+    *payload = late;
 }
 
 /// Advances the progress past everything in a reply.

@@ -35,6 +35,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::WalkNotWaiting
         | Planted::OldCopyKept
         | Planted::LifeFromWallClock
+        | Planted::PulledExpireLate
         | Planted::ClockGoesBack
         | Planted::BarrierTooEarly => 100,
         Planted::LateReplyInserted
@@ -68,6 +69,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
+        | Planted::RecoveredClockAhead
         | Planted::CutBeforeHeadsAreSafe
         | Planted::IncarnationNotRenewed
         | Planted::DeadBackupKept

@@ -135,6 +135,7 @@ impl SimulatedCluster {
         match self.profile.settings.planted {
             Some(Planted::FloorNotRaised) => planted::without_floor(message),
             Some(Planted::ClockGoesBack) => planted::without_clock(message),
+            Some(Planted::PulledExpireLate) => planted::expire_late(message, payload),
             Some(Planted::BusyReadAsAbsent) if self.timeline.rng.u32(..4) == 0 => {
                 planted::without_records(message, payload);
             }
@@ -273,6 +274,13 @@ impl SimulatedCluster {
                 FromCoordinator::Recovery(RecoveryRequest::Recover(mut part)),
             ) => {
                 part.clock_floor = UnixMillis(0);
+                Some(RecoveryRequest::Recover(part).into())
+            }
+            (
+                Some(Planted::RecoveredClockAhead),
+                FromCoordinator::Recovery(RecoveryRequest::Recover(mut part)),
+            ) => {
+                part.clock_floor.0 += 1_000;
                 Some(RecoveryRequest::Recover(part).into())
             }
             (
