@@ -72,3 +72,49 @@ impl ClockReadings {
         (highs, highest)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{OperationOutcome, RequestPlace};
+    use types::UnixMillis;
+
+    /// Returns the life of a value that is written from moment 1 to moment 2 and lives for 100 ms.
+    fn life(readings: &[(u64, Option<u64>)]) -> Option<(u64, u64)> {
+        let mut clocks = ClockReadings::default();
+        for (moment, &(low, high)) in (1..).zip(readings) {
+            let high = high.map(UnixMillis);
+            clocks.add(moment, RangeClockBounds { low: UnixMillis(low), high });
+        }
+        let write = RegisterOperation {
+            client: 0,
+            begun: 1,
+            ended: 2,
+            place: RequestPlace::default(),
+            action: RegisterAction::WriteExpiring(7),
+            outcome: Some(OperationOutcome::Done),
+        };
+        let lives = clocks.lives(&[write], |_| 100);
+        lives.get(&7).map(|life| (*life.start(), *life.end()))
+    }
+
+    #[test]
+    fn a_value_lives_as_long_as_the_clock_of_its_range_says() {
+        let written = [(1_000, Some(1_001)), (1_002, Some(1_003))];
+        let with = |later: &[(u64, Option<u64>)]| life(&[&written[..], later].concat());
+        // It may be gone when the clock can show 1100, and is gone when it certainly shows 1103.
+        let later = [(1_098, Some(1_099)), (1_099, Some(1_100)), (1_102, Some(1_102))];
+        assert_eq!(with(&later), Some((4, u64::MAX - 1)));
+        assert_eq!(with(&[&later[..], &[(1_103, Some(1_103))]].concat()), Some((4, 5)));
+        // While nobody serves the range, the next reading bounds the clock.
+        assert_eq!(with(&[(1_050, None), (1_200, Some(1_201))]), Some((3, 3)));
+        assert_eq!(with(&[(1_050, None)]), Some((3, u64::MAX - 1)));
+    }
+
+    #[test]
+    fn nothing_is_known_of_values_whose_clock_is_unknown() {
+        let unknown = RangeClockBounds::UNKNOWN;
+        let unknown = (unknown.low.0, unknown.high.map(|high| high.0));
+        assert_eq!(life(&[(1_000, Some(1_001)), (1_002, Some(1_003)), unknown]), None);
+    }
+}
