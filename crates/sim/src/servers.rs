@@ -58,6 +58,8 @@ pub(crate) struct SimulatedServer {
     well_since: Instant,
     /// Version of the tablets at the last inspection.
     inspected_version: u64,
+    /// Time of the last inspection that found the lease lost, so that the server refuses.
+    lease_lost_at: Option<Instant>,
 }
 
 /// Connection to the coordinator. Both directions keep order.
@@ -279,6 +281,7 @@ impl SimulatedServer {
             paused_until: Instant(0),
             well_since: started,
             inspected_version: 0,
+            lease_lost_at: None,
             clock_ahead_millis: 0,
         }
     }
@@ -348,6 +351,9 @@ impl SimulatedServer {
             && self.paused_until <= now
             && durability.is_with_others()
             && durability.under_replicated() == 0;
+        if durability.is_with_others() && durability.has_lost_lease(now) {
+            self.lease_lost_at = Some(now);
+        }
         let version = self.node.tablets_version();
         if !is_well || version != self.inspected_version {
             self.well_since = now;
@@ -362,6 +368,12 @@ impl SimulatedServer {
         let is_ours = tablets.at(hash).is_some_and(is_served);
         let is_same = self.node.tablets_version() == self.inspected_version;
         !self.is_dead && is_ours && is_same && self.well_since + SETTLED <= since
+    }
+
+    /// Returns whether the server has refused operations since this time because it had no lease
+    /// for too long.
+    pub(crate) fn has_lost_lease(&self, since: Instant) -> bool {
+        self.lease_lost_at.is_some_and(|at| at >= since)
     }
 
     /// Returns whether the process has ended itself in order to rejoin as a new server.

@@ -87,6 +87,11 @@ impl Replication {
         self.lease.is_valid(now)
     }
 
+    /// Returns whether the lease has lapsed for so long that operations are refused.
+    pub fn has_lost_lease(&self, now: Instant) -> bool {
+        self.lease.state(now) == LeaseState::Lost
+    }
+
     /// Returns the remaining time of the lease; zero if it has run out.
     pub fn lease_left(&self, now: Instant) -> Duration {
         Duration::from_nanos(self.lease.until.load(Ordering::Acquire).saturating_sub(now.0))

@@ -214,7 +214,10 @@ impl SimulatedCluster {
             && (self.timeline.is_working() || since <= self.faults.outages_until);
         // The client must be answered by another one.
         let is_at_fault = self.faults.lasting.is_some_and(|fault| place == Some(fault.place));
+        // Several short faults together may keep a server from its backups for a second.
+        let has_lost_lease = place.is_some_and(|place| self.servers[place].has_lost_lease(since));
         let may_be_refused = is_at_fault
+            || has_lost_lease
             || self.losses.is_excused(register)
             || self.losses.is_stalled(client)
             || !(self.losses.dead.is_empty() || was_well)
