@@ -14,7 +14,7 @@ use protocols::replication::timing::CLOCK_LEASE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::{BEHIND_MAX_MILLIS, Tablet, TabletState};
-use types::{Instant, KeyHash, OwnershipEpoch, ServerId, UnixMillis};
+use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, UnixMillis};
 use wire::peer::Flip;
 
 /// Milliseconds that the rounding of clocks may add to a difference.
@@ -71,7 +71,6 @@ struct RangeReading {
     at: Instant,
     server: ServerId,
     epoch: OwnershipEpoch,
-    is_recovered: bool,
     /// Set once the process has died.
     is_past: bool,
     /// Clock at the last turn of the server, and clock of a turn that would begin now.
@@ -112,7 +111,6 @@ impl RangeReading {
             at: now,
             server: server.id,
             epoch: tablet.epoch,
-            is_recovered: matches!(tablet.state, TabletState::Securing(_)),
             is_past: false,
             low: tablet.clock.read(own_low),
             high: tablet.clock.read(own_high),
@@ -282,12 +280,13 @@ impl RangeClockMonitor {
             .filter(|server| server.has_stepped && server.steady_since >= last.at);
         latest =
             stepped.fold(latest, |latest, server| latest.max(run_on(server.shown, server.at, now)));
-        // Recovered ranges of one server continue with the latest of their clocks.
-        let recovered = self.dead.iter().map(|&(died, clock)| run_on(clock, died, now));
-        let replaced = servers.live().filter(|other| {
-            reading.is_recovered && other.id != reading.server && !other.may_serve(now)
-        });
-        let replaced = replaced.map(|other| self::latest(other, now));
+        // Recovered ranges of one server continue with the latest of their clocks. Backups let that
+        // run on from the last one that they have heard, even if it has stood still since.
+        let run_on_from = |at: Instant, clock| run_on(clock, at.min(last.at), now);
+        let recovered = self.dead.iter().map(|&(died, clock)| run_on_from(died, clock));
+        let replaced =
+            servers.live().filter(|other| other.id != reading.server && !other.may_serve(now));
+        let replaced = replaced.map(|other| run_on_from(last.at, self::latest(other, now)));
         recovered
             .chain(replaced)
             .fold(latest, |latest, clock| latest.max(later(clock, CLOCK_LEASE)))
@@ -303,7 +302,21 @@ impl RangeClockMonitor {
         };
         for range in self.ranges.iter_mut().flatten() {
             if flip.range.contains(range.hash) {
-                range.joined.get_or_insert((now, clock));
+                // The range may move on before its clock is read.
+                let is_bounded = |(at, known)| run_on(known, at, now) >= clock;
+                if !range.joined.is_some_and(is_bounded) {
+                    range.joined = Some((now, clock));
+                }
+            }
+        }
+    }
+
+    /// Records the recovery of a range from a log without segments. There is no value that may
+    /// expire, so the clock begins anew.
+    pub(crate) fn record_empty_log(&mut self, recovered: HashRange) {
+        for register in 0..self.ranges.len() {
+            if self.ranges[register].is_some_and(|range| recovered.contains(range.hash)) {
+                self.ignore(register);
             }
         }
     }

@@ -224,6 +224,12 @@ impl SimulatedCluster {
             self.answer_clock(place, question);
         }
         let Some(message) = self.tamper_down(place, message) else { return };
+        if let FromCoordinator::Recovery(RecoveryRequest::Recover(part)) = &message
+            && part.segments_total == 0
+            && !part.keeps
+        {
+            self.monitor.clocks.record_empty_log(part.range);
+        }
         if agreement::is_changed_by_coordinator(&message) {
             self.faults.may_strike_near(place, &self.profile, &mut self.timeline);
         }
