@@ -149,6 +149,10 @@ pub enum Bug {
     OrphanNotReassigned,
     /// A read of a dead server's log that is not answered is not repeated.
     RecoveryReadNotRepeated,
+    /// A target promises to accept a flip before the source has answered.
+    PromisedUnreached,
+    /// The arrival of a range whose source has died does not end.
+    ArrivalWithoutEnd,
     /// A pending reply that may leave takes later ones of its connection with it.
     GateReleasesAll,
     /// A recovery reads the shortest replica of the manifest.

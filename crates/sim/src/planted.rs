@@ -145,6 +145,8 @@ bugs! {
     ReportedBeforeMeasured = ReportedBeforeMeasured,
     OrphanNotReassigned = OrphanNotReassigned,
     RecoveryReadNotRepeated = RecoveryReadNotRepeated,
+    PromisedUnreached = PromisedUnreached,
+    ArrivalWithoutEnd = ArrivalWithoutEnd,
 }
 
 impl Planted {

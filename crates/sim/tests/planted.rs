@@ -74,7 +74,11 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::IncarnationNotRenewed
         | Planted::DeadBackupKept
         | Planted::ShortestManifestUsed => 100,
-        Planted::SilentBackupKept | Planted::RefusalForgotten | Planted::LapsedLeaseWaits => 60,
+        Planted::SilentBackupKept
+        | Planted::RefusalForgotten
+        | Planted::LapsedLeaseWaits
+        | Planted::PromisedUnreached
+        | Planted::ArrivalWithoutEnd => 60,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
@@ -112,6 +116,7 @@ fn lasting(planted: Planted) -> Option<LastingKind> {
         Planted::SilentBackupKept => Some(LastingKind::PairPartition),
         Planted::RefusalForgotten => Some(LastingKind::FullDisk),
         Planted::LapsedLeaseWaits => Some(LastingKind::Partition),
+        Planted::PromisedUnreached => Some(LastingKind::PairPartition),
         _ => None,
     }
 }

@@ -271,9 +271,12 @@ impl MigrationTarget {
         };
         match result {
             Ok(()) => {
-                let until = now + REACHING_MAX;
-                let intent = intent.clone();
+                let (intent, until) = (intent.clone(), now + REACHING_MAX);
+                let source = intent.source;
                 self.state = TargetState::Reaching { intent, ask_at: now, until };
+                if planted::is(Bug::PromisedUnreached) {
+                    self.heard(now, source, out);
+                }
             }
             Err(reason) => {
                 let intent = intent.clone();

@@ -32,7 +32,7 @@ impl Worker {
                 recovery.note_tombstone(&mut vec![(table, hash)]);
                 false
             }
-            _ => true,
+            Some(_) | None => true,
         });
         let left = self.reclaim_passed(&passed, |state| match state {
             TabletState::Arriving(current) => std::ptr::eq(Arc::as_ptr(current), arrival),
