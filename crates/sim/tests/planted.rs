@@ -14,7 +14,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::HeldForgotten
         | Planted::OlderVersionReplayed
         | Planted::PullNotRepeated
-        | Planted::EndToldOnce
         | Planted::LeavingTabletKept => 10,
         Planted::FloorNotRaised
         | Planted::DeleteWithoutTombstone
@@ -37,6 +36,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LifeFromWallClock
         | Planted::PulledExpireLate
         | Planted::ClockGoesBack
+        | Planted::EndToldOnce
         | Planted::BarrierTooEarly => 100,
         Planted::LateReplyInserted
         | Planted::ReclaimedWithoutTombstone
@@ -44,7 +44,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LostReplyTakenForEmpty
         | Planted::NeverNotKept
         | Planted::KeyOvertaken
-        | Planted::FrozenWithoutGrace
         | Planted::OutcomeAskedOnce
         | Planted::SilenceTakenForNever
         | Planted::AbsentSideAwaited
@@ -58,13 +57,10 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReadNotGated
         | Planted::TombstoneNotReplayed
         | Planted::IncarnationOfSource
-        | Planted::CutBeforeSplice
         | Planted::SealedBeforeReplicated
         | Planted::LostReplicaNotCopied
         | Planted::HeartbeatForgotten
-        | Planted::LostPieceForgotten
-        | Planted::ReportedBeforeMeasured
-        | Planted::OrphanNotReassigned => 30,
+        | Planted::ReportedBeforeMeasured => 30,
         Planted::ServedBeforeReplayed
         | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed
@@ -78,7 +74,9 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RefusalForgotten
         | Planted::LapsedLeaseWaits
         | Planted::PromisedUnreached
+        | Planted::OrphanNotReassigned
         | Planted::ArrivalWithoutEnd => 60,
+        Planted::CutBeforeSplice | Planted::LostPieceForgotten => 180,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
@@ -90,20 +88,22 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe
         | Planted::DroppedBeforeSafe
-        | Planted::TombstoneDroppedEarly => 999,
+        | Planted::TombstoneDroppedEarly
+        | Planted::FrozenWithoutGrace => 999,
         Planted::DivergentShown => unreachable!("it is not looked for"),
     }
 }
 
 /// Bugs that need hundreds of runs, since a death must fall into the right tenth of a millisecond,
 /// or long runs, since nothing comes to rest.
-const RARE: [Planted; 6] = [
+const RARE: [Planted; 7] = [
     Planted::NilBeforeTombstoneIsSafe,
     Planted::DroppedBeforeSafe,
     Planted::TombstoneDroppedEarly,
     Planted::OutcomeAskedOnce,
     Planted::SilenceTakenForNever,
     Planted::RecoveryReadNotRepeated,
+    Planted::FrozenWithoutGrace,
 ];
 
 /// Bug that needs two deaths at the right moments, and more than an hour of runs. Other tests
