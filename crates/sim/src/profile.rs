@@ -153,9 +153,4 @@ impl RunProfile {
     pub(crate) fn has_local_logs(&self) -> bool {
         self.persistence.is_some_and(|persistence| persistence.replicas() == 0)
     }
-
-    /// Returns whether servers have less memory than usual.
-    pub(crate) fn is_memory_scarce(&self) -> bool {
-        self.memory_bytes < MEMORY_BYTES
-    }
 }

@@ -222,7 +222,6 @@ impl SimulatedCluster {
             || self.losses.is_stalled(client)
             || !(self.losses.dead.is_empty() || was_well)
             || self.may_lack_backups()
-            || self.profile.is_memory_scarce()
             || has_long_outages;
         (!may_be_refused).then(|| Rule::Answered.broken(format!("register {register} is refused")))
     }
