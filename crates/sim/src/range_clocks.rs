@@ -184,8 +184,10 @@ impl RangeClockMonitor {
         }
         let range = (*self.ranges.get(register)?)?;
         let now = timeline.now;
-        let reading = servers.live().find_map(|server| RangeReading::of(server, range.hash, now));
-        if let Some(reading) = reading {
+        let read = |server| Some((server, RangeReading::of(server, range.hash, now)?));
+        if let Some((server, reading)) = servers.live().find_map(read) {
+            // A step that the server's clock has just made explains one of the range's clock.
+            self.check_server(server, timeline);
             self.check(register, range, reading, servers, timeline);
             let known = self.ranges[register].is_some();
             let bounds = RangeClockBounds { low: reading.low, high: Some(reading.high) };
@@ -205,6 +207,7 @@ impl RangeClockMonitor {
         for register in 0..self.ranges.len() {
             let Some(range) = self.ranges[register] else { continue };
             if let Some(reading) = RangeReading::of(&servers[place], range.hash, timeline.now) {
+                self.check_server(&servers[place], timeline);
                 self.check(register, range, reading, servers, timeline);
             }
         }
