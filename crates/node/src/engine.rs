@@ -208,10 +208,12 @@ impl Engine {
     }
 
     /// Advances the store's clock to the current time, in a turn that began at `turn`. If the
-    /// process was stopped within the turn, a request may have been sent long after `turn`.
-    pub fn refresh_clock(&self, turn: Instant) {
+    /// process was stopped within the turn, a request may have been sent long after `turn`. Returns
+    /// the current time.
+    pub fn refresh_clock(&self, turn: Instant) -> Instant {
         let now = self.time_within_turn(turn);
         self.node.store().raise_clock(self.clock.read(now));
+        now
     }
 
     /// Lets the log master handle an event.
@@ -268,9 +270,9 @@ impl Engine {
             PeerMessage::Flip(ref flip)
                 if !self.node.is_linked() && self.node.machines().may_accept(flip.migration) => {}
             PeerMessage::Flip(flip) => {
-                // The turn may have begun long before. A process that was stopped since then must
-                // not rely on a promise that has expired.
-                let now = self.time_within_turn(now);
+                // A process that was stopped within the turn must not rely on a promise that has
+                // expired, nor compare the range's clock with an old one.
+                let now = self.refresh_clock(now);
                 let (id, flip) = (flip.migration, Box::new(flip));
                 let event = TargetEvent::Flip { from, flip };
                 self.change_machines(now, |it, context| it.step_target(id, event, context));
@@ -471,6 +473,7 @@ impl Engine {
     fn on_recovery_request(&mut self, now: Instant, request: RecoveryRequest) {
         match request {
             RecoveryRequest::Recover(part) if self.node.durability().is_with_others() => {
+                self.refresh_clock(now); // As for a flip.
                 self.change_machines(now, |it, context| it.recover(part, context));
             }
             RecoveryRequest::Recover(part) => {
