@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The workspace crates that each crate may use. Tests and examples may use more.
-const MAY_USE: [(&str, &[&str]); 20] = [
+const MAY_USE: [(&str, &[&str]); 21] = [
     ("types", &[]),
     ("planted", &[]),
     ("measure", &[]),
@@ -26,7 +26,11 @@ const MAY_USE: [(&str, &[&str]); 20] = [
     ("node", &["types", "planted", "wire", "store", "backup", "protocols"]),
     ("settings", &["types"]),
     ("front", &["types", "planted", "wire", "store", "resp", "node", "settings"]),
-    ("server", &["types", "wire", "backup", "handshake", "links", "runtime", "node", "front"]),
+    ("bus", &["types", "wire", "handshake", "links", "node"]),
+    (
+        "server",
+        &["types", "wire", "backup", "handshake", "links", "bus", "runtime", "node", "front"],
+    ),
     ("coordinator", &["types", "planted", "wire", "protocols"]),
     ("coordinator-server", &["types", "wire", "handshake", "links", "coordinator"]),
     (
@@ -39,6 +43,8 @@ const MAY_USE: [(&str, &[&str]); 20] = [
             "backup",
             "resp",
             "protocols",
+            "handshake",
+            "bus",
             "node",
             "front",
             "coordinator",

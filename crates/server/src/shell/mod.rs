@@ -4,8 +4,8 @@
 //! engine's outbox into bytes.
 
 mod addresses;
-mod bus;
 mod disk;
+mod sockets;
 mod syncing;
 
 pub use addresses::AddressBook;
@@ -13,14 +13,15 @@ pub use disk::FileDisk;
 
 use bus::{Arrived, Bus};
 use front::Operators;
-use front::core::{Connections, Core};
+use front::core::Core;
 use handshake::Credentials;
 use node::{DiskDone, DiskJob, Engine, Node};
 use runtime::{Clock, Closed, ConnectTag, Input, Io, Mailbox, Opened, Port, Service};
+use sockets::{BusInput, BusSockets, ClientSockets};
 use std::io;
 use std::sync::Arc;
 use syncing::DiskThread;
-use types::{ConnectionId, Instant, ReactorId, UnixMillis};
+use types::{ConnectionId, Instant, ReactorId, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
 /// The listener for clients.
@@ -54,6 +55,7 @@ pub struct Shared {
 pub struct ServerReactor {
     core: Core,
     bus: Bus,
+    addresses: Arc<AddressBook>,
     disk: DiskThread,
     /// Threads for reads, so that other disk jobs do not wait for reads. They are used in turn.
     readers: [DiskThread; READERS],
@@ -70,13 +72,15 @@ impl ServerReactor {
         mailbox: Mailbox<Mail>,
         credentials: Credentials,
     ) -> ServerReactor {
-        let bus = Bus::new(shared, credentials);
+        let too_long = shared.operators.frames_too_long.clone();
+        let bus = Bus::new(&shared.node, credentials, too_long);
         let mut engine = Engine::new(shared.node.clone(), reactor);
         let clock = Clock::new();
         engine.set_time_within_turn(Box::new(move || clock.now()));
         ServerReactor {
             core: Core::new(engine, shared.operators.clone()),
             bus,
+            addresses: shared.addresses.clone(),
             disk: DiskThread::new(mailbox.clone()),
             readers: std::array::from_fn(|_| DiskThread::new(mailbox.clone())),
             next_reader: 0,
@@ -84,11 +88,25 @@ impl ServerReactor {
         }
     }
 
+    /// Starts address lookups for all servers of the map, before there are messages for them.
+    fn look_up_addresses(&self) {
+        for server in &self.core.engine().node().map().servers {
+            self.addresses.look_up(&server.host);
+        }
+    }
+
+    /// Forgets a bus connection that has ended. Returns its server, if this reactor had opened it.
+    fn bus_closed(&mut self, connection: ConnectionId, io: &mut Io) -> Option<ServerId> {
+        let sockets = &mut BusSockets { io, addresses: &self.addresses };
+        self.bus.closed(self.core.now(), connection, self.core.engine().node(), sockets)
+    }
+
     /// Sends the messages and starts the disk jobs in the engine's outbox.
     fn carry_out(&mut self, io: &mut Io) {
         let now = self.core.now();
         for sending in std::mem::take(&mut self.core.engine_mut().out.peers) {
-            self.bus.send(sending, now, self.core.engine().node(), io);
+            let sockets = &mut BusSockets { io, addresses: &self.addresses };
+            self.bus.send(now, sending, self.core.engine().node(), sockets);
         }
         for message in std::mem::take(&mut self.core.engine_mut().out.control) {
             (self.control)(message);
@@ -107,36 +125,6 @@ impl ServerReactor {
     }
 }
 
-/// The sockets of a reactor, as a core uses them.
-struct Sockets<'i>(&'i mut Io);
-
-impl Connections for Sockets<'_> {
-    #[inline]
-    fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
-        self.0.output(connection)
-    }
-
-    fn resume_reading(&mut self, connection: ConnectionId) {
-        self.0.resume_reading(connection);
-    }
-
-    fn pause_reading(&mut self, connection: ConnectionId) {
-        self.0.pause_reading(connection);
-    }
-
-    fn close_after_flush(&mut self, connection: ConnectionId) {
-        self.0.close_after_flush(connection);
-    }
-
-    fn close(&mut self, connection: ConnectionId) {
-        self.0.close(connection);
-    }
-
-    fn backlog(&self, connection: ConnectionId) -> usize {
-        self.0.output_backlog(connection)
-    }
-}
-
 impl Service for ServerReactor {
     type Mail = Mail;
 
@@ -145,12 +133,19 @@ impl Service for ServerReactor {
     }
 
     fn opened(&mut self, connection: ConnectionId, how: Opened, io: &mut Io) {
+        let now = self.core.now();
         match how {
             Opened::Accepted { port: CLIENT_PORT, peer } => {
-                self.core.open(connection, peer.to_string(), &mut Sockets(io));
+                self.core.open(connection, peer.to_string(), &mut ClientSockets(io));
             }
-            Opened::Accepted { .. } => self.bus.accepted(self.core.now(), connection, io),
-            Opened::Connected { .. } => self.bus.connected(self.core.now(), connection, io),
+            Opened::Accepted { .. } => {
+                let sockets = &mut BusSockets { io, addresses: &self.addresses };
+                self.bus.accepted(now, connection, sockets);
+            }
+            Opened::Connected { .. } => {
+                let sockets = &mut BusSockets { io, addresses: &self.addresses };
+                self.bus.connected(now, connection, sockets);
+            }
         }
     }
 
@@ -159,10 +154,10 @@ impl Service for ServerReactor {
         connection: ConnectionId,
         _tag: ConnectTag,
         error: io::Error,
-        _io: &mut Io,
+        io: &mut Io,
     ) {
         tracing::debug!(%error, "cannot reach a server");
-        self.bus.closed(self.core.now(), connection, self.core.engine().node());
+        self.bus_closed(connection, io);
     }
 
     fn prefetch(&mut self, inputs: &mut dyn Iterator<Item = &[u8]>) {
@@ -170,7 +165,8 @@ impl Service for ServerReactor {
     }
 
     fn received(&mut self, connection: ConnectionId, input: &mut Input, io: &mut Io) {
-        if let Some(consumed) = self.core.receive(connection, input.bytes(), &mut Sockets(io)) {
+        if let Some(consumed) = self.core.receive(connection, input.bytes(), &mut ClientSockets(io))
+        {
             input.consume(consumed);
             if !input.is_empty() {
                 input.want(self.core.wanted(connection));
@@ -178,20 +174,21 @@ impl Service for ServerReactor {
             return;
         }
         loop {
-            let arrived = self.bus.receive(self.core.now(), connection, input, io);
+            let sockets = &mut BusSockets { io, addresses: &self.addresses };
+            let input = &mut BusInput(input);
+            let arrived = self.bus.receive(self.core.now(), connection, input, sockets);
             let Some(Arrived { from, route, message, payload }) = arrived else { return };
             self.core.on_peer(from, route, message, payload);
         }
     }
 
     fn input_ended(&mut self, connection: ConnectionId, io: &mut Io) {
-        self.core.input_ended(connection, &mut Sockets(io));
+        self.core.input_ended(connection, &mut ClientSockets(io));
     }
 
-    fn closed(&mut self, connection: ConnectionId, _why: Closed, _io: &mut Io) {
+    fn closed(&mut self, connection: ConnectionId, _why: Closed, io: &mut Io) {
         self.core.closed(connection);
-        let now = self.core.now();
-        if let Some(server) = self.bus.closed(now, connection, self.core.engine().node()) {
+        if let Some(server) = self.bus_closed(connection, io) {
             self.core.peer_lost(server);
         }
     }
@@ -202,7 +199,7 @@ impl Service for ServerReactor {
                 let is_map = matches!(message, FromCoordinator::Map(_));
                 self.core.on_control(message);
                 if is_map {
-                    self.bus.look_up_addresses(self.core.engine().node());
+                    self.look_up_addresses();
                 }
             }
             Mail::Disk(done) => self.core.on_disk(done),
@@ -210,13 +207,13 @@ impl Service for ServerReactor {
     }
 
     fn end_of_input(&mut self, io: &mut Io) {
-        self.core.end_of_input(&mut Sockets(io));
+        self.core.end_of_input(&mut ClientSockets(io));
         self.carry_out(io);
     }
 
     fn tick(&mut self, now: Instant, io: &mut Io) {
-        self.bus.tick(now, io);
-        self.core.tick(now, &mut Sockets(io));
+        self.bus.tick(now, &mut BusSockets { io, addresses: &self.addresses });
+        self.core.tick(now, &mut ClientSockets(io));
         self.carry_out(io);
     }
 
@@ -232,7 +229,7 @@ impl Service for ServerReactor {
         if self.core.engine().wants_buffer() {
             self.core.engine_mut().give_buffer(io.buffer(PULL_BUFFER_BYTES));
         }
-        let did = self.core.quantum(now, &mut Sockets(io));
+        let did = self.core.quantum(now, &mut ClientSockets(io));
         self.carry_out(io);
         while let Some(buffer) = self.core.engine_mut().spare_buffer() {
             io.recycle(buffer);
