@@ -374,6 +374,8 @@ impl Engine {
             FromCoordinator::Join(_) | FromCoordinator::Mark(_) => {}
             FromCoordinator::Clock(question) => {
                 if let Some(reference) = question.reference {
+                    // The turn may have begun long before the reference was sent.
+                    let now = self.time_within_turn(now);
                     self.node.clock.lead_from_afar(now, reference);
                 }
             }
