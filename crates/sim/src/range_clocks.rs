@@ -50,10 +50,19 @@ pub(crate) struct RangeClockMonitor {
     /// Registers whose clocks are not known any more.
     forgotten: BTreeSet<usize>,
     servers: BTreeMap<ServerId, ServerReading>,
-    /// Latest clock of each dead server, and the time of its death.
-    dead: Vec<(Instant, UnixMillis)>,
+    dead: Vec<DeadServer>,
     /// Number of servers that have replicas of a log.
     replicas: usize,
+}
+
+/// Latest clock of a server that has died.
+#[derive(Clone, Copy, Debug)]
+struct DeadServer {
+    died: Instant,
+    latest: UnixMillis,
+    /// Time at which the latest clock was shown first. It stands still while it is ahead of the
+    /// server's own one.
+    since: Instant,
 }
 
 /// Hash of a register, and the last reading of its range's clock.
@@ -89,6 +98,9 @@ struct ServerReading {
     /// Start of the process, or time of the clock's last step.
     steady_since: Instant,
     has_stepped: bool,
+    /// Latest clock of any range, and the time at which it was shown first.
+    latest: UnixMillis,
+    latest_since: Instant,
 }
 
 impl RangeReading {
@@ -252,7 +264,7 @@ impl RangeClockMonitor {
     /// Returns whether the clock of a dead server may be known from the disks only: all its backups
     /// have died as well, with the clocks that they had heard since the last piece of the log.
     fn may_be_forgotten(&self, last: RangeReading) -> bool {
-        let died = self.dead.iter().filter(|(died, _)| last.at <= *died + HEARD);
+        let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD);
         self.replicas > 0 && last.is_past && died.count() > self.replicas
     }
 
@@ -286,7 +298,7 @@ impl RangeClockMonitor {
         // Recovered ranges of one server continue with the latest of their clocks. Backups let that
         // run on from the last one that they have heard, even if it has stood still since.
         let run_on_from = |at: Instant, clock| run_on(clock, at.min(last.at), now);
-        let recovered = self.dead.iter().map(|&(died, clock)| run_on_from(died, clock));
+        let recovered = self.dead.iter().map(|it| run_on_from(it.since, it.latest));
         let replaced =
             servers.live().filter(|other| other.id != reading.server && !other.may_serve(now));
         let replaced = replaced.map(|other| run_on_from(last.at, self::latest(other, now)));
@@ -326,8 +338,10 @@ impl RangeClockMonitor {
 
     /// Records the clocks of a server that dies.
     pub(crate) fn record_death(&mut self, server: &SimulatedServer, now: Instant) {
-        self.dead.push((now, latest(server, now)));
-        self.servers.remove(&server.id);
+        let latest = latest(server, now);
+        let last = self.servers.remove(&server.id).filter(|last| last.latest == latest);
+        let since = last.map_or(now, |last| last.latest_since);
+        self.dead.push(DeadServer { died: now, latest, since });
         for last in self.ranges.iter_mut().flatten().filter_map(|range| range.last.as_mut()) {
             last.is_past |= last.server == server.id;
         }
@@ -350,7 +364,15 @@ impl RangeClockMonitor {
             return;
         }
         let Some(shown) = server.liveness.clock(now) else { return };
-        let new = ServerReading { at: now, shown, steady_since: now, has_stepped: false };
+        let latest = latest(server, now);
+        let new = ServerReading {
+            at: now,
+            shown,
+            steady_since: now,
+            has_stepped: false,
+            latest,
+            latest_since: now,
+        };
         let last = self.servers.entry(server.id).or_insert(new);
         let passed = now.since(last.at);
         let is_slow = shown < before(later(last.shown, passed * 19 / 20), ROUNDING);
@@ -363,6 +385,7 @@ impl RangeClockMonitor {
             true => (now, true),
             false => (last.steady_since, last.has_stepped),
         };
-        *last = ServerReading { steady_since: since, has_stepped: stepped, ..new };
+        let latest_since = if last.latest == latest { last.latest_since } else { now };
+        *last = ServerReading { steady_since: since, has_stepped: stepped, latest_since, ..new };
     }
 }

@@ -40,7 +40,7 @@ fn clients_are_answered_while_any_fault_lasts() {
 
 /// Seeds that failed once, with the reason: a bug of the real code, unless marked as the
 /// simulator's.
-const KEPT: [(u64, &str); 15] = [
+const KEPT: [(u64, &str); 18] = [
     (73, "a list of migrations from before all links broke was believed (the simulator's own)"),
     (184, "values expired between the last reads and the walk, by clocks that differ (its own)"),
     (50, "the same, in a run that was at rest when the weather cleared (its own)"),
@@ -59,6 +59,9 @@ const KEPT: [(u64, &str); 15] = [
     (2004078, "a key expired early that was set in a turn within which its server was stopped"),
     (671, "a range's clock was read before the step of its server's clock was seen (its own)"),
     (3574, "a range's clock ran ahead by the time for which the target of its flip was stopped"),
+    (1427, "a reference was compared with the beginning of a turn in which the server was stopped"),
+    (60000343, "the clock of a dead server had stood still for long (its own)"),
+    (60002679, "the same (its own)"),
 ];
 
 /// Seeds of replicated runs that failed once.
