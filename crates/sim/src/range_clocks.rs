@@ -262,10 +262,11 @@ impl RangeClockMonitor {
     }
 
     /// Returns whether the clock of a dead server may be known from the disks only: all its backups
-    /// have died as well, with the clocks that they had heard since the last piece of the log.
+    /// have died as well, with the clocks that they had heard since the last piece of the log. A
+    /// server alone has no other backup.
     fn may_be_forgotten(&self, last: RangeReading) -> bool {
         let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD);
-        self.replicas > 0 && last.is_past && died.count() > self.replicas
+        last.is_past && died.count() > self.replicas
     }
 
     /// Returns the latest time that a range's clock may show.
