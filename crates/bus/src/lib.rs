@@ -104,6 +104,12 @@ impl Bus {
         Bus { links, effects: Vec::new(), too_long }
     }
 
+    /// Drops messages above this many unsent bytes of a connection: see
+    /// [`BusLinks::limit_backlog`].
+    pub fn limit_backlog(&mut self, bytes: usize) {
+        self.links.limit_backlog(bytes);
+    }
+
     /// Begins the handshake of a connection that was accepted on the bus port.
     pub fn accepted(&mut self, now: Instant, connection: ConnectionId, sockets: &mut impl Sockets) {
         let Some(nonce) = sockets.draw_nonce() else { return sockets.close(connection) };

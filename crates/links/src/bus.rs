@@ -122,6 +122,8 @@ pub struct BusLinks<M> {
     unproven: UnprovenConnections<ConnectionId>,
     /// Time limits of connections that are not open, in order of time.
     limits: BTreeSet<(Instant, ConnectionId)>,
+    /// Unsent bytes of a connection above which messages are dropped.
+    backlog_max: usize,
 }
 
 struct BusLink<M> {
@@ -153,8 +155,8 @@ impl<M> WaitingMessages<M> {
     }
 
     /// Adds a message, unless too much is waiting already.
-    fn push(&mut self, message: M, payload_bytes: usize) {
-        if self.payload_bytes < BACKLOG_MAX && self.messages.len() < WAITING_MAX {
+    fn push(&mut self, message: M, payload_bytes: usize, backlog_max: usize) {
+        if self.payload_bytes < backlog_max && self.messages.len() < WAITING_MAX {
             self.payload_bytes += payload_bytes;
             self.messages.push(message);
         }
@@ -174,7 +176,14 @@ impl<M> BusLinks<M> {
             opened: BTreeMap::new(),
             unproven: UnprovenConnections::new(),
             limits: BTreeSet::new(),
+            backlog_max: BACKLOG_MAX,
         }
+    }
+
+    /// Drops messages above this many unsent bytes of a connection instead of 64 MiB. For tests
+    /// with small messages.
+    pub fn limit_backlog(&mut self, bytes: usize) {
+        self.backlog_max = bytes;
     }
 
     /// Returns the connection for messages to a server.
@@ -200,12 +209,13 @@ impl<M> BusLinks<M> {
                 }
             }
             BusEvent::Send { connection, message, payload_bytes, backlog } => {
+                let most = self.backlog_max;
                 let Some(link) = self.links.get_mut(&connection) else { return };
                 match &mut link.state {
                     BusLinkState::Connecting(_, waiting) | BusLinkState::Proving(_, waiting) => {
-                        waiting.push(message, payload_bytes);
+                        waiting.push(message, payload_bytes, most);
                     }
-                    BusLinkState::Open(_) if backlog >= BACKLOG_MAX => {}
+                    BusLinkState::Open(_) if backlog >= most => {}
                     BusLinkState::Open(_) => out.push(BusEffect::Send(connection, message)),
                 }
             }
