@@ -13,9 +13,11 @@
 //! fewer servers than replicas are down at once. Such accidents therefore happen one at a time,
 //! and the next one only when everything is whole again.
 
+use crate::agreement;
 use crate::clock_faults::{ClockFaults, FarClocks};
 use crate::coverage::FaultCoverage;
 use crate::lasting::{LastingFault, LastingKind};
+use crate::losses::Losses;
 use crate::profile::RunProfile;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{Accident, PlannedEvent, RunTimeline};
@@ -24,6 +26,8 @@ use node::Plan;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Instant;
+use wire::peer::PeerMessage;
+use wire::replica::ReplicaKind;
 
 /// Kinds of faults, with the number of fifths of the runs that have them.
 const FAULTS: [(Knob, u32); 8] = [
@@ -183,6 +187,24 @@ impl FaultSchedule {
         }
     }
 
+    /// May plan a death, since a message was just sent between these places.
+    pub(crate) fn may_strike_sides(
+        &self,
+        places: Option<[usize; 2]>,
+        message: &PeerMessage,
+        profile: &RunProfile,
+        timeline: &mut RunTimeline,
+    ) {
+        let Some(places) = places else { return };
+        if agreement::is_changed_by_peer(message) {
+            self.may_strike(places, profile, timeline);
+        }
+        let is_data = matches!(message, PeerMessage::Append(it) if it.kind == ReplicaKind::Data);
+        if profile.is_followed && is_data {
+            self.may_strike_writer(places[0], timeline);
+        }
+    }
+
     /// May plan a death, since a message that changes agreed state was just sent between these
     /// places.
     pub(crate) fn may_strike(
@@ -221,7 +243,7 @@ impl FaultSchedule {
     }
 
     /// May plan the death of a server that has just sent the last writes to a backup.
-    pub(crate) fn may_strike_writer(&self, place: usize, timeline: &mut RunTimeline) {
+    fn may_strike_writer(&self, place: usize, timeline: &mut RunTimeline) {
         if timeline.is_working() && timeline.rng.u32(..WRITER_DEATH_ONE_IN) == 0 {
             let soon = timeline.micros(0..50);
             timeline.plan_in(soon, PlannedEvent::Accident(Accident::ServerDies(place)));
@@ -255,6 +277,20 @@ impl FaultSchedule {
         let outage = timeline.micros(1_000..if is_long { OUTAGE_MAX } else { usual });
         self.extend_outages(timeline.now + outage);
         outage
+    }
+
+    /// Makes the disk at a place slow for a while.
+    pub(crate) fn begin_slow_disk(
+        &mut self,
+        place: usize,
+        losses: &mut Losses,
+        timeline: &mut RunTimeline,
+    ) {
+        let until = timeline.now + timeline.micros(50_000..1_000_000);
+        timeline.note(format_args!("the disk at place {place} is slow until {until}"));
+        losses.failing.insert(place);
+        self.extend_outages(until);
+        self.slow_disk(place, until);
     }
 
     /// Makes the disk at a place slow until this time.

@@ -198,7 +198,7 @@ impl ServerFleet {
             timeline.micros(2..50)
         } else {
             reactor.core.sleep();
-            let deadline = reactor.core.next_deadline().map(|at| at.since(timeline.now));
+            let deadline = reactor.next_deadline().map(|at| at.since(timeline.now));
             deadline.unwrap_or(IDLE_MAX).clamp(Duration::from_micros(1), IDLE_MAX)
         };
         reactor.due = timeline.now + pause;

@@ -59,6 +59,9 @@ struct Arguments {
     /// Let servers replicate each other's logs in every run.
     #[arg(long)]
     replicated: bool,
+    /// Let servers exchange bytes in every run, not messages.
+    #[arg(long)]
+    streams: bool,
     /// Fault that lasts at the end of each replicated run: see --list-lasting. Default: drawn by
     /// each seed.
     #[arg(long, value_parser = lasting, requires = "replicated")]
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),
         is_replicated: arguments.replicated,
+        has_streams: arguments.streams,
         lasting: arguments.lasting,
         ..RunSettings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };

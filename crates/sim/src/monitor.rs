@@ -6,13 +6,12 @@ use crate::fleet::ServerFleet;
 use crate::inspect::PassedKey;
 use crate::losses::Losses;
 use crate::range_clocks::RangeClockMonitor;
-use crate::reactor::Inbound;
 use crate::timeline::{ReactorPlace, RunTimeline};
 use crate::workload::Register;
 use std::collections::BTreeMap;
 use store::TabletState;
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId, Slot};
-use wire::peer::{PeerMessage, PriorityAnswer};
+use wire::peer::PeerMessage;
 
 /// Maximal number of requests for a hash that the source reported as absent. Late answers are
 /// ignored, and requests in transit arrive once more.
@@ -120,14 +119,15 @@ impl RuleMonitor {
         }
     }
 
-    /// Records the hashes that a reactor learns to be absent at its source.
-    pub(crate) fn record_absent(&mut self, reactor: ReactorPlace, inbound: &Inbound) {
-        let Inbound::Peer(arrived) = inbound else { return };
-        let PeerMessage::PriorityReply(reply) = &arrived.message else { return };
-        for &(_, hash, answer) in &reply.answers {
-            if answer != PriorityAnswer::Records {
-                self.reported_absent.entry((reactor, reply.migration, hash)).or_insert(0);
-            }
+    /// Records the hashes of a migration that a reactor learns to be absent at its source.
+    pub(crate) fn record_absent(
+        &mut self,
+        reactor: ReactorPlace,
+        migration: MigrationId,
+        hashes: &[KeyHash],
+    ) {
+        for hash in hashes {
+            self.reported_absent.entry((reactor, migration, *hash)).or_insert(0);
         }
     }
 }

@@ -38,7 +38,7 @@ const WHOLE: u32 = 10_000;
 const LATE: Duration = Duration::from_millis(300);
 
 /// Shortest delay between two servers.
-const QUICKEST: Duration = Duration::from_micros(10);
+pub(crate) const QUICKEST: Duration = Duration::from_micros(10);
 
 /// Network of a run: its delays, the faults of its messages, and the partitions between servers.
 pub(crate) struct Network {
@@ -93,7 +93,12 @@ impl Network {
 
     /// Returns whether messages from one server to another get lost.
     pub(crate) fn is_partitioned(&self, from: usize, to: usize, now: Instant) -> bool {
-        self.partitioned_until.get(&(from, to)).is_some_and(|until| now < *until)
+        self.partition_end(from, to, now).is_some()
+    }
+
+    /// Returns the time until which messages from one server to another get lost, if they do.
+    pub(crate) fn partition_end(&self, from: usize, to: usize, now: Instant) -> Option<Instant> {
+        self.partitioned_until.get(&(from, to)).copied().filter(|until| now < *until)
     }
 
     /// Draws the delay of a message that cannot be lost.

@@ -4,15 +4,17 @@
 //! the core, in the order of a turn.
 
 use crate::planted::{self, Planted};
+use crate::reactor_bus::{ReactorBus, StreamInput};
+use bus::Arrived;
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
 use node::{DiskDone, DiskJob, Engine, Payload, Route, Sending, Wake};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use store::Worker;
-use types::{HashRange, Instant, KeyHash, ServerId, UnixMillis};
+use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
-use wire::peer::PeerMessage;
+use wire::peer::{PeerMessage, PriorityAnswer};
 
 /// Input of a reactor.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(crate) enum Inbound {
     Opened(ConnectionId),
     /// Bytes from a client.
     Bytes(ConnectionId, Vec<u8>),
+    /// Event of a stream to another server.
+    Stream(ConnectionId, StreamInput),
     /// Result of a disk job.
     Disk(DiskDone),
 }
@@ -32,8 +36,8 @@ pub(crate) enum Inbound {
 pub(crate) struct FromPeer {
     from: ServerId,
     route: Route,
-    pub(crate) message: PeerMessage,
-    payload: Vec<u8>,
+    message: PeerMessage,
+    payload: Payload,
 }
 
 impl Inbound {
@@ -48,12 +52,15 @@ impl Inbound {
         message: PeerMessage,
         payload: Vec<u8>,
     ) -> Inbound {
+        let payload = Payload { buffer: payload, start: 0 };
         Inbound::Peer(Box::new(FromPeer { from, route, message, payload }))
     }
 }
 
 /// Output of a reactor.
 pub(crate) enum Outbound {
+    /// A source has reported these hashes of a migration as absent.
+    Absent(MigrationId, Vec<KeyHash>),
     Peer(Sending),
     Control(ToCoordinator),
     Bytes(ConnectionId, Vec<u8>),
@@ -126,6 +133,8 @@ pub(crate) struct SimulatedReactor {
     pub(crate) due: Instant,
     /// Set between the two steps of a turn; other reactors may have turns in between.
     pub(crate) is_begun: bool,
+    /// Streams to other servers; `None` in runs in which whole messages travel.
+    pub(crate) bus: Option<ReactorBus>,
     ends: ClientEndpoints,
     /// Input of clients in this turn; `None` for a new connection.
     heard: Vec<(ConnectionId, Option<Vec<u8>>)>,
@@ -149,12 +158,17 @@ pub(crate) struct Surroundings<'t> {
 }
 
 impl SimulatedReactor {
-    pub(crate) fn new(engine: Engine, operators: Arc<Operators>) -> SimulatedReactor {
+    pub(crate) fn new(
+        engine: Engine,
+        operators: Arc<Operators>,
+        bus: Option<ReactorBus>,
+    ) -> SimulatedReactor {
         SimulatedReactor {
             core: Core::new(engine, operators),
             inbox: VecDeque::new(),
             due: Instant(0),
             is_begun: false,
+            bus,
             ends: ClientEndpoints::default(),
             heard: Vec::new(),
         }
@@ -180,12 +194,8 @@ impl SimulatedReactor {
     pub(crate) fn listen(&mut self, around: &mut Surroundings<'_>) {
         while let Some(inbound) = self.inbox.pop_front() {
             match inbound {
-                Inbound::Peer(arrived) => {
-                    let FromPeer { from, route, message, payload } = *arrived;
-                    self.receive_planted(&message, &payload, around);
-                    let payload = Payload { buffer: payload, start: 0 };
-                    self.core.on_peer(from, route, message, payload);
-                }
+                Inbound::Peer(arrived) => self.hear(*arrived, around),
+                Inbound::Stream(connection, input) => self.hear_stream(connection, input, around),
                 Inbound::Control(message) => self.core.on_control(*message),
                 Inbound::Disk(done) => self.core.on_disk(done),
                 Inbound::Opened(connection) => self.heard.push((connection, None)),
@@ -194,12 +204,63 @@ impl SimulatedReactor {
         }
     }
 
+    /// Processes a message of another server.
+    fn hear(&mut self, arrived: FromPeer, around: &mut Surroundings<'_>) {
+        let FromPeer { from, route, message, payload } = arrived;
+        self.receive_planted(&message, payload.bytes(), around);
+        if let PeerMessage::PriorityReply(reply) = &message {
+            let absent = reply.answers.iter().filter(|it| it.2 != PriorityAnswer::Records);
+            let absent = absent.map(|&(_, hash, _)| hash).collect();
+            around.out.push(Outbound::Absent(reply.migration, absent));
+        }
+        self.core.on_peer(from, route, message, payload);
+    }
+
+    /// Processes an event of a stream to another server.
+    fn hear_stream(
+        &mut self,
+        connection: ConnectionId,
+        input: StreamInput,
+        around: &mut Surroundings<'_>,
+    ) {
+        let (now, Some(bus)) = (around.input.now, &mut self.bus) else { return };
+        match input {
+            StreamInput::Accepted => bus.accepted(now, connection),
+            StreamInput::Connected => bus.connected(now, connection),
+            StreamInput::Refused => {
+                bus.closed(now, connection, self.core.engine().node());
+            }
+            StreamInput::Bytes(bytes) => {
+                bus.add_input(connection, &bytes);
+                while let Some(arrived) =
+                    self.bus.as_mut().and_then(|bus| bus.receive(now, connection))
+                {
+                    let Arrived { from, route, message, payload } = arrived;
+                    self.hear(FromPeer { from, route, message, payload }, around);
+                }
+            }
+            StreamInput::Closed => {
+                let lost = bus.closed(now, connection, self.core.engine().node());
+                lost.into_iter().for_each(|server| self.core.peer_lost(server));
+            }
+        }
+    }
+
+    /// Returns when the reactor has something to do by itself.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let bus = self.bus.as_ref().and_then(ReactorBus::next_deadline);
+        [self.core.next_deadline(), bus].into_iter().flatten().min()
+    }
+
     /// Runs the rest of the turn. Returns whether there is more to do at once.
     pub(crate) fn turn(&mut self, around: &mut Surroundings<'_>) -> bool {
         let now = around.input.now;
         self.is_begun = false;
         self.serve_clients();
         self.core.end_of_input(&mut self.ends);
+        if let Some(bus) = &mut self.bus {
+            bus.tick(now);
+        }
         if self.core.next_deadline().is_some_and(|at| at <= now) {
             self.core.tick(now, &mut self.ends);
         }

@@ -2,9 +2,13 @@
 
 use crate::inspect::Inspector;
 use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
+use crate::reactor_bus::ReactorBus;
+use crate::streams::BusProfile;
 use backup::Replicas;
+use bus::Bus;
 use coordinator::LinkId;
 use front::Operators;
+use handshake::{ClusterKeys, Credentials};
 use node::Cuts;
 use node::{
     Engine, LogPlacement, Mode, Node, Plan, ReactorLiveness, RecoveredLog, Replication,
@@ -26,6 +30,12 @@ const REACTORS: u16 = 2;
 
 /// Client port of the first server; the others follow.
 const FIRST_PORT: u16 = 7000;
+
+/// Distance of a server's bus port from its client port.
+const BUS_PORTS: u16 = 1000;
+
+/// Key of clusters that have one.
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 /// The run's time, which reactors read within their turns.
 pub(crate) type SharedTime = Rc<Cell<Instant>>;
@@ -69,6 +79,11 @@ pub(crate) struct CoordinatorLink {
     /// Arrival time of the last message in each direction.
     pub(crate) up: Instant,
     pub(crate) down: Instant,
+}
+
+/// Returns the place of the server that has this bus port.
+pub(crate) fn place_of_bus_port(port: u16) -> Option<usize> {
+    port.checked_sub(BUS_PORTS).and_then(server_at)
 }
 
 /// Returns the place of the server that has this client port.
@@ -169,7 +184,7 @@ pub(crate) fn join(
     Join {
         host: format!("server{place}"),
         client_port: FIRST_PORT + place as u16,
-        bus_port: FIRST_PORT + 1000 + place as u16,
+        bus_port: FIRST_PORT + BUS_PORTS + place as u16,
         rejoin,
         replicas,
         rack,
@@ -177,6 +192,12 @@ pub(crate) fn join(
         former: saved.map(|saved| saved.number),
         mark: saved.and_then(|saved| saved.mark),
     }
+}
+
+/// Returns the credentials of a process for connections to other servers.
+fn credentials(generation: Generation, has_keys: bool) -> Credentials {
+    let keys = has_keys.then(|| ClusterKeys::parse(KEY).expect("the key is valid"));
+    Credentials::new(generation, keys)
 }
 
 /// Creates one reactor's engine, which reads the run's time within its turns.
@@ -198,6 +219,8 @@ pub(crate) struct ProcessSetup {
     pub(crate) time: SharedTime,
     /// Connection to the coordinator.
     pub(crate) connection: LinkId,
+    /// Connections between servers, if they exchange bytes.
+    pub(crate) bus: Option<BusProfile>,
 }
 
 impl ProcessSetup {
@@ -247,7 +270,7 @@ impl SimulatedServer {
     pub(crate) fn new(place: usize, setup: ProcessSetup) -> SimulatedServer {
         let store = setup.store();
         let settings = setup.settings(place);
-        let (identity, connection) = (setup.identity, setup.connection);
+        let (identity, connection, profile) = (setup.identity, setup.connection, setup.bus);
         let time = Rc::clone(&setup.time);
         let started = time.get();
         let durability = Arc::new(setup.durability(&store));
@@ -261,14 +284,24 @@ impl SimulatedServer {
         node.set_supervisor(Box::new(SimulatedProcess { has_ended: has_ended.clone() }));
         let engines = (0..REACTORS).map(|r| engine(&node, ReactorId(r), Rc::clone(&time)));
         let operators = Arc::new(Operators::new(REACTORS));
-        let reactors =
-            engines.map(|engine| SimulatedReactor::new(engine, operators.clone())).collect();
+        let generation = Generation(connection.0);
+        let credentials = profile.map(|bus| credentials(generation, bus.has_keys));
+        let bus = |reactor: u64| {
+            let owner = generation.0 << 8 | reactor;
+            let too_long = operators.frames_too_long.clone();
+            let mut bus = Bus::new(&node, credentials.clone()?, too_long);
+            bus.limit_backlog(profile?.backlog_max);
+            Some(ReactorBus::new(bus, owner))
+        };
+        let reactor =
+            |(engine, number)| SimulatedReactor::new(engine, operators.clone(), bus(number));
+        let reactors = engines.zip(0..).map(reactor).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
         let link =
             CoordinatorLink { connection: Some(connection), up: Instant(0), down: Instant(0) };
         SimulatedServer {
             id: identity.server,
-            generation: Generation(connection.0),
+            generation,
             liveness: ReactorLiveness::new(Arc::clone(&node)),
             node,
             reactors,
@@ -372,8 +405,10 @@ impl SimulatedServer {
 
     /// Returns whether the server has refused operations since this time because it had no lease
     /// for too long.
-    pub(crate) fn has_lost_lease(&self, since: Instant) -> bool {
-        self.lease_lost_at.is_some_and(|at| at >= since)
+    pub(crate) fn has_lost_lease(&self, since: Instant, now: Instant) -> bool {
+        let durability = self.node.durability();
+        let has_just = durability.is_with_others() && durability.has_lost_lease(now);
+        has_just || self.lease_lost_at.is_some_and(|at| at >= since)
     }
 
     /// Returns whether the process has ended itself in order to rejoin as a new server.

@@ -28,6 +28,8 @@ pub struct RunSettings {
     pub without: BTreeSet<Knob>,
     /// Set if servers replicate each other's logs, whatever the seed draws.
     pub is_replicated: bool,
+    /// Set if servers exchange bytes, whatever the seed draws.
+    pub has_streams: bool,
     /// Fault that lasts at the end of a replicated run, instead of the one that the seed draws.
     pub lasting: Option<LastingKind>,
 }
@@ -63,6 +65,9 @@ impl fmt::Display for RunSettings {
         }
         if self.is_replicated {
             f.write_str(" --replicated")?;
+        }
+        if self.has_streams {
+            f.write_str(" --streams")?;
         }
         if let Some(kind) = self.lasting {
             write!(f, " --lasting {kind}")?;
@@ -107,6 +112,7 @@ named! {
     Memory, "memory", "Servers have so little memory that they may refuse moves and writes.";
     Long, "long", "A few runs are slow and long, with outages of up to eight seconds.";
     MessageFaults, "weather", "Messages between servers are lost, duplicated, and delayed.";
+    Streams, "streams", "In a quarter of the runs servers exchange bytes over connections that break, instead of messages.";
     Moves, "moves", "Ranges move all the time instead of a few times.";
     Cancels, "cancels", "Some moves are cancelled.";
     Retries, "retries", "Clients of replicated runs send refused operations again.";

@@ -5,6 +5,7 @@
 
 use crate::failure::Failure;
 use crate::reactor::Inbound;
+use crate::reactor_bus::StreamInput;
 use crate::servers::SharedTime;
 use crate::trace::Trace;
 use coordinator::LinkId;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
-use types::{Instant, ServerId, UnixMillis};
+use types::{ConnectionId, Instant, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
 /// Wall clock at the start of a run, in milliseconds.
@@ -40,6 +41,10 @@ pub(crate) enum Accident {
 pub(crate) enum PlannedEvent {
     Turn(ReactorPlace),
     Arrive(ReactorPlace, Inbound),
+    /// Something happens at one end of a stream.
+    Stream(ReactorPlace, ConnectionId, StreamInput),
+    /// A reactor can send more in one of its streams.
+    Room(ReactorPlace),
     Up(LinkId, Box<ToCoordinator>),
     Down(usize, LinkId, Box<FromCoordinator>),
     /// Reply bytes of a server arrive at a client.
@@ -80,9 +85,11 @@ impl PlannedEvent {
     /// Returns whether the event reaches a process at this place, and is lost if the process dies.
     fn is_lost_with(&self, place: usize) -> bool {
         match self {
-            PlannedEvent::Turn(at) | PlannedEvent::Arrive(at, _) | PlannedEvent::Disk(at, _) => {
-                at.server == place
-            }
+            PlannedEvent::Turn(at)
+            | PlannedEvent::Arrive(at, _)
+            | PlannedEvent::Stream(at, _, _)
+            | PlannedEvent::Room(at)
+            | PlannedEvent::Disk(at, _) => at.server == place,
             PlannedEvent::Rejoin(at)
             | PlannedEvent::Down(at, _, _)
             | PlannedEvent::Sever(at, _) => *at == place,

@@ -37,7 +37,7 @@ impl ConnectionId {
     }
 
     /// Returns the connection with this [`Self::number`].
-    pub fn from_number(number: u64) -> ConnectionId {
+    pub const fn from_number(number: u64) -> ConnectionId {
         ConnectionId(number)
     }
 

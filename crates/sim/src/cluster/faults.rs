@@ -3,6 +3,7 @@
 use super::SimulatedCluster;
 use crate::clock_faults::ClockFaults;
 use crate::settings::Knob;
+use crate::streams::Streams;
 use crate::timeline::{Accident, PlannedEvent};
 use std::time::Duration;
 use types::Instant;
@@ -32,6 +33,7 @@ impl SimulatedCluster {
     /// Ends all faults, so that everything can come to rest.
     pub(crate) fn end_faults(&mut self) {
         self.network.repair();
+        self.streams.iter_mut().for_each(Streams::repair);
         self.disks.repair_all();
         self.faults.end();
         self.coordinators.set_store_failures(0);

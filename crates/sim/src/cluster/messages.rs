@@ -5,6 +5,7 @@ use super::SimulatedCluster;
 use crate::agreement;
 use crate::planted::{self, Planted};
 use crate::reactor::Inbound;
+use crate::streams::TrafficContext;
 use crate::timeline::{PlannedEvent, ReactorPlace};
 use coordinator::{CoordinatorEvent, LinkId};
 use node::reactor_for;
@@ -18,7 +19,6 @@ use wire::control::{
     LivenessUpdate, MigrationRequest, MigrationUpdate, RecoveryRequest, ToCoordinator,
 };
 use wire::peer::PeerMessage;
-use wire::replica::ReplicaKind;
 
 /// Time after which a planted bug treats a pull as answered; the real code waits as long.
 const PULL_TIMEOUT: Duration = Duration::from_millis(250);
@@ -37,8 +37,7 @@ struct Transfer {
 impl SimulatedCluster {
     /// Sends a message of a reactor to another server.
     pub(crate) fn send(&mut self, from: ReactorPlace, sending: Sending) {
-        let Sending { to, mut message, mut payload, .. } = sending;
-        let Some(to) = self.receiver(to) else { return };
+        let Sending { to, is_priority, mut message, mut payload } = sending;
         if let PeerMessage::Flip(flip) = &message {
             let source = &self.servers[from.server];
             self.monitor.clocks.record_flip(source, flip, self.timeline.now);
@@ -48,6 +47,17 @@ impl SimulatedCluster {
         if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {
             self.moves.accepted.insert(*migration);
         }
+        let SimulatedCluster {
+            timeline, network, streams, servers, faults, losses, profile, ..
+        } = self;
+        if let Some(streams) = streams {
+            let sending = Sending { to, is_priority, message: message.clone(), payload };
+            let mut context = TrafficContext { servers, network, losses, timeline };
+            let to = streams.pass_to_bus(from, sending, &mut context);
+            let places = to.map(|to| [from.server, to]);
+            return faults.may_strike_sides(places, &message, profile, timeline);
+        }
+        let Some(to) = self.receiver(to) else { return };
         let now = self.timeline.now;
         let is_partitioned = self.network.is_partitioned(from.server, to.server, now);
         let copies = self.network.copies(&mut self.timeline.rng, &message);
@@ -55,15 +65,9 @@ impl SimulatedCluster {
         let transfer = Transfer { from: from.server, to: to.server, message, payload, copies };
         self.trace_transfer(&transfer);
         self.record_silence(&transfer);
-        if agreement::is_changed_by_peer(&transfer.message) {
-            let places = [transfer.from, transfer.to];
-            self.faults.may_strike(places, &self.profile, &mut self.timeline);
-        }
-        if self.profile.is_followed
-            && matches!(&transfer.message, PeerMessage::Append(it) if it.kind == ReplicaKind::Data)
-        {
-            self.faults.may_strike_writer(from.server, &mut self.timeline);
-        }
+        let places = Some([transfer.from, transfer.to]);
+        let SimulatedCluster { faults, profile, timeline, .. } = self;
+        faults.may_strike_sides(places, &transfer.message, profile, timeline);
         let sender = self.servers[from.server].id;
         let route = Route(u64::from(sender.0) << 16 | from.reactor as u64);
         if self.profile.settings.planted == Some(Planted::LostReplyTakenForEmpty)

@@ -19,6 +19,7 @@ use crate::network::Network;
 use crate::profile::RunProfile;
 use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use crate::servers::{ProcessSetup, SimulatedServer};
+use crate::streams::Streams;
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use coordinator::{CoordinatorEvent, Effect};
 use node::{DiskJob, MinReplicas, ServerIdentity};
@@ -46,6 +47,8 @@ pub(crate) struct SimulatedCluster {
     pub(crate) timeline: RunTimeline,
     pub(crate) profile: RunProfile,
     pub(crate) network: Network,
+    /// Streams between servers; `None` if whole messages travel.
+    pub(crate) streams: Option<Streams>,
     pub(crate) servers: ServerFleet,
     pub(crate) disks: ServerDisks,
     pub(crate) coordinators: Coordinators,
@@ -74,6 +77,7 @@ impl SimulatedCluster {
         SimulatedCluster {
             timeline,
             network,
+            streams: Streams::draw(&profile.settings),
             servers: ServerFleet::default(),
             disks: ServerDisks::new(profile.size.servers),
             profile,
@@ -126,6 +130,7 @@ impl SimulatedCluster {
             disk: self.profile.persistence.map(|how| self.disks.disk(place).open(how)),
             time: self.timeline.shared.clone(),
             connection,
+            bus: self.streams.as_ref().map(|streams| streams.bus),
         };
         self.servers.put(place, SimulatedServer::new(place, setup));
         self.servers.begin_reactors(place, &mut self.timeline);
@@ -215,7 +220,10 @@ impl SimulatedCluster {
         // The client must be answered by another one.
         let is_at_fault = self.faults.lasting.is_some_and(|fault| place == Some(fault.place));
         // Several short faults together may keep a server from its backups for a second.
-        let has_lost_lease = place.is_some_and(|place| self.servers[place].has_lost_lease(since));
+        let has_lost_lease = place.is_some_and(|place| {
+            let now = self.timeline.now;
+            self.servers[place].has_lost_lease(since, now)
+        });
         let may_be_refused = is_at_fault
             || has_lost_lease
             || self.losses.is_excused(register)

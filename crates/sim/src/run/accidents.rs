@@ -4,6 +4,7 @@ use super::ClusterRun;
 use crate::cluster::SimulatedCluster;
 use crate::losses::is_in_doubt;
 use crate::settings::Knob;
+use crate::streams::ProcessEnd;
 use crate::timeline::{Accident, PlannedEvent};
 use node::Mode;
 use store::TabletState;
@@ -35,13 +36,8 @@ impl ClusterRun {
                 cluster.restart_coordinator(until);
             }
             Knob::SlowDisk => {
-                let until = cluster.timeline.now + cluster.timeline.micros(50_000..1_000_000);
-                cluster
-                    .timeline
-                    .note(format_args!("the disk at place {place} is slow until {until}"));
-                cluster.losses.failing.insert(place);
-                cluster.faults.extend_outages(until);
-                cluster.faults.slow_disk(place, until);
+                let SimulatedCluster { faults, losses, timeline, .. } = cluster;
+                faults.begin_slow_disk(place, losses, timeline);
             }
             Knob::Takeover => cluster.take_over(),
             Knob::Rollback => self.roll_back(place),
@@ -70,6 +66,7 @@ impl ClusterRun {
             | Knob::Small
             | Knob::Long
             | Knob::MessageFaults
+            | Knob::Streams
             | Knob::Moves
             | Knob::Cancels
             | Knob::Retries
@@ -176,12 +173,22 @@ impl ClusterRun {
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
             false => self.record_losses(place),
         }
-        let SimulatedCluster { timeline, profile, servers, losses, .. } = &mut self.cluster;
+        let SimulatedCluster { timeline, profile, servers, losses, streams, .. } =
+            &mut self.cluster;
         timeline.cancel_events_at(place);
+        let mut losing = Vec::new();
         if profile.is_followed {
             self.load.follow_death(place, timeline.now);
-            let losing = self.load.follower.losing_places(servers.len());
+            losing = self.load.follower.losing_places(servers.len());
             timeline.cancel_messages_from(id, &losing);
+        }
+        if let Some(streams) = streams {
+            let how = |other| match loses_power {
+                true => ProcessEnd::Silent,
+                false if losing.contains(&other) => ProcessEnd::Reset,
+                false => ProcessEnd::Closed,
+            };
+            streams.process_died(place, how, timeline);
         }
         let server = &mut servers[place];
         server.is_dead = true;

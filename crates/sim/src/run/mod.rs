@@ -22,6 +22,7 @@ use crate::planted::Planted;
 use crate::profile::RunProfile;
 use crate::reactor::{Inbound, Outbound, SimulatedReactor};
 use crate::settings::{Knob, RunSettings};
+use crate::streams::{Streams, TrafficContext};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunPhase, RunTimeline};
 use crate::trace::Trace;
 use crate::workload::Workload;
@@ -136,8 +137,13 @@ impl ClusterRun {
         match event {
             PlannedEvent::Turn(at) => self.turn(at),
             PlannedEvent::Arrive(at, inbound) => {
-                cluster.monitor.record_absent(at, &inbound);
                 cluster.servers.deliver(at, inbound, &mut cluster.timeline);
+            }
+            PlannedEvent::Stream(at, end, input) => {
+                self.on_streams(|streams, context| streams.arrive(at, end, input, context));
+            }
+            PlannedEvent::Room(at) => {
+                self.on_streams(|streams, context| streams.resume(at, context))
             }
             PlannedEvent::Up(connection, message) => cluster.arrive_up(connection, *message),
             PlannedEvent::Down(place, connection, message) => {
@@ -190,6 +196,9 @@ impl ClusterRun {
         self.cluster.servers.plan_next_turn(at, is_busy, &mut self.cluster.timeline);
         for outbound in out {
             match outbound {
+                Outbound::Absent(migration, hashes) => {
+                    self.cluster.monitor.record_absent(at, migration, &hashes);
+                }
                 Outbound::Peer(sending) => self.cluster.send(at, sending),
                 Outbound::Control(message) => self.cluster.send_up(place, message),
                 Outbound::Bytes(connection, bytes) => {
@@ -201,6 +210,7 @@ impl ClusterRun {
                 Outbound::Disk(job) => self.cluster.start_disk_job(at, job),
             }
         }
+        self.on_streams(|streams, context| streams.flush(at, context));
         self.plant_in_store(place);
         self.check_progress(place);
         let SimulatedCluster { timeline, servers, losses, monitor, .. } = &mut self.cluster;
@@ -210,6 +220,15 @@ impl ClusterRun {
             return self.kill(place, false);
         }
         servers.wake_all(place, timeline);
+    }
+
+    /// Lets the streams between servers handle an event, if there are any.
+    fn on_streams(&mut self, handle: impl FnOnce(&mut Streams, &mut TrafficContext<'_>)) {
+        let SimulatedCluster { streams, servers, network, losses, timeline, .. } =
+            &mut self.cluster;
+        if let Some(streams) = streams {
+            handle(streams, &mut TrafficContext { servers, network, losses, timeline });
+        }
     }
 
     /// Applies the planted bugs that change the records of a server.
