@@ -66,7 +66,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
         | Planted::RecoveredClockAhead
-        | Planted::CutBeforeHeadsAreSafe
         | Planted::IncarnationNotRenewed
         | Planted::DeadBackupKept
         | Planted::ShortestManifestUsed => 100,
@@ -74,9 +73,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RefusalForgotten
         | Planted::LapsedLeaseWaits
         | Planted::PromisedUnreached
-        | Planted::OrphanNotReassigned
-        | Planted::ArrivalWithoutEnd => 60,
-        Planted::CutBeforeSplice | Planted::LostPieceForgotten => 180,
+        | Planted::OrphanNotReassigned => 60,
+        Planted::CutBeforeSplice | Planted::LostPieceForgotten | Planted::ArrivalWithoutEnd => 180,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
@@ -84,7 +82,9 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RecoveryReadNotRepeated
         | Planted::GateReleasesAll
         | Planted::ReplacedStaysLive => 300,
-        Planted::TakenBackWithoutTarget | Planted::RecoveredWithoutClock => 400,
+        Planted::TakenBackWithoutTarget
+        | Planted::RecoveredWithoutClock
+        | Planted::CutBeforeHeadsAreSafe => 400,
         Planted::StoreWithoutCompare
         | Planted::NilBeforeTombstoneIsSafe
         | Planted::DroppedBeforeSafe
