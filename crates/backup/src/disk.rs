@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use types::Instant;
 
 /// Number of a file of a [`Disk`]. Files are reused: the first replica of a file may have been
 /// freed long ago.
@@ -29,6 +30,12 @@ pub trait Disk: Send + Sync {
 
     /// Removes a file durably, if it exists.
     fn remove(&self, number: FileNumber) -> io::Result<()>;
+
+    /// Returns whether a write may take long now, so that a thread that must not wait should leave
+    /// it to another one.
+    fn is_slow(&self, _now: Instant) -> bool {
+        false
+    }
 }
 
 /// An open file of a [`Disk`].

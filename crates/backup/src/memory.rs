@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use types::Instant;
 
 /// Number of bytes that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
@@ -40,6 +41,7 @@ pub struct MemoryDisk {
 struct DiskState {
     files: BTreeMap<FileNumber, FileContents>,
     faults: Faults,
+    is_slow: bool,
     /// Number of process deaths. A process's open files become invalid when it dies.
     process: u64,
 }
@@ -71,6 +73,11 @@ impl MemoryDisk {
     /// Sets the faults of the disk from now on.
     pub fn set_faults(&self, faults: Faults) {
         lock(&self.state).faults = faults;
+    }
+
+    /// Sets whether the disk is slow from now on. Its writes still take no time.
+    pub fn set_slow(&self, is_slow: bool) {
+        lock(&self.state).is_slow = is_slow;
     }
 
     /// Copies the current files to another disk without faults, as a backup of the disk does.
@@ -209,6 +216,10 @@ impl Disk for MemoryDisk {
         let process = state.process;
         drop(state);
         Ok(Box::new(MemoryFile { disk: self.clone(), number, process }))
+    }
+
+    fn is_slow(&self, _now: Instant) -> bool {
+        lock(&self.state).is_slow
     }
 
     fn remove(&self, number: FileNumber) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
-use types::{ClusterId, HashSeed, SegmentId, ServerId};
+use types::{ClusterId, HashSeed, Instant, SegmentId, ServerId};
 use wire::Corrupt;
 use wire::peer::{RecoveryNext, RecoveryRead};
 use wire::replica::{
@@ -114,6 +114,11 @@ impl Replicas {
     /// Returns the boot id of the machine.
     pub fn boot(&self) -> BootId {
         self.boot
+    }
+
+    /// Returns whether a write may take long now: see [`Disk::is_slow`].
+    pub fn is_slow(&self, now: Instant) -> bool {
+        self.disk.is_slow(now)
     }
 
     /// Returns all replicas of a log, in order of segment and epoch.

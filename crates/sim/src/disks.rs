@@ -5,8 +5,10 @@ use crate::timeline::RunTimeline;
 use backup::{Disk as _, Faults, MemoryDisk, Replicas};
 use fastrand::Rng;
 use node::{Mode, RecoveredLog};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{ClusterId, ServerId};
+use std::time::Duration;
+use types::{ClusterId, Instant, ServerId};
 use wire::control::HistoryMark;
 use wire::replica::{BootId, HEADER_BYTES};
 
@@ -16,6 +18,8 @@ pub(crate) struct SimulatedDisk {
     disk: MemoryDisk,
     /// Number of reboots of the machine.
     boots: u8,
+    /// Time at which the disk thread of each reactor has nothing to do any more.
+    idle_at: BTreeMap<usize, Instant>,
 }
 
 impl SimulatedDisk {
@@ -37,9 +41,31 @@ impl SimulatedDisk {
         }
     }
 
+    /// Returns when a job that takes this long ends. The thread of a reactor does one job after
+    /// the other; only reads are done beside them.
+    pub(crate) fn end_of_job(
+        &mut self,
+        reactor: usize,
+        is_reading: bool,
+        now: Instant,
+        time: Duration,
+    ) -> Instant {
+        if is_reading {
+            return now + time;
+        }
+        let idle_at = self.idle_at.entry(reactor).or_default();
+        *idle_at = now.max(*idle_at) + time;
+        *idle_at
+    }
+
+    /// Makes reactors leave their writes to the disk threads, or not any more.
+    pub(crate) fn set_slow(&self, is_slow: bool) {
+        self.disk.set_slow(is_slow);
+    }
+
     /// Copies the contents, as a backup tool does.
     pub(crate) fn copy(&self) -> SimulatedDisk {
-        SimulatedDisk { disk: self.disk.copy(), boots: self.boots }
+        SimulatedDisk { disk: self.disk.copy(), boots: self.boots, idle_at: BTreeMap::new() }
     }
 
     /// Restores the contents of a copy. The machine stays the same.
@@ -117,6 +143,10 @@ impl ServerDisks {
         &self.disks[place]
     }
 
+    pub(crate) fn disk_mut(&mut self, place: usize) -> &mut SimulatedDisk {
+        &mut self.disks[place]
+    }
+
     pub(crate) fn saved(&self, place: usize) -> Option<SavedIdentity> {
         self.saved[place]
     }
@@ -158,7 +188,8 @@ impl ServerDisks {
         loses_power: bool,
         timeline: &mut RunTimeline,
     ) {
-        let SimulatedDisk { disk, boots } = &mut self.disks[place];
+        let SimulatedDisk { disk, boots, idle_at } = &mut self.disks[place];
+        idle_at.clear();
         if loses_power {
             timeline.note(format_args!("the machine of {id} loses power"));
             *boots += 1;

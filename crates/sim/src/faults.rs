@@ -298,6 +298,11 @@ impl FaultSchedule {
         self.slow_disks.insert(place, until);
     }
 
+    /// Returns whether the disk at a place is slow; `None` if it has never been.
+    pub(crate) fn is_disk_slow(&self, place: usize, now: Instant) -> Option<bool> {
+        Some(now < *self.slow_disks.get(&place)?)
+    }
+
     /// Draws the time of a disk job at a place, if the disk is slow now.
     pub(crate) fn slow_job_time(
         &self,
@@ -311,7 +316,7 @@ impl FaultSchedule {
     /// Ends the faults that go on by themselves.
     pub(crate) fn end(&mut self) {
         self.lasting = None;
-        self.slow_disks.clear();
+        self.slow_disks.values_mut().for_each(|until| *until = Instant(0));
         self.no_coordinator_until = Instant(0);
     }
 

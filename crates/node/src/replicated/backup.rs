@@ -249,7 +249,7 @@ impl BackupPart {
                 None => return Some(BackupEvent::Full { replica }),
             },
             BackupEffect::Take { replica, is_new: false, .. } => {
-                return Some(self.take_piece(replica, piece, context));
+                return self.take_piece(replica, piece, context);
             }
             BackupEffect::Sync { replica } => {
                 let open = self.replication.backup().open.get(&replica).cloned();
@@ -312,7 +312,9 @@ impl BackupPart {
         // disk.
         let is_elsewhere = self.replication.placement() == LogPlacement::OtherServers;
         let begun = match self.replication.plan.mode {
-            Mode::Memory if is_elsewhere => self.replication.disk.create_at_once(header),
+            Mode::Memory if is_elsewhere && !self.replication.disk.is_slow(context.now) => {
+                self.replication.disk.create_at_once(header)
+            }
             // After a loss of power an own replica without its header would look damaged.
             Mode::Memory | Mode::Interval | Mode::Disk => Ok(None),
         };
@@ -349,18 +351,33 @@ impl BackupPart {
         id: ReplicaId,
         piece: Option<StagedPiece>,
         context: &mut Context<'_>,
-    ) -> BackupEvent {
+    ) -> Option<BackupEvent> {
         let open = self.replication.backup().open.get(&id).cloned();
         let (Some(replica), Some(piece)) = (open, piece) else {
-            return self.spoil(id, "this process did not create the replica");
+            return Some(self.spoil(id, "this process did not create the replica"));
         };
+        // A write to a slow disk would keep the whole reactor waiting.
+        if self.replication.disk.is_slow(context.now) {
+            self.leave_job(context.out, BackupWork::Append { replica, piece });
+            return None;
+        }
         let taken: Result<(), AppendError> = replica.append(&piece.header, piece.payload.bytes());
         context.buffers.give(piece.payload.buffer);
-        match taken {
+        Some(self.appended(replica, taken.map_err(|error| error.to_string()), context))
+    }
+
+    /// Handles the result of a write.
+    fn appended(
+        &mut self,
+        replica: Arc<ReplicaWriter>,
+        result: Result<(), String>,
+        context: &mut Context<'_>,
+    ) -> BackupEvent {
+        match result {
             Ok(()) => self.taken(replica, context),
-            Err(error) => {
+            Err(why) => {
                 let length = replica.length();
-                self.stop(&replica, length, &error.to_string())
+                self.stop(&replica, length, &why)
             }
         }
     }
@@ -464,6 +481,7 @@ impl BackupPart {
                 self.replication.disk_counts.note_error();
                 vec![not_begun.event(replica)]
             }
+            Done::Appended(replica, result) => vec![self.appended(replica, result, context)],
             Done::Freed(replica) => {
                 let takes_pieces = self.replication.backup().open.contains_key(&replica);
                 assert!(!takes_pieces, "{replica} is freed while it takes pieces");

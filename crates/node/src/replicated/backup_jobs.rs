@@ -43,6 +43,11 @@ pub(super) enum BackupWork {
         /// Number of files to have ready.
         stock: usize,
     },
+    /// Append a piece to a replica, on a disk that is slow.
+    Append {
+        replica: Arc<ReplicaWriter>,
+        piece: StagedPiece,
+    },
     Sync(Vec<Arc<ReplicaWriter>>),
     Free(ReplicaId),
     /// Measure a replica of an earlier process.
@@ -76,6 +81,7 @@ pub struct BackupDone(pub(super) Done);
 /// Result of each kind of work.
 pub(super) enum Done {
     Begun(ReplicaId, Result<Arc<ReplicaWriter>, NotBegun>),
+    Appended(Arc<ReplicaWriter>, Result<(), String>),
     Synced(Vec<(Arc<ReplicaWriter>, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
@@ -100,6 +106,7 @@ impl std::fmt::Debug for BackupJob {
         match &self.work {
             BackupWork::Begin { header, .. } => write!(f, "begin {}", header.id),
             BackupWork::Prepare { .. } => f.write_str("prepare a file"),
+            BackupWork::Append { replica, .. } => write!(f, "append to {}", replica.id()),
             BackupWork::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
             BackupWork::Free(replica) => write!(f, "free {replica}"),
             BackupWork::Measure(replica) => write!(f, "measure {replica}"),
@@ -114,6 +121,7 @@ impl std::fmt::Debug for BackupDone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
             Done::Begun(replica, _) => write!(f, "begun {replica}"),
+            Done::Appended(replica, _) => write!(f, "appended to {}", replica.id()),
             Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
             Done::Freed(replica) => write!(f, "freed {replica}"),
             Done::Prepared => f.write_str("prepared a file"),
@@ -134,6 +142,7 @@ impl BackupJob {
         match self.work {
             BackupWork::Measure(_) | BackupWork::ReadManifest(_) | BackupWork::Scrub(_) => true,
             BackupWork::Begin { .. }
+            | BackupWork::Append { .. }
             | BackupWork::Prepare { .. }
             | BackupWork::Sync(_)
             | BackupWork::Free(_)
@@ -153,6 +162,11 @@ impl BackupJob {
                     tracing::warn!(%error, "cannot preallocate a replica file");
                 }
                 Done::Prepared
+            }
+            BackupWork::Append { replica, piece } => {
+                let result = replica.append(&piece.header, piece.payload.bytes());
+                let result = result.map_err(|error| error.to_string());
+                Done::Appended(replica, result)
             }
             BackupWork::Sync(replicas) => {
                 let synced = |replica: Arc<ReplicaWriter>| {

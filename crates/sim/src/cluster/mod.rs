@@ -157,6 +157,9 @@ impl SimulatedCluster {
         if reactor.is_begun {
             return true;
         }
+        if let Some(is_slow) = self.faults.is_disk_slow(at.server, now) {
+            self.disks.disk(at.server).set_slow(is_slow);
+        }
         reactor.begin_turn(now, wall, self.profile.settings.planted);
         // Now and then the operating system preempts the reactor.
         let is_taken = self.timeline.rng.u32(..1000) == 0 && self.timeline.is_working();
@@ -185,11 +188,13 @@ impl SimulatedCluster {
 
     pub(crate) fn start_disk_job(&mut self, at: ReactorPlace, job: DiskJob) {
         // Now and then a disk is slow.
-        let is_busy = self.timeline.rng.u32(..20) == 0;
+        let is_busy = self.timeline.rng.u32(..100) == 0;
         let delay = self.timeline.micros(20..if is_busy { 100_000 } else { 2_000 });
         let slow = self.faults.slow_job_time(at.server, &mut self.timeline);
-        let delay = slow.unwrap_or(delay);
-        self.timeline.plan_in(delay, PlannedEvent::Disk(at, Box::new(job)));
+        let (delay, now) = (slow.unwrap_or(delay), self.timeline.now);
+        let disk = self.disks.disk_mut(at.server);
+        let done = disk.end_of_job(at.reactor, job.is_reading(), now, delay);
+        self.timeline.plan_at(done, PlannedEvent::Disk(at, Box::new(job)));
     }
 
     /// Returns the epoch under which a server serves a hash.
