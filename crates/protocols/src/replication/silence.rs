@@ -9,7 +9,7 @@
 
 use super::timing::{
     SILENT_AFTER, SILENT_AFTER_MAX, SILENT_CALM, SILENT_PAUSE, SILENT_PAUSE_MAX, SILENT_PROBE,
-    SILENT_SEVERAL,
+    SILENT_SEVERAL, SPARE_PAUSE_MAX,
 };
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,10 +37,14 @@ struct ReplacedBackup {
     /// Length of the current pause.
     pause: Duration,
     until: Instant,
+    /// Set if the other backups were enough for every replica. Then nothing is gained by waiting
+    /// longer for this one.
+    is_spare: bool,
     /// Set once the backup has answered, which its return requires besides the end of the pause.
     is_heard: bool,
-    /// Set while the backup is in use again; the entry only remembers the last pause.
-    is_back: bool,
+    /// Set while the backup is in use again, with the time of its return; the entry only remembers
+    /// the last pause.
+    back_since: Option<Instant>,
     /// Time of the next question to the backup.
     probe_at: Instant,
 }
@@ -65,20 +69,21 @@ impl SilenceDetector {
 
     /// Returns whether the backup was replaced and may not be used yet.
     pub(super) fn is_silent(&self, backup: ServerId) -> bool {
-        self.backups.get(&backup).is_some_and(|it| !it.is_back)
+        self.backups.get(&backup).is_some_and(|it| it.back_since.is_none())
     }
 
     /// Returns whether some backup was replaced and may not be used yet.
     pub(super) fn awaits_return(&self) -> bool {
-        self.backups.values().any(|it| !it.is_back)
+        self.backups.values().any(|it| it.back_since.is_none())
     }
 
     /// Returns the backup that is to be replaced now, if any. `others` counts the usable backups
-    /// that are neither late nor silent.
+    /// that are neither late nor silent; a segment has `replicas` of them.
     pub(super) fn backup_to_replace(
         &mut self,
         now: Instant,
         late: &BTreeSet<ServerId>,
+        replicas: usize,
         others: impl FnOnce() -> usize,
     ) -> Option<ServerId> {
         if late.len() < 2 {
@@ -91,16 +96,25 @@ impl SilenceDetector {
             }
         }
         let is_kept = planted::is(Bug::SilentBackupKept);
-        let backup = late.first().copied().filter(|_| others() > 0 && !is_kept)?;
-        let pause = self.backups.get(&backup).map_or(SILENT_PAUSE, |it| it.pause * 2);
-        let pause = pause.min(SILENT_PAUSE_MAX);
-        assert!((SILENT_PAUSE..=SILENT_PAUSE_MAX).contains(&pause), "{backup} pauses {pause:?}");
+        let backup = late.first().copied().filter(|_| !is_kept)?;
+        let others = others();
+        if others == 0 {
+            return None;
+        }
+        let is_spare = others >= replicas;
+        let pause_max = if is_spare { SPARE_PAUSE_MAX } else { SILENT_PAUSE_MAX };
+        let was_well =
+            |it: &&ReplacedBackup| it.back_since.is_some_and(|at| at + SILENT_CALM <= now);
+        let before = self.backups.get(&backup).filter(|it| !was_well(it));
+        let pause = before.map_or(SILENT_PAUSE, |it| it.pause * 2).min(pause_max);
+        assert!((SILENT_PAUSE..=SPARE_PAUSE_MAX).contains(&pause), "{backup} pauses {pause:?}");
         let replaced = ReplacedBackup {
             replaced_at: now,
             pause,
             until: now + pause,
+            is_spare,
             is_heard: false,
-            is_back: false,
+            back_since: None,
             probe_at: now,
         };
         self.backups.insert(backup, replaced);
@@ -122,11 +136,12 @@ impl SilenceDetector {
     }
 
     /// Records that the backup has answered a message. If a higher limit would have spared its
-    /// replacement, the limit rises.
+    /// replacement, and it is needed, the limit rises.
     pub(super) fn record_answer(&mut self, now: Instant, backup: ServerId) {
         let Some(replaced) = self.backups.get_mut(&backup) else { return };
         let is_first = !std::mem::replace(&mut replaced.is_heard, true);
-        if is_first && now <= replaced.replaced_at + SILENT_AFTER_MAX {
+        let is_soon = now <= replaced.replaced_at + SILENT_AFTER_MAX;
+        if is_first && is_soon && !replaced.is_spare {
             self.limit = (self.limit * 2).min(SILENT_AFTER_MAX);
             self.calm_at = Some(now + SILENT_CALM);
             self.check();
@@ -138,7 +153,8 @@ impl SilenceDetector {
     }
 
     /// Advances to `now` and returns the backups that may be used again. A backup that answers
-    /// skips the rest of its pause if no `others` are usable: without it every write would wait.
+    /// skips the rest of its pause if no `others` are usable and in time: without it every write
+    /// would wait.
     pub(super) fn readmit(
         &mut self,
         now: Instant,
@@ -148,11 +164,11 @@ impl SilenceDetector {
             self.limit = (self.limit / 2).max(SILENT_AFTER);
             self.calm_at = (self.limit > SILENT_AFTER).then_some(now + SILENT_CALM);
             if self.calm_at.is_none() {
-                self.backups.retain(|_, it| !it.is_back);
+                self.backups.retain(|_, it| it.back_since.is_none());
             }
             self.check();
         }
-        let may_come_back = |it: &ReplacedBackup| !it.is_back && it.is_heard;
+        let may_come_back = |it: &ReplacedBackup| it.back_since.is_none() && it.is_heard;
         if !self.backups.values().any(may_come_back) {
             return Vec::new();
         }
@@ -160,7 +176,7 @@ impl SilenceDetector {
         let is_back = |it: &ReplacedBackup| may_come_back(it) && (it.until <= now || !has_others);
         let back = self.backups.iter_mut().filter(|(_, it)| is_back(it));
         let back = back.map(|(backup, replaced)| {
-            replaced.is_back = true;
+            replaced.back_since = Some(now);
             *backup
         });
         back.collect()
@@ -168,7 +184,8 @@ impl SilenceDetector {
 
     /// Returns the backups that are to be asked now for a sign of life.
     pub(super) fn probes(&mut self, now: Instant) -> Vec<ServerId> {
-        let is_due = |it: &ReplacedBackup| !it.is_back && !it.is_heard && it.probe_at <= now;
+        let is_due =
+            |it: &ReplacedBackup| it.back_since.is_none() && !it.is_heard && it.probe_at <= now;
         let due = self.backups.iter_mut().filter(|(_, it)| is_due(it));
         let probes = due.map(|(backup, replaced)| {
             replaced.probe_at = now + SILENT_PROBE;
@@ -179,7 +196,7 @@ impl SilenceDetector {
 
     /// Returns the next time at which a step is due.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.backups.values().filter(|it| !it.is_back);
+        let waiting = self.backups.values().filter(|it| it.back_since.is_none());
         let of_backups = waiting.map(|it| if it.is_heard { it.until } else { it.probe_at });
         of_backups.chain(self.several_at).chain(self.calm_at).min()
     }
@@ -207,24 +224,50 @@ mod tests {
     fn one_late_backup_is_replaced_at_once_and_the_limit_doubles_when_it_answers_soon() {
         let mut silence = SilenceDetector::default();
         assert_eq!(silence.limit(), SILENT_AFTER);
-        assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::new(), || 3), None);
-        assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2), Some(A));
+        assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::new(), 3, || 3), None);
+        assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2), Some(A));
         assert!(silence.is_silent(A) && !silence.is_silent(B));
         assert_eq!(silence.limit(), SILENT_AFTER, "it may be gone");
         silence.record_answer(at(700), A);
         silence.record_answer(at(701), A);
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
         for _ in 0..10 {
-            silence.backup_to_replace(at(1_000), &BTreeSet::from([A]), || 2);
+            silence.backup_to_replace(at(1_000), &BTreeSet::from([A]), 3, || 2);
             silence.record_answer(at(1_000), A);
         }
         assert_eq!(silence.limit(), SILENT_AFTER_MAX);
     }
 
     #[test]
+    fn a_slow_backup_that_nobody_needs_is_left_out_for_longer_each_time() {
+        let mut silence = SilenceDetector::default();
+        let (mut now, mut pauses) = (at(0), Vec::new());
+        for _ in 0..8 {
+            silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 2);
+            silence.record_answer(now, A);
+            let pause = silence.next_deadline().expect("it comes back").since(now);
+            pauses.push(pause.as_secs());
+            now = now + pause;
+            assert_eq!(silence.readmit(now, || 2), [A]);
+            assert_eq!(silence.limit(), SILENT_AFTER, "nobody waits longer for it");
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64]);
+        // Needed again, it is left out for less.
+        silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 1);
+        assert_eq!(silence.next_deadline(), Some(now));
+        silence.record_answer(now, A);
+        assert_eq!(silence.readmit(now + SILENT_PAUSE_MAX, || 1), [A]);
+        // A minute later the pauses begin anew.
+        now = now + SILENT_PAUSE_MAX + SILENT_CALM;
+        silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 2);
+        silence.record_answer(now, A);
+        assert_eq!(silence.readmit(now + SILENT_PAUSE, || 2), [A]);
+    }
+
+    #[test]
     fn a_backup_that_was_out_of_reach_does_not_raise_the_limit() {
         let mut silence = SilenceDetector::default();
-        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
         silence.record_answer(at(1_201), A);
         assert_eq!(silence.readmit(at(1_201), || 2), [A]);
         assert_eq!((silence.limit(), silence.calm_at), (SILENT_AFTER, None));
@@ -234,8 +277,8 @@ mod tests {
     fn a_master_that_hears_nobody_replaces_nobody() {
         let mut silence = SilenceDetector::default();
         let both = BTreeSet::from([A, B]);
-        assert_eq!(silence.backup_to_replace(at(0), &both, || 0), None);
-        assert_eq!(silence.backup_to_replace(at(10_000), &both, || 0), None, "however long");
+        assert_eq!(silence.backup_to_replace(at(0), &both, 3, || 0), None);
+        assert_eq!(silence.backup_to_replace(at(10_000), &both, 3, || 0), None, "however long");
         assert_eq!(silence.next_deadline(), None, "nothing is waited for");
     }
 
@@ -243,20 +286,20 @@ mod tests {
     fn several_late_backups_are_waited_for_and_replaced_one_by_one() {
         let mut silence = SilenceDetector::default();
         let both = BTreeSet::from([A, B]);
-        assert_eq!(silence.backup_to_replace(at(0), &both, || 1), None);
+        assert_eq!(silence.backup_to_replace(at(0), &both, 3, || 1), None);
         assert_eq!(silence.next_deadline(), Some(at(0) + SILENT_SEVERAL));
-        assert_eq!(silence.backup_to_replace(at(249), &both, || 1), None);
-        assert_eq!(silence.backup_to_replace(at(250), &both, || 1), Some(A));
-        assert_eq!(silence.backup_to_replace(at(250), &BTreeSet::from([B]), || 1), Some(B));
+        assert_eq!(silence.backup_to_replace(at(249), &both, 3, || 1), None);
+        assert_eq!(silence.backup_to_replace(at(250), &both, 3, || 1), Some(A));
+        assert_eq!(silence.backup_to_replace(at(250), &BTreeSet::from([B]), 3, || 1), Some(B));
         // Both backups answered in between: the waiting time begins again.
-        assert_eq!(silence.backup_to_replace(at(400), &BTreeSet::new(), || 1), None);
-        assert_eq!(silence.backup_to_replace(at(500), &both, || 1), None);
+        assert_eq!(silence.backup_to_replace(at(400), &BTreeSet::new(), 3, || 1), None);
+        assert_eq!(silence.backup_to_replace(at(500), &both, 3, || 1), None);
     }
 
     #[test]
     fn a_silent_backup_is_asked_and_comes_back_after_a_pause_that_doubles() {
         let mut silence = SilenceDetector::default();
-        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
         assert_eq!(silence.probes(at(0)), [A]);
         assert_eq!(silence.probes(at(1)), []);
         assert_eq!(silence.readmit(at(5_000), || 2), [], "no message has arrived");
@@ -264,7 +307,7 @@ mod tests {
         silence.record_answer(at(5_000), A);
         assert_eq!(silence.readmit(at(5_000), || 2), [A]);
         assert!(!silence.is_silent(A));
-        silence.backup_to_replace(at(6_000), &BTreeSet::from([A]), || 2);
+        silence.backup_to_replace(at(6_000), &BTreeSet::from([A]), 3, || 2);
         silence.record_answer(at(6_000), A);
         assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE, || 2), []);
         assert_eq!(silence.next_deadline(), Some(at(6_000) + SILENT_PAUSE * 2));
@@ -274,7 +317,7 @@ mod tests {
     #[test]
     fn a_silent_backup_that_answers_is_used_at_once_if_there_is_no_other() {
         let mut silence = SilenceDetector::default();
-        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 1);
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 1);
         assert_eq!(silence.readmit(at(10), || 0), [], "no message has arrived");
         silence.record_answer(at(20), A);
         assert_eq!(silence.readmit(at(20), || 1), [], "B can be used");
@@ -285,8 +328,8 @@ mod tests {
     #[test]
     fn the_limit_halves_after_a_quiet_minute() {
         let mut silence = SilenceDetector::default();
-        silence.backup_to_replace(at(0), &BTreeSet::from([A]), || 2);
-        silence.backup_to_replace(at(0), &BTreeSet::from([B]), || 2);
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
+        silence.backup_to_replace(at(0), &BTreeSet::from([B]), 3, || 2);
         silence.record_answer(at(0), A);
         silence.record_answer(at(0), B);
         assert_eq!(silence.readmit(at(59_999), || 2), [A, B]);

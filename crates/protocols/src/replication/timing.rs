@@ -60,6 +60,9 @@ pub const SILENT_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum of that pause. After the pause the backup must also have answered a question.
 pub const SILENT_PAUSE_MAX: Duration = Duration::from_secs(8);
 
+/// Maximum of that pause for a backup that is not needed, because the others are enough.
+pub const SPARE_PAUSE_MAX: Duration = Duration::from_secs(64);
+
 /// Interval at which a silent backup is asked.
 pub const SILENT_PROBE: Duration = Duration::from_millis(250);
 

@@ -113,16 +113,19 @@ impl Replicator {
         now: Instant,
         out: &mut Outbox<ReplicatorEffect>,
     ) {
-        let others = || self.placement.others_than(&BTreeSet::new());
+        let late = self.late().filter(|(_, at)| *at <= now);
+        let late: BTreeSet<ServerId> = late.map(|(backup, _)| backup).collect();
+        let others = || self.placement.others_than(&late);
         for backup in self.silence.readmit(now, others) {
             self.placement.set_silent(backup, false);
             self.may_copy = true;
             self.review_all_at(now);
         }
-        let late = self.late().filter(|(_, at)| *at <= now);
-        let late: BTreeSet<ServerId> = late.map(|(backup, _)| backup).collect();
         let others = || self.placement.others_than(&late);
-        let Some(backup) = self.silence.backup_to_replace(now, &late, others) else { return };
+        let is_manifest = self.is_manifest_log();
+        let replicas = if is_manifest { self.quorum().needed } else { self.settings.replicas };
+        let silent = self.silence.backup_to_replace(now, &late, replicas, others);
+        let Some(backup) = silent else { return };
         out.push(ReplicatorEffect::Silent { backup });
         self.placement.set_silent(backup, true);
         let hangs = |id: &SegmentId| self.segments[id].hangs_on(backup);
