@@ -28,8 +28,9 @@ const ADAPTATION: Duration = Duration::from_secs(1);
 /// and masters that have replaced several backups lately wait longer before they replace one.
 const BUDGET: Duration = Duration::from_millis(300).saturating_add(SILENT_AFTER_MAX);
 
-/// The same while a disk is slow. Masters tolerate a slow disk up to that limit, and an operation
-/// may wait for two of them, with a job under way and a job of its own at each.
+/// The same while a disk is slow that is needed for all replicas. Masters tolerate it up to that
+/// limit, and an operation may wait for two of them, with a job under way and a job of its own at
+/// each.
 const SLOW_DISK_BUDGET: Duration = Duration::from_millis(3_600);
 
 /// Durations of lasting faults in milliseconds. The longest one exceeds all time limits of
@@ -59,6 +60,8 @@ pub(crate) struct LastingFault {
     pub(crate) other: usize,
     begun: Instant,
     pub(crate) until: Instant,
+    /// Set if the others are too few for all replicas without the concerned server.
+    is_needed: bool,
     /// Set once clients have noticed that the concerned server does not answer.
     pub(crate) is_noticed: bool,
 }
@@ -78,6 +81,7 @@ impl LastingFault {
     pub(crate) fn draw(
         kind: LastingKind,
         servers: usize,
+        replicas: u16,
         now: Instant,
         rng: &mut Rng,
     ) -> LastingFault {
@@ -87,13 +91,14 @@ impl LastingFault {
         let longest = DURATIONS_MILLIS[DURATIONS_MILLIS.len() - 1];
         let millis = if kind == LastingKind::SlowDisk { longest } else { millis };
         let until = now + Duration::from_millis(millis);
-        LastingFault { kind, place, other, begun: now, until, is_noticed: false }
+        let is_needed = servers - 2 < usize::from(replicas);
+        LastingFault { kind, place, other, begun: now, until, is_needed, is_noticed: false }
     }
 
     /// Returns the time by which an operation that a client began at `since` must be answered.
     pub(crate) fn deadline(&self, since: Instant) -> Instant {
         let budget = match self.kind {
-            LastingKind::SlowDisk => SLOW_DISK_BUDGET,
+            LastingKind::SlowDisk if self.is_needed => SLOW_DISK_BUDGET,
             _ => BUDGET,
         };
         since.max(self.adapted_at()) + budget
@@ -140,11 +145,28 @@ mod tests {
     fn an_operation_has_its_budget_from_its_beginning_or_the_end_of_the_adaptation_on() {
         let mut rng = Rng::with_seed(1);
         let begun = Instant(5_000_000_000);
-        let fault = LastingFault::draw(LastingKind::DeadServer, 3, begun, &mut rng);
+        let fault = LastingFault::draw(LastingKind::DeadServer, 3, 2, begun, &mut rng);
         assert_ne!(fault.place, fault.other);
         assert_eq!(fault.deadline(Instant(1)), begun + ADAPTATION + BUDGET);
         let late = begun + ADAPTATION + ADAPTATION;
         assert_eq!(fault.deadline(late), late + BUDGET);
         assert!(fault.deadline(Instant(1)) < fault.until, "each fault lasts longer than a budget");
+    }
+
+    #[test]
+    fn a_slow_disk_costs_more_time_only_where_it_is_needed() {
+        let begun = Instant(5_000_000_000);
+        for (servers, replicas, budget) in
+            [(3, 2, SLOW_DISK_BUDGET), (3, 1, BUDGET), (4, 2, BUDGET), (4, 3, SLOW_DISK_BUDGET)]
+        {
+            let mut rng = Rng::with_seed(1);
+            let kind = LastingKind::SlowDisk;
+            let fault = LastingFault::draw(kind, servers, replicas, begun, &mut rng);
+            assert_eq!(
+                fault.deadline(begun),
+                fault.adapted_at() + budget,
+                "{replicas} of {servers}"
+            );
+        }
     }
 }

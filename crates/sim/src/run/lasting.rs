@@ -12,8 +12,10 @@ impl ClusterRun {
     /// Begins the fault that lasts. The cluster is whole, and has no other fault.
     pub(super) fn begin_lasting_fault(&mut self, kind: LastingKind) {
         let cluster = &mut self.cluster;
+        let replicas = cluster.profile.replicas();
         let SimulatedCluster { timeline, servers, network, faults, losses, .. } = cluster;
-        let fault = LastingFault::draw(kind, servers.len(), timeline.now, &mut timeline.rng);
+        let (servers_count, now) = (servers.len(), timeline.now);
+        let fault = LastingFault::draw(kind, servers_count, replicas, now, &mut timeline.rng);
         let LastingFault { place, other, until, .. } = fault;
         let id = servers[place].id;
         timeline.note(format_args!("until {until}: {kind} at {id} ({})", servers[other].id));
