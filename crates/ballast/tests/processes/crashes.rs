@@ -6,6 +6,7 @@
 
 use crate::client::{Answer, Client, until};
 use crate::disks::SmallDisk;
+use crate::lifetimes::{self, LivesSeen};
 use crate::live_migration::seed;
 use crate::moves::{MoveRequests, keep_asking, until_all_end};
 use crate::nemesis::{Fault, Means, Nemesis};
@@ -14,6 +15,7 @@ use crate::seats::{Plan, Seats};
 use crate::workers::{StopAtTheEnd, under_load};
 use bench::clock;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -157,6 +159,10 @@ fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connect
         setting("BALLAST_TEST_MINUTES").map_or(10.0, |text| text.parse().expect("minutes"));
     let has_moves = setting("BALLAST_TEST_MIGRATIONS").is_some();
     let wanted = setting("BALLAST_TEST_FAULTS");
+    let has_hooks = cfg!(feature = "faults");
+    if !has_hooks {
+        println!("no disk is slow and no clock wrong, since the binary lacks the feature `faults`");
+    }
     let network = Network::new(SERVERS + 1)
         .inspect_err(|why| {
             println!("no connection is cut, since no network can be made here: {why}")
@@ -181,6 +187,7 @@ fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connect
         Fault::Isolate | Fault::Cut | Fault::LastingCut | Fault::LastingUnlinked => {
             network.is_some()
         }
+        Fault::LastingSlowDisk | Fault::LastingWrongClock => has_hooks,
         _ => true,
     };
     let is_wanted = |fault: &Fault| match &wanted {
@@ -214,14 +221,20 @@ fn round(
 ) -> Seats {
     let addresses = seats.addresses();
     let requests = MoveRequests::new(has_moves);
+    let watches = AtomicBool::new(false);
     let means = Means { moves: has_moves.then_some(&requests), ..means };
     let (seats, finished) = under_load(&addresses, seed, PATIENCE, |crowd| {
         std::thread::scope(|scope| {
             let moves = scope.spawn(|| keep_asking(&addresses, seed, &requests));
             let stop = StopAtTheEnd(&requests.stop);
+            let watcher = scope.spawn(|| lifetimes::watch(&addresses, seed, &watches));
+            let stop_watching = StopAtTheEnd(&watches);
             let seats = Nemesis::new(plan, seats, means, crowd, seed).strike_all(faults);
-            drop(stop);
+            drop((stop, stop_watching));
             println!("{} migrations were granted", moves.join().expect("asking goes on"));
+            let LivesSeen { alive, gone, errors } = watcher.join().expect("watching goes on");
+            println!("keys with a time to live: {alive} seen in time, {gone} gone in time");
+            assert!(errors.is_empty(), "times to live were wrong: {errors:#?}");
             until_all_end(&addresses);
             seats
         })

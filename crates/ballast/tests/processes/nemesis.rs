@@ -11,6 +11,7 @@ use crate::network::Network;
 use crate::seats::{Plan, Seat, Seats};
 use crate::workers::Crowd;
 use bench::clock;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -50,10 +51,19 @@ pub(crate) enum Fault {
     LastingDead,
     /// Fill a server's disk, and demand availability.
     LastingFullDisk,
+    /// Make each write of a server's disk slow, and demand availability.
+    LastingSlowDisk,
+    /// Set a server's wall clock forward or back, and demand availability.
+    LastingWrongClock,
+    /// Let a server open hardly any more files or connections, and demand availability.
+    LastingFewFiles,
+    /// Start the coordinator on an old copy of its file, and demand availability until the newest
+    /// one is back.
+    LastingOldCoordinator,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 17] = [
+    pub(crate) const ALL: [Fault; 21] = [
         Fault::Kill,
         Fault::KillTwo,
         Fault::KillAll,
@@ -71,6 +81,10 @@ impl Fault {
         Fault::LastingNoCoordinator,
         Fault::LastingDead,
         Fault::LastingFullDisk,
+        Fault::LastingSlowDisk,
+        Fault::LastingWrongClock,
+        Fault::LastingFewFiles,
+        Fault::LastingOldCoordinator,
     ];
 }
 
@@ -85,6 +99,12 @@ const OPERATIONS_ON_A_FULL_DISK: u64 = 15_000;
 const PAUSES_MS: (u64, u64) = (20, 1_500);
 /// Shortest and longest time for which availability is demanded, in milliseconds.
 const ENDURING_MS: (u64, u64) = (3_000, 6_000);
+/// Shortest and longest time of a write on a slow disk, in milliseconds.
+const SLOW_WRITES_MS: (u64, u64) = (50, 500);
+/// Shortest and longest error of a wall clock, in milliseconds.
+const WRONG_CLOCKS_MS: (u64, u64) = (700, 3_600_000);
+/// Most files that a server can still open.
+const MORE_FILES_MAX: u64 = 8;
 /// Earliest declaration of a death, and usual end of its recovery, in milliseconds.
 const RECOVERIES_MS: (u64, u64) = (150, 400);
 
@@ -146,6 +166,10 @@ impl<'c> Nemesis<'c> {
             Fault::LastingNoCoordinator => self.lasting_no_coordinator(),
             Fault::LastingDead => self.lasting_dead(),
             Fault::LastingFullDisk => self.lasting_full_disk(),
+            Fault::LastingSlowDisk => self.lasting_slow_disk(),
+            Fault::LastingWrongClock => self.lasting_wrong_clock(),
+            Fault::LastingFewFiles => self.lasting_few_files(),
+            Fault::LastingOldCoordinator => self.lasting_old_coordinator(),
         }
         self.seats.until_whole();
         self.crowd.next_era();
@@ -394,4 +418,73 @@ impl<'c> Nemesis<'c> {
         self.endure(&format!("{name} has a full disk"));
         self.means.disks[victim].free();
     }
+
+    fn lasting_slow_disk(&mut self) {
+        let victim = self.some_server();
+        let millis = self.random.u64(SLOW_WRITES_MS.0..=SLOW_WRITES_MS.1);
+        let seat = &self.seats.servers[victim];
+        seat.set_faults(&seat.slow_writes(millis));
+        let name = &seat.name;
+        self.endure(&format!("each write of {name}'s disk takes {millis} ms"));
+        self.seats.servers[victim].set_faults("");
+    }
+
+    /// A server whose wall clock is wrong. It neither gives nor takes ranges meanwhile.
+    fn lasting_wrong_clock(&mut self) {
+        let victim = self.some_server();
+        let millis = self.random.u64(WRONG_CLOCKS_MS.0..=WRONG_CLOCKS_MS.1);
+        let (sign, way) = if self.random.bool() { ("", "ahead") } else { ("-", "behind") };
+        let seat = &self.seats.servers[victim];
+        seat.set_faults(&format!("clock ahead-ms={sign}{millis}\n"));
+        let error = |seat: &Seat| seat.clock_millis().map(|told| told.abs_diff(wall_millis()));
+        until("the wall clock is wrong", || error(seat).is_some_and(|it| it > millis / 2));
+        let name = &seat.name;
+        self.endure(&format!("the clock of {name} is {millis} ms {way}"));
+        let seat = &self.seats.servers[victim];
+        seat.set_faults("");
+        until("the wall clock is right", || error(seat).is_some_and(|it| it < millis / 2));
+    }
+
+    fn lasting_few_files(&mut self) {
+        let victim = self.some_server();
+        let more = self.random.u64(..=MORE_FILES_MAX);
+        self.seats.servers[victim].limit_files(Some(more));
+        let name = &self.seats.servers[victim].name;
+        self.endure(&format!("{name} can open {more} more files"));
+        self.seats.servers[victim].limit_files(None);
+    }
+
+    /// The coordinator starts on an old copy of its file. Between the copy and that moment a server
+    /// dies and begins anew, so that the copy knows other servers.
+    fn lasting_old_coordinator(&mut self) {
+        let file = self.seats.coordinator.disk.join("coordinator.redb");
+        let [old, newest] = ["old", "newest"].map(|name| file.with_extension(name));
+        let copy = |from: &Path, to: &Path| {
+            std::fs::copy(from, to).expect("a coordinator that does not run keeps its file");
+        };
+        self.seats.coordinator.kill();
+        copy(&file, &old);
+        self.start_coordinator();
+        self.kill();
+        self.seats.until_whole();
+        self.seats.coordinator.kill();
+        copy(&file, &newest);
+        copy(&old, &file);
+        self.start_coordinator();
+        self.endure("the coordinator has an old copy of its file");
+        self.seats.coordinator.kill();
+        copy(&newest, &file);
+        self.start_coordinator();
+    }
+
+    fn start_coordinator(&mut self) {
+        self.seats.coordinator.start();
+        self.seats.coordinator.ready();
+    }
+}
+
+/// Returns the wall clock in milliseconds since 1970.
+fn wall_millis() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
 }

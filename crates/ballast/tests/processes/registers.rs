@@ -34,11 +34,25 @@ pub(crate) fn judge<'h>(
     for (register, history) in &histories {
         match history::check(history, &[], &history::Lives::new()) {
             HistoryVerdict::Linearizable => {}
-            HistoryVerdict::Violated(text) => panic!("{register:?} cannot have behaved so: {text}"),
+            HistoryVerdict::Violated(text) => {
+                let kept = keep(*register, history);
+                panic!("{register:?} cannot have behaved so ({kept}): {text}")
+            }
             HistoryVerdict::GaveUp => panic!("{register:?} has too many possible histories"),
         }
     }
     histories.values().map(Vec::len).sum()
+}
+
+/// Writes the history of a register to a file that remains, and returns a text that names it.
+fn keep(register: Register, history: &[RegisterOperation]) -> String {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = path.join(format!("history-of-{}-{register:?}", std::process::id()));
+    let lines: Vec<String> = history.iter().map(|operation| format!("{operation:?}\n")).collect();
+    match std::fs::write(&path, lines.concat()) {
+        Ok(()) => format!("its history is in {}", path.display()),
+        Err(error) => format!("its history cannot be kept: {error}"),
+    }
 }
 
 impl Register {

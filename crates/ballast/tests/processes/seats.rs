@@ -27,6 +27,8 @@ pub(crate) struct Seat {
     /// Words before the binary, and its arguments.
     leading: Vec<String>,
     words: Vec<String>,
+    /// File with the faults that a binary with the feature `faults` injects into itself.
+    faults: PathBuf,
     state: State,
     /// True if the network connection of the process is cut.
     pub(crate) is_cut_off: bool,
@@ -49,7 +51,33 @@ impl Seat {
         let words = [&words[..1], &own, &words[1..]].concat();
         let words = words.into_iter().map(String::from).collect();
         let (name, leading, state) = (name.to_string(), Vec::new(), State::Empty);
-        Seat { name, address, disk, leading, words, state, is_cut_off: false }
+        let faults = disk.with_extension("faults");
+        Seat { name, address, disk, leading, words, faults, state, is_cut_off: false }
+    }
+
+    /// Sets the faults that the process injects into itself, or ends them. See `runtime::faults`.
+    pub(crate) fn set_faults(&self, faults: &str) {
+        std::fs::write(&self.faults, faults).expect("a file can be written");
+    }
+
+    /// Returns the line that makes each write of a replica take this long.
+    pub(crate) fn slow_writes(&self, millis: u64) -> String {
+        format!("disk {} write-ms={millis}\n", self.disk.join("replicas").display())
+    }
+
+    /// Returns the server's clock in milliseconds since 1970, if it answers.
+    pub(crate) fn clock_millis(&self) -> Option<u64> {
+        let time = self.ask(&["TIME"])?.items();
+        let number = |place: usize| time[place].text().parse::<u64>().ok();
+        Some(number(0)? * 1_000 + number(1)? / 1_000)
+    }
+
+    /// Lets the process open this many more files and connections than it has now, or as many as
+    /// before.
+    pub(crate) fn limit_files(&self, more: Option<u64>) {
+        if let State::Running(process) = &self.state {
+            process.limit_files(more);
+        }
     }
 
     /// Starts a process, without waiting until it is ready.
@@ -62,7 +90,7 @@ impl Seat {
                 command
             }
         };
-        command.args(&self.words);
+        command.args(&self.words).env("BALLAST_FAULTS", &self.faults);
         assert!(matches!(self.state, State::Empty), "{} runs already", self.name);
         self.state = State::Starting(Starting::new(command));
     }

@@ -1,7 +1,7 @@
 //! Ballast processes on free ports, ended when they are dropped.
 
 use crate::client::Client;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -157,6 +157,18 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(process.expect("it has a number"), signal).expect("it still runs");
+    }
+
+    /// Lets the process open this many more files and connections than it has now, or as many as
+    /// the test itself may.
+    pub(crate) fn limit_files(&self, more: Option<u64>) {
+        let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let mut limit = rustix::process::getrlimit(Resource::Nofile);
+        if let Some(more) = more {
+            let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+            limit.current = Some(open.expect("it still runs").count() as u64 + more);
+        }
+        rustix::process::prlimit(process, Resource::Nofile, limit).expect("it is our own");
     }
 
     /// Checks that the process has not ended by itself.
