@@ -356,6 +356,7 @@ impl BackupPart {
         let (Some(replica), Some(piece)) = (open, piece) else {
             return Some(self.spoil(id, "this process did not create the replica"));
         };
+        assert_eq!(replica.id(), id, "a replica takes pieces under its own id");
         // A write to a slow disk would keep the whole reactor waiting.
         if self.replication.disk.is_slow(context.now) {
             self.leave_job(context.out, BackupWork::Append { replica, piece });
