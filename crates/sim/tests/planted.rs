@@ -66,9 +66,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
         | Planted::RecoveredClockAhead
-        | Planted::IncarnationNotRenewed
-        | Planted::DeadBackupKept
-        | Planted::ShortestManifestUsed => 100,
+        | Planted::IncarnationNotRenewed => 100,
         Planted::SilentBackupKept
         | Planted::RefusalForgotten
         | Planted::LapsedLeaseWaits
@@ -81,6 +79,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::SentBeforeCommit
         | Planted::RecoveryReadNotRepeated
         | Planted::GateReleasesAll
+        | Planted::ShortestManifestUsed
         | Planted::ReplacedStaysLive => 300,
         Planted::TakenBackWithoutTarget
         | Planted::RecoveredWithoutClock
@@ -89,6 +88,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::NilBeforeTombstoneIsSafe
         | Planted::DroppedBeforeSafe
         | Planted::TombstoneDroppedEarly
+        | Planted::DeadBackupKept
         | Planted::FrozenWithoutGrace => 999,
         Planted::DivergentShown => unreachable!("it is not looked for"),
     }
@@ -96,13 +96,14 @@ fn seeds_max(planted: Planted) -> u64 {
 
 /// Bugs that need hundreds of runs, since a death must fall into the right tenth of a millisecond,
 /// or long runs, since nothing comes to rest.
-const RARE: [Planted; 7] = [
+const RARE: [Planted; 8] = [
     Planted::NilBeforeTombstoneIsSafe,
     Planted::DroppedBeforeSafe,
     Planted::TombstoneDroppedEarly,
     Planted::OutcomeAskedOnce,
     Planted::SilenceTakenForNever,
     Planted::RecoveryReadNotRepeated,
+    Planted::DeadBackupKept,
     Planted::FrozenWithoutGrace,
 ];
 
