@@ -144,6 +144,11 @@ impl RunProfile {
         self.persistence.map_or(0, Persistence::replicas)
     }
 
+    /// Returns whether the logs have small segments, and the servers little memory for them.
+    pub(crate) fn has_small_segments(&self) -> bool {
+        matches!(self.persistence, Some(Persistence::Replicated(_, Some(_))))
+    }
+
     /// Returns the durability mode of the logs, if they are persisted.
     pub(crate) fn mode(&self) -> Option<Mode> {
         self.persistence.map(Persistence::mode)

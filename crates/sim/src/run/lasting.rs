@@ -12,10 +12,11 @@ impl ClusterRun {
     /// Begins the fault that lasts. The cluster is whole, and has no other fault.
     pub(super) fn begin_lasting_fault(&mut self, kind: LastingKind) {
         let cluster = &mut self.cluster;
-        let replicas = cluster.profile.replicas();
-        let SimulatedCluster { timeline, servers, network, faults, losses, .. } = cluster;
-        let (servers_count, now) = (servers.len(), timeline.now);
-        let fault = LastingFault::draw(kind, servers_count, replicas, now, &mut timeline.rng);
+        let SimulatedCluster { timeline, profile, servers, network, faults, losses, .. } = cluster;
+        let (count, now) = (servers.len(), timeline.now);
+        // Without the server and its master, the others may be too few for all replicas.
+        let is_needed = count - 2 < usize::from(profile.replicas()) || profile.has_small_segments();
+        let fault = LastingFault::draw(kind, count, is_needed, now, &mut timeline.rng);
         let LastingFault { place, other, until, .. } = fault;
         let id = servers[place].id;
         timeline.note(format_args!("until {until}: {kind} at {id} ({})", servers[other].id));
