@@ -1,6 +1,6 @@
 //! Conversion of operations to requests of the Redis protocol, and of replies to outcomes.
 
-use crate::history::{OperationOutcome, RegisterAction};
+use crate::history::{Lifetime, OperationOutcome, RegisterAction, RemainingTime};
 use crate::servers::server_at;
 use crate::workload::{Register, decode};
 use resp::{Items, Reply, RequestWriter};
@@ -39,11 +39,30 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
             RequestWriter::write(&[b"SET", &keys[0].1, &value(new)], out)
         }
         (RegisterAction::Write(new), _) => with_values(b"MSET", register, &value(new), out),
-        (RegisterAction::WriteExpiring(new), _) => {
+        (RegisterAction::WriteExpiring(new, lifetime), _) => {
+            let (option, number) = expiry_option(register, lifetime);
             let writer = RequestWriter::new(5, out).argument(b"SET").argument(&keys[0].1);
-            let writer = writer.argument(&value(new)).argument(b"PX");
-            drop(writer.integer(register.expiry_millis(new) as i64));
+            drop(writer.argument(&value(new)).argument(option).integer(number));
         }
+        (RegisterAction::WriteKeeping(new), _) => {
+            RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"KEEPTTL"], out);
+        }
+        (RegisterAction::Expire(lifetime), _) => {
+            let (option, number) = expiry_option(register, lifetime);
+            let name: &[u8] = if option == b"PX" { b"PEXPIRE" } else { b"PEXPIREAT" };
+            let writer = RequestWriter::new(3, out).argument(name);
+            drop(writer.argument(&keys[0].1).integer(number));
+        }
+        (RegisterAction::Persist, _) => with_keys(b"PERSIST", register, out),
+        (RegisterAction::ReadExpiring(lifetime), _) => {
+            let (option, number) = expiry_option(register, lifetime);
+            let writer = RequestWriter::new(4, out).argument(b"GETEX").argument(&keys[0].1);
+            drop(writer.argument(option).integer(number));
+        }
+        (RegisterAction::ReadPersisting, _) => {
+            RequestWriter::write(&[b"GETEX", &keys[0].1, b"PERSIST"], out);
+        }
+        (RegisterAction::ReadRemaining, _) => with_keys(b"PTTL", register, out),
         (RegisterAction::WriteIfAbsent(new), 1) => {
             RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"NX"], out);
         }
@@ -58,6 +77,15 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
             RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"GET"], out);
         }
         (RegisterAction::Flush, _) => unreachable!("a flush is no operation on one register"),
+    }
+}
+
+/// Returns the option of `SET` and `GETEX` for a time to live, and its number.
+fn expiry_option(register: &Register, lifetime: Lifetime) -> (&'static [u8], i64) {
+    match lifetime {
+        Lifetime::After(number) => (b"PX", register.expiry_millis(number) as i64),
+        Lifetime::Until(_, millis) => (b"PXAT", millis as i64),
+        Lifetime::Unknown => unreachable!("a client knows its request"),
     }
 }
 
@@ -110,10 +138,16 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
     }
     let outcome = match action {
         RegisterAction::Read if register.keys.len() > 1 => return read_values(reply),
-        RegisterAction::Read | RegisterAction::Take | RegisterAction::Exchange(_) => {
-            value(reply).map(OperationOutcome::Value)
-        }
-        RegisterAction::Probe | RegisterAction::Delete => match *reply {
+        RegisterAction::Read
+        | RegisterAction::Take
+        | RegisterAction::Exchange(_)
+        | RegisterAction::ReadExpiring(_)
+        | RegisterAction::ReadPersisting => value(reply).map(OperationOutcome::Value),
+        RegisterAction::ReadRemaining => remaining(reply).map(OperationOutcome::Remaining),
+        RegisterAction::Probe
+        | RegisterAction::Delete
+        | RegisterAction::Expire(_)
+        | RegisterAction::Persist => match *reply {
             Reply::Integer(0) => Some(OperationOutcome::Applied(false)),
             Reply::Integer(count) if count == register.keys.len() as i64 => {
                 Some(OperationOutcome::Applied(true))
@@ -121,7 +155,9 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
             Reply::Integer(1) => return ReplyMeaning::Torn,
             _ => None,
         },
-        RegisterAction::Write(_) | RegisterAction::WriteExpiring(_) => {
+        RegisterAction::Write(_)
+        | RegisterAction::WriteExpiring(..)
+        | RegisterAction::WriteKeeping(_) => {
             (*reply == Reply::Simple(b"OK")).then_some(OperationOutcome::Done)
         }
         RegisterAction::WriteIfAbsent(_) | RegisterAction::Swap(..) => match *reply {
@@ -142,6 +178,15 @@ fn value(reply: &Reply<'_>) -> Option<Option<u64>> {
     match reply {
         Reply::Null => Some(None),
         Reply::Bulk(bytes) => decode(bytes).map(Some),
+        _ => None,
+    }
+}
+
+fn remaining(reply: &Reply<'_>) -> Option<RemainingTime> {
+    match *reply {
+        Reply::Integer(-2) => Some(RemainingTime::NoValue),
+        Reply::Integer(-1) => Some(RemainingTime::Endless),
+        Reply::Integer(millis) => u64::try_from(millis).ok().map(RemainingTime::Millis),
         _ => None,
     }
 }

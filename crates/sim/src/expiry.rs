@@ -1,13 +1,16 @@
 //! The time ranges in which expiring values may disappear, computed from readings of the clocks by
 //! which they were judged.
 //!
-//! A value with a time to live t, written by an operation from b to e, expires when the clock of
-//! its range shows a time between `low(b) + t` and `high(e) + t`. It may be seen gone by an
-//! operation that ends at a moment m with `high(m) >= low(b) + t`. An operation that begins at a
-//! moment m with `low(m) >= high(e) + t` must not see it. See `docs/design/simulator.md`.
+//! A time to live t that an operation from b to e has given ends when the clock of the range shows
+//! a time between `low(b) + t` and `high(e) + t`; a deadline that a client names ends at that time.
+//! A value with a deadline from d to d' may be seen gone by an operation that ends at a moment m
+//! with `high(m) >= d`. An operation that begins at a moment m with `low(m) >= d'` must not see it.
+//! A remaining time t that was answered by an operation from b to e shows a deadline between
+//! `low(b) + t` and `high(e) + t`. See `docs/design/simulator.md`.
 
-use crate::history::{Lives, RegisterAction, RegisterOperation};
+use crate::history::{Life, Lifetime, Lives, OperationOutcome, RegisterOperation, RemainingTime};
 use crate::range_clocks::RangeClockBounds;
+use std::ops::RangeInclusive;
 
 /// Readings of the clock of one register's range.
 #[derive(Clone, Debug, Default)]
@@ -22,44 +25,57 @@ impl ClockReadings {
         self.readings.push((moment, bounds));
     }
 
-    /// Returns the moments between which each expiring value disappears.
+    /// Returns the bounds of all times to live of a history. `millis_of` is the length of one with
+    /// this number. Times of operations that were given up have none.
     pub(crate) fn lives(
         &self,
         history: &[RegisterOperation],
         millis_of: impl Fn(u64) -> u64,
     ) -> Lives {
-        let writes = history.iter().filter_map(|operation| match operation.action {
-            RegisterAction::WriteExpiring(value) => Some((value, operation)),
-            _ => None,
-        });
-        let mut writes = writes.filter(|(_, write)| write.outcome.is_some()).peekable();
+        let mut lives = Lives::default();
         let is_unknown = |(_, bounds): &_| *bounds == RangeClockBounds::UNKNOWN;
-        if writes.peek().is_none() || self.readings.iter().any(is_unknown) {
-            return Lives::new();
+        let answered = || history.iter().filter(|operation| operation.outcome.is_some());
+        let has_lifetimes = answered().any(|operation| operation.action.lifetime().is_some());
+        if !has_lifetimes || self.readings.iter().any(is_unknown) {
+            return lives;
         }
-        let moments: Vec<u64> = self.readings.iter().map(|(moment, _)| *moment).collect();
-        let lows: Vec<u64> = self.readings.iter().map(|(_, bounds)| bounds.low.0).collect();
-        let (highs, highest) = self.highs();
-        let at = |index: usize| moments.get(index).copied().unwrap_or(u64::MAX);
-        let life = |(value, write): (u64, &RegisterOperation)| {
-            let millis = millis_of(value);
-            let begun = moments.partition_point(|moment| *moment <= write.begun).checked_sub(1)?;
-            let ended = moments.partition_point(|moment| *moment < write.ended);
-            let earliest = lows[begun] + millis;
-            let latest = highs.get(ended).map_or(u64::MAX, |high| high.saturating_add(millis));
-            let first = at(highest.partition_point(|high| *high < earliest));
-            // Operations that begin at the next reading, or later, do not find the value.
-            let gone = lows.partition_point(|low| *low < latest);
-            Some((value, first..=at(gone).saturating_sub(1)))
-        };
-        writes.filter_map(life).collect()
+        let clock = ReadClock::of(&self.readings);
+        for operation in answered() {
+            let deadline = match operation.action.lifetime() {
+                Some(Lifetime::After(number)) => clock.deadline(operation, millis_of(number)),
+                Some(Lifetime::Until(_, at)) => Some(at..=at),
+                Some(Lifetime::Unknown) | None => None,
+            };
+            if let (Some(lifetime), Some(deadline)) = (operation.action.lifetime(), deadline) {
+                let (first, last) = clock.end(&deadline).into_inner();
+                let moments = first..=last.max(operation.ended);
+                lives.given.insert(lifetime, Life { moments, deadline });
+            }
+            if let Some(OperationOutcome::Remaining(RemainingTime::Millis(millis))) =
+                operation.outcome
+                && let Some(deadline) = clock.deadline(operation, millis)
+            {
+                lives.shown.insert(operation.begun, deadline);
+            }
+        }
+        lives
     }
+}
 
-    /// Returns the upper bound at each reading, and the highest one up to there.
-    fn highs(&self) -> (Vec<u64>, Vec<u64>) {
-        let mut highs = vec![u64::MAX; self.readings.len()];
+/// The same readings by columns.
+struct ReadClock {
+    moments: Vec<u64>,
+    lows: Vec<u64>,
+    highs: Vec<u64>,
+    /// Highest upper bound so far, at each reading.
+    highest: Vec<u64>,
+}
+
+impl ReadClock {
+    fn of(readings: &[(u64, RangeClockBounds)]) -> ReadClock {
+        let mut highs = vec![u64::MAX; readings.len()];
         let mut next = u64::MAX;
-        for (high, (_, bounds)) in highs.iter_mut().zip(&self.readings).rev() {
+        for (high, (_, bounds)) in highs.iter_mut().zip(readings).rev() {
             next = bounds.high.map_or(next, |clock| clock.0);
             *high = next;
         }
@@ -68,40 +84,73 @@ impl ClockReadings {
             so_far = so_far.max(high);
             so_far
         });
-        let highest = highest.collect();
-        (highs, highest)
+        ReadClock {
+            moments: readings.iter().map(|(moment, _)| *moment).collect(),
+            lows: readings.iter().map(|(_, bounds)| bounds.low.0).collect(),
+            highest: highest.collect(),
+            highs,
+        }
+    }
+
+    /// Returns the bounds of a deadline that was this far away when the operation was executed.
+    fn deadline(&self, operation: &RegisterOperation, millis: u64) -> Option<RangeInclusive<u64>> {
+        let begun = self.moments.partition_point(|moment| *moment <= operation.begun);
+        let ended = self.moments.partition_point(|moment| *moment < operation.ended);
+        let high = self.highs.get(ended).copied().unwrap_or(u64::MAX);
+        Some(self.lows[begun.checked_sub(1)?] + millis..=high.saturating_add(millis))
+    }
+
+    /// Returns the moments between which the clock reaches a deadline. Operations that begin after
+    /// the last one find the deadline passed.
+    fn end(&self, deadline: &RangeInclusive<u64>) -> RangeInclusive<u64> {
+        let at = |index: usize| self.moments.get(index).copied().unwrap_or(u64::MAX);
+        let first = self.highest.partition_point(|high| high < deadline.start());
+        let gone = self.lows.partition_point(|low| low < deadline.end());
+        at(first)..=at(gone).saturating_sub(1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{OperationOutcome, RequestPlace};
+    use crate::history::{RegisterAction, RequestPlace};
     use types::UnixMillis;
 
-    /// Returns the life of a value that is written from moment 1 to moment 2 and lives for 100 ms.
-    fn life(readings: &[(u64, Option<u64>)]) -> Option<(u64, u64)> {
+    /// Returns the readings at moments 1, 2, and so on.
+    fn clocks(readings: &[(u64, Option<u64>)]) -> ClockReadings {
         let mut clocks = ClockReadings::default();
         for (moment, &(low, high)) in (1..).zip(readings) {
             let high = high.map(UnixMillis);
             clocks.add(moment, RangeClockBounds { low: UnixMillis(low), high });
         }
-        let write = RegisterOperation {
-            client: 0,
-            begun: 1,
-            ended: 2,
-            place: RequestPlace::default(),
-            action: RegisterAction::WriteExpiring(7),
-            outcome: Some(OperationOutcome::Done),
-        };
-        let lives = clocks.lives(&[write], |_| 100);
-        lives.get(&7).map(|life| (*life.start(), *life.end()))
+        clocks
+    }
+
+    /// Returns an operation from a moment to the next one.
+    fn answered(
+        begun: u64,
+        action: RegisterAction,
+        outcome: OperationOutcome,
+    ) -> RegisterOperation {
+        let (place, ended) = (RequestPlace::default(), begun + 1);
+        RegisterOperation { client: 0, begun, ended, place, action, outcome: Some(outcome) }
+    }
+
+    /// Returns the life of a value that is written from moment 1 to moment 2 with a time to live,
+    /// of 100 ms if it is relative.
+    fn life(lifetime: Lifetime, readings: &[(u64, Option<u64>)]) -> Option<(u64, u64)> {
+        let action = RegisterAction::WriteExpiring(7, lifetime);
+        let write = answered(1, action, OperationOutcome::Done);
+        let lives = clocks(readings).lives(&[write], |_| 100);
+        lives.given.get(&lifetime).map(|life| (*life.moments.start(), *life.moments.end()))
     }
 
     #[test]
     fn a_value_lives_as_long_as_the_clock_of_its_range_says() {
         let written = [(1_000, Some(1_001)), (1_002, Some(1_003))];
-        let with = |later: &[(u64, Option<u64>)]| life(&[&written[..], later].concat());
+        let with = |later: &[(u64, Option<u64>)]| {
+            life(Lifetime::After(7), &[&written[..], later].concat())
+        };
         // It may be gone when the clock can show 1100, and is gone when it certainly shows 1103.
         let later = [(1_098, Some(1_099)), (1_099, Some(1_100)), (1_102, Some(1_102))];
         assert_eq!(with(&later), Some((4, u64::MAX - 1)));
@@ -112,9 +161,35 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_that_a_client_names_is_that_of_the_clock() {
+        let readings = [(1_000, Some(1_001)), (1_002, Some(1_003)), (1_004, Some(1_005))];
+        let until = |at| life(Lifetime::Until(7, at), &readings);
+        assert_eq!(until(1_006), Some((u64::MAX, u64::MAX - 1)));
+        assert_eq!(until(1_004), Some((3, 2)));
+        assert_eq!(until(1_003), Some((2, 2)));
+        assert_eq!(until(900), Some((1, 2)), "the write itself does not end too late");
+    }
+
+    #[test]
+    fn a_remaining_time_shows_the_deadline_by_the_clock() {
+        let readings = [(1_000, Some(1_001)), (1_002, Some(1_003)), (1_010, Some(1_020))];
+        let millis = OperationOutcome::Remaining(RemainingTime::Millis(95));
+        let write = RegisterAction::WriteExpiring(7, Lifetime::After(7));
+        let history = [
+            answered(1, write, OperationOutcome::Done),
+            answered(2, RegisterAction::ReadRemaining, millis),
+        ];
+        let lives = clocks(&readings).lives(&history, |_| 100);
+        assert_eq!(lives.given[&Lifetime::After(7)].deadline, 1_100..=1_103);
+        assert_eq!(lives.shown[&2], 1_097..=1_115);
+    }
+
+    #[test]
     fn nothing_is_known_of_values_whose_clock_is_unknown() {
         let unknown = RangeClockBounds::UNKNOWN;
         let unknown = (unknown.low.0, unknown.high.map(|high| high.0));
-        assert_eq!(life(&[(1_000, Some(1_001)), (1_002, Some(1_003)), unknown]), None);
+        let readings = [(1_000, Some(1_001)), (1_002, Some(1_003)), unknown];
+        assert_eq!(life(Lifetime::After(7), &readings), None);
+        assert_eq!(life(Lifetime::Until(7, 2_000), &readings), None);
     }
 }

@@ -25,8 +25,8 @@
 //! connection are followed individually.
 //!
 //! No observation distinguishes between values that no outcome shows and no swap asks for. The
-//! checker merges all of them into one value (`values.rs`). The writes of an outage, with their
-//! unknown outcomes, are therefore one group.
+//! checker merges all of them into one value, and so all times to live without a known end
+//! (`values.rs`). The writes of an outage, with their unknown outcomes, are therefore one group.
 //!
 //! A server that dies takes its data with it. After such a *loss* the register may have any value
 //! that it has ever had: its readers may find an old copy, but never a newer value.
@@ -35,18 +35,20 @@
 //! many, the verdict is [`HistoryVerdict::GaveUp`], never a silent pass.
 
 mod configurations;
+mod lifetimes;
 mod operations;
 mod values;
 
-pub use operations::{EXPIRING, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace};
+pub use lifetimes::{Life, Lifetime, Lives};
+pub use operations::{
+    OperationOutcome, RegisterAction, RegisterOperation, RemainingTime, RequestPlace,
+};
 
 use configurations::{GroupCounts, Places, Possible, RegisterConfiguration, count, one_more};
 use operations::{
-    RegisterValue, after, as_given_up, changes_nothing, effect, is_earlier, is_uncertain,
-    may_expire,
+    RegisterValue, after, as_given_up, changes_nothing, effect, is_earlier, is_uncertain, lifetime,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeInclusive;
+use std::collections::{BTreeSet, VecDeque};
 use values::Values;
 
 /// Result of a check.
@@ -64,21 +66,13 @@ pub enum HistoryVerdict {
 /// Maximal number of open operations that will be answered: each is one bit of a word.
 pub const OPEN_MAX: usize = 64;
 
-/// Values that are written are farther apart than increments of one reach.
-const INCREMENTS_MAX: u64 = 1_000_000;
-
 /// Number of configurations of one return after which the checker gives up.
 const CONFIGURATIONS_MAX: usize = 100_000;
-
-/// Time range in which each expiring value disappears: not before the first moment, and
-/// operations that begin after the last moment do not find it. A value without an entry may
-/// disappear at any time, but does not come back.
-pub type Lives = BTreeMap<u64, RangeInclusive<u64>>;
 
 /// Checks the history of one register that has no value at first and was lost at `losses`. After
 /// any loss, expiry times are unknown, since an old copy may be found.
 pub fn check(operations: &[RegisterOperation], losses: &[u64], lives: &Lives) -> HistoryVerdict {
-    let no_lives = Lives::new();
+    let no_lives = Lives::default();
     let lives = if losses.is_empty() { lives } else { &no_lives };
     let mut moments: Vec<(u64, HistoryEvent)> =
         Vec::with_capacity(2 * operations.len() + losses.len());
@@ -87,7 +81,7 @@ pub fn check(operations: &[RegisterOperation], losses: &[u64], lives: &Lives) ->
         if operation.outcome.is_some() {
             moments.push((operation.begun, HistoryEvent::Begins(place)));
             moments.push((operation.ended, HistoryEvent::Ends(place)));
-        } else if !matches!(operation.action, RegisterAction::Read | RegisterAction::Probe) {
+        } else if !operation.action.is_read() {
             moments.push((operation.begun, HistoryEvent::Begins(place)));
         }
     }
@@ -95,7 +89,7 @@ pub fn check(operations: &[RegisterOperation], losses: &[u64], lives: &Lives) ->
     moments.sort_unstable();
     let mut check = HistoryCheck {
         told: operations,
-        operations: Values::of(operations, lives).merged(operations),
+        operations: Values::of(operations).merged(operations, lives),
         succeeded: succeeded(operations),
         lives,
         now: 0,
@@ -170,32 +164,31 @@ impl HistoryCheck<'_> {
         HistoryVerdict::Linearizable
     }
 
-    /// Returns the time range in which a value disappears. Increments keep that of the value that
-    /// they increment.
-    fn life(&self, value: RegisterValue) -> Option<&RangeInclusive<u64>> {
-        let value = value.filter(|value| value & EXPIRING != 0)?;
-        let (written, life) = self.lives.range(..=value).next_back()?;
-        (value - written < INCREMENTS_MAX).then_some(life)
-    }
-
     /// Returns whether an expiring value may have disappeared by now.
     fn may_be_gone(&self, value: RegisterValue) -> bool {
-        self.life(value).is_none_or(|life| *life.start() <= self.now)
+        let is_over = |lifetime| {
+            self.lives.moments(lifetime).is_none_or(|moments| *moments.start() <= self.now)
+        };
+        lifetime(value).is_some_and(is_over)
+    }
+
+    /// Returns whether a value has disappeared for operations that begin now.
+    fn is_overdue(&self, value: RegisterValue) -> bool {
+        let moments = lifetime(value).and_then(|lifetime| self.lives.moments(lifetime));
+        moments.is_some_and(|moments| *moments.end() < self.now)
     }
 
     /// Removes certainly expired values, for operations that begin now. Returns `false` if there
     /// are too many configurations.
     fn expire_overdue(&mut self) -> bool {
-        let is_overdue =
-            |value: RegisterValue| self.life(value).is_some_and(|life| *life.end() < self.now);
-        if !self.possible.0.iter().any(|one| is_overdue(one.value)) {
+        if !self.possible.0.iter().any(|one| self.is_overdue(one.value)) {
             return true;
         }
         // Operations that are already open may have seen the values.
         let Some(all) = self.closure(0) else { return false };
         let mut left = Possible::default();
         for one in all.0 {
-            let value = one.value.filter(|&value| !is_overdue(Some(value)));
+            let value = one.value.filter(|_| !self.is_overdue(one.value));
             left.add(RegisterConfiguration { value, ..one });
         }
         self.possible = left;
@@ -262,11 +255,11 @@ impl HistoryCheck<'_> {
         let mut all = Possible::default();
         let mut next: VecDeque<RegisterConfiguration> = self.possible.0.iter().cloned().collect();
         while let Some(mut now) = next.pop_front() {
-            now.taken = settle(now.value, now.taken, &open);
+            now.taken = self.settle(now.value, now.taken, &open);
             if !all.add(now.clone()) || now.taken & last != 0 {
                 continue;
             }
-            if may_expire(now.value) && self.may_be_gone(now.value) {
+            if self.may_be_gone(now.value) {
                 next.push_back(now.step(None, now.taken));
             }
             for &(bit, operation) in &open {
@@ -276,7 +269,7 @@ impl HistoryCheck<'_> {
                     continue;
                 }
                 let taken = now.taken | bit | uncertain & earlier_on_connection(operation, &open);
-                let values = after(now.value, operation).into_iter().flatten();
+                let values = after(now.value, operation, self.lives).into_iter().flatten();
                 next.extend(values.map(|after| now.step(after, taken)));
             }
             for bit in now.value.iter().flat_map(|_| self.flushes_to_try(now.taken, &open)) {
@@ -288,6 +281,26 @@ impl HistoryCheck<'_> {
             }
         }
         Some(all)
+    }
+
+    /// Lets all operations take effect that can do so and change nothing, whatever the value. This
+    /// excludes no possibility, and leaves only one of all possible orders of reads.
+    fn settle(
+        &self,
+        value: RegisterValue,
+        mut taken: Places,
+        open: &[(Places, &RegisterOperation)],
+    ) -> Places {
+        let may_be_taken = |taken: Places, bit: Places, operation: &RegisterOperation| {
+            taken & bit == 0
+                && changes_nothing(operation)
+                && is_next_on_connection(operation, taken, open)
+                && after(value, operation, self.lives)[0].is_some()
+        };
+        while let Some((bit, _)) = open.iter().find(|(bit, one)| may_be_taken(taken, *bit, one)) {
+            taken |= bit;
+        }
+        taken
     }
 
     /// Returns the uncertain flushes that must be tried now: the others lead to no result that
@@ -365,25 +378,6 @@ fn succeeded(operations: &[RegisterOperation]) -> BTreeSet<usize> {
         others.any(|other| other.begun < flush.ended)
     };
     flushes.filter(|(_, flush)| is_succeeded(flush)).map(|(place, _)| place).collect()
-}
-
-/// Lets all operations take effect that can do so and change nothing, whatever the value. This
-/// excludes no possibility, and leaves only one of all possible orders of reads.
-fn settle(
-    value: RegisterValue,
-    mut taken: Places,
-    open: &[(Places, &RegisterOperation)],
-) -> Places {
-    let may_be_taken = |taken: Places, bit: Places, operation: &RegisterOperation| {
-        taken & bit == 0
-            && changes_nothing(operation)
-            && is_next_on_connection(operation, taken, open)
-            && after(value, operation)[0].is_some()
-    };
-    while let Some((bit, _)) = open.iter().find(|(bit, one)| may_be_taken(taken, *bit, one)) {
-        taken |= bit;
-    }
-    taken
 }
 
 /// Number of operations that are shown before the unexplained one.

@@ -18,7 +18,7 @@
 //!   `range_clocks` (the clocks that judge expiry);
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
-//!   `workload` and `commands`;
+//!   `workload`, `lifetimes` and `commands`;
 //! - [`history`]: the linearizability checker, and `expiry`: when it lets values disappear;
 //! - `coverage`: the steps of protocols that each fault has met;
 //! - `planted`: bugs that are built in on purpose, so that the simulator itself is tested.
@@ -47,6 +47,7 @@ mod faults;
 mod fleet;
 mod inspect;
 mod lasting;
+mod lifetimes;
 mod load;
 mod losses;
 mod metadata;

@@ -119,4 +119,5 @@ named! {
     Pipelines, "pipelines", "Clients have several requests in flight.";
     Flushes, "flushes", "Tables are flushed.";
     Expiry, "expiry", "Some values expire.";
+    Lifetimes, "lifetimes", "Times to live are changed, removed, kept, and read.";
 }

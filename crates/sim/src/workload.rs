@@ -5,11 +5,12 @@
 //! deleted together. If the two keys ever differ, a client has seen a half executed command.
 
 use crate::clock_faults::FarClocks;
-use crate::history::{EXPIRING, RegisterAction};
+use crate::history::{Lifetime, RegisterAction};
+use crate::lifetimes::LifetimeOperations;
 use crate::settings::{Knob, RunSettings};
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{HashRange, HashSeed, KeyHash, Slot, TableId, key_hash};
+use types::{HashRange, HashSeed, KeyHash, Slot, TableId, UnixMillis, key_hash};
 use wire::control::{MigrationPolicy, PriorityPullMode};
 
 /// Number of slots with keys, and number of registers in each.
@@ -58,16 +59,16 @@ impl Register {
         let mut bytes = number.to_string().into_bytes();
         if self.kind != RegisterKind::Counter {
             bytes.push(b' ');
-            let filling = (number / 1_000_000 % 300) as usize * self.length;
+            let filling = (number / VALUE_DISTANCE % 300) as usize * self.length;
             bytes.resize(bytes.len() + filling, b'.');
         }
         bytes
     }
 
-    /// Returns the lifetime of an expiring value in milliseconds. Most are short, so that the value
+    /// Returns the length of a time to live in milliseconds. Most are short, so that the value
     /// expires while its range moves; some are as long as the recovery of a dead server.
     pub(crate) fn expiry_millis(&self, number: u64) -> u64 {
-        let part = number / 1_000_000 % EXPIRY_PARTS;
+        let part = number / VALUE_DISTANCE % EXPIRY_PARTS;
         let millis = 1 + part * part * part * (EXPIRY_MAX_MILLIS - 1) / EXPIRY_PARTS.pow(3);
         millis * self.life
     }
@@ -102,6 +103,8 @@ pub(crate) struct Workload {
     /// Weight of expiring writes, beside a weight of 13 (plain) or 17 (counter) for all other
     /// changes.
     expiring: u32,
+    /// Operations on times to live, which replace others.
+    lifetimes: Option<LifetimeOperations>,
     /// One job in this many is a flush, and one in this many a scan.
     flush_one_in: u32,
     scan_one_in: u32,
@@ -142,6 +145,7 @@ impl Workload {
             hot: rng.usize(1..8).min(used),
             read_percent: rng.u32(10..80),
             expiring: if_it_has(Knob::Expiry, [least, 2, 14][rng.usize(..3)], 0),
+            lifetimes: LifetimeOperations::draw(settings),
             flush_one_in: if_it_has(
                 Knob::Flushes,
                 [200, 1_000, u32::MAX][rng.usize(..3)],
@@ -158,12 +162,13 @@ impl Workload {
         self.registers.iter_mut().for_each(|register| register.length = times);
     }
 
-    /// Draws the next job of a client. Returns `None` if the drawn register has too many open
-    /// operations.
+    /// Draws the next job of a client, whose clock shows `wall`. Returns `None` if the drawn register
+    /// has too many open operations.
     pub(crate) fn next(
         &mut self,
         rng: &mut Rng,
         servers: usize,
+        wall: UnixMillis,
         is_crowded: impl Fn(usize) -> bool,
     ) -> Option<ClientJob> {
         if rng.u32(..self.flush_one_in) == 0 {
@@ -182,7 +187,24 @@ impl Workload {
             true => RegisterAction::Read,
             false => self.draw_change(rng, register),
         };
+        let action = self.draw_lifetime_operation(register, wall).unwrap_or(action);
         Some(ClientJob::Operation(register, action))
+    }
+
+    /// Draws an operation on the time to live of a register, if this one gets any.
+    fn draw_lifetime_operation(
+        &mut self,
+        register: usize,
+        wall: UnixMillis,
+    ) -> Option<RegisterAction> {
+        if !self.may_expire(register) {
+            return None;
+        }
+        let number = self.last_value + VALUE_DISTANCE;
+        let until = wall.0 + self.registers[register].expiry_millis(number);
+        let action = self.lifetimes.as_mut()?.next(number, until)?;
+        self.last_value = number;
+        Some(action)
     }
 
     fn draw_change(&mut self, rng: &mut Rng, register: usize) -> RegisterAction {
@@ -206,24 +228,37 @@ impl Workload {
             13..=16 if self.registers[register].kind == RegisterKind::Counter => {
                 RegisterAction::Increment
             }
-            13.. => RegisterAction::WriteExpiring(self.draw_value(register) | EXPIRING),
+            13.. => {
+                let value = self.draw_value(register) | EXPIRING;
+                RegisterAction::WriteExpiring(value, Lifetime::After(value))
+            }
         }
     }
 
-    /// Draws a value. Values are far apart, so that increments of one never reach another.
     fn draw_value(&mut self, register: usize) -> u64 {
-        self.last_value += 1_000_000;
+        self.last_value += VALUE_DISTANCE;
         self.known[register] = Some(self.last_value);
         self.last_value
     }
 
+    fn may_expire(&self, register: usize) -> bool {
+        self.expiring > 0
+            && matches!(self.registers[register].kind, RegisterKind::Plain | RegisterKind::Counter)
+    }
+
     /// Returns the registers with values that may expire, and their hashes.
     pub(crate) fn expiring(&self) -> impl Iterator<Item = (usize, KeyHash)> {
-        let registers = self.registers.iter().enumerate().filter(|(_, register)| {
-            self.expiring > 0
-                && matches!(register.kind, RegisterKind::Plain | RegisterKind::Counter)
-        });
+        let registers = self.registers.iter().enumerate();
+        let registers = registers.filter(|(number, _)| self.may_expire(*number));
         registers.map(|(number, register)| (number, register.keys[0].0))
+    }
+
+    /// Returns whether a value of a register may have a time to live.
+    pub(crate) fn has_lifetime(&self, register: usize, value: u64) -> bool {
+        match self.lifetimes {
+            Some(_) => self.may_expire(register),
+            None => value & EXPIRING != 0,
+        }
     }
 
     /// Returns the slots that contain keys.
@@ -285,6 +320,12 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
         background_share: 10,
     }
 }
+
+/// Marker bit of values that are written with a relative time to live.
+const EXPIRING: u64 = 1 << 50;
+
+/// Distance of values, so that increments of one never reach another.
+const VALUE_DISTANCE: u64 = 1_000_000;
 
 const EXPIRY_PARTS: u64 = 100;
 

@@ -32,7 +32,7 @@ pub(crate) fn judge<'h>(
         histories.entry(*register).or_default().push(*operation);
     }
     for (register, history) in &histories {
-        match history::check(history, &[], &history::Lives::new()) {
+        match history::check(history, &[], &history::Lives::default()) {
             HistoryVerdict::Linearizable => {}
             HistoryVerdict::Violated(text) => {
                 let kept = keep(*register, history);
@@ -140,7 +140,13 @@ impl Register {
                 | RegisterAction::Exchange(_)
                 | RegisterAction::Take
                 | RegisterAction::Flush
-                | RegisterAction::WriteExpiring(_),
+                | RegisterAction::WriteExpiring(..)
+                | RegisterAction::WriteKeeping(_)
+                | RegisterAction::Expire(_)
+                | RegisterAction::Persist
+                | RegisterAction::ReadExpiring(_)
+                | RegisterAction::ReadPersisting
+                | RegisterAction::ReadRemaining,
             ) => {
                 unreachable!("the simulator's alone")
             }

@@ -1,11 +1,12 @@
 //! Slow and simple twin of the checker, and a test that both give the same verdicts.
 //!
 //! The twin follows each operation individually, and every possible set of operations that have
-//! taken effect. It merges, counts, discards and takes nothing early.
+//! taken effect. It merges, counts, discards and takes nothing early. An operation that begins when
+//! a value has expired cannot have seen it, which is all that the twin knows of expired values.
 
 use super::{
-    EXPIRING, HistoryEvent, HistoryVerdict, Lives, OperationOutcome, RegisterAction,
-    RegisterOperation, RegisterValue, RequestPlace, after, check, effect, may_expire,
+    HistoryEvent, HistoryVerdict, Life, Lifetime, Lives, OperationOutcome, RegisterAction,
+    RegisterOperation, RegisterValue, RemainingTime, RequestPlace, after, check, effect, lifetime,
 };
 use std::collections::BTreeSet;
 
@@ -14,13 +15,18 @@ type Plain = (RegisterValue, BTreeSet<usize>);
 
 struct Naive<'h> {
     operations: &'h [RegisterOperation],
+    lives: &'h Lives,
+    /// Moment that is being checked.
+    now: u64,
     open: BTreeSet<usize>,
     possible: BTreeSet<Plain>,
     ever: BTreeSet<RegisterValue>,
 }
 
 impl Naive<'_> {
-    fn explains(operations: &[RegisterOperation], losses: &[u64]) -> bool {
+    fn explains(operations: &[RegisterOperation], losses: &[u64], lives: &Lives) -> bool {
+        let no_lives = Lives::default();
+        let lives = if losses.is_empty() { lives } else { &no_lives };
         let mut moments: Vec<(u64, HistoryEvent)> =
             losses.iter().map(|&moment| (moment, HistoryEvent::Loss)).collect();
         for (place, operation) in operations.iter().enumerate() {
@@ -32,11 +38,16 @@ impl Naive<'_> {
         moments.sort_unstable();
         let mut naive = Naive {
             operations,
+            lives,
+            now: 0,
             open: BTreeSet::new(),
             possible: BTreeSet::from([(None, BTreeSet::new())]),
             ever: BTreeSet::from([None]),
         };
-        moments.into_iter().all(|(_, what)| naive.goes_on(what))
+        moments.into_iter().all(|(moment, what)| {
+            naive.now = moment;
+            naive.goes_on(what)
+        })
     }
 
     fn goes_on(&mut self, what: HistoryEvent) -> bool {
@@ -67,13 +78,18 @@ impl Naive<'_> {
         while let Some((value, taken)) = next.pop() {
             self.ever.insert(value);
             let mut found = Vec::new();
-            if may_expire(value) {
+            let moments = lifetime(value).map(|lifetime| self.lives.moments(lifetime));
+            if moments.is_some_and(|it| it.is_none_or(|moments| *moments.start() <= self.now)) {
                 found.push((None, taken.clone()));
             }
+            let gone = moments.flatten().map_or(u64::MAX, |moments| *moments.end());
             for &place in self.open.iter().filter(|place| self.may_be_next(**place, &taken)) {
                 let operation = &self.operations[place];
+                if operation.begun > gone {
+                    continue;
+                }
                 let values = match operation.outcome {
-                    Some(_) => after(value, operation),
+                    Some(_) => after(value, operation, self.lives),
                     None => [Some(effect(value, operation.action)), None],
                 };
                 let taken: BTreeSet<usize> = taken.iter().copied().chain([place]).collect();
@@ -113,12 +129,21 @@ fn begin_in_order(operations: &mut [RegisterOperation]) {
     operations.sort_unstable_by_key(|operation| operation.client);
 }
 
-/// Register on which operations take effect for real, one at a time.
+/// Register on which operations take effect for real, one at a time. Its clock shows the moment.
 struct Real {
     random: fastrand::Rng,
     value: RegisterValue,
+    /// Moment at which the value expires. Without one, an expiring value disappears at random.
+    deadline: Option<u64>,
     ever: Vec<RegisterValue>,
     next: u64,
+    /// Set if the checkers learn by which clock values expire.
+    has_clock: bool,
+}
+
+/// Returns the length of a time to live.
+fn millis(number: u64) -> u64 {
+    100 + number * 7_919 % 2_000
 }
 
 impl Real {
@@ -151,10 +176,16 @@ impl Real {
         effects.extend(losses.iter().map(|&moment| (moment, None)));
         effects.sort_unstable();
         begin_in_order(&mut operations);
-        for (_, what) in effects {
+        for (moment, what) in effects {
             match what {
-                Some(place) => operations[place].outcome = self.execute(operations[place].action),
-                None => self.value = self.ever[self.random.usize(..self.ever.len())],
+                Some(place) => {
+                    let action = operations[place].action;
+                    operations[place].outcome = self.execute(action, moment);
+                }
+                None => {
+                    self.value = self.ever[self.random.usize(..self.ever.len())];
+                    self.deadline = None;
+                }
             }
         }
         (operations, losses)
@@ -164,50 +195,112 @@ impl Real {
         self.next += 1;
         let new = self.next;
         let old = 1 + self.random.u64(..new);
-        match self.random.u8(..14) {
+        let lifetime = match self.random.bool() {
+            true => Lifetime::After(new),
+            false => Lifetime::Until(new, self.random.u64(..80) * 100),
+        };
+        match self.random.u8(..22) {
             0..2 => RegisterAction::Read,
             2 => RegisterAction::Probe,
             3..5 => RegisterAction::Write(new),
-            5 => RegisterAction::WriteExpiring(EXPIRING | new),
+            5 => RegisterAction::WriteExpiring(new, lifetime),
             6 => RegisterAction::WriteIfAbsent(new),
             7 => RegisterAction::Swap(old, new),
             8 => RegisterAction::Exchange(new),
             9 if counts => RegisterAction::Increment,
             9 | 10 => RegisterAction::Delete,
             11 => RegisterAction::Take,
-            _ => RegisterAction::Flush,
+            12 => RegisterAction::Flush,
+            13 | 14 => RegisterAction::Expire(lifetime),
+            15 => RegisterAction::ReadExpiring(lifetime),
+            16 => RegisterAction::Persist,
+            17 => RegisterAction::ReadPersisting,
+            18 => RegisterAction::WriteKeeping(new),
+            _ => RegisterAction::ReadRemaining,
         }
     }
 
     /// Executes an action and returns its outcome, or `None` if the client has given up.
-    fn execute(&mut self, action: RegisterAction) -> Option<OperationOutcome> {
-        if may_expire(self.value) && self.random.bool() {
+    fn execute(&mut self, action: RegisterAction, now: u64) -> Option<OperationOutcome> {
+        let is_gone = match self.deadline {
+            Some(deadline) => deadline <= now,
+            None => lifetime(self.value).is_some() && self.random.bool(),
+        };
+        if is_gone {
             self.value = None;
         }
         let before = self.value;
         self.value = effect(before, action);
         self.ever.push(self.value);
-        let outcome = match action {
-            RegisterAction::Read | RegisterAction::Exchange(_) | RegisterAction::Take => {
-                OperationOutcome::Value(before)
+        let remaining = self.deadline.map_or(1, |deadline| deadline.saturating_sub(now));
+        if let Some(lifetime) = action.lifetime().filter(|_| self.value.is_some()) {
+            self.deadline = match lifetime {
+                Lifetime::After(number) => Some(now + millis(number)),
+                Lifetime::Until(_, at) => Some(at),
+                Lifetime::Unknown => None,
+            };
+        }
+        self.deadline = self.deadline.filter(|_| self.has_clock && lifetime(self.value).is_some());
+        Some(match action {
+            RegisterAction::Read
+            | RegisterAction::Exchange(_)
+            | RegisterAction::Take
+            | RegisterAction::ReadExpiring(_)
+            | RegisterAction::ReadPersisting => {
+                OperationOutcome::Value(before.map(|value| value.number))
             }
-            RegisterAction::Probe | RegisterAction::Delete => {
+            RegisterAction::Probe | RegisterAction::Delete | RegisterAction::Expire(_) => {
                 OperationOutcome::Applied(before.is_some())
             }
-            RegisterAction::Write(_) | RegisterAction::WriteExpiring(_) => OperationOutcome::Done,
+            RegisterAction::Persist => OperationOutcome::Applied(lifetime(before).is_some()),
+            RegisterAction::ReadRemaining => OperationOutcome::Remaining(match before {
+                None => RemainingTime::NoValue,
+                Some(value) if value.lifetime.is_none() => RemainingTime::Endless,
+                Some(_) => RemainingTime::Millis(remaining),
+            }),
+            RegisterAction::Write(_)
+            | RegisterAction::WriteExpiring(..)
+            | RegisterAction::WriteKeeping(_) => OperationOutcome::Done,
             RegisterAction::WriteIfAbsent(_) => OperationOutcome::Applied(before.is_none()),
-            RegisterAction::Swap(old, _) => OperationOutcome::Applied(before == Some(old)),
-            RegisterAction::Increment => OperationOutcome::Number(self.value.unwrap_or(0)),
+            RegisterAction::Swap(old, _) => {
+                OperationOutcome::Applied(before.is_some_and(|value| value.number == old))
+            }
+            RegisterAction::Increment => {
+                OperationOutcome::Number(self.value.map_or(0, |value| value.number))
+            }
             RegisterAction::Flush => OperationOutcome::Applied(self.random.bool()),
-        };
-        (self.random.u8(..3) > 0).then_some(outcome)
+        })
+        .filter(|_| self.random.u8(..3) > 0)
+    }
+
+    /// Returns the bounds of the times to live, by a clock that shows the moment.
+    fn lives(&self, operations: &[RegisterOperation]) -> Lives {
+        let mut lives = Lives::default();
+        let answered = operations.iter().filter(|it| self.has_clock && it.outcome.is_some());
+        for operation in answered {
+            let RegisterOperation { begun, ended, action, outcome, .. } = *operation;
+            let after = |millis| begun + millis..=ended + millis;
+            if let Some(lifetime) = action.lifetime() {
+                let deadline = match lifetime {
+                    Lifetime::After(number) => after(millis(number)),
+                    Lifetime::Until(_, at) => at..=at,
+                    Lifetime::Unknown => continue,
+                };
+                let last = (deadline.end().saturating_sub(1)).max(ended);
+                let life = Life { moments: *deadline.start()..=last, deadline };
+                lives.given.insert(lifetime, life);
+            }
+            if let Some(OperationOutcome::Remaining(RemainingTime::Millis(millis))) = outcome {
+                lives.shown.insert(begun, after(millis));
+            }
+        }
+        lives
     }
 
     /// Falsifies one outcome.
     fn lie(&mut self, operations: &mut [RegisterOperation]) {
         let at = self.random.usize(..operations.len());
         let shown = 1 + self.random.u64(..self.next);
-        let shown = if self.random.u8(..4) == 0 { EXPIRING | shown } else { shown };
         operations[at].outcome = match operations[at].outcome {
             Some(OperationOutcome::Value(Some(_))) if self.random.bool() => {
                 Some(OperationOutcome::Value(None))
@@ -215,6 +308,12 @@ impl Real {
             Some(OperationOutcome::Value(_)) => Some(OperationOutcome::Value(Some(shown))),
             Some(OperationOutcome::Applied(done)) => Some(OperationOutcome::Applied(!done)),
             Some(OperationOutcome::Number(number)) => Some(OperationOutcome::Number(number + 1)),
+            Some(OperationOutcome::Remaining(_)) => {
+                let endless = RemainingTime::Endless;
+                let some = RemainingTime::Millis(self.random.u64(..2_000));
+                let lies = [RemainingTime::NoValue, endless, some, some];
+                Some(OperationOutcome::Remaining(lies[self.random.usize(..lies.len())]))
+            }
             Some(OperationOutcome::Done) | None => None,
         };
     }
@@ -225,13 +324,16 @@ fn the_checker_says_what_the_plain_one_says() {
     let (mut explained, mut violated) = (0, 0);
     for seed in 0..4_000 {
         let random = fastrand::Rng::with_seed(seed);
-        let mut real = Real { random, value: None, ever: vec![None], next: 0 };
+        let has_clock = seed % 2 == 0;
+        let (value, deadline, ever) = (None, None, vec![None]);
+        let mut real = Real { random, value, deadline, ever, next: 0, has_clock };
         let count = real.random.usize(2..10);
         let (mut operations, losses) = real.history(count);
         let lies = real.random.usize(..3);
         (0..lies).for_each(|_| real.lie(&mut operations));
-        let verdict = check(&operations, &losses, &Lives::new());
-        let is_explained = Naive::explains(&operations, &losses);
+        let lives = real.lives(&operations);
+        let verdict = check(&operations, &losses, &lives);
+        let is_explained = Naive::explains(&operations, &losses, &lives);
         let expected = if is_explained { &mut explained } else { &mut violated };
         *expected += 1;
         assert!(lies > 0 || is_explained, "seed {seed}: this has happened, but {verdict:?}");
@@ -241,7 +343,7 @@ fn the_checker_says_what_the_plain_one_says() {
             HistoryVerdict::GaveUp => false,
         };
         let text: String = operations.iter().map(|one| format!("{one}\n")).collect();
-        assert!(agrees, "seed {seed}: {verdict:?} of\n{text}with losses {losses:?}");
+        assert!(agrees, "seed {seed}: {verdict:?} of\n{text}with losses {losses:?}, {lives:?}");
     }
     assert!(explained > 1_000 && violated > 500, "{explained} explained, {violated} violated");
 }

@@ -1,5 +1,6 @@
 //! Operations on a register, and their effect on its value.
 
+use super::lifetimes::{Lifetime, Lives};
 use std::fmt;
 
 /// Operation of a client on a register.
@@ -11,8 +12,10 @@ pub enum RegisterAction {
     Probe,
     /// Sets this value.
     Write(u64),
-    /// Sets this value, which expires some time later.
-    WriteExpiring(u64),
+    /// Sets this value with a time to live.
+    WriteExpiring(u64, Lifetime),
+    /// Sets this value, and keeps the time to live of the previous one.
+    WriteKeeping(u64),
     /// Sets this value if there is none.
     WriteIfAbsent(u64),
     /// Sets the second value if the first one is current.
@@ -21,6 +24,16 @@ pub enum RegisterAction {
     Exchange(u64),
     /// Adds one and returns the result; no value counts as 0.
     Increment,
+    /// Gives a time to live to the value, and returns whether there is one.
+    Expire(Lifetime),
+    /// Removes the time to live, and returns whether there was one.
+    Persist,
+    /// Gives a time to live to the value, and returns the value.
+    ReadExpiring(Lifetime),
+    /// Removes the time to live, and returns the value.
+    ReadPersisting,
+    /// Returns the remaining time to live.
+    ReadRemaining,
     /// Removes the value and returns whether there was one.
     Delete,
     /// Removes the value and returns it.
@@ -42,6 +55,19 @@ pub enum OperationOutcome {
     Applied(bool),
     /// The new value.
     Number(u64),
+    /// The remaining time to live.
+    Remaining(RemainingTime),
+}
+
+/// Remaining time to live of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemainingTime {
+    /// There is no value.
+    NoValue,
+    /// The value does not expire.
+    Endless,
+    /// Number of milliseconds.
+    Millis(u64),
 }
 
 /// Connection on which an operation was executed, and its position there.
@@ -70,14 +96,42 @@ pub struct RegisterOperation {
     pub outcome: Option<OperationOutcome>,
 }
 
-pub(super) type RegisterValue = Option<u64>;
+/// Value of a register, with its time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StoredValue {
+    pub(super) number: u64,
+    pub(super) lifetime: Option<Lifetime>,
+}
 
-/// Marker bit of values that are written to expire.
-pub const EXPIRING: u64 = 1 << 50;
+impl StoredValue {
+    fn lasting(number: u64) -> StoredValue {
+        StoredValue { number, lifetime: None }
+    }
+}
 
-/// Returns whether the register may lose this value by itself. It never gets the value back.
-pub(super) fn may_expire(value: RegisterValue) -> bool {
-    value.is_some_and(|value| value & EXPIRING != 0)
+pub(super) type RegisterValue = Option<StoredValue>;
+
+/// Returns the time to live of a value. The register may lose such a value by itself, and never
+/// gets it back.
+pub(super) fn lifetime(value: RegisterValue) -> Option<Lifetime> {
+    value.and_then(|value| value.lifetime)
+}
+
+impl RegisterAction {
+    /// Returns whether the action changes nothing, whatever the value is.
+    pub fn is_read(self) -> bool {
+        matches!(self, RegisterAction::Read | RegisterAction::Probe | RegisterAction::ReadRemaining)
+    }
+
+    /// Returns the time to live that the action gives.
+    pub(crate) fn lifetime(self) -> Option<Lifetime> {
+        match self {
+            RegisterAction::WriteExpiring(_, lifetime)
+            | RegisterAction::Expire(lifetime)
+            | RegisterAction::ReadExpiring(lifetime) => Some(lifetime),
+            _ => None,
+        }
+    }
 }
 
 /// Returns the equivalent of an action without a known outcome.
@@ -85,13 +139,19 @@ pub(super) fn as_given_up(action: RegisterAction) -> RegisterAction {
     match action {
         RegisterAction::Exchange(new) => RegisterAction::Write(new),
         RegisterAction::Take | RegisterAction::Flush => RegisterAction::Delete,
+        RegisterAction::ReadExpiring(lifetime) => RegisterAction::Expire(lifetime),
+        RegisterAction::ReadPersisting => RegisterAction::Persist,
         RegisterAction::Read
         | RegisterAction::Probe
+        | RegisterAction::ReadRemaining
         | RegisterAction::Write(_)
-        | RegisterAction::WriteExpiring(_)
+        | RegisterAction::WriteExpiring(..)
+        | RegisterAction::WriteKeeping(_)
         | RegisterAction::WriteIfAbsent(_)
         | RegisterAction::Swap(..)
         | RegisterAction::Increment
+        | RegisterAction::Expire(_)
+        | RegisterAction::Persist
         | RegisterAction::Delete => action,
     }
 }
@@ -110,17 +170,23 @@ pub(super) fn is_uncertain(operation: &RegisterOperation) -> bool {
 /// Returns whether the operation, with this outcome, has changed nothing.
 pub(super) fn changes_nothing(operation: &RegisterOperation) -> bool {
     let Some(outcome) = operation.outcome else { return false };
-    matches!(
-        (operation.action, outcome),
-        (RegisterAction::Read | RegisterAction::Probe, _)
-            | (
+    operation.action.is_read()
+        || matches!(
+            (operation.action, outcome),
+            (
                 RegisterAction::Delete
                     | RegisterAction::WriteIfAbsent(_)
-                    | RegisterAction::Swap(..),
+                    | RegisterAction::Swap(..)
+                    | RegisterAction::Expire(_)
+                    | RegisterAction::Persist,
                 OperationOutcome::Applied(false)
+            ) | (
+                RegisterAction::Take
+                    | RegisterAction::ReadExpiring(_)
+                    | RegisterAction::ReadPersisting,
+                OperationOutcome::Value(None)
             )
-            | (RegisterAction::Take, OperationOutcome::Value(None))
-    )
+        )
 }
 
 /// Returns the values that are possible once an operation has taken effect with its outcome; none
@@ -128,30 +194,52 @@ pub(super) fn changes_nothing(operation: &RegisterOperation) -> bool {
 pub(super) fn after(
     value: RegisterValue,
     operation: &RegisterOperation,
+    lives: &Lives,
 ) -> [Option<RegisterValue>; 2] {
     let effect = effect(value, operation.action);
+    let number = value.map(|value| value.number);
     let only = |is_so: bool| [is_so.then_some(effect), None];
     let Some(outcome) = operation.outcome else { return [None; 2] };
     match (operation.action, outcome) {
-        (RegisterAction::Write(_) | RegisterAction::WriteExpiring(_), OperationOutcome::Done)
+        (
+            RegisterAction::Write(_)
+            | RegisterAction::WriteExpiring(..)
+            | RegisterAction::WriteKeeping(_),
+            OperationOutcome::Done,
+        )
         | (RegisterAction::Flush, OperationOutcome::Applied(true)) => only(true),
         (RegisterAction::Flush, OperationOutcome::Applied(false)) => [Some(value), Some(None)],
         (
-            RegisterAction::Read | RegisterAction::Take | RegisterAction::Exchange(_),
+            RegisterAction::Read
+            | RegisterAction::Take
+            | RegisterAction::Exchange(_)
+            | RegisterAction::ReadExpiring(_)
+            | RegisterAction::ReadPersisting,
             OperationOutcome::Value(seen),
-        ) => only(seen == value),
-        (RegisterAction::Probe | RegisterAction::Delete, OperationOutcome::Applied(found)) => {
-            only(found == value.is_some())
+        ) => only(seen == number),
+        (
+            RegisterAction::Probe | RegisterAction::Delete | RegisterAction::Expire(_),
+            OperationOutcome::Applied(found),
+        ) => only(found == value.is_some()),
+        (RegisterAction::Persist, OperationOutcome::Applied(done)) => {
+            only(done == lifetime(value).is_some())
         }
         (RegisterAction::WriteIfAbsent(_), OperationOutcome::Applied(done)) => {
             only(done == value.is_none())
         }
         (RegisterAction::Swap(old, _), OperationOutcome::Applied(done)) => {
-            only(done == (value == Some(old)))
+            only(done == (number == Some(old)))
         }
-        (RegisterAction::Increment, OperationOutcome::Number(number)) => {
-            only(effect == Some(number))
+        (RegisterAction::Increment, OperationOutcome::Number(shown)) => {
+            only(effect.map(|value| value.number) == Some(shown))
         }
+        (RegisterAction::ReadRemaining, OperationOutcome::Remaining(shown)) => only(match shown {
+            RemainingTime::NoValue => value.is_none(),
+            RemainingTime::Endless => value.is_some() && lifetime(value).is_none(),
+            RemainingTime::Millis(_) => {
+                lifetime(value).is_some_and(|lifetime| lives.may_show(lifetime, operation.begun))
+            }
+        }),
         (action, outcome) => unreachable!("{action:?} reported {outcome:?}"),
     }
 }
@@ -159,14 +247,31 @@ pub(super) fn after(
 /// Returns the value after an action.
 pub(super) fn effect(value: RegisterValue, action: RegisterAction) -> RegisterValue {
     match action {
-        RegisterAction::Read | RegisterAction::Probe => value,
-        RegisterAction::Write(new)
-        | RegisterAction::WriteExpiring(new)
-        | RegisterAction::Exchange(new) => Some(new),
-        RegisterAction::WriteIfAbsent(new) => value.or(Some(new)),
-        RegisterAction::Swap(old, new) if value == Some(old) => Some(new),
+        RegisterAction::Read | RegisterAction::Probe | RegisterAction::ReadRemaining => value,
+        RegisterAction::Write(new) | RegisterAction::Exchange(new) => {
+            Some(StoredValue::lasting(new))
+        }
+        RegisterAction::WriteExpiring(number, lifetime) => {
+            Some(StoredValue { number, lifetime: Some(lifetime) })
+        }
+        RegisterAction::WriteKeeping(number) => {
+            Some(StoredValue { number, lifetime: lifetime(value) })
+        }
+        RegisterAction::WriteIfAbsent(new) => value.or(Some(StoredValue::lasting(new))),
+        RegisterAction::Swap(old, new) if value.is_some_and(|value| value.number == old) => {
+            Some(StoredValue::lasting(new))
+        }
         RegisterAction::Swap(..) => value,
-        RegisterAction::Increment => Some(value.unwrap_or(0) + 1),
+        RegisterAction::Increment => {
+            let value = value.unwrap_or(StoredValue::lasting(0));
+            Some(StoredValue { number: value.number + 1, ..value })
+        }
+        RegisterAction::Expire(lifetime) | RegisterAction::ReadExpiring(lifetime) => {
+            value.map(|value| StoredValue { lifetime: Some(lifetime), ..value })
+        }
+        RegisterAction::Persist | RegisterAction::ReadPersisting => {
+            value.map(|value| StoredValue::lasting(value.number))
+        }
         RegisterAction::Delete | RegisterAction::Take | RegisterAction::Flush => None,
     }
 }

@@ -12,7 +12,7 @@ fn history(list: &[(usize, u64, u64, RegisterAction, OperationOutcome)]) -> Hist
 }
 
 fn with_losses(list: &[Line], losses: &[u64]) -> HistoryVerdict {
-    check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses, &Lives::new())
+    check(&list.iter().map(on_own_connection).collect::<Vec<_>>(), losses, &Lives::default())
 }
 
 fn on_own_connection(&(client, begun, ended, action, outcome): &Line) -> RegisterOperation {
@@ -50,6 +50,9 @@ fn operations_one_after_the_other_are_taken_at_their_word() {
             (_, OperationOutcome::Value(_)) => OperationOutcome::Value(Some(99)),
             (_, OperationOutcome::Applied(done)) => OperationOutcome::Applied(!done),
             (_, OperationOutcome::Number(number)) => OperationOutcome::Number(number + 1),
+            (_, OperationOutcome::Remaining(_)) => {
+                OperationOutcome::Remaining(RemainingTime::Millis(9))
+            }
         };
         assert!(is_violated(&history(&bad)), "line {broken} cannot be");
     }
@@ -87,44 +90,48 @@ fn two_increments_never_report_the_same_number() {
 
 #[test]
 fn a_value_that_expires_may_go_but_does_not_come_back() {
-    let value = EXPIRING | 5;
-    let write = (0, 1, 2, RegisterAction::WriteExpiring(value), OperationOutcome::Done);
+    let lifetime = Lifetime::After(5);
+    let write = (0, 1, 2, RegisterAction::WriteExpiring(5, lifetime), OperationOutcome::Done);
     let read = |at, seen| (1, at, at + 1, RegisterAction::Read, OperationOutcome::Value(seen));
-    let good = [write, read(3, Some(value)), read(5, None)];
+    let good = [write, read(3, Some(5)), read(5, None)];
     assert_eq!(history(&good), HistoryVerdict::Linearizable);
-    assert!(is_violated(&history(&[write, read(3, None), read(5, Some(value))])));
+    assert!(is_violated(&history(&[write, read(3, None), read(5, Some(5))])));
     let other = (0, 1, 2, RegisterAction::Write(5), OperationOutcome::Done);
     assert!(is_violated(&history(&[other, read(3, None)])));
 }
 
+const LIFETIME: Lifetime = Lifetime::After(5);
+
+/// Returns the verdict if the value 5 is written before moment 3, and disappears between 10 and 20.
+fn with_life(lines: &[(u64, u64, RegisterAction, OperationOutcome)]) -> HistoryVerdict {
+    let write = (1, 2, RegisterAction::WriteExpiring(5, LIFETIME), OperationOutcome::Done);
+    let lines = [&[write], lines].concat();
+    let lines = lines.iter().enumerate().map(|(client, &(begun, ended, action, outcome))| {
+        on_own_connection(&(client, begun, ended, action, Some(outcome)))
+    });
+    let life = Life { moments: 10..=20, deadline: 1_000..=1_010 };
+    let given =
+        [(LIFETIME, life), (Lifetime::After(6), Life { moments: 30..=40, deadline: 0..=1 })];
+    let shown = [(4, 990..=1_000), (5, 900..=999)];
+    let lives = Lives { given: given.into(), shown: shown.into() };
+    check(&lines.collect::<Vec<_>>(), &[], &lives)
+}
+
 #[test]
 fn a_value_whose_time_is_known_goes_within_it() {
-    let value = EXPIRING | 5;
-    let write = (0, 1, 2, RegisterAction::WriteExpiring(value), OperationOutcome::Done);
-    let read = |(begun, ended), seen| {
-        (1, begun, ended, RegisterAction::Read, OperationOutcome::Value(seen))
-    };
-    let verdict = |reads: &[_]| {
-        let lines: Vec<_> = [write]
-            .iter()
-            .chain(reads)
-            .map(|&(client, begun, ended, action, outcome)| {
-                on_own_connection(&(client, begun, ended, action, Some(outcome)))
-            })
-            .collect();
-        check(&lines, &[], &Lives::from([(value, 10..=20)]))
-    };
+    let read =
+        |(begun, ended), seen| (begun, ended, RegisterAction::Read, OperationOutcome::Value(seen));
     for (moments, seen, is_good) in [
         ((3, 9), None, false),
-        ((3, 9), Some(value), true),
+        ((3, 9), Some(5), true),
         ((3, 10), None, true),
-        ((12, 13), Some(value), true),
+        ((12, 13), Some(5), true),
         ((12, 13), None, true),
-        ((20, 25), Some(value), true),
-        ((21, 25), Some(value), false),
+        ((20, 25), Some(5), true),
+        ((21, 25), Some(5), false),
         ((21, 25), None, true),
     ] {
-        let verdict = verdict(&[read(moments, seen)]);
+        let verdict = with_life(&[read(moments, seen)]);
         assert_eq!(
             verdict == HistoryVerdict::Linearizable,
             is_good,
@@ -132,11 +139,73 @@ fn a_value_whose_time_is_known_goes_within_it() {
         );
     }
     // A read that began in time may still see the value, and may report it later.
-    let late = [
-        (2, 15, 30, RegisterAction::Read, OperationOutcome::Value(Some(value))),
-        read((22, 23), None),
-    ];
-    assert_eq!(verdict(&late), HistoryVerdict::Linearizable);
+    let late = [read((15, 30), Some(5)), read((22, 23), None)];
+    assert_eq!(with_life(&late), HistoryVerdict::Linearizable);
+}
+
+#[test]
+fn a_time_to_live_is_kept_changed_and_removed_as_operations_say() {
+    let read = |at, seen| (at, at + 1, RegisterAction::Read, OperationOutcome::Value(seen));
+    let applied = |action, done| (6, 7, action, OperationOutcome::Applied(done));
+    let keeping = (6, 7, RegisterAction::WriteKeeping(7), OperationOutcome::Done);
+    let other = Lifetime::After(6);
+    let value = OperationOutcome::Value(Some(5));
+    let reading = |action| (6, 7, action, value);
+    for (change, number, gone) in [
+        (keeping, 7, Some(21)),
+        (applied(RegisterAction::Persist, true), 5, None),
+        (reading(RegisterAction::ReadPersisting), 5, None),
+        (applied(RegisterAction::Expire(other), true), 5, Some(41)),
+        (reading(RegisterAction::ReadExpiring(other)), 5, Some(41)),
+        ((6, 7, RegisterAction::Increment, OperationOutcome::Number(6)), 6, Some(21)),
+        (applied(RegisterAction::Swap(5, 8), true), 8, None),
+    ] {
+        let lasts = gone.is_none_or(|gone| gone > 21);
+        let later = with_life(&[change, read(21, Some(number))]);
+        assert_eq!(later == HistoryVerdict::Linearizable, lasts, "{change:?}: {later:?}");
+        let later = with_life(&[change, read(21, None)]);
+        assert_eq!(later == HistoryVerdict::Linearizable, !lasts, "{change:?}: {later:?}");
+        let last = with_life(&[change, read(45, Some(number))]);
+        assert_eq!(last == HistoryVerdict::Linearizable, gone.is_none(), "{change:?}: {last:?}");
+    }
+    let persisted = applied(RegisterAction::Persist, true);
+    let again = (8, 9, RegisterAction::Persist, OperationOutcome::Applied(true));
+    assert!(is_violated(&with_life(&[persisted, again])), "there is none to remove");
+    assert!(is_violated(&with_life(&[applied(RegisterAction::Persist, false)])));
+    assert!(is_violated(&with_life(&[applied(RegisterAction::Expire(other), false)])));
+}
+
+#[test]
+fn a_remaining_time_is_that_of_the_value() {
+    let remaining = |begun, shown| {
+        (begun, begun + 1, RegisterAction::ReadRemaining, OperationOutcome::Remaining(shown))
+    };
+    let is_good = |lines: &[_]| with_life(lines) == HistoryVerdict::Linearizable;
+    assert!(is_good(&[remaining(4, RemainingTime::Millis(7))]), "deadlines in common");
+    assert!(!is_good(&[remaining(5, RemainingTime::Millis(7))]), "no deadline in common");
+    assert!(!is_good(&[remaining(4, RemainingTime::Endless)]));
+    assert!(!is_good(&[remaining(4, RemainingTime::NoValue)]));
+    assert!(is_good(&[remaining(21, RemainingTime::NoValue)]));
+    let persist = (6, 7, RegisterAction::Persist, OperationOutcome::Applied(true));
+    assert!(is_good(&[persist, remaining(8, RemainingTime::Endless)]));
+    assert!(!is_good(&[persist, remaining(8, RemainingTime::Millis(7))]));
+}
+
+#[test]
+fn what_was_given_up_may_give_or_remove_a_time_to_live_later() {
+    let write = (0, 1, 2, RegisterAction::Write(5), Some(OperationOutcome::Done));
+    let expire = (0, 3, 4, RegisterAction::Expire(LIFETIME), None);
+    let keep = (1, 3, 4, RegisterAction::ReadPersisting, None);
+    let answered = |at, action, outcome| (2, at, at + 1, action, Some(outcome));
+    let endless = OperationOutcome::Remaining(RemainingTime::Endless);
+    let some = OperationOutcome::Remaining(RemainingTime::Millis(3));
+    let show = |at, outcome| answered(at, RegisterAction::ReadRemaining, outcome);
+    let read = |at, seen| answered(at, RegisterAction::Read, OperationOutcome::Value(seen));
+    let is_good = |list: &[Line]| with_losses(list, &[]) == HistoryVerdict::Linearizable;
+    assert!(is_good(&[write, expire, show(5, endless), show(7, some), read(9, None)]));
+    assert!(!is_good(&[write, expire, show(5, some), show(7, endless)]));
+    assert!(is_good(&[write, expire, keep, show(5, some), show(7, endless)]));
+    assert!(!is_good(&[write, expire, keep, show(5, some), show(7, endless), read(9, None)]));
 }
 
 #[test]
@@ -151,11 +220,11 @@ fn requests_of_one_connection_take_effect_in_their_order() {
         let place = RequestPlace { connection: 7, request: line.1 };
         RegisterOperation { place, ..on_own_connection(line) }
     };
-    assert!(is_violated(&check(&lines.each_ref().map(on_one), &[], &Lives::new())), "on one");
+    assert!(is_violated(&check(&lines.each_ref().map(on_one), &[], &Lives::default())), "on one");
     let mut newer = lines;
     newer[2].4 = Some(OperationOutcome::Value(Some(2)));
     assert_eq!(
-        check(&newer.each_ref().map(on_one), &[], &Lives::new()),
+        check(&newer.each_ref().map(on_one), &[], &Lives::default()),
         HistoryVerdict::Linearizable
     );
 }

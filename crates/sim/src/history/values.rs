@@ -1,17 +1,17 @@
-//! Merging of values that no observation distinguishes.
+//! Merging of values and of times to live that no observation distinguishes.
 //!
-//! A client can learn three things about a value: its identity, if an outcome shows the value or
-//! a swap asks for it; that there is a value; and if the value may expire. Take two values that
-//! no outcome shows and no swap asks for, and that either both may expire or both may not. An
-//! order that explains a history also explains it with one of them in place of the other.
-//! Increments compute new values that an outcome may show, so a history with increments merges
-//! nothing.
+//! A client can learn three things about a value: its number, if an outcome shows the value or
+//! a swap asks for it; that there is a value; and its time to live. Take two numbers that no
+//! outcome shows and no swap asks for. An order that explains a history also explains it with one
+//! of them in place of the other. Increments compute new numbers that an outcome may show, so a
+//! history with increments merges none. All times to live without bounds are one.
 
-use super::{EXPIRING, Lives, OperationOutcome, RegisterAction, RegisterOperation, RegisterValue};
+use super::lifetimes::Lives;
+use super::{OperationOutcome, RegisterAction, RegisterOperation, RegisterValue};
 use std::collections::BTreeSet;
 
-/// Replacement for all unobserved values, without [`EXPIRING`].
-const UNSEEN: u64 = !EXPIRING;
+/// Replacement for all unobserved numbers.
+const UNSEEN: u64 = u64::MAX;
 
 /// Values of a history that can be distinguished.
 pub(super) enum Values {
@@ -22,49 +22,55 @@ pub(super) enum Values {
 }
 
 impl Values {
-    /// Collects the observed values. A value with a known expiry time is distinguishable, too.
-    pub(super) fn of(operations: &[RegisterOperation], lives: &Lives) -> Values {
-        let mut seen: BTreeSet<u64> = lives.keys().copied().collect();
+    /// Collects the observed numbers.
+    pub(super) fn of(operations: &[RegisterOperation]) -> Values {
+        let mut seen = BTreeSet::new();
         for operation in operations {
             match operation.action {
                 RegisterAction::Increment => return Values::Counted,
                 RegisterAction::Swap(old, _) => drop(seen.insert(old)),
-                RegisterAction::Read
-                | RegisterAction::Probe
-                | RegisterAction::Write(_)
-                | RegisterAction::WriteExpiring(_)
-                | RegisterAction::WriteIfAbsent(_)
-                | RegisterAction::Exchange(_)
-                | RegisterAction::Delete
-                | RegisterAction::Take
-                | RegisterAction::Flush => {}
+                _ => {}
             }
             if let Some(OperationOutcome::Value(Some(value))) = operation.outcome {
                 seen.insert(value);
             }
         }
-        assert!(seen.iter().all(|value| value & !EXPIRING != UNSEEN), "no client writes that");
+        assert!(!seen.contains(&UNSEEN), "no client writes that");
         Values::Seen(seen)
     }
 
-    /// Returns the operations with all other values merged into one.
-    pub(super) fn merged(&self, operations: &[RegisterOperation]) -> Vec<RegisterOperation> {
+    /// Returns the operations with all other numbers merged into one, and so for the times to live.
+    pub(super) fn merged(
+        &self,
+        operations: &[RegisterOperation],
+        lives: &Lives,
+    ) -> Vec<RegisterOperation> {
         let merged = |operation: &RegisterOperation| RegisterOperation {
-            action: self.action(operation.action),
+            action: self.action(operation.action, lives),
             ..*operation
         };
         operations.iter().map(merged).collect()
     }
 
-    fn action(&self, action: RegisterAction) -> RegisterAction {
+    fn action(&self, action: RegisterAction, lives: &Lives) -> RegisterAction {
         match action {
-            RegisterAction::Write(new) => RegisterAction::Write(self.value(new)),
-            RegisterAction::WriteExpiring(new) => RegisterAction::WriteExpiring(self.value(new)),
-            RegisterAction::WriteIfAbsent(new) => RegisterAction::WriteIfAbsent(self.value(new)),
-            RegisterAction::Swap(old, new) => RegisterAction::Swap(old, self.value(new)),
-            RegisterAction::Exchange(new) => RegisterAction::Exchange(self.value(new)),
+            RegisterAction::Write(new) => RegisterAction::Write(self.number(new)),
+            RegisterAction::WriteExpiring(new, lifetime) => {
+                RegisterAction::WriteExpiring(self.number(new), lives.known(lifetime))
+            }
+            RegisterAction::WriteKeeping(new) => RegisterAction::WriteKeeping(self.number(new)),
+            RegisterAction::WriteIfAbsent(new) => RegisterAction::WriteIfAbsent(self.number(new)),
+            RegisterAction::Swap(old, new) => RegisterAction::Swap(old, self.number(new)),
+            RegisterAction::Exchange(new) => RegisterAction::Exchange(self.number(new)),
+            RegisterAction::Expire(lifetime) => RegisterAction::Expire(lives.known(lifetime)),
+            RegisterAction::ReadExpiring(lifetime) => {
+                RegisterAction::ReadExpiring(lives.known(lifetime))
+            }
             RegisterAction::Read
             | RegisterAction::Probe
+            | RegisterAction::ReadRemaining
+            | RegisterAction::ReadPersisting
+            | RegisterAction::Persist
             | RegisterAction::Increment
             | RegisterAction::Delete
             | RegisterAction::Take
@@ -72,18 +78,22 @@ impl Values {
         }
     }
 
-    fn value(&self, value: u64) -> u64 {
+    fn number(&self, number: u64) -> u64 {
         match self {
-            Values::Seen(seen) if !seen.contains(&value) => UNSEEN | value & EXPIRING,
-            Values::Seen(_) | Values::Counted => value,
+            Values::Seen(seen) if !seen.contains(&number) => UNSEEN,
+            Values::Seen(_) | Values::Counted => number,
         }
     }
 }
 
 pub(super) fn shown(value: RegisterValue) -> String {
-    match value {
-        None => "nothing".to_owned(),
-        Some(value) if value & !EXPIRING == UNSEEN => "an unseen value".to_owned(),
-        Some(value) => value.to_string(),
+    let Some(value) = value else { return "nothing".to_owned() };
+    let number = match value.number {
+        UNSEEN => "an unseen value".to_owned(),
+        number => number.to_string(),
+    };
+    match value.lifetime {
+        Some(lifetime) => format!("{number} for {lifetime:?}"),
+        None => number,
     }
 }

@@ -47,7 +47,7 @@ impl ClientLoad {
     /// Lets clients read the registers that they are changing at a server that has died.
     pub(crate) fn follow_death(&mut self, place: usize, now: Instant) {
         let changed = |open: &OpenJob| match open.job {
-            ClientJob::Operation(_, RegisterAction::Read | RegisterAction::Probe) => None,
+            ClientJob::Operation(_, action) if action.is_read() => None,
             ClientJob::Operation(register, _) => Some(register),
             ClientJob::Flush(_) | ClientJob::Walk(_) | ClientJob::Count(..) => None,
         };
@@ -128,7 +128,9 @@ impl ClientLoad {
                 }
                 let is_crowded = |number| clients.is_crowded(number);
                 let servers = cluster.servers.len();
-                let job = self.workload.next(&mut cluster.timeline.rng, servers, is_crowded)?;
+                let wall = cluster.servers[0].wall(cluster.timeline.wall());
+                let rng = &mut cluster.timeline.rng;
+                let job = self.workload.next(rng, servers, wall, is_crowded)?;
                 match job {
                     ClientJob::Operation(register, _) if is_avoided(cluster, register) => None,
                     // A flush needs the coordinator, and holds up the requests behind it.

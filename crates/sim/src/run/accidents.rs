@@ -75,7 +75,8 @@ impl ClusterRun {
             | Knob::LocalLog
             | Knob::Replicated
             | Knob::Lineage
-            | Knob::Expiry => unreachable!("no fault"),
+            | Knob::Expiry
+            | Knob::Lifetimes => unreachable!("no fault"),
         }
         self.cluster.plan_fault();
     }

@@ -2,7 +2,7 @@
 
 use super::ClusterRun;
 use crate::failure::{Failure, Rule};
-use crate::history::{EXPIRING, HistoryVerdict};
+use crate::history::HistoryVerdict;
 use crate::inspect::ServerContents;
 use crate::servers::SimulatedServer;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,8 @@ impl ClusterRun {
             }
         }
         // An expiring value may have expired since it was read.
-        seen.retain(|_, value| *value & EXPIRING == 0);
+        let workload = &self.load.workload;
+        seen.retain(|key, value| !workload.has_lifetime(workload.names[*key], *value));
         match seen.first_key_value() {
             Some((key, value)) => {
                 let key = String::from_utf8_lossy(key);
