@@ -159,6 +159,12 @@ pub enum Bug {
     ShortestManifestUsed,
     /// A record that a replay replaces counts as live for ever.
     ReplacedStaysLive,
+    /// `SET` with `KEEPTTL` removes the time to live.
+    LifetimeNotKept,
+    /// `GETEX` changes no time to live.
+    LifetimeNotChanged,
+    /// The remaining time to live counts from the wall clock.
+    RemainingFromWallClock,
 }
 
 #[cfg(feature = "on")]

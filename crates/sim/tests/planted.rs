@@ -37,6 +37,9 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::PulledExpireLate
         | Planted::ClockGoesBack
         | Planted::EndToldOnce
+        | Planted::LifetimeNotKept
+        | Planted::LifetimeNotChanged
+        | Planted::RemainingFromWallClock
         | Planted::BarrierTooEarly => 100,
         Planted::LateReplyInserted
         | Planted::ReclaimedWithoutTombstone

@@ -6,6 +6,7 @@ use super::set_options::{EX, EXAT, ExpiryFormat, PX, PXAT};
 use super::{Call, Done, Refusal, parse_integer};
 use crate::core::data::Record;
 use crate::operators::counts::Found;
+use planted::Bug;
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -28,6 +29,7 @@ pub(super) static FAMILY: Family = Family {
 fn show_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     let from = match format.absolute {
         true => UnixMillis(0),
+        false if planted::is(Bug::RemainingFromWallClock) => call.wall,
         false => call.clock_of(&[call.key(1)]),
     };
     let shown = call.read(|record| match record {

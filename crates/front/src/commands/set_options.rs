@@ -2,6 +2,7 @@
 
 use super::{Refusal, parse_integer, uppercase_is};
 use crate::core::data::Record;
+use planted::Bug;
 use types::UnixMillis;
 
 /// The command whose options are parsed. The commands accept different options.
@@ -155,6 +156,7 @@ impl<'a> SetOptions<'a> {
     pub(super) fn new_expiry(&self, record: Option<Record<'_>>) -> Option<UnixMillis> {
         match self.expiry {
             None | Some(Expiry::Never) => None,
+            Some(Expiry::Keep) if planted::is(Bug::LifetimeNotKept) => None,
             Some(Expiry::Keep) => record.and_then(|record| record.expiry),
             Some(Expiry::At(at)) => Some(at),
         }

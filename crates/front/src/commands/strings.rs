@@ -8,6 +8,7 @@ use super::set_options::{
 use super::{Call, Done, Refusal, parse_integer, refused};
 use crate::core::data::{Changes, Need};
 use crate::operators::counts::Found;
+use planted::Bug;
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -237,7 +238,8 @@ fn getex(call: &mut Call<'_>) -> Done {
         found = Found::key(true);
         reply.bulk(record.value);
         let new = options.new_expiry(records[0]);
-        if expiry != Expiry::Never || record.expiry.is_some() {
+        let changes_expiry = expiry != Expiry::Never || record.expiry.is_some();
+        if changes_expiry && !planted::is(Bug::LifetimeNotChanged) {
             found.expired = u64::from(write(changes, 0, record.value, new, now));
         }
     })?;

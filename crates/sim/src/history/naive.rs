@@ -153,11 +153,14 @@ impl Real {
         // Moments at which the operations take effect; no moment is used twice.
         let mut effects: Vec<(u64, Option<usize>)> = Vec::new();
         let counts = self.random.u8(..4) == 0;
+        // Short operations show exactly when values expire.
+        let longest = if self.has_clock { 3 } else { 12 };
         for client in 0..count {
             let action = self.action(counts);
-            let begun = self.random.u64(..60) * 100 + client as u64;
-            let at = begun + 20 + 100 * self.random.u64(..12);
-            let ended = at + 20 + 100 * self.random.u64(..12);
+            let begun =
+                self.random.u64(..if self.has_clock { 30 } else { 60 }) * 100 + client as u64;
+            let at = begun + 20 + 100 * self.random.u64(..longest);
+            let ended = at + 20 + 100 * self.random.u64(..longest);
             let place = RequestPlace { connection: self.random.u64(..4), request: at };
             operations.push(RegisterOperation {
                 client,
@@ -197,13 +200,14 @@ impl Real {
         let old = 1 + self.random.u64(..new);
         let lifetime = match self.random.bool() {
             true => Lifetime::After(new),
-            false => Lifetime::Until(new, self.random.u64(..80) * 100),
+            false => Lifetime::Until(new, self.random.u64(..40) * 100),
         };
-        match self.random.u8(..22) {
-            0..2 => RegisterAction::Read,
+        let first = if self.has_clock && self.random.bool() { 13 } else { 0 };
+        match self.random.u8(first..24) {
+            0..2 | 20 | 21 => RegisterAction::Read,
             2 => RegisterAction::Probe,
             3..5 => RegisterAction::Write(new),
-            5 => RegisterAction::WriteExpiring(new, lifetime),
+            5 | 19 => RegisterAction::WriteExpiring(new, lifetime),
             6 => RegisterAction::WriteIfAbsent(new),
             7 => RegisterAction::Swap(old, new),
             8 => RegisterAction::Exchange(new),
@@ -270,7 +274,7 @@ impl Real {
             }
             RegisterAction::Flush => OperationOutcome::Applied(self.random.bool()),
         })
-        .filter(|_| self.random.u8(..3) > 0)
+        .filter(|_| self.random.u8(..if self.has_clock { 12 } else { 3 }) > 0)
     }
 
     /// Returns the bounds of the times to live, by a clock that shows the moment.
@@ -322,7 +326,7 @@ impl Real {
 #[test]
 fn the_checker_says_what_the_plain_one_says() {
     let (mut explained, mut violated) = (0, 0);
-    for seed in 0..4_000 {
+    for seed in 0..8_000 {
         let random = fastrand::Rng::with_seed(seed);
         let has_clock = seed % 2 == 0;
         let (value, deadline, ever) = (None, None, vec![None]);
