@@ -41,8 +41,7 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
         (RegisterAction::Write(new), _) => with_values(b"MSET", register, &value(new), out),
         (RegisterAction::WriteExpiring(new, lifetime), _) => {
             let (option, number) = expiry_option(register, lifetime);
-            let writer = RequestWriter::new(5, out).argument(b"SET").argument(&keys[0].1);
-            drop(writer.argument(&value(new)).argument(option).integer(number));
+            with_number(&[b"SET", &keys[0].1, &value(new), option], number, out);
         }
         (RegisterAction::WriteKeeping(new), _) => {
             RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"KEEPTTL"], out);
@@ -50,14 +49,12 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
         (RegisterAction::Expire(lifetime), _) => {
             let (option, number) = expiry_option(register, lifetime);
             let name: &[u8] = if option == b"PX" { b"PEXPIRE" } else { b"PEXPIREAT" };
-            let writer = RequestWriter::new(3, out).argument(name);
-            drop(writer.argument(&keys[0].1).integer(number));
+            with_number(&[name, &keys[0].1], number, out);
         }
         (RegisterAction::Persist, _) => with_keys(b"PERSIST", register, out),
         (RegisterAction::ReadExpiring(lifetime), _) => {
             let (option, number) = expiry_option(register, lifetime);
-            let writer = RequestWriter::new(4, out).argument(b"GETEX").argument(&keys[0].1);
-            drop(writer.argument(option).integer(number));
+            with_number(&[b"GETEX", &keys[0].1, option], number, out);
         }
         (RegisterAction::ReadPersisting, _) => {
             RequestWriter::write(&[b"GETEX", &keys[0].1, b"PERSIST"], out);
@@ -118,6 +115,11 @@ pub(crate) fn write_collected(
 fn with_keys(name: &[u8], register: &Register, out: &mut Vec<u8>) {
     let writer = RequestWriter::new(1 + register.keys.len(), out).argument(name);
     drop(register.keys.iter().fold(writer, |writer, (_, key)| writer.argument(key)));
+}
+
+fn with_number(words: &[&[u8]], number: i64, out: &mut Vec<u8>) {
+    let writer = RequestWriter::new(words.len() + 1, out);
+    drop(words.iter().fold(writer, |writer, word| writer.argument(word)).integer(number));
 }
 
 fn with_values(name: &[u8], register: &Register, value: &[u8], out: &mut Vec<u8>) {

@@ -29,7 +29,21 @@ impl Values {
             match operation.action {
                 RegisterAction::Increment => return Values::Counted,
                 RegisterAction::Swap(old, _) => drop(seen.insert(old)),
-                _ => {}
+                RegisterAction::Read
+                | RegisterAction::Probe
+                | RegisterAction::ReadExpiring(_)
+                | RegisterAction::ReadPersisting
+                | RegisterAction::ReadRemaining
+                | RegisterAction::Write(_)
+                | RegisterAction::WriteExpiring(..)
+                | RegisterAction::WriteKeeping(_)
+                | RegisterAction::WriteIfAbsent(_)
+                | RegisterAction::Exchange(_)
+                | RegisterAction::Expire(_)
+                | RegisterAction::Persist
+                | RegisterAction::Delete
+                | RegisterAction::Take
+                | RegisterAction::Flush => {}
             }
             if let Some(OperationOutcome::Value(Some(value))) = operation.outcome {
                 seen.insert(value);
