@@ -302,7 +302,10 @@ impl RangeClockMonitor {
         let recovered = self.dead.iter().map(|it| run_on_from(it.since, it.latest));
         let replaced =
             servers.live().filter(|other| other.id != reading.server && !other.may_serve(now));
-        let replaced = replaced.map(|other| run_on_from(last.at, self::latest(other, now)));
+        let replaced = replaced.map(|other| {
+            let latest = self::latest(other, now);
+            run_on_from(self.shown_since(other.id, latest, now), latest)
+        });
         recovered
             .chain(replaced)
             .fold(latest, |latest, clock| latest.max(later(clock, CLOCK_LEASE)))
@@ -337,11 +340,17 @@ impl RangeClockMonitor {
         }
     }
 
+    /// Returns the time at which the latest clock of a server was shown first.
+    fn shown_since(&self, server: ServerId, latest: UnixMillis, now: Instant) -> Instant {
+        let last = self.servers.get(&server).filter(|last| last.latest == latest);
+        last.map_or(now, |last| last.latest_since)
+    }
+
     /// Records the clocks of a server that dies.
     pub(crate) fn record_death(&mut self, server: &SimulatedServer, now: Instant) {
         let latest = latest(server, now);
-        let last = self.servers.remove(&server.id).filter(|last| last.latest == latest);
-        let since = last.map_or(now, |last| last.latest_since);
+        let since = self.shown_since(server.id, latest, now);
+        self.servers.remove(&server.id);
         self.dead.push(DeadServer { died: now, latest, since });
         for last in self.ranges.iter_mut().flatten().filter_map(|range| range.last.as_mut()) {
             last.is_past |= last.server == server.id;
