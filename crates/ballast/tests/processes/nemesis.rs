@@ -436,13 +436,17 @@ impl<'c> Nemesis<'c> {
         let (sign, way) = if self.random.bool() { ("", "ahead") } else { ("-", "behind") };
         let seat = &self.seats.servers[victim];
         seat.set_faults(&format!("clock ahead-ms={sign}{millis}\n"));
-        let error = |seat: &Seat| seat.clock_millis().map(|told| told.abs_diff(wall_millis()));
-        until("the wall clock is wrong", || error(seat).is_some_and(|it| it > millis / 2));
+        let right = &self.seats.servers[(victim + 1) % self.seats.servers.len()];
+        let error = |wrong: &Seat, right: &Seat| {
+            Some(wrong.clock_millis()?.abs_diff(right.clock_millis()?))
+        };
+        until("the wall clock is wrong", || error(seat, right).is_some_and(|it| it > millis / 2));
         let name = &seat.name;
         self.endure(&format!("the clock of {name} is {millis} ms {way}"));
         let seat = &self.seats.servers[victim];
+        let right = &self.seats.servers[(victim + 1) % self.seats.servers.len()];
         seat.set_faults("");
-        until("the wall clock is right", || error(seat).is_some_and(|it| it < millis / 2));
+        until("the wall clock is right", || error(seat, right).is_some_and(|it| it < millis / 2));
     }
 
     fn lasting_few_files(&mut self) {
@@ -481,10 +485,4 @@ impl<'c> Nemesis<'c> {
         self.seats.coordinator.start();
         self.seats.coordinator.ready();
     }
-}
-
-/// Returns the wall clock in milliseconds since 1970.
-fn wall_millis() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
 }
