@@ -168,13 +168,16 @@ impl ReplicatedManifest {
     /// Writes pending changes unless a write is in progress. Returns events for the replicator.
     fn write(&mut self, seed: u64) -> Vec<ReplicatorEvent> {
         let is_idle = self.segments.is_idle();
-        let is_long = is_idle && self.manifest.wants_segment() && !self.segments.has_successor();
+        let is_long = self.manifest.wants_segment();
         let must_begin = self.must_begin && self.segments.may_begin();
-        if !must_begin && !is_long && !is_idle {
+        if !must_begin && !is_idle {
             return Vec::new();
         }
         let mut events = self.write_body();
-        if must_begin || is_long {
+        // If segments are short, there is no room for a change before the manifest is long.
+        let is_full = !self.unwritten.is_empty();
+        let may_follow = is_idle && !self.segments.has_successor();
+        if must_begin || may_follow && (is_long || is_full) {
             events.extend(self.begin(seed));
         }
         events
@@ -414,5 +417,29 @@ mod tests {
         let mut manifest = ReplicatedManifest::new(plan, ServerId(1));
         manifest.open(SegmentId(7), MANIFEST_REACTOR);
         manifest.open(SegmentId::FIRST_OF_MANIFEST, MANIFEST_REACTOR);
+    }
+
+    #[test]
+    fn a_segment_without_room_for_a_change_is_followed_by_another_one() {
+        let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
+        let mut manifest = ReplicatedManifest::new(plan, ServerId(1));
+        manifest.segment_bytes = 100;
+        let mut begun = 0;
+        for segment in (1..50).map(SegmentId) {
+            manifest.open(segment, MANIFEST_REACTOR);
+            manifest.leave_out(segment, MANIFEST_REACTOR);
+            for event in manifest.write(7) {
+                if let ReplicatorEvent::Opened { segment, length, .. } = event {
+                    begun += 1;
+                    manifest.segments.acknowledged(segment, length);
+                    let old = manifest.segments.recorded(segment);
+                    manifest.forget(&old);
+                } else if let ReplicatorEvent::Appended { segment, length } = event {
+                    manifest.segments.acknowledged(segment, length);
+                }
+            }
+            assert!(manifest.unwritten.is_empty(), "{segment} waits for room");
+        }
+        assert!(begun > 1, "the changes do not fit into one segment");
     }
 }
