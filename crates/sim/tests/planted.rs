@@ -24,7 +24,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RedirectedWhileHeld
         | Planted::ReplyOvertakes
         | Planted::TurnForgotten
-        | Planted::TombstonesLeft
         | Planted::RangeClockIgnored
         | Planted::BarrierOvertaken => 30,
         Planted::ForgottenWhenSent
@@ -37,6 +36,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::PulledExpireLate
         | Planted::ClockGoesBack
         | Planted::EndToldOnce
+        | Planted::TombstonesLeft
         | Planted::LifetimeNotKept
         | Planted::LifetimeNotChanged
         | Planted::RemainingFromWallClock
