@@ -362,23 +362,23 @@ impl BackupPart {
             self.leave_job(context.out, BackupWork::Append { replica, piece });
             return None;
         }
-        let taken: Result<(), AppendError> = replica.append(&piece.header, piece.payload.bytes());
+        let taken = replica.append(&piece.header, piece.payload.bytes());
         context.buffers.give(piece.payload.buffer);
-        Some(self.appended(replica, taken.map_err(|error| error.to_string()), context))
+        Some(self.appended(replica, taken, context))
     }
 
     /// Handles the result of a write.
     fn appended(
         &mut self,
         replica: Arc<ReplicaWriter>,
-        result: Result<(), String>,
+        result: Result<(), AppendError>,
         context: &mut Context<'_>,
     ) -> BackupEvent {
         match result {
             Ok(()) => self.taken(replica, context),
-            Err(why) => {
+            Err(error) => {
                 let length = replica.length();
-                self.stop(&replica, length, &why)
+                self.stop(&replica, length, &error.to_string())
             }
         }
     }

@@ -5,7 +5,7 @@
 //! process start finds nothing of it. The segment continues without this replica.
 
 use crate::messages::Payload;
-use ::backup::{Blocks, ReplicaWriter, Replicas};
+use ::backup::{AppendError, Blocks, ReplicaWriter, Replicas};
 use protocols::replication::{BackupEvent, ScrubResult};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub struct BackupDone(pub(super) Done);
 /// Result of each kind of work.
 pub(super) enum Done {
     Begun(ReplicaId, Result<Arc<ReplicaWriter>, NotBegun>),
-    Appended(Arc<ReplicaWriter>, Result<(), String>),
+    Appended(Arc<ReplicaWriter>, Result<(), AppendError>),
     Synced(Vec<(Arc<ReplicaWriter>, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
@@ -165,7 +165,6 @@ impl BackupJob {
             }
             BackupWork::Append { replica, piece } => {
                 let result = replica.append(&piece.header, piece.payload.bytes());
-                let result = result.map_err(|error| error.to_string());
                 Done::Appended(replica, result)
             }
             BackupWork::Sync(replicas) => {
