@@ -190,12 +190,11 @@ impl FaultSchedule {
     /// May plan a death, since a message was just sent between these places.
     pub(crate) fn may_strike_sides(
         &self,
-        places: Option<[usize; 2]>,
+        places: [usize; 2],
         message: &PeerMessage,
         profile: &RunProfile,
         timeline: &mut RunTimeline,
     ) {
-        let Some(places) = places else { return };
         if agreement::is_changed_by_peer(message) {
             self.may_strike(places, profile, timeline);
         }

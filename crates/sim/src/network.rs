@@ -35,10 +35,10 @@ const BULK_PART: u32 = 10;
 const WHOLE: u32 = 10_000;
 
 /// Longest delay: longer than a flip waits for a decision, and than a pull waits for its retry.
-const LATE: Duration = Duration::from_millis(300);
+pub(crate) const LATE: Duration = Duration::from_millis(300);
 
 /// Shortest delay between two servers.
-pub(crate) const QUICKEST: Duration = Duration::from_micros(10);
+const QUICKEST: Duration = Duration::from_micros(10);
 
 /// Network of a run: its delays, the faults of its messages, and the partitions between servers.
 pub(crate) struct Network {
@@ -103,7 +103,7 @@ impl Network {
 
     /// Draws the delay of a message that cannot be lost.
     pub(crate) fn delay(&self, rng: &mut Rng) -> Duration {
-        QUICKEST + self.usual.mul_f64(rng.f64())
+        draw_delay(self.usual, rng)
     }
 
     /// Draws the delays of all copies of a message between servers: none, one or two.
@@ -139,6 +139,11 @@ impl Network {
     fn travel(&self, rng: &mut Rng, late: u32) -> Duration {
         if rng.u32(..WHOLE) < late { LATE.mul_f64(rng.f64()) } else { self.delay(rng) }
     }
+}
+
+/// Draws a delay between two servers that is usually at most `usual`.
+pub(crate) fn draw_delay(usual: Duration, rng: &mut Rng) -> Duration {
+    QUICKEST + usual.mul_f64(rng.f64())
 }
 
 /// Cuts bytes into pieces as they arrive: mostly one, sometimes cut anywhere.

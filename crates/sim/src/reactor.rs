@@ -86,19 +86,26 @@ struct ClientEndpoints {
     resumed: Vec<ConnectionId>,
     /// Connections that the core has closed in this turn.
     closed: Vec<ConnectionId>,
-    /// Discards output for connections that do not exist.
-    sink: Vec<u8>,
+    sink: OutputSink,
+}
+
+/// Buffer that discards output for connections that do not exist.
+#[derive(Debug, Default)]
+pub(crate) struct OutputSink(Vec<u8>);
+
+impl OutputSink {
+    /// Returns the output of a connection, or the buffer if there is no such connection.
+    pub(crate) fn or<'o>(&'o mut self, output: Option<&'o mut Vec<u8>>) -> &'o mut Vec<u8> {
+        output.unwrap_or_else(|| {
+            self.0.clear();
+            &mut self.0
+        })
+    }
 }
 
 impl Connections for ClientEndpoints {
     fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
-        match self.ends.get_mut(&connection) {
-            Some(end) => &mut end.output,
-            None => {
-                self.sink.clear();
-                &mut self.sink
-            }
-        }
+        self.sink.or(self.ends.get_mut(&connection).map(|end| &mut end.output))
     }
 
     fn resume_reading(&mut self, connection: ConnectionId) {

@@ -1,5 +1,6 @@
 //! A reactor's bus: the real one, on simulated sockets.
 
+use crate::reactor::OutputSink;
 use crate::servers::place_of_bus_port;
 use bus::{Arrived, Bus, ReceivedBytes, Sockets};
 use fastrand::Rng;
@@ -53,8 +54,7 @@ struct SimulatedSockets {
     requests: Vec<StreamRequest>,
     /// Nonces of handshakes.
     nonces: Rng,
-    /// Discards output for connections that have ended.
-    sink: Vec<u8>,
+    sink: OutputSink,
 }
 
 /// One end of a stream, in the memory of the process.
@@ -107,13 +107,7 @@ impl Sockets for SimulatedSockets {
     fn avoid(&mut self, _server: &ServerInfo, _address: IpAddr) {}
 
     fn output(&mut self, connection: ConnectionId) -> &mut Vec<u8> {
-        match self.ends.get_mut(&connection) {
-            Some(end) => &mut end.output,
-            None => {
-                self.sink.clear();
-                &mut self.sink
-            }
-        }
+        self.sink.or(self.ends.get_mut(&connection).map(|end| &mut end.output))
     }
 
     fn send_payload(&mut self, connection: ConnectionId, payload: Vec<u8>) {
@@ -152,7 +146,7 @@ impl ReactorBus {
             ends: BTreeMap::new(),
             requests: Vec::new(),
             nonces: Rng::with_seed(owner),
-            sink: Vec::new(),
+            sink: OutputSink::default(),
         };
         ReactorBus { bus, sockets }
     }
@@ -222,15 +216,10 @@ impl ReactorBus {
         mem::take(&mut self.sockets.requests)
     }
 
-    /// Returns the connections that have output.
-    pub(crate) fn with_output(&self) -> Vec<ConnectionId> {
+    /// Returns the connections that have output, with its length in bytes.
+    pub(crate) fn with_output(&self) -> Vec<(ConnectionId, usize)> {
         let ends = self.sockets.ends.iter().filter(|(_, end)| !end.output.is_empty());
-        ends.map(|(connection, _)| *connection).collect()
-    }
-
-    /// Returns the number of bytes that a connection has not sent.
-    pub(crate) fn output_bytes(&self, connection: ConnectionId) -> usize {
-        self.sockets.backlog(connection)
+        ends.map(|(connection, end)| (*connection, end.output.len())).collect()
     }
 
     /// Removes and returns the first bytes of a connection's output, at most this many.

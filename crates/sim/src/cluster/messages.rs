@@ -51,11 +51,12 @@ impl SimulatedCluster {
             timeline, network, streams, servers, faults, losses, profile, ..
         } = self;
         if let Some(streams) = streams {
-            let sending = Sending { to, is_priority, message: message.clone(), payload };
+            if let Some(place) = streams.receiver(to, servers) {
+                faults.may_strike_sides([from.server, place], &message, profile, timeline);
+            }
+            let sending = Sending { to, is_priority, message, payload };
             let mut context = TrafficContext { servers, network, losses, timeline };
-            let to = streams.pass_to_bus(from, sending, &mut context);
-            let places = to.map(|to| [from.server, to]);
-            return faults.may_strike_sides(places, &message, profile, timeline);
+            return streams.pass_to_bus(from, sending, &mut context);
         }
         let Some(to) = self.receiver(to) else { return };
         let now = self.timeline.now;
@@ -65,7 +66,7 @@ impl SimulatedCluster {
         let transfer = Transfer { from: from.server, to: to.server, message, payload, copies };
         self.trace_transfer(&transfer);
         self.record_silence(&transfer);
-        let places = Some([transfer.from, transfer.to]);
+        let places = [transfer.from, transfer.to];
         let SimulatedCluster { faults, profile, timeline, .. } = self;
         faults.may_strike_sides(places, &transfer.message, profile, timeline);
         let sender = self.servers[from.server].id;

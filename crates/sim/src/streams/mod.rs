@@ -32,9 +32,6 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
 /// Pause before the first retransmission. Each further pause is twice as long.
 const RETRANSMISSION: Duration = Duration::from_millis(200);
 
-/// Longest delay of late bytes.
-const LATE: Duration = Duration::from_millis(300);
-
 /// Denominator of all rates.
 const WHOLE: u32 = 100_000;
 
@@ -43,7 +40,7 @@ const WHOLE: u32 = 100_000;
 struct StreamFaultRates {
     /// Transmissions at which the stream breaks.
     broken: u32,
-    /// Transmissions that take up to [`LATE`].
+    /// Transmissions that take up to [`network::LATE`].
     late: u32,
     /// Connections that are refused.
     refused: u32,
@@ -137,7 +134,7 @@ impl Streams {
 
     /// Draws the delay of a transmission.
     fn delay(&mut self) -> Duration {
-        network::QUICKEST + self.usual.mul_f64(self.rng.f64())
+        network::draw_delay(self.usual, &mut self.rng)
     }
 
     fn happens(&mut self, rate: u32) -> bool {
@@ -226,7 +223,7 @@ impl Streams {
             return self.end_at(from, now + UNACKNOWLEDGED_MAX, timeline);
         };
         let is_late = self.happens(self.rates.late);
-        let late = if is_late { LATE.mul_f64(self.rng.f64()) } else { Duration::ZERO };
+        let late = if is_late { network::LATE.mul_f64(self.rng.f64()) } else { Duration::ZERO };
         if is_late || sent > now {
             losses.silent.extend([sender.server, receiver.server]);
         }

@@ -20,39 +20,36 @@ pub(crate) struct TrafficContext<'c> {
 }
 
 impl Streams {
-    /// Passes a message of a reactor to its bus. [`Streams::flush`] sends it. Returns the place of
-    /// the server that it is for.
+    /// Returns the place of the server that a message is for, if it lives.
+    pub(crate) fn receiver(&self, to: To, servers: &ServerFleet) -> Option<usize> {
+        match to {
+            To::Server(id) => servers.place(id),
+            To::Back(route) => self.place_at_other_end(ConnectionId::from_number(route.0)),
+        }
+    }
+
+    /// Passes a message of a reactor to its bus. [`Streams::flush`] sends it.
     pub(crate) fn pass_to_bus(
         &self,
         from: ReactorPlace,
         sending: Sending,
         context: &mut TrafficContext<'_>,
-    ) -> Option<usize> {
+    ) {
         let TrafficContext { servers, timeline, .. } = context;
-        let to = match sending.to {
-            To::Server(id) => servers.place(id),
-            To::Back(route) => self.place_at_other_end(ConnectionId::from_number(route.0)),
-        };
+        let to = self.receiver(sending.to, servers);
         let (sender, receiver) = (servers[from.server].id, to.map(|to| servers[to].id));
         timeline.show(format_args!("{sender} → {receiver:?} {}", peer(&sending.message)));
         let server = &mut servers[from.server];
         if let Some(bus) = &mut server.reactors[from.reactor].bus {
             bus.send(timeline.now, sending, &server.node);
         }
-        to
     }
 
     /// Carries out what a reactor's bus wants of the network, and sends its output.
     pub(crate) fn flush(&mut self, at: ReactorPlace, context: &mut TrafficContext<'_>) {
         let TrafficContext { servers, network, losses, timeline } = context;
-        let reactors = |place: usize| {
-            let server = servers.get(place).filter(|server| !server.is_dead);
-            server.map(|server| server.reactors.len())
-        };
-        let counts: Vec<Option<usize>> = (0..servers.len()).map(reactors).collect();
         let Some(bus) = &mut servers[at.server].reactors[at.reactor].bus else { return };
-        for connection in bus.with_output() {
-            let wanted = bus.output_bytes(connection);
+        for (connection, wanted) in bus.with_output() {
             let bytes = bus.take_output(connection, self.room(connection, wanted));
             if !bytes.is_empty() {
                 let numbers = [at.server as u64, connection.number()];
@@ -64,7 +61,8 @@ impl Streams {
         for request in bus.take_requests() {
             match request {
                 StreamRequest::Connect(connection, place) => {
-                    let reactors = counts.get(place).copied().flatten();
+                    let server = servers.get(place).filter(|server| !server.is_dead);
+                    let reactors = server.map(|server| server.reactors.len());
                     self.connect(at, connection, place, reactors, network, timeline);
                 }
                 StreamRequest::Taken(connection, bytes) => {
