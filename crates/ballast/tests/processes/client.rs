@@ -74,6 +74,19 @@ impl Client {
         Some(Client::on(stream, address))
     }
 
+    /// Returns the reply to a command on a new connection, unless there is none in time or it is an
+    /// error.
+    pub(crate) fn ask_once<W: AsRef<[u8]>>(
+        address: SocketAddr,
+        words: &[W],
+        connect_max: Duration,
+        answer_max: Duration,
+    ) -> Option<Answer> {
+        let mut client = Client::try_connect(address, connect_max)?;
+        let is_sent = client.try_request(words);
+        client.answer_within(answer_max).filter(|answer| is_sent && !answer.is_error(""))
+    }
+
     fn on(stream: TcpStream, address: SocketAddr) -> Client {
         stream.set_nodelay(true).expect("a socket can be told not to wait");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a time limit");

@@ -134,12 +134,8 @@ fn write(addresses: &[SocketAddr], key: &str, random: &mut fastrand::Rng) -> Opt
 fn exists(addresses: &[SocketAddr], key: &str, random: &mut fastrand::Rng) -> Option<bool> {
     let mut order = addresses.to_vec();
     random.shuffle(&mut order);
-    order.into_iter().find_map(|address| {
-        let mut client = Client::try_connect(address, CONNECT_MAX)?;
-        let is_sent = client.try_request(&["EXISTS", key]);
-        let answer = client.answer_within(ANSWER_MAX).filter(|_| is_sent)?;
-        (!answer.is_error("")).then(|| answer.number() == 1)
-    })
+    let ask = |address| Client::ask_once(address, &["EXISTS", key], CONNECT_MAX, ANSWER_MAX);
+    order.into_iter().find_map(ask).map(|answer| answer.number() == 1)
 }
 
 #[test]

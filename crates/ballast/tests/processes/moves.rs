@@ -220,9 +220,7 @@ pub(crate) fn until_all_end(addresses: &[SocketAddr]) {
 
 fn ask_for_some_move(addresses: &[SocketAddr], random: &mut fastrand::Rng) -> Option<()> {
     let ask = |address: SocketAddr, words: &[&str]| {
-        let mut client = Client::try_connect(address, CONNECT_MAX)?;
-        let is_sent = client.try_request(words);
-        client.answer_within(PATIENCE_OF_ASKERS).filter(|reply| is_sent && !reply.is_error(""))
+        Client::ask_once(address, words, CONNECT_MAX, PATIENCE_OF_ASKERS)
     };
     let ranges = ask(*random.choice(addresses)?, &["CLUSTER", "SLOTS"])?.items();
     let range = random.choice(ranges)?.items();

@@ -265,8 +265,7 @@ impl<'c> Nemesis<'c> {
             self.tell_of(victim, "was killed");
             self.some_time();
         }
-        self.seats.coordinator.start();
-        self.seats.coordinator.ready();
+        self.start_coordinator();
         self.tell("the coordinator was started");
         if with_server {
             self.start(victim);
@@ -279,8 +278,7 @@ impl<'c> Nemesis<'c> {
         clock::sleep(Duration::from_millis(self.random.u64(RECOVERIES_MS.0..=RECOVERIES_MS.1)));
         self.seats.coordinator.kill();
         self.tell_of(victim, "was killed, and then the coordinator");
-        self.seats.coordinator.start();
-        self.seats.coordinator.ready();
+        self.start_coordinator();
         self.tell("the coordinator was started");
         self.perhaps_until_served(1);
         self.start(victim);
@@ -398,8 +396,7 @@ impl<'c> Nemesis<'c> {
     fn lasting_no_coordinator(&mut self) {
         self.seats.coordinator.kill();
         self.endure("the coordinator was killed");
-        self.seats.coordinator.start();
-        self.seats.coordinator.ready();
+        self.start_coordinator();
     }
 
     fn lasting_dead(&mut self) {
@@ -436,17 +433,19 @@ impl<'c> Nemesis<'c> {
         let (sign, way) = if self.random.bool() { ("", "ahead") } else { ("-", "behind") };
         let seat = &self.seats.servers[victim];
         seat.set_faults(&format!("clock ahead-ms={sign}{millis}\n"));
-        let right = &self.seats.servers[(victim + 1) % self.seats.servers.len()];
-        let error = |wrong: &Seat, right: &Seat| {
-            Some(wrong.clock_millis()?.abs_diff(right.clock_millis()?))
-        };
-        until("the wall clock is wrong", || error(seat, right).is_some_and(|it| it > millis / 2));
+        until("the wall clock is wrong", || self.is_clock_wrong(victim, millis / 2) == Some(true));
         let name = &seat.name;
         self.endure(&format!("the clock of {name} is {millis} ms {way}"));
-        let seat = &self.seats.servers[victim];
-        let right = &self.seats.servers[(victim + 1) % self.seats.servers.len()];
-        seat.set_faults("");
-        until("the wall clock is right", || error(seat, right).is_some_and(|it| it < millis / 2));
+        self.seats.servers[victim].set_faults("");
+        until("the wall clock is right", || self.is_clock_wrong(victim, millis / 2) == Some(false));
+    }
+
+    /// Returns whether a server's clock differs from another one's by more milliseconds than this,
+    /// if both answer.
+    fn is_clock_wrong(&self, server: usize, millis: u64) -> Option<bool> {
+        let other = (server + 1) % self.seats.servers.len();
+        let [one, other] = [server, other].map(|it| self.seats.servers[it].clock_millis());
+        Some(one?.abs_diff(other?) > millis)
     }
 
     fn lasting_few_files(&mut self) {

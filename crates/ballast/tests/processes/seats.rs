@@ -157,9 +157,7 @@ impl Seat {
     /// Returns the reply to a command on a new connection, unless it is an error.
     pub(crate) fn ask(&self, command: &[&str]) -> Option<crate::client::Answer> {
         let patience = Duration::from_secs(1);
-        let mut client = Client::try_connect(self.address, patience)?;
-        let is_sent = client.try_request(command);
-        client.answer_within(patience).filter(|answer| is_sent && !answer.is_error(""))
+        Client::ask_once(self.address, command, patience, patience)
     }
 }
 
