@@ -327,10 +327,15 @@ impl Replicas {
         Ok(())
     }
 
-    /// Syncs a replica that another run of the server has written. This is needed if it was
-    /// created in the current boot: the system may have it only in memory.
+    /// Syncs a replica that another run of the server has written. If it was created in the
+    /// current boot, the system may have parts of it only in memory. A replica of an earlier boot
+    /// is on the disk, and this does nothing.
     pub fn sync(&self, id: ReplicaId) -> io::Result<()> {
-        self.disk.open(self.find(id)?.number)?.sync()
+        let replica = self.find(id)?;
+        if replica.header.boot != self.boot {
+            return Ok(());
+        }
+        self.disk.open(replica.number)?.sync()
     }
 
     /// Appends the entries of a range in a replica to `out`, starting at an offset, up to

@@ -145,6 +145,8 @@ pub enum Bug {
     LostPieceForgotten,
     /// A backup reports its replicas before they are measured.
     ReportedBeforeMeasured,
+    /// A backup reports its replicas before they are synced.
+    ReportedBeforeSynced,
     /// A partition whose recovery master dies is not assigned again.
     OrphanNotReassigned,
     /// A read of a dead server's log that is not answered is not repeated.

@@ -15,6 +15,7 @@ use crate::loading::AdoptedManifest;
 use crate::messages::{Payload, Route, Sending, To};
 use crate::outgoing::{DiskJob, EngineOutput};
 use ::backup::{AppendError, ReplicaWriter, Replicas};
+use planted::Bug;
 use protocols::replication::{AppendHeader, Backup, BackupEffect, BackupEvent, ScrubResult};
 use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,7 +34,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Backup state shared by all reactors.
 pub(super) struct BackupSide {
     machine: Backup,
-    /// Replicas that take pieces.
+    /// Replicas that take pieces, and those that take no more and are not freed yet.
     open: BTreeMap<ReplicaId, Arc<ReplicaWriter>>,
 }
 
@@ -258,7 +259,9 @@ impl BackupPart {
                 }
             }
             BackupEffect::Measure { replica } => {
-                self.leave_job(context.out, BackupWork::Measure(replica));
+                let is_synced = self.replication.plan.mode != Mode::Memory
+                    && !planted::is(Bug::ReportedBeforeSynced);
+                self.leave_job(context.out, BackupWork::Measure { replica, is_synced });
             }
             BackupEffect::Scrub { replica } => {
                 self.leave_job(context.out, BackupWork::Scrub(replica));
@@ -376,10 +379,8 @@ impl BackupPart {
     ) -> BackupEvent {
         match result {
             Ok(()) => self.taken(replica, context),
-            Err(error) => {
-                let length = replica.length();
-                self.stop(&replica, length, &error.to_string())
-            }
+            // The writer stays: bytes that were taken before may have to be synced.
+            Err(error) => self.stop(&replica, replica.length(), &error.to_string()),
         }
     }
 
@@ -389,18 +390,21 @@ impl BackupPart {
         let replica = open.id();
         tracing::warn!(%replica, why, "replica accepts no more data");
         self.replication.disk_counts.note_error();
-        self.replication.backup().open.remove(&replica);
-        self.unsynced.remove(&replica);
-        BackupEvent::Stopped { replica, length, synced: open.synced() }
+        BackupEvent::Stopped { replica, length, synced: self.synced(open) }
+    }
+
+    /// Returns the length of the part of a replica that counts as synced.
+    fn synced(&self, open: &ReplicaWriter) -> u32 {
+        match self.replication.plan.mode {
+            Mode::Memory => open.length(),
+            Mode::Interval | Mode::Disk => open.synced(),
+        }
     }
 
     /// Records that a replica has taken a piece, or has begun.
     fn taken(&mut self, open: Arc<ReplicaWriter>, context: &mut Context<'_>) -> BackupEvent {
         let (replica, length) = (open.id(), open.length());
-        let synced = match self.replication.plan.mode {
-            Mode::Memory => length,
-            Mode::Interval | Mode::Disk => open.synced(),
-        };
+        let synced = self.synced(&open);
         if synced < length {
             let pause = match self.replication.plan.mode {
                 Mode::Interval => INTERVAL,
@@ -424,7 +428,7 @@ impl BackupPart {
     /// Handles a failed sync: the bytes it covered may be lost. Bytes synced earlier are intact,
     /// which is enough if only those were acknowledged.
     fn not_synced(&mut self, replica: ReplicaId, why: &str) -> Option<BackupEvent> {
-        let open = self.replication.backup().open.get(&replica).cloned();
+        let open = self.replication.backup().open.remove(&replica);
         match self.replication.plan.mode {
             // `None` if an event on another reactor has closed the replica before.
             Mode::Disk => open.map(|open| self.stop(&open, open.synced(), why)),

@@ -51,7 +51,11 @@ pub(super) enum BackupWork {
     Sync(Vec<Arc<ReplicaWriter>>),
     Free(ReplicaId),
     /// Measure a replica of an earlier process.
-    Measure(ReplicaId),
+    Measure {
+        replica: ReplicaId,
+        /// Set if the replica is to survive a loss of power from then on.
+        is_synced: bool,
+    },
     ReadManifest(ManifestRead),
     /// Check that the disk still has a replica's data.
     Scrub(ReplicaId),
@@ -95,6 +99,7 @@ pub(super) enum Done {
 }
 
 /// Failure to begin a replica.
+#[derive(Debug)]
 pub(super) struct NotBegun {
     why: String,
     /// Set if nothing of the replica is on the disk, so that the next start does not find it.
@@ -109,7 +114,7 @@ impl std::fmt::Debug for BackupJob {
             BackupWork::Append { replica, .. } => write!(f, "append to {}", replica.id()),
             BackupWork::Sync(replicas) => write!(f, "sync {} replicas", replicas.len()),
             BackupWork::Free(replica) => write!(f, "free {replica}"),
-            BackupWork::Measure(replica) => write!(f, "measure {replica}"),
+            BackupWork::Measure { replica, .. } => write!(f, "measure {replica}"),
             BackupWork::ReadManifest(read) => write!(f, "read the manifest {}", read.id()),
             BackupWork::Scrub(replica) => write!(f, "scrub {replica}"),
             BackupWork::GiveUp(replica) => write!(f, "discard {replica}"),
@@ -140,7 +145,7 @@ impl BackupJob {
     /// Returns whether the job only reads. Jobs that write need not wait for it.
     pub fn is_reading(&self) -> bool {
         match self.work {
-            BackupWork::Measure(_) | BackupWork::ReadManifest(_) | BackupWork::Scrub(_) => true,
+            BackupWork::Measure { .. } | BackupWork::ReadManifest(_) | BackupWork::Scrub(_) => true,
             BackupWork::Begin { .. }
             | BackupWork::Append { .. }
             | BackupWork::Prepare { .. }
@@ -178,7 +183,9 @@ impl BackupJob {
                 free(&self.disk, replica);
                 Done::Freed(replica)
             }
-            BackupWork::Measure(replica) => Done::Measured(replica, measure(&self.disk, replica)),
+            BackupWork::Measure { replica, is_synced } => {
+                Done::Measured(replica, measure(&self.disk, replica, is_synced))
+            }
             BackupWork::Scrub(replica) => Done::Scrubbed(replica, scrub(&self.disk, replica)),
             BackupWork::GiveUp(replica) => {
                 give_up(&self.disk, replica);
@@ -246,9 +253,14 @@ pub(super) fn give_up(disk: &Replicas, replica: ReplicaId) -> bool {
     given_up.is_ok()
 }
 
-/// Reads a replica that an earlier process has written. Returns its length and the latest expiry
-/// clock in its pieces, or `None` if it is damaged or unreadable: such a replica is not used.
-fn measure(disk: &Replicas, replica: ReplicaId) -> Option<(u32, UnixMillis)> {
+/// Reads a replica that an earlier process has written, and syncs it first if it `is_synced` from
+/// then on. Returns its length and the latest expiry clock in its pieces, or `None` if it is
+/// damaged, unreadable or cannot be synced: such a replica is not used.
+fn measure(disk: &Replicas, replica: ReplicaId, is_synced: bool) -> Option<(u32, UnixMillis)> {
+    if is_synced && let Err(error) = disk.sync(replica) {
+        tracing::warn!(%replica, %error, "cannot sync a replica, not using it");
+        return None;
+    }
     match disk.measure(replica) {
         Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => {
             return Some((end.length, end.stamp.clock));
@@ -353,5 +365,32 @@ mod tests {
         let replica = header().id;
         assert_eq!(begun(&disk, Faults::default()), Some(BackupEvent::Failed { replica }));
         assert_eq!(open(&disk).list(replica.log), [header()]);
+    }
+
+    #[test]
+    fn a_measured_replica_survives_a_loss_of_power() {
+        for is_synced in [true, false] {
+            let disk = MemoryDisk::new();
+            let replica = begin(&open(&disk), header(), Some(first())).expect("a disk with room");
+            drop(replica);
+            disk.kill_process();
+            let length = |disk: &MemoryDisk, is_synced| {
+                measure(&open(disk), header().id, is_synced).map(|(length, _)| length)
+            };
+            assert_eq!(length(&disk, is_synced), Some(NO_PIECE as u32));
+            // The power takes each write that is not synced.
+            disk.power_cut(&mut |_| 0);
+            let left = length(&disk, is_synced);
+            assert_eq!(left == Some(NO_PIECE as u32), is_synced, "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_replica_that_cannot_be_synced_is_not_used() {
+        let disk = MemoryDisk::new();
+        drop(begin(&open(&disk), header(), Some(first())).expect("a disk with room"));
+        disk.kill_process();
+        disk.set_faults(Faults { syncs_fail: true, ..Faults::default() });
+        assert_eq!(measure(&open(&disk), header().id, true), None);
     }
 }

@@ -7,10 +7,12 @@
 //!
 //! Nothing waits for the disk to be read at the start. Replicas that were found are measured
 //! later, one at a time, and several at a time once their log is fenced. The backup reports a log
-//! only when all of its replicas are measured.
+//! only when all of its replicas are measured and synced: a recovery shows what it reads to
+//! clients, and the next recovery must find it even after a loss of power.
 //!
 //! **Invariant:** a log that is fenced here stays fenced: from then on the backup acknowledges,
 //! writes and frees nothing for its master.
+//! **Invariant:** the bytes of a fenced log that were reported do not change until it is freed.
 //! **Invariant:** the disk handles at most one piece per replica at a time.
 
 mod events;
@@ -186,6 +188,7 @@ impl Backup {
                 self.clocks.entry(log).or_default().stop(now);
                 self.fenced.insert(log);
                 self.unreported.insert(log);
+                self.sync_log(log, out);
             }
             BackupEvent::Recovered { log } => self.free_all(log, out),
             BackupEvent::Tick => {
@@ -365,7 +368,11 @@ impl Backup {
                 held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
-            DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync if is_fenced => {}
+            DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync if is_fenced => {
+                if synced < length {
+                    out.push(BackupEffect::Sync { replica });
+                }
+            }
             DiskFollowUp::Answer => held.answer(replica, out),
             DiskFollowUp::AnswerAndSync => {
                 held.answer(replica, out);
@@ -381,6 +388,8 @@ impl Backup {
         let Some(held) = self.replicas.get_mut(&replica) else { return };
         if let ReplicaState::Writing { synced, .. } = &mut held.state {
             *synced = now_synced.max(*synced);
+        } else if let ReplicaState::Stopped { length, synced } = &mut held.state {
+            *synced = now_synced.min(*length).max(*synced);
         } else if let ReplicaState::Written { length, synced } = &mut held.state
             && *synced < now_synced
         {
@@ -403,6 +412,12 @@ impl Backup {
         let is_fenced = self.is_fenced(replica.log);
         let Some(held) = self.replicas.get_mut(&replica) else { return };
         match held.state {
+            // The unsynced bytes of a replica that takes no more pieces could not be synced. Its
+            // master does not count on it any more.
+            ReplicaState::Stopped { .. } if state != ReplicaState::Full => {
+                held.state = state;
+                return;
+            }
             ReplicaState::Found
             | ReplicaState::Measuring { .. }
             | ReplicaState::Stopped { .. }
@@ -435,6 +450,18 @@ impl Backup {
         self.drop(replica);
         if !self.is_fenced(replica.log) {
             out.push(BackupEffect::Released { log: replica.log, replicas: vec![replica] });
+        }
+    }
+
+    /// Syncs all replicas of a log that have unsynced bytes.
+    fn sync_log(&self, log: ServerId, out: &mut Outbox<BackupEffect>) {
+        for (replica, held) in self.of_log(log) {
+            if let ReplicaState::Written { length, synced }
+            | ReplicaState::Stopped { length, synced } = held.state
+                && synced < length
+            {
+                out.push(BackupEffect::Sync { replica: *replica });
+            }
         }
     }
 
@@ -518,9 +545,9 @@ impl Backup {
         if self.unreported.is_empty() {
             return;
         }
-        let still = |log: &ServerId| !self.of_log(*log).any(|(_, held)| held.is_disk_busy());
+        let is_final = |log: &ServerId| self.of_log(*log).all(|(_, held)| held.is_final());
         let is_hasty = planted::is(Bug::ReportedBeforeMeasured);
-        let is_ready = |log: &ServerId| is_hasty || still(log);
+        let is_ready = |log: &ServerId| is_hasty || is_final(log);
         let ready: Vec<ServerId> = self.unreported.iter().copied().filter(is_ready).collect();
         for log in ready {
             self.unreported.remove(&log);
@@ -626,14 +653,19 @@ impl BackupReplica {
         matches!(self.state, ReplicaState::Measuring { .. })
     }
 
-    fn is_disk_busy(&self) -> bool {
-        matches!(
-            self.state,
+    /// Returns whether the disk has nothing more to do for the replica of a fenced log: its bytes
+    /// are known, and survive a loss of power.
+    fn is_final(&self) -> bool {
+        match self.state {
             ReplicaState::Found
-                | ReplicaState::Measuring { .. }
-                | ReplicaState::Creating { .. }
-                | ReplicaState::Writing { .. }
-        )
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::Creating { .. }
+            | ReplicaState::Writing { .. } => false,
+            ReplicaState::Written { length, synced } | ReplicaState::Stopped { length, synced } => {
+                synced == length || planted::is(Bug::ReportedBeforeSynced)
+            }
+            ReplicaState::Full | ReplicaState::Failed | ReplicaState::Freeing => true,
+        }
     }
 }
 

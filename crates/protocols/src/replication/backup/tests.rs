@@ -321,3 +321,57 @@ fn a_sync_that_ends_before_its_write_is_reported_is_not_forgotten() {
     effects(&mut backup, now, BackupEvent::Taken { replica, length: 150, synced: 100 });
     assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(replica, 150, 150)]);
 }
+
+#[test]
+fn a_fenced_log_is_reported_when_a_loss_of_power_can_take_nothing_of_it() {
+    let (log, now) = (ServerId(1), Instant(0));
+    let [at_rest, writing] = [1, 2].map(|segment| ReplicaId {
+        log,
+        segment: SegmentId(segment),
+        epoch: ReplicaEpoch(0),
+    });
+    let mut backup = Backup::new();
+    let append = |replica| {
+        let (from, to, is_last, clock) = (0, 100, false, UnixMillis(0));
+        let header = AppendHeader { replica, from, to, is_last, sent: now, clock };
+        BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
+    };
+    let taken = |replica| BackupEvent::Taken { replica, length: 100, synced: 0 };
+    let synced = |replica| BackupEvent::Synced { replica, synced: 100 };
+    effects(&mut backup, now, append(at_rest));
+    effects(&mut backup, now, taken(at_rest));
+    effects(&mut backup, now, append(writing));
+    let fenced = effects(&mut backup, now, BackupEvent::Fence { log });
+    assert_eq!(fenced, [BackupEffect::Sync { replica: at_rest }]);
+    assert_eq!(
+        effects(&mut backup, now, taken(writing)),
+        [BackupEffect::Sync { replica: writing }]
+    );
+    assert_eq!(effects(&mut backup, now, synced(writing)), []);
+    assert_eq!(effects(&mut backup, now, synced(at_rest)), [BackupEffect::Report { log }]);
+    assert_eq!(backup.kept(log).collect::<Vec<_>>(), [(at_rest, 100, 100), (writing, 100, 100)]);
+}
+
+#[test]
+fn what_takes_nothing_more_is_synced_or_stopped_again_before_its_log_is_reported() {
+    let (log, now) = (ServerId(1), Instant(0));
+    let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
+    let (from, to, is_last, clock) = (0, 100, false, UnixMillis(0));
+    let header = AppendHeader { replica, from, to, is_last, sent: now, clock };
+    let ends = [
+        (BackupEvent::Synced { replica, synced: 100 }, Some((replica, 100, 100))),
+        (BackupEvent::Stopped { replica, length: 60, synced: 60 }, Some((replica, 60, 60))),
+        (BackupEvent::Failed { replica }, None),
+    ];
+    for (end, kept) in ends {
+        let mut backup = Backup::new();
+        let append = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
+        effects(&mut backup, now, append);
+        effects(&mut backup, now, BackupEvent::Taken { replica, length: 100, synced: 60 });
+        effects(&mut backup, now, BackupEvent::Stopped { replica, length: 100, synced: 60 });
+        let fenced = effects(&mut backup, now, BackupEvent::Fence { log });
+        assert_eq!(fenced, [BackupEffect::Sync { replica }]);
+        assert_eq!(effects(&mut backup, now, end), [BackupEffect::Report { log }]);
+        assert_eq!(backup.kept(log).next(), kept);
+    }
+}
