@@ -1,5 +1,6 @@
 //! Disks of servers that persist their logs, and their failures.
 
+use crate::failure::{Failure, Rule};
 use crate::servers::{OpenedDisk, Persistence, SavedIdentity};
 use crate::timeline::RunTimeline;
 use backup::{Disk as _, Faults, MemoryDisk, Replicas};
@@ -9,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{ClusterId, Instant, ServerId};
-use wire::control::HistoryMark;
-use wire::replica::{BootId, HEADER_BYTES};
+use wire::control::{HistoryMark, ReplicaInfo};
+use wire::replica::{BootId, HEADER_BYTES, ReplicaId};
 
 /// Disk of one server, and the machine that contains it.
 #[derive(Debug, Default)]
@@ -20,6 +21,9 @@ pub(crate) struct SimulatedDisk {
     boots: u8,
     /// Time at which the disk thread of each reactor has nothing to do any more.
     idle_at: BTreeMap<usize, Instant>,
+    /// Set once syncs have failed or a bit has changed: the disk may have other bytes than the
+    /// server believes.
+    is_unreliable: bool,
 }
 
 impl SimulatedDisk {
@@ -65,7 +69,8 @@ impl SimulatedDisk {
 
     /// Copies the contents, as a backup tool does.
     pub(crate) fn copy(&self) -> SimulatedDisk {
-        SimulatedDisk { disk: self.disk.copy(), boots: self.boots, idle_at: BTreeMap::new() }
+        let (disk, idle_at) = (self.disk.copy(), BTreeMap::new());
+        SimulatedDisk { disk, boots: self.boots, idle_at, is_unreliable: self.is_unreliable }
     }
 
     /// Restores the contents of a copy. The machine stays the same.
@@ -84,7 +89,7 @@ impl SimulatedDisk {
 
     /// Makes the disk fail in a random way from now on. Syncs fail only in `disk`: in other modes
     /// a disk that does not keep its data counts as a server that is down.
-    pub(crate) fn inject_faults(&self, rng: &mut Rng, mode: Mode) -> Faults {
+    pub(crate) fn inject_faults(&mut self, rng: &mut Rng, mode: Mode) -> Faults {
         let none = Faults::default();
         let kinds = if mode == Mode::Disk { 3 } else { 2 };
         let faults = match rng.u32(..kinds) {
@@ -99,11 +104,36 @@ impl SimulatedDisk {
             _ => Faults { syncs_fail: true, ..none },
         };
         self.disk.set_faults(faults);
+        self.is_unreliable |= faults.syncs_fail;
         faults
     }
 
+    /// Checks that a loss of power would leave the replicas of a log as they are reported.
+    pub(crate) fn check_reported(
+        &self,
+        log: ServerId,
+        reported: &[ReplicaInfo],
+    ) -> Result<(), Failure> {
+        if self.is_unreliable {
+            return Ok(());
+        }
+        let (disk, boot) = (Arc::new(self.disk.synced_copy()), BootId([self.boots + 1; 16]));
+        let left = Replicas::open(disk, boot).expect("this disk can be read").replicas;
+        for info in reported {
+            let id = ReplicaId { log, segment: info.segment, epoch: info.epoch };
+            let length = left.measure(id).map(|(_, end)| end.length);
+            // A replica that was begun again may share its file with one that was freed.
+            if length.as_ref().is_ok_and(|length| info.length <= *length) {
+                continue;
+            }
+            let text = format!("{id} is reported with {} bytes, not {length:?}", info.length);
+            return Err(Rule::ReportedIsDurable.broken(text));
+        }
+        Ok(())
+    }
+
     /// Changes a bit of some file. Returns whether there was a bit to change.
-    pub(crate) fn damage(&self, rng: &mut Rng) -> bool {
+    pub(crate) fn damage(&mut self, rng: &mut Rng) -> bool {
         let files = self.disk.list().unwrap_or_default().into_iter();
         let mut files: Vec<_> = files.map(|file| (file, self.disk.contents(file).len())).collect();
         files.retain(|(_, length)| *length > 0);
@@ -112,6 +142,7 @@ impl SimulatedDisk {
         }
         let (file, length) = files[rng.usize(..files.len())];
         self.disk.damage(file, rng.usize(..length), 1 << rng.u32(..8));
+        self.is_unreliable = true;
         true
     }
 }
@@ -188,7 +219,7 @@ impl ServerDisks {
         loses_power: bool,
         timeline: &mut RunTimeline,
     ) {
-        let SimulatedDisk { disk, boots, idle_at } = &mut self.disks[place];
+        let SimulatedDisk { disk, boots, idle_at, .. } = &mut self.disks[place];
         idle_at.clear();
         if loses_power {
             timeline.note(format_args!("the machine of {id} loses power"));

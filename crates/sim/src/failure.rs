@@ -86,6 +86,8 @@ named! {
         "At the end, no server has background work left.";
     NothingForgotten, "nothing-forgotten",
         "A recovered range has every record that its dead owner's backups had acknowledged.";
+    ReportedIsDurable, "reported-is-durable",
+        "A loss of power takes nothing of the replicas that a backup reports, except in `memory` mode.";
     NothingLost, "nothing-lost",
         "The value of the last read of a register is found at exactly one server.";
     NothingStray, "nothing-stray",

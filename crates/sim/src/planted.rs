@@ -146,6 +146,7 @@ bugs! {
     HeartbeatForgotten = HeartbeatForgotten,
     LostPieceForgotten = LostPieceForgotten,
     ReportedBeforeMeasured = ReportedBeforeMeasured,
+    ReportedBeforeSynced = ReportedBeforeSynced,
     OrphanNotReassigned = OrphanNotReassigned,
     RecoveryReadNotRepeated = RecoveryReadNotRepeated,
     PromisedUnreached = PromisedUnreached,

@@ -63,7 +63,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::SealedBeforeReplicated
         | Planted::LostReplicaNotCopied
         | Planted::HeartbeatForgotten
-        | Planted::ReportedBeforeMeasured => 30,
+        | Planted::ReportedBeforeMeasured
+        | Planted::ReportedBeforeSynced => 30,
         Planted::ServedBeforeReplayed
         | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed

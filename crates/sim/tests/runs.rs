@@ -65,7 +65,8 @@ const KEPT: [(u64, &str); 18] = [
 ];
 
 /// Seeds of replicated runs that failed once.
-const KEPT_REPLICATED: [(u64, &str); 9] = [
+const KEPT_REPLICATED: [(u64, &str); 10] = [
+    (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,
         "a segment of the segment manifest was written when the coordinator had recorded the next one",

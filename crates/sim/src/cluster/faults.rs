@@ -104,7 +104,7 @@ impl SimulatedCluster {
         let id = self.servers[place].id;
         if !self.faults.is_one_at_a_time() {
             let Some(mode) = self.profile.mode() else { return };
-            let faults = self.disks.disk(place).inject_faults(&mut self.timeline.rng, mode);
+            let faults = self.disks.disk_mut(place).inject_faults(&mut self.timeline.rng, mode);
             self.timeline.note(format_args!("the disk of {id} fails: {faults:?}"));
             self.losses.failing.insert(place);
             let until = self.timeline.micros(1_000..200_000);
@@ -113,7 +113,7 @@ impl SimulatedCluster {
             return self.timeline.plan_in(until, repair);
         }
         if !self.faults.has_damage && self.is_whole() {
-            self.faults.has_damage = self.disks.disk(place).damage(&mut self.timeline.rng);
+            self.faults.has_damage = self.disks.disk_mut(place).damage(&mut self.timeline.rng);
             self.timeline.note(format_args!("a block of {id}'s disk is damaged"));
         }
     }

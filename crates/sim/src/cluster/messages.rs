@@ -9,14 +9,14 @@ use crate::streams::TrafficContext;
 use crate::timeline::{PlannedEvent, ReactorPlace};
 use coordinator::{CoordinatorEvent, LinkId};
 use node::reactor_for;
-use node::{Route, Sending, To};
+use node::{Mode, Route, Sending, To};
 use protocols::migration::peer;
 use protocols::replication::timing::SILENT_AFTER;
 use std::time::Duration;
 use types::{ServerId, UnixMillis};
 use wire::control::{
     ClockQuestion, ClockReading, ClusterMap, FromCoordinator, JoinReply, LivenessRequest,
-    LivenessUpdate, MigrationRequest, MigrationUpdate, RecoveryRequest, ToCoordinator,
+    LivenessUpdate, LogUpdate, MigrationRequest, MigrationUpdate, RecoveryRequest, ToCoordinator,
 };
 use wire::peer::PeerMessage;
 
@@ -170,6 +170,12 @@ impl SimulatedCluster {
             let at = ReactorPlace { server: place, reactor: 0 };
             let arrival = PlannedEvent::Arrive(at, Inbound::Control(Box::new(outcome)));
             return self.timeline.plan_in(Duration::ZERO, arrival);
+        }
+        if let ToCoordinator::Log(LogUpdate::Fenced { log, replicas, .. }) = &message
+            && self.profile.mode() != Some(Mode::Memory)
+            && let Err(failure) = self.disks.disk(place).check_reported(*log, replicas)
+        {
+            self.timeline.fail(failure);
         }
         if agreement::is_changed_by_server(&message) {
             self.faults.may_strike_near(place, &self.profile, &mut self.timeline);
