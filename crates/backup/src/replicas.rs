@@ -359,6 +359,11 @@ impl Replicas {
         Ok(self.cache.deliver(replica, read, bytes_max, out))
     }
 
+    /// Returns the file of a replica.
+    pub fn file(&self, id: ReplicaId) -> Option<FileNumber> {
+        self.find(id).ok().map(|replica| replica.number)
+    }
+
     fn find(&self, id: ReplicaId) -> io::Result<Arc<ReplicaFile>> {
         let found = lock(&self.by_id).get(&id).cloned();
         let none = || io::Error::new(io::ErrorKind::NotFound, format!("no replica of {id} here"));

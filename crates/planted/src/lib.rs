@@ -147,6 +147,8 @@ pub enum Bug {
     ReportedBeforeMeasured,
     /// A backup reports its replicas before they are synced.
     ReportedBeforeSynced,
+    /// A backup does not report that it has found damage in a replica.
+    DamageNotReported,
     /// A partition whose recovery master dies is not assigned again.
     OrphanNotReassigned,
     /// A read of a dead server's log that is not answered is not repeated.

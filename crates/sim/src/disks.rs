@@ -3,15 +3,15 @@
 use crate::failure::{Failure, Rule};
 use crate::servers::{OpenedDisk, Persistence, SavedIdentity};
 use crate::timeline::RunTimeline;
-use backup::{Disk as _, Faults, MemoryDisk, Replicas};
+use backup::{Faults, MemoryDisk, Replicas};
 use fastrand::Rng;
 use node::{Mode, RecoveredLog};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ClusterId, Instant, ServerId};
+use types::{ClusterId, Instant, SegmentId, ServerId};
 use wire::control::{HistoryMark, ReplicaInfo};
-use wire::replica::{BootId, HEADER_BYTES, ReplicaId};
+use wire::replica::{BootId, HEADER_BYTES, PIECES_FROM, ReplicaId};
 
 /// Disk of one server, and the machine that contains it.
 #[derive(Debug, Default)]
@@ -108,6 +108,17 @@ impl SimulatedDisk {
         faults
     }
 
+    /// Returns the newest replica of each segment of all logs, with its length and checksum.
+    pub(crate) fn replicas(&self) -> BTreeMap<(ServerId, SegmentId), (u32, u32)> {
+        let replicas = self.copied_replicas();
+        // The last one of several epochs counts.
+        let measured = replicas.ids().into_iter().map(|id| {
+            let (_, end) = replicas.measure(id).expect("this disk can be read");
+            ((id.log, id.segment), (end.length, end.crc))
+        });
+        measured.collect()
+    }
+
     /// Checks that a loss of power would leave the replicas of a log as they are reported.
     pub(crate) fn check_reported(
         &self,
@@ -132,18 +143,32 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Changes a bit of some file. Returns whether there was a bit to change.
-    pub(crate) fn damage(&mut self, rng: &mut Rng) -> bool {
-        let files = self.disk.list().unwrap_or_default().into_iter();
-        let mut files: Vec<_> = files.map(|file| (file, self.disk.contents(file).len())).collect();
-        files.retain(|(_, length)| *length > 0);
-        if files.is_empty() {
-            return false;
+    /// Changes a bit in the pieces of one of these replicas. Returns it, if there is one.
+    pub(crate) fn damage(
+        &mut self,
+        rng: &mut Rng,
+        is_eligible: impl Fn(&ReplicaId) -> bool,
+    ) -> Option<ReplicaId> {
+        let replicas = self.copied_replicas();
+        let ends = replicas.ids().into_iter().filter(is_eligible).filter_map(|id| {
+            let (_, end) = replicas.measure(id).ok()?;
+            (end.place > PIECES_FROM).then_some((id, end.place))
+        });
+        let ends: Vec<(ReplicaId, u64)> = ends.collect();
+        if ends.is_empty() {
+            return None;
         }
-        let (file, length) = files[rng.usize(..files.len())];
-        self.disk.damage(file, rng.usize(..length), 1 << rng.u32(..8));
+        let (id, end) = ends[rng.usize(..ends.len())];
+        let at = PIECES_FROM + rng.u64(..end - PIECES_FROM);
+        self.disk.damage(replicas.file(id)?, at as usize, 1 << rng.u32(..8));
         self.is_unreliable = true;
-        true
+        Some(id)
+    }
+
+    /// Opens a copy of the contents, so that reads change nothing.
+    fn copied_replicas(&self) -> Replicas {
+        let opened = Replicas::open(Arc::new(self.disk.copy()), BootId([self.boots; 16]));
+        opened.expect("this disk can be read").replicas
     }
 }
 

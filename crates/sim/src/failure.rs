@@ -86,6 +86,8 @@ named! {
         "At the end, no server has background work left.";
     NothingForgotten, "nothing-forgotten",
         "A recovered range has every record that its dead owner's backups had acknowledged.";
+    ReplicasExist, "replicas-exist",
+        "At rest, the disks have each replica that a master counts, with the same bytes.";
     ReportedIsDurable, "reported-is-durable",
         "A loss of power takes nothing of the replicas that a backup reports, except in `memory` mode.";
     NothingLost, "nothing-lost",

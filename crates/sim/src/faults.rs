@@ -25,9 +25,9 @@ use fastrand::Rng;
 use node::Plan;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use types::Instant;
+use types::{Instant, ServerId};
 use wire::peer::PeerMessage;
-use wire::replica::ReplicaKind;
+use wire::replica::{ReplicaId, ReplicaKind};
 
 /// Kinds of faults, with the number of fifths of the runs that have them.
 const FAULTS: [(Knob, u32); 8] = [
@@ -98,7 +98,7 @@ pub(crate) struct FaultSchedule {
     /// Steps of protocols that faults have met.
     pub(crate) coverage: FaultCoverage,
     /// Set once a disk has a damaged block.
-    pub(crate) has_damage: bool,
+    pub(crate) damaged_at: Option<Instant>,
     /// Faults of the servers' wall clocks.
     pub(crate) clocks: ClockFaults,
     /// End of all outages so far.
@@ -125,7 +125,7 @@ impl FaultSchedule {
             slow_disks: BTreeMap::new(),
             no_coordinator_until: Instant(0),
             coverage: FaultCoverage::default(),
-            has_damage: false,
+            damaged_at: None,
             clocks: ClockFaults::default(),
             outages_until: Instant(0),
         }
@@ -150,6 +150,24 @@ impl FaultSchedule {
 
     pub(crate) fn is_one_at_a_time(&self) -> bool {
         self.death_rates.is_one_at_a_time
+    }
+
+    /// Records that a replica on a server's disk is damaged.
+    pub(crate) fn record_damage(
+        &mut self,
+        replica: &ReplicaId,
+        server: ServerId,
+        timeline: &mut RunTimeline,
+    ) {
+        timeline.note(format_args!("{replica} on {server}'s disk is damaged"));
+        self.damaged_at = Some(timeline.now);
+    }
+
+    /// Returns whether a disk was damaged, and its backup may not have read the replica since.
+    pub(crate) fn awaits_scrub(&self, profile: &RunProfile, now: Instant) -> bool {
+        let interval = profile.scrub();
+        let found_by = self.damaged_at.zip(interval).map(|(at, interval)| at + 2 * interval);
+        found_by.is_some_and(|found_by| now < found_by)
     }
 
     /// Adds the faults that only runs with persistent or replicated logs have.

@@ -59,6 +59,7 @@ mod profile;
 mod range_clocks;
 mod reactor;
 mod reactor_bus;
+mod redundancy;
 mod run;
 mod search;
 mod servers;

@@ -147,6 +147,7 @@ bugs! {
     LostPieceForgotten = LostPieceForgotten,
     ReportedBeforeMeasured = ReportedBeforeMeasured,
     ReportedBeforeSynced = ReportedBeforeSynced,
+    DamageNotReported = DamageNotReported,
     OrphanNotReassigned = OrphanNotReassigned,
     RecoveryReadNotRepeated = RecoveryReadNotRepeated,
     PromisedUnreached = PromisedUnreached,

@@ -144,6 +144,14 @@ impl RunProfile {
         self.persistence.map_or(0, Persistence::replicas)
     }
 
+    /// Returns the interval at which backups scrub each replica, if they do.
+    pub(crate) fn scrub(&self) -> Option<Duration> {
+        match self.persistence? {
+            Persistence::Replicated(plan, _) => plan.scrub,
+            Persistence::LocalLog(_) => None,
+        }
+    }
+
     /// Returns whether the logs have small segments, and the servers little memory for them.
     pub(crate) fn has_small_segments(&self) -> bool {
         matches!(self.persistence, Some(Persistence::Replicated(_, Some(_))))

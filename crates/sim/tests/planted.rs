@@ -64,7 +64,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LostReplicaNotCopied
         | Planted::HeartbeatForgotten
         | Planted::ReportedBeforeMeasured
-        | Planted::ReportedBeforeSynced => 30,
+        | Planted::ReportedBeforeSynced
+        | Planted::DamageNotReported => 30,
         Planted::ServedBeforeReplayed
         | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed

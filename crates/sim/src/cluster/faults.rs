@@ -112,9 +112,11 @@ impl SimulatedCluster {
             let repair = PlannedEvent::Accident(Accident::DiskRecovers(place));
             return self.timeline.plan_in(until, repair);
         }
-        if !self.faults.has_damage && self.is_whole() {
-            self.faults.has_damage = self.disks.disk_mut(place).damage(&mut self.timeline.rng);
-            self.timeline.note(format_args!("a block of {id}'s disk is damaged"));
+        if self.faults.damaged_at.is_none() && self.is_whole() {
+            let damaged = self.disks.disk_mut(place).damage(&mut self.timeline.rng, |_| true);
+            if let Some(replica) = damaged {
+                self.faults.record_damage(&replica, id, &mut self.timeline);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use super::ClusterRun;
 use crate::cluster::SimulatedCluster;
 use crate::failure::{Failure, Rule};
+use crate::redundancy;
 use crate::timeline::{PlannedEvent, RunPhase};
 use crate::workload::EXPIRY_MAX_MILLIS;
 use std::time::Duration;
@@ -34,8 +35,9 @@ impl ClusterRun {
             moves.check_remembered(timeline);
         }
         let has_ended = is_known && self.unrest().is_empty();
-        let is_at_rest = has_ended && self.load.is_idle();
         let now = self.cluster.timeline.now;
+        let awaits_scrub = self.cluster.faults.awaits_scrub(&self.cluster.profile, now);
+        let is_at_rest = has_ended && !awaits_scrub && self.load.is_idle();
         if is_clearing || self.cluster.timeline.phase == RunPhase::Resting && !is_at_rest {
             self.await_expiry();
         }
@@ -49,7 +51,11 @@ impl ClusterRun {
             }
             RunPhase::Enduring => self.end_lasting_fault(),
             RunPhase::Resting if is_at_rest && now >= self.expired_by => {
-                self.load.begin_last_reads(&mut self.cluster);
+                let SimulatedCluster { servers, disks, faults, profile, timeline, .. } =
+                    &mut self.cluster;
+                if !redundancy::damage_once(servers, disks, faults, profile, timeline) {
+                    self.load.begin_last_reads(&mut self.cluster);
+                }
             }
             // Nothing is planned any more, so the run ends.
             RunPhase::Reading(_) if is_at_rest && self.load.is_closed(&self.cluster) => {

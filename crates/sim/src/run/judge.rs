@@ -1,9 +1,11 @@
 //! Checks at the end of a run: the histories of the clients, and the contents of the servers.
 
 use super::ClusterRun;
+use crate::cluster::SimulatedCluster;
 use crate::failure::{Failure, Rule};
 use crate::history::HistoryVerdict;
 use crate::inspect::ServerContents;
+use crate::redundancy;
 use crate::servers::SimulatedServer;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +23,11 @@ impl ClusterRun {
             }
             None => {}
         }
-        self.judge_servers().err()
+        if let Err(failure) = self.judge_servers() {
+            return Some(failure);
+        }
+        let SimulatedCluster { servers, disks, faults, profile, timeline, .. } = &self.cluster;
+        redundancy::check(servers, disks, faults, profile, timeline.now).err()
     }
 
     /// Checks that a scan over all servers finds exactly the records that the last reads saw,

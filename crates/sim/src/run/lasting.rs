@@ -4,6 +4,7 @@ use super::ClusterRun;
 use crate::cluster::SimulatedCluster;
 use crate::failure::Rule;
 use crate::lasting::{LastingFault, LastingKind};
+use crate::redundancy;
 use crate::timeline::{PlannedEvent, RunPhase};
 use crate::workload::ClientJob;
 use std::time::Duration;
@@ -12,8 +13,12 @@ impl ClusterRun {
     /// Begins the fault that lasts. The cluster is whole, and has no other fault.
     pub(super) fn begin_lasting_fault(&mut self, kind: LastingKind) {
         let cluster = &mut self.cluster;
-        let SimulatedCluster { timeline, profile, servers, network, faults, losses, .. } = cluster;
+        let SimulatedCluster { timeline, profile, servers, disks, network, faults, losses, .. } =
+            cluster;
         let (count, now) = (servers.len(), timeline.now);
+        if let Err(failure) = redundancy::check(servers, disks, faults, profile, now) {
+            timeline.fail(failure);
+        }
         // Without the server and its master, the others may be too few for all replicas.
         let is_needed = count - 2 < usize::from(profile.replicas()) || profile.has_small_segments();
         let fault = LastingFault::draw(kind, count, is_needed, now, &mut timeline.rng);

@@ -4,6 +4,7 @@
 use super::{Backup, BackupEffect, DiskFollowUp, ReplicaState, ScrubResult, first_of};
 use crate::Outbox;
 use crate::replication::timing::{READ_AT_LEISURE, READ_IN_HASTE};
+use planted::Bug;
 use types::{Instant, ServerId};
 use wire::replica::ReplicaId;
 
@@ -88,6 +89,7 @@ impl Backup {
                 return;
             }
         };
+        let is_bad = is_bad && !planted::is(Bug::DamageNotReported);
         if is_bad && matches!(held.state, ReplicaState::Writing { .. }) {
             // The disk is writing to the replica at the moment; another read follows.
             held.scrub_at = self.scrub.plan_again(now, replica);
