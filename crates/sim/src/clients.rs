@@ -22,6 +22,10 @@ use types::{Instant, KeyHash, OwnershipEpoch, Slot, TableId};
 /// Each redirection takes a round trip, and a range moves only a few times meanwhile.
 const HOPS_MAX: u32 = 30;
 
+/// Maximal number of increments of a register with an unknown outcome. Each may take effect between
+/// any two other operations, so the configurations of a history multiply with their number.
+const ABANDONED_INCREMENTS_MAX: u32 = 12;
+
 /// Maximal number of open operations on one register: more would make too many orders possible.
 const CROWD: u32 = 6;
 
@@ -113,6 +117,8 @@ pub(crate) struct SimulatedClients {
     open: Vec<Option<OpenJob>>,
     /// Number of open operations on each register.
     crowds: Vec<u32>,
+    /// Number of increments of each register that may take effect at any time.
+    abandoned_increments: Vec<u32>,
     /// Moment at which the first write of each register ended.
     written: Vec<Option<u64>>,
     /// Finished operations of each register.
@@ -149,6 +155,7 @@ impl SimulatedClients {
             clients,
             open: vec![None; first],
             crowds: vec![0; registers],
+            abandoned_increments: vec![0; registers],
             written: vec![None; registers],
             histories: vec![Vec::new(); registers],
             clocks: vec![ClockReadings::default(); registers],
@@ -205,9 +212,11 @@ impl SimulatedClients {
         self.open[slot].as_mut().expect("a reply belongs to an open request")
     }
 
-    /// Returns whether the register already has the maximal number of open operations.
+    /// Returns whether a register takes no more operations at the moment: the maximal number is
+    /// open, or so many increments have an unknown outcome that the checker could not follow.
     pub(crate) fn is_crowded(&self, register: usize) -> bool {
         self.crowds[register] >= CROWD
+            || self.abandoned_increments[register] >= ABANDONED_INCREMENTS_MAX
     }
 
     /// Returns whether the maximal number of flushes is open.
@@ -244,6 +253,9 @@ impl SimulatedClients {
         }
         if let (RegisterAction::Read, Some(OperationOutcome::Value(value))) = (action, outcome) {
             self.last_reads[register] = Some(value);
+        }
+        if action == RegisterAction::Increment && outcome.is_none() {
+            self.abandoned_increments[register] += 1;
         }
         let operation = RegisterOperation { client: slot, begun, ended, place, action, outcome };
         self.histories[register].push(operation);
