@@ -16,7 +16,7 @@ use coordinator::{
 use std::collections::BTreeMap;
 use std::fmt;
 use types::Instant;
-use wire::control::MigrationReport;
+use wire::control::{MigrationReport, RecoveryReport};
 
 struct CoordinatorProcess {
     machine: Coordinator,
@@ -306,6 +306,12 @@ impl Coordinators {
     /// Returns the newest coordinator's reports on migrations.
     pub(crate) fn reports(&self) -> Vec<MigrationReport> {
         self.alive.values().next_back().map(|process| process.machine.reports()).unwrap_or_default()
+    }
+
+    /// Returns the newest coordinator's reports on recoveries.
+    pub(crate) fn recoveries(&self) -> Vec<RecoveryReport> {
+        let newest = self.alive.values().next_back();
+        newest.map(|process| process.machine.recoveries()).unwrap_or_default()
     }
 
     /// Returns whether this connection leads to the leading coordinator.

@@ -22,8 +22,8 @@ impl ClusterRun {
             return cluster.plan_fault();
         };
         let fault = cluster.faults.draw_fault(&mut cluster.timeline.rng);
-        let migrations = cluster.coordinators.reports();
-        cluster.faults.coverage.record(fault, &cluster.servers, &migrations);
+        let SimulatedCluster { faults, servers, coordinators, timeline, .. } = cluster;
+        faults.coverage.record(fault, servers, coordinators, timeline.now);
         match fault {
             Knob::Link => cluster.break_link(place),
             Knob::PairPartition => cluster.partition_pair(place),
@@ -84,9 +84,9 @@ impl ClusterRun {
     /// Lets a planned accident or repair happen.
     pub(super) fn strike(&mut self, accident: Accident) {
         let is_working = self.cluster.timeline.is_working();
-        let SimulatedCluster { faults, servers, coordinators, .. } = &mut self.cluster;
+        let SimulatedCluster { faults, servers, coordinators, timeline, .. } = &mut self.cluster;
         if is_working && !matches!(accident, Accident::DiskRecovers(_)) {
-            faults.coverage.record(Knob::Deaths, servers, &coordinators.reports());
+            faults.coverage.record(Knob::Deaths, servers, coordinators, timeline.now);
         }
         match accident {
             Accident::DiskRecovers(place) => self.cluster.disks.disk(place).repair(),
