@@ -210,6 +210,28 @@ fn a_cluster_heals_by_itself_whatever_happens_to_its_processes_disks_and_connect
     }
 }
 
+/// Injects one of each kind of fault that lasts, as far as processes and the hooks of the feature
+/// `faults` suffice. This is the short form of the test above: the part of it that the tests with
+/// single faults leave out.
+#[test]
+#[cfg(feature = "faults")]
+fn lasting_faults_leave_the_cluster_available_while_ranges_move() {
+    let _alone = alone();
+    let plan = plan(SERVERS, 2, "memory");
+    let mut seats = Seats::start(plan, |_| ());
+    seats.spread();
+    let means = Means { disks: &[], network: None, moves: None };
+    let faults = [
+        Fault::LastingSlowDisk,
+        Fault::LastingDead,
+        Fault::LastingNoCoordinator,
+        Fault::LastingWrongClock,
+        Fault::LastingFewFiles,
+        Fault::LastingOldCoordinator,
+    ];
+    round(plan, seats, means, &faults, seed(), true);
+}
+
 /// Injects some faults, then judges and discards the clients' history.
 fn round(
     plan: Plan<'_>,
