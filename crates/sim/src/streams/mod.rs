@@ -61,7 +61,7 @@ struct Way {
     has_gap: bool,
 }
 
-/// How the process at one end of a stream has died.
+/// Ways in which the process at one end of a stream dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessEnd {
     /// Its system ends the streams after what was sent.
@@ -304,8 +304,9 @@ impl Streams {
         let now = timeline.now;
         let ends = self.ways.iter().filter(|(_, way)| way.to.server == place);
         let ends: Vec<ConnectionId> = ends.map(|(end, _)| *end).collect();
+        // A process may be connected to itself: the address of a dead server is that of the next one.
+        ends.iter().for_each(|end| drop(self.ways.remove(end)));
         for end in ends {
-            self.ways.remove(&end);
             let other = other_end(end);
             let Some(way) = self.ways.get(&other) else { continue };
             let (last, how) = (way.last, how(way.to.server));
@@ -471,6 +472,17 @@ mod tests {
             pair.streams.process_died(1, |_| how, &mut pair.timeline);
             assert_eq!(pair.events(), events, "{how:?}");
         }
+    }
+
+    #[test]
+    fn a_process_that_is_connected_to_itself_takes_both_ends_with_it() {
+        let mut pair = Pair::new();
+        let end = ConnectionId::from_number(4);
+        let Pair { streams, network, timeline, .. } = &mut pair;
+        streams.connect(OPENER, end, OPENER.server, Some(1), network, timeline);
+        assert_eq!(pair.events(), ["Accepted at 0", "Connected at 0"]);
+        pair.streams.process_died(0, |_| ProcessEnd::Closed, &mut pair.timeline);
+        assert_eq!(pair.events(), ["Closed at 1"]);
     }
 
     #[test]
