@@ -15,7 +15,8 @@
 //!   its parts are `fleet` (of `servers`), `coordinators` (on `metadata`), `disks`, `network`,
 //!   `faults` (the fault schedule) with `lasting` (faults that last), `losses`, `moves` and
 //!   `monitor` (rules checked meanwhile) with `acknowledged` (recovered data is complete) and
-//!   `range_clocks` (the clocks that judge expiry);
+//!   `range_clocks` (the clocks that judge expiry), and `redundancy` (the disks have the replicas);
+//! - `streams`: simulated TCP between the buses of servers (`reactor_bus`);
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
 //!   `workload`, `lifetimes` and `commands`;
@@ -23,7 +24,8 @@
 //! - `coverage`: the steps of protocols that each fault has met;
 //! - `planted`: bugs that are built in on purpose, so that the simulator itself is tested.
 //!
-//! Not simulated: the bus as bytes, and two cores inside the store at the same instant (the
+//! Not simulated: the connections to coordinators as bytes that are cut, delayed and lost (their
+//! messages are encoded and decoded), and two cores inside the store at the same instant (the
 //! shuttle models of `store` cover that).
 
 #![warn(clippy::unwrap_used)]

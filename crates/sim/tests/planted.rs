@@ -73,11 +73,13 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RecoveredClockAhead
         | Planted::IncarnationNotRenewed => 100,
         Planted::SilentBackupKept
-        | Planted::RefusalForgotten
         | Planted::LapsedLeaseWaits
         | Planted::PromisedUnreached
         | Planted::OrphanNotReassigned => 60,
-        Planted::CutBeforeSplice | Planted::LostPieceForgotten | Planted::ArrivalWithoutEnd => 180,
+        Planted::CutBeforeSplice
+        | Planted::LostPieceForgotten
+        | Planted::RefusalForgotten
+        | Planted::ArrivalWithoutEnd => 180,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted

@@ -4,10 +4,22 @@ use super::SimulatedCluster;
 use crate::coordinators::CoordinatorOutput;
 use crate::timeline::PlannedEvent;
 use coordinator::{CoordinatorEvent, Effect, LinkId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use types::Instant;
+use wire::frame::{self, Header};
 
 /// Time until the simulator tries again to start a coordinator, in microseconds.
 const AGAIN: std::ops::Range<u64> = 10_000..200_000;
+
+/// Returns a message to or from a coordinator as its receiver decodes it.
+fn carried<M: Serialize + DeserializeOwned>(message: &M) -> M {
+    let mut bytes = Vec::new();
+    frame::encode(message, 0, &mut bytes).expect("every message fits into a frame");
+    let (header, body) = bytes.split_first_chunk().expect("a frame has a header");
+    let header = Header::parse(header).expect("the header was just made");
+    header.message(body).expect("the receiver accepts every message")
+}
 
 impl SimulatedCluster {
     /// Passes an event to the coordinator at the other end of a connection, if it still runs.
@@ -16,6 +28,12 @@ impl SimulatedCluster {
         connection: LinkId,
         event: CoordinatorEvent,
     ) -> Vec<Effect> {
+        let event = match event {
+            CoordinatorEvent::Received { connection, message } => {
+                CoordinatorEvent::Received { connection, message: carried(&message) }
+            }
+            event => event,
+        };
         match self.coordinators.at_end_of(connection) {
             Some(number) => self.handle_at(number, event),
             None => Vec::new(),
@@ -32,7 +50,13 @@ impl SimulatedCluster {
         if output.has_stopped {
             self.end_coordinator(number);
         }
-        output.effects
+        let arrives = |effect| match effect {
+            Effect::Send { connection, message } => {
+                Effect::Send { connection, message: carried(&message) }
+            }
+            effect => effect,
+        };
+        output.effects.into_iter().map(arrives).collect()
     }
 
     /// Handles the end of a commit.

@@ -305,7 +305,7 @@ impl Streams {
         let ends = self.ways.iter().filter(|(_, way)| way.to.server == place);
         let ends: Vec<ConnectionId> = ends.map(|(end, _)| *end).collect();
         // A process may be connected to itself: the address of a dead server is that of the next one.
-        ends.iter().for_each(|end| drop(self.ways.remove(end)));
+        self.ways.retain(|_, way| way.to.server != place);
         for end in ends {
             let other = other_end(end);
             let Some(way) = self.ways.get(&other) else { continue };
