@@ -368,15 +368,12 @@ impl Backup {
                 held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
-            DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync if is_fenced => {
-                if synced < length {
-                    out.push(BackupEffect::Sync { replica });
+            DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync => {
+                if !is_fenced {
+                    held.answer(replica, out);
                 }
-            }
-            DiskFollowUp::Answer => held.answer(replica, out),
-            DiskFollowUp::AnswerAndSync => {
-                held.answer(replica, out);
-                if synced < length {
+                let is_to_sync = is_fenced || then == DiskFollowUp::AnswerAndSync;
+                if is_to_sync && synced < length {
                     out.push(BackupEffect::Sync { replica });
                 }
             }
