@@ -30,17 +30,15 @@ impl SimulatedDisk {
     /// Opens the contents for a new process.
     pub(crate) fn open(&self, persistence: Persistence) -> OpenedDisk {
         self.repair();
-        let boot = BootId([self.boots; 16]);
-        let disk = Arc::new(self.disk.clone());
+        let disk = self.disk.clone();
         match persistence {
             Persistence::LocalLog(mode) => {
-                let kept =
-                    RecoveredLog::find(disk, boot).expect("a server's persisted log is complete");
+                let kept = RecoveredLog::find(Arc::new(disk), BootId([self.boots; 16]));
+                let kept = kept.expect("a server's persisted log is complete");
                 OpenedDisk::LocalLog(kept, mode)
             }
             Persistence::Replicated(plan, segment_bytes) => {
-                let opened = Replicas::open(disk, boot).expect("this disk can be read");
-                OpenedDisk::Replicas(opened.replicas, plan, segment_bytes)
+                OpenedDisk::Replicas(opened(disk, self.boots), plan, segment_bytes)
             }
         }
     }
@@ -110,7 +108,7 @@ impl SimulatedDisk {
 
     /// Returns the newest replica of each segment of all logs, with its length and checksum.
     pub(crate) fn replicas(&self) -> BTreeMap<(ServerId, SegmentId), (u32, u32)> {
-        let replicas = self.copied_replicas();
+        let replicas = opened(self.disk.copy(), self.boots);
         // The last one of several epochs counts.
         let measured = replicas.ids().into_iter().map(|id| {
             let (_, end) = replicas.measure(id).expect("this disk can be read");
@@ -128,8 +126,7 @@ impl SimulatedDisk {
         if self.is_unreliable {
             return Ok(());
         }
-        let (disk, boot) = (Arc::new(self.disk.synced_copy()), BootId([self.boots + 1; 16]));
-        let left = Replicas::open(disk, boot).expect("this disk can be read").replicas;
+        let left = opened(self.disk.synced_copy(), self.boots + 1);
         for info in reported {
             let id = ReplicaId { log, segment: info.segment, epoch: info.epoch };
             let length = left.measure(id).map(|(_, end)| end.length);
@@ -149,7 +146,7 @@ impl SimulatedDisk {
         rng: &mut Rng,
         is_eligible: impl Fn(&ReplicaId) -> bool,
     ) -> Option<ReplicaId> {
-        let replicas = self.copied_replicas();
+        let replicas = opened(self.disk.copy(), self.boots);
         let ends = replicas.ids().into_iter().filter(is_eligible).filter_map(|id| {
             let (_, end) = replicas.measure(id).ok()?;
             (end.place > PIECES_FROM).then_some((id, end.place))
@@ -164,12 +161,12 @@ impl SimulatedDisk {
         self.is_unreliable = true;
         Some(id)
     }
+}
 
-    /// Opens a copy of the contents, so that reads change nothing.
-    fn copied_replicas(&self) -> Replicas {
-        let opened = Replicas::open(Arc::new(self.disk.copy()), BootId([self.boots; 16]));
-        opened.expect("this disk can be read").replicas
-    }
+/// Opens the replicas on a disk, after this number of reboots of its machine.
+fn opened(disk: MemoryDisk, boots: u8) -> Replicas {
+    let opened = Replicas::open(Arc::new(disk), BootId([boots; 16]));
+    opened.expect("this disk can be read").replicas
 }
 
 /// Earlier copy of a server's folder.
