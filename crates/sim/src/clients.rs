@@ -26,12 +26,37 @@ const HOPS_MAX: u32 = 30;
 /// any two other operations, so the configurations of a history multiply with their number.
 const ABANDONED_INCREMENTS_MAX: u32 = 12;
 
+/// Maximal number of changes with an unknown outcome of a register that has such increments: each
+/// value that one of them may have written can be incremented any number of times.
+const ABANDONED_BESIDE_INCREMENTS_MAX: u32 = 20;
+
 /// Maximal number of open operations on one register: more would make too many orders possible.
 const CROWD: u32 = 6;
 
 /// Maximal number of open flushes: each is an operation on many registers. While a server was
 /// paused, 19 of them were open, and the checker had too many orders to follow.
 const FLUSHES_MAX: usize = 8;
+
+/// Numbers of operations on one register that their clients gave up.
+#[derive(Clone, Copy, Debug, Default)]
+struct AbandonedOperations {
+    increments: u32,
+    /// Changes of any kind.
+    changes: u32,
+}
+
+impl AbandonedOperations {
+    fn add(&mut self, action: RegisterAction) {
+        self.changes += 1;
+        self.increments += u32::from(action == RegisterAction::Increment);
+    }
+
+    /// Returns whether the checker could not follow more of them.
+    fn are_too_many(&self) -> bool {
+        self.increments >= ABANDONED_INCREMENTS_MAX
+            || self.increments > 0 && self.changes >= ABANDONED_BESIDE_INCREMENTS_MAX
+    }
+}
 
 /// Unfinished job.
 #[derive(Clone, Debug)]
@@ -117,8 +142,8 @@ pub(crate) struct SimulatedClients {
     open: Vec<Option<OpenJob>>,
     /// Number of open operations on each register.
     crowds: Vec<u32>,
-    /// Number of increments of each register that may take effect at any time.
-    abandoned_increments: Vec<u32>,
+    /// Operations of each register that may take effect at any time.
+    abandoned: Vec<AbandonedOperations>,
     /// Moment at which the first write of each register ended.
     written: Vec<Option<u64>>,
     /// Finished operations of each register.
@@ -155,7 +180,7 @@ impl SimulatedClients {
             clients,
             open: vec![None; first],
             crowds: vec![0; registers],
-            abandoned_increments: vec![0; registers],
+            abandoned: vec![AbandonedOperations::default(); registers],
             written: vec![None; registers],
             histories: vec![Vec::new(); registers],
             clocks: vec![ClockReadings::default(); registers],
@@ -213,10 +238,9 @@ impl SimulatedClients {
     }
 
     /// Returns whether a register takes no more operations at the moment: the maximal number is
-    /// open, or so many increments have an unknown outcome that the checker could not follow.
+    /// open, or so many have an unknown outcome that the checker could not follow.
     pub(crate) fn is_crowded(&self, register: usize) -> bool {
-        self.crowds[register] >= CROWD
-            || self.abandoned_increments[register] >= ABANDONED_INCREMENTS_MAX
+        self.crowds[register] >= CROWD || self.abandoned[register].are_too_many()
     }
 
     /// Returns whether the maximal number of flushes is open.
@@ -254,8 +278,8 @@ impl SimulatedClients {
         if let (RegisterAction::Read, Some(OperationOutcome::Value(value))) = (action, outcome) {
             self.last_reads[register] = Some(value);
         }
-        if action == RegisterAction::Increment && outcome.is_none() {
-            self.abandoned_increments[register] += 1;
+        if outcome.is_none() && !action.is_read() {
+            self.abandoned[register].add(action);
         }
         let operation = RegisterOperation { client: slot, begun, ended, place, action, outcome };
         self.histories[register].push(operation);
