@@ -15,7 +15,7 @@ use coordinator::{
 };
 use std::collections::BTreeMap;
 use std::fmt;
-use types::Instant;
+use types::{ClusterId, Instant};
 use wire::control::{MigrationReport, RecoveryReport};
 
 struct CoordinatorProcess {
@@ -26,8 +26,18 @@ struct CoordinatorProcess {
     due: Option<Instant>,
     /// End of the current pause.
     paused_until: Instant,
-    /// Set if it has opened an old copy of the store.
-    is_of_copy: bool,
+    /// The store that it has opened.
+    opened: OpenedStore,
+}
+
+/// Store that coordinators open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpenedStore {
+    Newest,
+    /// An earlier copy of the store.
+    Copy,
+    /// A store that was empty, with another cluster.
+    Foreign,
 }
 
 /// Transaction of a coordinator that has no verdict yet.
@@ -65,8 +75,10 @@ pub(crate) struct Coordinators {
     store: FaultyMetaStore,
     /// Latest copy of the store.
     copy: Option<FaultyMetaStore>,
-    /// Set while new coordinators open the copy instead of the store.
-    is_rolled_back: bool,
+    /// Store of another cluster, which was created in an empty folder.
+    foreign: Option<FaultyMetaStore>,
+    /// The store that new coordinators open.
+    opens: OpenedStore,
     /// For a planted bug: no server need confirm the store.
     trusts_file: bool,
     /// Times of commits, in a run with a slow store.
@@ -90,7 +102,8 @@ impl Coordinators {
             identity,
             store,
             copy: None,
-            is_rolled_back: false,
+            foreign: None,
+            opens: OpenedStore::Newest,
             trusts_file: planted == Some(Planted::OldStoreTrusted),
             commit_times: CommitTimes::draw(seed).filter(|_| settings.has(Knob::SlowStore)),
             commits: 0,
@@ -111,22 +124,28 @@ impl Coordinators {
     pub(crate) fn open(&mut self, now: Instant) -> bool {
         // A number of its own for each coordinator, and the same numbers in each run of the seed.
         let term = u64::from(self.opened) + 1;
-        let drawn = Drawn { fresh: self.identity, term };
+        let fresh = match self.opens {
+            OpenedStore::Newest | OpenedStore::Copy => self.identity,
+            OpenedStore::Foreign => foreign_identity(self.identity),
+        };
+        let drawn = Drawn { fresh, term };
         // Clocks differ by more than the limit allows; everything must still be correct.
         let (limits_skew, trusts_file) = (false, self.trusts_file);
         let settings =
             CoordinatorSettings { limits_skew, trusts_file, ..CoordinatorSettings::default() };
-        let (store, is_of_copy) = match &self.copy {
-            Some(copy) if self.is_rolled_back => (copy, true),
-            Some(_) | None => (&self.store, false),
+        let opened = self.opens;
+        let store = match opened {
+            OpenedStore::Newest => Some(&self.store),
+            OpenedStore::Copy => self.copy.as_ref(),
+            OpenedStore::Foreign => self.foreign.as_ref(),
         };
-        let mut store = store.clone();
+        let mut store = store.expect("only a store that exists is opened").clone();
         let Ok(machine) = Coordinator::open(&mut store, drawn, settings, now) else {
             return false;
         };
         self.opened += 1;
         let (due, paused_until, commit) = (None, Instant(0), None);
-        let process = CoordinatorProcess { machine, store, commit, due, paused_until, is_of_copy };
+        let process = CoordinatorProcess { machine, store, commit, due, paused_until, opened };
         self.alive.insert(self.opened, process);
         true
     }
@@ -282,16 +301,35 @@ impl Coordinators {
     /// Lets new coordinators open the copy of the store.
     pub(crate) fn roll_back(&mut self) {
         assert!(self.copy.is_some(), "a rollback needs a copy of the store");
-        self.is_rolled_back = true;
+        self.opens = OpenedStore::Copy;
     }
 
+    /// Lets new coordinators open an empty store, as if the folder of the store were not there.
+    pub(crate) fn mislay_store(&mut self) {
+        self.foreign = Some(self.store.empty());
+        self.opens = OpenedStore::Foreign;
+    }
+
+    /// Returns whether new coordinators open another store than the newest one.
     pub(crate) fn is_rolled_back(&self) -> bool {
-        self.is_rolled_back
+        self.opens != OpenedStore::Newest
     }
 
-    /// Ends the rollback. Returns `false` if there was none.
+    /// Returns whether new coordinators create another cluster.
+    pub(crate) fn is_mislaid(&self) -> bool {
+        self.opens == OpenedStore::Foreign
+    }
+
+    /// Returns whether a coordinator has created another cluster.
+    pub(crate) fn is_foreign(&self, number: u32) -> bool {
+        self.alive.get(&number).is_some_and(|process| process.opened == OpenedStore::Foreign)
+    }
+
+    /// Lets new coordinators open the newest store again. Returns `false` if they do already.
     pub(crate) fn end_rollback(&mut self) -> bool {
-        std::mem::take(&mut self.is_rolled_back)
+        let was_rolled_back = self.is_rolled_back();
+        self.opens = OpenedStore::Newest;
+        was_rolled_back
     }
 
     pub(crate) fn drop_copy(&mut self) {
@@ -316,7 +354,7 @@ impl Coordinators {
 
     /// Returns whether this connection leads to the leading coordinator.
     pub(crate) fn is_current(&self, connection: LinkId) -> bool {
-        !self.is_rolled_back && self.connections.get(&connection) == Some(&self.opened)
+        !self.is_rolled_back() && self.connections.get(&connection) == Some(&self.opened)
     }
 
     pub(crate) fn copy_store(&mut self) {
@@ -333,10 +371,10 @@ impl Coordinators {
         Some((machine.awaited_servers(), copy.newest()))
     }
 
-    /// Returns the coordinators that have opened the copy.
-    pub(crate) fn of_copy(&self) -> Vec<u32> {
-        let of_copy = self.alive.iter().filter(|(_, process)| process.is_of_copy);
-        of_copy.map(|(number, _)| *number).collect()
+    /// Returns the coordinators that have opened another store than the newest one.
+    pub(crate) fn of_other_stores(&self) -> Vec<u32> {
+        let others = self.alive.iter().filter(|(_, process)| process.opened != OpenedStore::Newest);
+        others.map(|(number, _)| *number).collect()
     }
 
     /// Returns the end of the pause of the coordinator at this connection.
@@ -349,4 +387,9 @@ impl Coordinators {
     pub(crate) fn set_store_failures(&self, one_in: u32) {
         self.store.set_failures(one_in);
     }
+}
+
+/// Returns the identity of a cluster that an empty folder makes a coordinator create.
+fn foreign_identity(ours: ClusterIdentity) -> ClusterIdentity {
+    ClusterIdentity { cluster: ClusterId(!ours.cluster.0), seed: !ours.seed }
 }

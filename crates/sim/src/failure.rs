@@ -90,6 +90,8 @@ named! {
         "At rest, the disks have each replica that a master counts, with the same bytes.";
     ReportedIsDurable, "reported-is-durable",
         "A loss of power takes nothing of the replicas that a backup reports, except in `memory` mode.";
+    ForeignRefused, "foreign-refused",
+        "A coordinator of another cluster refuses every server that has data of this one.";
     NothingLost, "nothing-lost",
         "The value of the last read of a register is found at exactly one server.";
     NothingStray, "nothing-stray",

@@ -68,6 +68,11 @@ impl FaultyMetaStore {
         FaultyMetaStore { store: MemoryStore::new(), failures: Rc::new(RefCell::new(failures)) }
     }
 
+    /// Creates an empty store with the failures of this one.
+    pub(crate) fn empty(&self) -> FaultyMetaStore {
+        FaultyMetaStore { store: MemoryStore::new(), failures: self.failures.clone() }
+    }
+
     /// Copies the contents, as a backup tool does.
     pub(crate) fn copy(&self) -> FaultyMetaStore {
         FaultyMetaStore { store: self.store.copy(), failures: self.failures.clone() }

@@ -124,6 +124,8 @@ bugs! {
     DivergentShown = DivergentShown,
     /// A coordinator waits for no server when it starts, and no server reports its newest mark.
     OldStoreTrusted,
+    /// A process does not report the cluster to which the data of its disk belongs.
+    ForeignDiskAdmitted,
     SentBeforeCommit = SentBeforeCommit,
     /// After the first death, servers go on refusing reads when all is recovered, as long as
     /// clients work.

@@ -188,7 +188,7 @@ pub(crate) fn join(
         rejoin,
         replicas,
         rack,
-        disk: None,
+        disk: saved.map(|saved| saved.number.0),
         former: saved.map(|saved| saved.number),
         mark: saved.and_then(|saved| saved.mark),
     }

@@ -89,7 +89,7 @@ named! {
     Clock, "clock", "A server's wall clock jumps, forward or back.";
     FarClocks, "far-clocks", "Wall clocks jump by minutes in some runs, and values live for seconds.";
     Restart, "restart", "The coordinator stops, and another one continues with its store.";
-    Rollback, "rollback", "The coordinator starts on an old copy of its store until the newest is back, or a server on an old copy of its data directory.";
+    Rollback, "rollback", "The coordinator starts on an old copy of its store, or on an empty one, until the newest is back; or a server starts on an old copy of its data directory.";
     Takeover, "takeover", "Another coordinator opens the store while the current one is paused.";
     Store, "store", "The metadata store fails now and then; a failed write may have taken effect.";
     SlowStore, "slow-store", "A commit of the metadata store takes up to 50 ms.";

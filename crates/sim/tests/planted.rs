@@ -83,6 +83,7 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
+        | Planted::ForeignDiskAdmitted
         | Planted::SentBeforeCommit
         | Planted::RecoveryReadNotRepeated
         | Planted::GateReleasesAll

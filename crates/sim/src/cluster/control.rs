@@ -2,11 +2,13 @@
 
 use super::SimulatedCluster;
 use crate::coordinators::CoordinatorOutput;
+use crate::failure::Rule;
 use crate::timeline::PlannedEvent;
 use coordinator::{CoordinatorEvent, Effect, LinkId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use types::Instant;
+use wire::control::{FromCoordinator, JoinReply};
 use wire::frame::{self, Header};
 
 /// Time until the simulator tries again to start a coordinator, in microseconds.
@@ -19,6 +21,16 @@ fn carried<M: Serialize + DeserializeOwned>(message: &M) -> M {
     let (header, body) = bytes.split_first_chunk().expect("a frame has a header");
     let header = Header::parse(header).expect("the header was just made");
     header.message(body).expect("the receiver accepts every message")
+}
+
+/// Returns whether an effect treats a process as a member of the coordinator's cluster.
+fn admits_server(effect: &Effect) -> bool {
+    let refuses = |message: &FromCoordinator| match message {
+        FromCoordinator::Join(JoinReply::Rejected { is_fenced, .. }) => !is_fenced,
+        FromCoordinator::Answer { .. } => true,
+        _ => false,
+    };
+    matches!(effect, Effect::Send { message, .. } if !refuses(message))
 }
 
 impl SimulatedCluster {
@@ -49,6 +61,12 @@ impl SimulatedCluster {
     fn take_effects(&mut self, number: u32, output: CoordinatorOutput) -> Vec<Effect> {
         if output.has_stopped {
             self.end_coordinator(number);
+        }
+        if self.coordinators.is_foreign(number)
+            && let Some(admitted) = output.effects.iter().find(|effect| admits_server(effect))
+        {
+            let text = format!("a coordinator of another cluster sends {admitted}");
+            self.timeline.fail(Rule::ForeignRefused.broken(text));
         }
         let arrives = |effect| match effect {
             Effect::Send { connection, message } => {

@@ -100,8 +100,10 @@ impl SimulatedCluster {
     ) -> Join {
         let (replicas, rack) = (self.profile.replicas(), self.profile.size.rack(place));
         let mut join = servers::join(place, rejoin, replicas, rack, saved.as_ref());
-        if self.profile.settings.planted == Some(Planted::OldStoreTrusted) {
-            join.mark = None;
+        match self.profile.settings.planted {
+            Some(Planted::OldStoreTrusted) => join.mark = None,
+            Some(Planted::ForeignDiskAdmitted) => join.disk = None,
+            _ => {}
         }
         join
     }

@@ -95,6 +95,11 @@ impl SimulatedCluster {
     pub(crate) fn start_server(&mut self, place: usize) -> bool {
         let identity = self.coordinators.identity();
         // A process with the log of its predecessor is the same server.
+        let has_data = self.disks.saved(place).is_some();
+        if self.coordinators.is_mislaid() && !has_data {
+            // Another cluster admits a process without data, for good.
+            return false;
+        }
         let before = self.servers.get(place).filter(|_| self.profile.has_local_logs());
         let rejoin = before.map(|before| (identity.cluster, before.id));
         let Some(connection) = self.open_connection(rejoin, None) else { return false };
