@@ -34,6 +34,7 @@ mod liveness;
 mod load_profile;
 mod loading;
 mod machines;
+mod membership;
 mod messages;
 mod node;
 mod outgoing;
@@ -53,6 +54,10 @@ mod work;
 pub use engine::{Engine, TimeWithinTurn};
 pub use liveness::ReactorLiveness;
 pub use loading::{KeptError, Progress, RecoveredLog};
+pub use membership::{
+    Membership, MembershipContext, MembershipEffect, MembershipEffects, MembershipEnd,
+    MembershipEvent,
+};
 pub use messages::{Payload, Route, Sending, To};
 pub use node::Node;
 pub use outgoing::{DiskDone, DiskJob, EngineOutput, Wake};

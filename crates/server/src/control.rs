@@ -11,12 +11,15 @@
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
 //!
-//! [`Link`] decides about the connection, [`Backoff`] about the next one. This module moves bytes
-//! and joins.
+//! [`Link`] decides about the connection, [`Backoff`] about the next one, and [`Membership`] about
+//! the join and the answers. This module moves bytes and messages.
 
 use handshake::{Credentials, Opening};
 use links::{AttemptOutcome, Backoff, Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent, encoded};
-use node::ReactorLiveness;
+use node::{
+    Membership, MembershipContext, MembershipEffect, MembershipEffects, MembershipEnd,
+    MembershipEvent, ReactorLiveness,
+};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,10 +29,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use types::Instant;
-use wire::control::{
-    ClockQuestion, ClockReading, ClusterMap, Description, FromCoordinator, HistoryMark, Holdings,
-    Join, JoinReply, LivenessRequest, LivenessUpdate, ToCoordinator,
-};
+use wire::control::{ClusterMap, FromCoordinator, Holdings, Join, JoinReply, ToCoordinator};
 use wire::handshake::ConnectionPurpose;
 
 /// Most messages that wait to be sent: far more than a server sends in one second.
@@ -76,9 +76,7 @@ impl ControlLink {
             coordinator,
             credentials,
             trouble: trouble.clone(),
-            join,
-            remembered,
-            has_joined: false,
+            membership: Membership::new(join, remembered),
             on_message,
             receiver,
             is_connected: is_connected.clone(),
@@ -123,10 +121,7 @@ struct ControlConnection<F> {
     coordinator: String,
     credentials: Credentials,
     trouble: Arc<Mutex<Option<String>>>,
-    join: Join,
-    remembered: Option<(ClusterMap, Holdings)>,
-    /// True if this process has joined before.
-    has_joined: bool,
+    membership: Membership,
     on_message: F,
     /// Closed when the owner drops the link.
     receiver: Receiver<ToCoordinator>,
@@ -139,9 +134,6 @@ struct ControlConnection<F> {
 struct JoinAttempt {
     link: Link<FromCoordinator>,
     effects: LinkEffects<FromCoordinator>,
-    /// The coordinator has asked for the map and holdings.
-    is_described: bool,
-    is_joined: bool,
 }
 
 impl JoinAttempt {
@@ -155,7 +147,7 @@ impl JoinAttempt {
 /// The reason why an attempt has ended.
 enum AttemptEnd {
     /// The coordinator has refused this server.
-    Rejected,
+    Refused,
     /// The connection has ended, or the coordinator did not follow the protocol.
     Broken(io::Error),
 }
@@ -169,6 +161,15 @@ impl From<io::Error> for AttemptEnd {
 impl From<LinkEnd> for AttemptEnd {
     fn from(end: LinkEnd) -> AttemptEnd {
         AttemptEnd::Broken(end.into())
+    }
+}
+
+impl From<MembershipEnd> for AttemptEnd {
+    fn from(end: MembershipEnd) -> AttemptEnd {
+        match end {
+            MembershipEnd::Refused => AttemptEnd::Refused,
+            MembershipEnd::Failed(reason) => AttemptEnd::Broken(io::Error::other(reason)),
+        }
     }
 }
 
@@ -187,24 +188,25 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
 
     /// Runs one connection from beginning to end.
     async fn attempt(&mut self) -> AttemptOutcome {
-        let (cluster, server) = self.join.rejoin.unzip();
+        let (cluster, server) = self.membership.number().unzip();
         let opening =
             Opening { purpose: ConnectionPurpose::Control, cluster, server, expected: None };
         let link = Link::open(self.clock.now(), self.credentials.clone(), opening);
-        let effects = LinkEffects::new();
-        let mut attempt = JoinAttempt { link, effects, is_described: false, is_joined: false };
-        let error = match self.exchange(&mut attempt).await {
+        let mut attempt = JoinAttempt { link, effects: LinkEffects::new() };
+        let end = self.exchange(&mut attempt).await;
+        let was_welcomed = self.is_connected.load(Ordering::Relaxed);
+        let error = match end {
             Ok(()) => return AttemptOutcome::Joined,
-            Err(AttemptEnd::Rejected) => return AttemptOutcome::Refused,
+            Err(AttemptEnd::Refused) => return AttemptOutcome::Refused,
             Err(AttemptEnd::Broken(error)) => error,
         };
-        if attempt.is_joined {
+        if was_welcomed {
             tracing::info!(%error, "connection to the coordinator closed");
             return AttemptOutcome::Joined;
         }
         self.record_trouble(&error);
         // Report a wrong cluster key at once to the operator who starts the server.
-        if error.kind() == io::ErrorKind::PermissionDenied && !self.has_joined {
+        if error.kind() == io::ErrorKind::PermissionDenied && !self.membership.has_joined() {
             let reason = error.to_string();
             (self.on_message)(JoinReply::Rejected { reason, is_fenced: false }.into());
             return AttemptOutcome::Refused;
@@ -239,14 +241,9 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
             while let Some(effect) = attempt.effects.pop_front() {
                 match effect {
                     LinkEffect::Write(bytes) => frame = io::Cursor::new(bytes),
-                    LinkEffect::Proven(_) => {
-                        let join = ToCoordinator::Join(self.join.clone());
-                        attempt.send(self.clock.now(), &join)?;
-                        self.handle(attempt, LinkEvent::Delivered);
-                    }
+                    LinkEffect::Proven(_) => self.advance(attempt, MembershipEvent::Connected)?,
                     LinkEffect::Deliver(message) => {
-                        self.receive(attempt, message)?;
-                        self.handle(attempt, LinkEvent::Delivered);
+                        self.advance(attempt, MembershipEvent::Received(message))?;
                     }
                     LinkEffect::Close(end) => return Err(end.into()),
                 }
@@ -290,138 +287,39 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         deadline.map_or(Duration::MAX, |deadline| deadline.since(self.clock.now()))
     }
 
-    /// Handles a message of the coordinator.
-    fn receive(
+    /// Passes the last effect of the link to the membership, and executes its effects.
+    fn advance(
         &mut self,
         attempt: &mut JoinAttempt,
-        message: FromCoordinator,
+        event: MembershipEvent,
     ) -> Result<(), AttemptEnd> {
-        if !attempt.is_joined {
-            return self.join(attempt, message);
-        }
         let now = self.clock.now();
-        match &message {
-            FromCoordinator::Mark(mark) => raise(&mut self.join.mark, *mark),
-            FromCoordinator::Liveness(LivenessRequest::Ping) => {
-                return Ok(attempt.send(now, &pong(&self.liveness))?);
-            }
-            // The reactors need the reference clock too.
-            FromCoordinator::Clock(question) => {
-                attempt.send(now, &reading(&self.liveness, *question))?;
-            }
-            _ => {}
+        let mut effects = MembershipEffects::new();
+        {
+            let mut liveness = self.liveness.lock().unwrap_or_else(PoisonError::into_inner);
+            let wall = self.clock.wall(now);
+            let mut context = MembershipContext { now, wall, liveness: liveness.as_mut() };
+            self.membership.handle(&mut context, event, &mut effects);
         }
-        (self.on_message)(message);
-        Ok(())
-    }
-
-    /// Handles a message of a coordinator that has not admitted this server yet.
-    fn join(
-        &mut self,
-        attempt: &mut JoinAttempt,
-        message: FromCoordinator,
-    ) -> Result<(), AttemptEnd> {
-        match message {
-            FromCoordinator::Mark(mark) => raise(&mut self.join.mark, mark),
-            // The coordinator checks this server's clock before it accepts the join.
-            FromCoordinator::Clock(question) => {
-                attempt.send(self.clock.now(), &reading(&self.liveness, question))?;
-            }
-            FromCoordinator::Join(reply) => return self.join_answered(attempt, reply),
-            other => {
-                let text = format!("unexpected first message of the coordinator: {other:?}");
-                return Err(io::Error::other(text).into());
+        for effect in effects {
+            match effect {
+                MembershipEffect::Send(message) => attempt.send(now, &message)?,
+                MembershipEffect::Accepted => {
+                    self.is_connected.store(true, Ordering::Relaxed);
+                    self.handle(attempt, LinkEvent::Accepted);
+                }
+                MembershipEffect::Deliver(message) => {
+                    if let FromCoordinator::Join(JoinReply::Rejected { reason, .. }) = &message {
+                        tracing::error!(reason, "coordinator rejected this server");
+                    }
+                    (self.on_message)(message);
+                }
+                MembershipEffect::Close(end) => return Err(end.into()),
             }
         }
+        self.handle(attempt, LinkEvent::Delivered);
         Ok(())
     }
-
-    /// Handles the reply to the join.
-    fn join_answered(
-        &mut self,
-        attempt: &mut JoinAttempt,
-        reply: JoinReply,
-    ) -> Result<(), AttemptEnd> {
-        match reply {
-            // This may take long: report the reason to the caller that waits for the welcome.
-            JoinReply::Waiting { .. } if !self.has_joined => (self.on_message)(reply.into()),
-            JoinReply::Waiting { .. } => {}
-            JoinReply::Describe => {
-                attempt.is_described = true;
-                self.describe(attempt)?;
-            }
-            JoinReply::Welcome { server, cluster, .. } => {
-                let number = (cluster, server);
-                if self.join.rejoin.is_some_and(|known| known != number) {
-                    return Err(io::Error::other("coordinator returned another server id").into());
-                }
-                self.is_connected.store(true, Ordering::Relaxed);
-                self.join.rejoin = Some(number);
-                attempt.is_joined = true;
-                self.handle(attempt, LinkEvent::Accepted);
-                if !std::mem::replace(&mut self.has_joined, true) {
-                    (self.on_message)(reply.into());
-                }
-                if let Some(mark) = self.join.mark {
-                    (self.on_message)(mark.into());
-                }
-            }
-            // An operator will act soon: reconnect, and send the description again until then.
-            JoinReply::Rejected { reason, .. } if attempt.is_described => {
-                if !self.has_joined {
-                    (self.on_message)(JoinReply::Waiting { reason: reason.clone() }.into());
-                }
-                return Err(io::Error::other(reason).into());
-            }
-            JoinReply::Rejected { ref reason, .. } => {
-                tracing::error!(reason, "coordinator rejected this server");
-                (self.on_message)(reply.into());
-                return Err(AttemptEnd::Rejected);
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends the known map and holdings to a coordinator that has lost its file.
-    fn describe(&self, attempt: &mut JoinAttempt) -> io::Result<()> {
-        let known = described(&self.liveness).or_else(|| self.remembered.clone());
-        let (map, holdings) = known.ok_or_else(|| {
-            io::Error::other("coordinator asks for a map and holdings, and this server has neither")
-        })?;
-        attempt.send(self.clock.now(), &Description::KnownMap(Box::new(map)).into())?;
-        attempt.send(self.clock.now(), &Description::Holds(Box::new(holdings)).into())
-    }
-}
-
-/// Keeps the highest mark. The server presents it to the next coordinator that it joins.
-fn raise(highest: &mut Option<HistoryMark>, mark: HistoryMark) {
-    if highest.is_none_or(|known| mark.is_after(&known)) {
-        *highest = Some(mark);
-    }
-}
-
-/// Returns the state for a coordinator that has lost its file.
-fn described(liveness: &Mutex<Option<ReactorLiveness>>) -> Option<(ClusterMap, Holdings)> {
-    let liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
-    let (map, holdings) = liveness.as_ref().map(ReactorLiveness::holdings)?;
-    Some((ClusterMap::clone(&map), holdings))
-}
-
-/// Returns the answer to a ping.
-fn pong(liveness: &Mutex<Option<ReactorLiveness>>) -> ToCoordinator {
-    let mut liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_stalled = liveness.as_mut().is_some_and(ReactorLiveness::is_stalled);
-    LivenessUpdate::Pong { is_stalled }.into()
-}
-
-/// Returns the answer to a clock question.
-fn reading(liveness: &Mutex<Option<ReactorLiveness>>, question: ClockQuestion) -> ToCoordinator {
-    let liveness = liveness.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut clock = runtime::Clock::new();
-    let now = clock.now();
-    let expiry = liveness.as_ref().and_then(|liveness| liveness.clock(now));
-    let asked = question.asked;
-    ToCoordinator::Clock(ClockReading { asked, wall: clock.wall(now), expiry })
 }
 
 #[cfg(test)]
@@ -435,7 +333,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
     use types::{ClusterId, Generation, ServerId};
-    use wire::control::MigrationUpdate;
+    use wire::control::{HistoryMark, LivenessRequest, LivenessUpdate, MigrationUpdate};
     use wire::frame::{self, HEADER_BYTES, Header};
     use wire::handshake::{HandshakeMessage, HandshakeRefusal};
 
