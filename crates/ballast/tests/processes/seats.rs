@@ -246,8 +246,9 @@ impl Seats {
         self.until_whole();
     }
 
-    /// Waits until the running servers serve all slots, have full replication, and know no other
-    /// servers.
+    /// Waits until the running servers serve all slots, have full replication, know no other
+    /// servers, and have a link to the coordinator if it runs: a coordinator that has just started
+    /// notices the death of a server at once only if it has heard of it.
     pub(crate) fn until_whole(&mut self) {
         until("the cluster is whole", || {
             self.all().for_each(Seat::assert_runs);
@@ -261,11 +262,15 @@ impl Seats {
         let names: Option<Vec<String>> = running.iter().map(|seat| seat.identity()).collect();
         let names = names?;
         let count = names.len().to_string();
+        let has_coordinator = self.coordinator.is_there();
         for seat in running {
-            let is_whole = seat.owners()?.iter().all(|owner| names.contains(owner))
+            let info = |name: &str| seat.field(&["INFO", "everything"], name);
+            let is_linked = !has_coordinator || info("coordinator_link")? == "up";
+            let is_whole = is_linked
+                && seat.owners()?.iter().all(|owner| names.contains(owner))
                 && seat.field(&["CLUSTER", "INFO"], "cluster_known_nodes")? == count
                 && seat.field(&["CLUSTER", "INFO"], "cluster_slots_ok")? == "16384"
-                && seat.field(&["INFO", "everything"], "log_segments_under_replicated")? == "0";
+                && info("log_segments_under_replicated")? == "0";
             if !is_whole {
                 return Some(false);
             }
