@@ -6,8 +6,9 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Longest pause: well below the time after which the coordinator declares a server dead.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Pause after the coordinator has refused a known server. An operator has to act.
-const PAUSE_REFUSED: Duration = Duration::from_secs(5);
+/// Pause after the coordinator has refused a known server. An operator has to act, and then all
+/// servers must be back well before the new coordinator declares the absent ones dead.
+const PAUSE_REFUSED: Duration = Duration::from_secs(1);
 
 /// The outcome of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ mod tests {
         };
         assert_eq!(pauses(&[Failed; 7]), [20, 40, 80, 160, 320, 500, 500]);
         assert_eq!(pauses(&[Joined, Failed, Failed]), [10, 20, 40]);
-        assert_eq!(pauses(&[Refused, Refused, Failed, Joined]), [5_000, 5_000, 500, 10]);
+        assert_eq!(pauses(&[Refused, Refused, Failed, Joined]), [1_000, 1_000, 500, 10]);
     }
 
     #[test]
