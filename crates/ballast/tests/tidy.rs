@@ -44,6 +44,7 @@ const MAY_USE: [(&str, &[&str]); 21] = [
             "resp",
             "protocols",
             "handshake",
+            "links",
             "bus",
             "node",
             "front",

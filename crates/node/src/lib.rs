@@ -55,7 +55,7 @@ pub use engine::{Engine, TimeWithinTurn};
 pub use liveness::ReactorLiveness;
 pub use loading::{KeptError, Progress, RecoveredLog};
 pub use membership::{
-    Membership, MembershipContext, MembershipEffect, MembershipEffects, MembershipEnd,
+    ClusterMembership, MembershipContext, MembershipEffect, MembershipEffects, MembershipEnd,
     MembershipEvent,
 };
 pub use messages::{Payload, Route, Sending, To};

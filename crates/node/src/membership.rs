@@ -22,7 +22,7 @@ use wire::control::{
     Join, JoinReply, LivenessRequest, LivenessUpdate, ToCoordinator,
 };
 
-/// An input of [`Membership`].
+/// An input of [`ClusterMembership`].
 #[derive(Debug)]
 pub enum MembershipEvent {
     /// A new connection to a coordinator is proven.
@@ -31,7 +31,7 @@ pub enum MembershipEvent {
     Received(FromCoordinator),
 }
 
-/// An output of [`Membership`]. The driver executes effects in order.
+/// An output of [`ClusterMembership`]. The driver executes effects in order.
 #[derive(Debug, PartialEq)]
 pub enum MembershipEffect {
     /// Send this message.
@@ -69,7 +69,7 @@ pub struct MembershipContext<'s> {
 pub type MembershipEffects = VecDeque<MembershipEffect>;
 
 /// The conversation of one process with the coordinators of its cluster.
-pub struct Membership {
+pub struct ClusterMembership {
     /// First message on the next connection.
     join: Join,
     /// Cluster state found on disk, for a coordinator that has lost its file and asks before the
@@ -83,10 +83,16 @@ pub struct Membership {
     is_described: bool,
 }
 
-impl Membership {
+impl ClusterMembership {
     /// Begins before the first connection. `remembered` is the cluster state found on disk.
-    pub fn new(join: Join, remembered: Option<(ClusterMap, Holdings)>) -> Membership {
-        Membership { join, remembered, has_joined: false, is_welcomed: false, is_described: false }
+    pub fn new(join: Join, remembered: Option<(ClusterMap, Holdings)>) -> ClusterMembership {
+        ClusterMembership {
+            join,
+            remembered,
+            has_joined: false,
+            is_welcomed: false,
+            is_described: false,
+        }
     }
 
     /// Returns the cluster and number under which this process joins.
@@ -121,6 +127,8 @@ impl Membership {
             }
             MembershipEvent::Received(message) => self.receive_first(context, message, out),
         }
+        assert!(!self.is_welcomed || self.has_joined, "a welcomed server has not joined");
+        assert!(!self.has_joined || self.join.rejoin.is_some(), "a server joined without a number");
     }
 
     /// Handles a message of a coordinator that has welcomed this server.
@@ -230,6 +238,10 @@ impl Membership {
         if self.join.mark.is_none_or(|known| mark.is_after(&known)) {
             self.join.mark = Some(mark);
         }
+        assert!(
+            self.join.mark.is_some_and(|known| known == mark || !mark.is_after(&known)),
+            "the server keeps a lower mark than one that it has received"
+        );
     }
 }
 
@@ -249,7 +261,7 @@ mod tests {
     const CLUSTER: ClusterId = ClusterId(7);
     const NUMBER: ServerId = ServerId(3);
 
-    fn joining() -> Membership {
+    fn joining() -> ClusterMembership {
         let join = Join {
             host: "here".into(),
             client_port: 1,
@@ -261,11 +273,11 @@ mod tests {
             former: None,
             mark: None,
         };
-        Membership::new(join, None)
+        ClusterMembership::new(join, None)
     }
 
     /// Handles an event of a process without reactors.
-    fn handle(membership: &mut Membership, event: MembershipEvent) -> Vec<MembershipEffect> {
+    fn handle(membership: &mut ClusterMembership, event: MembershipEvent) -> Vec<MembershipEffect> {
         let mut context =
             MembershipContext { now: Instant(5), wall: UnixMillis(9), liveness: None };
         let mut out = MembershipEffects::new();
@@ -274,7 +286,7 @@ mod tests {
     }
 
     fn receive(
-        membership: &mut Membership,
+        membership: &mut ClusterMembership,
         message: impl Into<FromCoordinator>,
     ) -> Vec<MembershipEffect> {
         handle(membership, MembershipEvent::Received(message.into()))
@@ -285,7 +297,7 @@ mod tests {
     }
 
     /// Connects, and returns the join.
-    fn connect(membership: &mut Membership) -> Join {
+    fn connect(membership: &mut ClusterMembership) -> Join {
         match &handle(membership, MembershipEvent::Connected)[..] {
             [MembershipEffect::Send(ToCoordinator::Join(join))] => join.clone(),
             other => panic!("a connection begins with a join, not {other:?}"),

@@ -11,13 +11,13 @@
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
 //!
-//! [`Link`] decides about the connection, [`Backoff`] about the next one, and [`Membership`] about
+//! [`Link`] decides about the connection, [`Backoff`] about the next one, and [`ClusterMembership`] about
 //! the join and the answers. This module moves bytes and messages.
 
 use handshake::{Credentials, Opening};
 use links::{AttemptOutcome, Backoff, Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent, encoded};
 use node::{
-    Membership, MembershipContext, MembershipEffect, MembershipEffects, MembershipEnd,
+    ClusterMembership, MembershipContext, MembershipEffect, MembershipEffects, MembershipEnd,
     MembershipEvent, ReactorLiveness,
 };
 use std::io;
@@ -76,7 +76,7 @@ impl ControlLink {
             coordinator,
             credentials,
             trouble: trouble.clone(),
-            membership: Membership::new(join, remembered),
+            membership: ClusterMembership::new(join, remembered),
             on_message,
             receiver,
             is_connected: is_connected.clone(),
@@ -121,7 +121,7 @@ struct ControlConnection<F> {
     coordinator: String,
     credentials: Credentials,
     trouble: Arc<Mutex<Option<String>>>,
-    membership: Membership,
+    membership: ClusterMembership,
     on_message: F,
     /// Closed when the owner drops the link.
     receiver: Receiver<ToCoordinator>,

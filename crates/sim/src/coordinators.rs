@@ -90,8 +90,10 @@ pub(crate) struct Coordinators {
     opened: u32,
     /// Number of the coordinator at the other end of each connection.
     connections: BTreeMap<LinkId, u32>,
-    /// Number of connections that servers have opened so far.
+    /// Number of connections that were opened so far.
     connections_opened: u64,
+    /// The simulator's own connection to the last coordinator that it has asked.
+    operator: Option<LinkId>,
 }
 
 impl Coordinators {
@@ -111,6 +113,7 @@ impl Coordinators {
             opened: 0,
             connections: BTreeMap::new(),
             connections_opened: 0,
+            operator: None,
         };
         assert!(coordinators.open(Instant(0)), "an empty store can be opened");
         coordinators
@@ -155,21 +158,22 @@ impl Coordinators {
         self.opened
     }
 
-    pub(crate) fn connect(&mut self, number: u32) -> LinkId {
+    /// Draws the number of a connection to the newest coordinator, which may have ended.
+    pub(crate) fn connect(&mut self) -> LinkId {
         self.connections_opened += 1;
         let connection = LinkId(self.connections_opened);
-        self.connections.insert(connection, number);
+        self.connections.insert(connection, self.opened);
         connection
+    }
+
+    /// Returns the cluster of a coordinator, if it still runs.
+    pub(crate) fn cluster_of(&self, number: u32) -> Option<ClusterId> {
+        self.alive.get(&number).map(|process| process.machine.identity().cluster)
     }
 
     /// Returns the number of the coordinator at the other end of a connection; it may have ended.
     pub(crate) fn at_end_of(&self, connection: LinkId) -> Option<u32> {
         self.connections.get(&connection).copied()
-    }
-
-    /// Returns whether the coordinator at the other end of a connection still runs.
-    pub(crate) fn is_served(&self, connection: LinkId) -> bool {
-        self.at_end_of(connection).is_some_and(|number| self.alive.contains_key(&number))
     }
 
     /// Passes an event to a coordinator, if it still runs, and plans its next deadline.
@@ -352,9 +356,17 @@ impl Coordinators {
         newest.map(|process| process.machine.recoveries()).unwrap_or_default()
     }
 
-    /// Returns whether this connection leads to the leading coordinator.
-    pub(crate) fn is_current(&self, connection: LinkId) -> bool {
-        !self.is_rolled_back() && self.connections.get(&connection) == Some(&self.opened)
+    /// Returns the simulator's own connection to the leading coordinator, if there is one and it
+    /// has the newest store. The connection may be new.
+    pub(crate) fn operator_connection(&mut self) -> Option<LinkId> {
+        let leading = self.current().filter(|_| !self.is_rolled_back())?;
+        let leads_there = |it: &LinkId| self.at_end_of(*it) == Some(leading);
+        Some(self.operator.filter(leads_there).unwrap_or_else(|| self.connect()))
+    }
+
+    /// Records the simulator's own connection. Returns whether it is new.
+    pub(crate) fn record_operator(&mut self, connection: LinkId) -> bool {
+        self.operator.replace(connection) != Some(connection)
     }
 
     pub(crate) fn copy_store(&mut self) {

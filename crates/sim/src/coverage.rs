@@ -80,7 +80,7 @@ impl ProtocolStep {
         ];
         let steps =
             steps.into_iter().filter(move |(_, is_under_way)| is_with_others && *is_under_way);
-        let absent = server.link.connection.is_none().then_some(ProtocolStep::Absent);
+        let absent = (!server.link.is_connected).then_some(ProtocolStep::Absent);
         steps.map(|(step, _)| step).chain(absent)
     }
 

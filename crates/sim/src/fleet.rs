@@ -138,7 +138,7 @@ impl ServerFleet {
                 tablets.iter().any(|tablet| matches!(tablet.state, TabletState::Recovering(_)));
             let are_there = map.servers.iter().all(|other| self.place(other.id).is_some());
             !server.is_dead
-                && server.link.connection.is_some()
+                && server.link.is_connected
                 && has_replicas
                 && Some(map.version) == newest
                 && are_there

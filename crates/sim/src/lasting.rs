@@ -61,8 +61,11 @@ pub(crate) struct LastingFault {
     pub(crate) other: usize,
     begun: Instant,
     pub(crate) until: Instant,
-    /// Set if writes may wait for the concerned server's disk.
+    /// Set if writes may wait for the concerned server's disk, or for the copies that replace its
+    /// replicas.
     is_needed: bool,
+    /// Set if each write waits for syncs, and so for all copies before it on a disk.
+    awaits_syncs: bool,
     /// Set once clients have noticed that the concerned server does not answer.
     pub(crate) is_noticed: bool,
 }
@@ -83,6 +86,7 @@ impl LastingFault {
         kind: LastingKind,
         servers: usize,
         is_needed: bool,
+        awaits_syncs: bool,
         now: Instant,
         rng: &mut Rng,
     ) -> LastingFault {
@@ -92,13 +96,23 @@ impl LastingFault {
         let longest = DURATIONS_MILLIS[DURATIONS_MILLIS.len() - 1];
         let millis = if kind == LastingKind::SlowDisk { longest } else { millis };
         let until = now + Duration::from_millis(millis);
-        LastingFault { kind, place, other, begun: now, until, is_needed, is_noticed: false }
+        LastingFault {
+            kind,
+            place,
+            other,
+            begun: now,
+            until,
+            is_needed,
+            awaits_syncs,
+            is_noticed: false,
+        }
     }
 
     /// Returns the time by which an operation that a client began at `since` must be answered.
     pub(crate) fn deadline(&self, since: Instant) -> Instant {
         let budget = match self.kind {
             LastingKind::SlowDisk if self.is_needed => SLOW_DISK_BUDGET,
+            _ if self.is_needed && self.awaits_syncs => SLOW_DISK_BUDGET,
             _ => BUDGET,
         };
         since.max(self.adapted_at()) + budget
@@ -117,11 +131,6 @@ impl LastingFault {
     /// Returns whether a process at this place must not start yet.
     pub(crate) fn keeps_dead(&self, place: usize) -> bool {
         self.kind == LastingKind::DeadServer && self.place == place
-    }
-
-    /// Returns whether the server at this place does not reach the coordinator.
-    pub(crate) fn keeps_unlinked(&self, place: usize) -> bool {
-        self.kind == LastingKind::CoordinatorPartition && self.place == place
     }
 }
 
@@ -145,7 +154,7 @@ mod tests {
     fn an_operation_has_its_budget_from_its_beginning_or_the_end_of_the_adaptation_on() {
         let mut rng = Rng::with_seed(1);
         let begun = Instant(5_000_000_000);
-        let fault = LastingFault::draw(LastingKind::DeadServer, 3, true, begun, &mut rng);
+        let fault = LastingFault::draw(LastingKind::DeadServer, 3, true, false, begun, &mut rng);
         assert_ne!(fault.place, fault.other);
         assert_eq!(fault.deadline(Instant(1)), begun + ADAPTATION + BUDGET);
         let late = begun + ADAPTATION + ADAPTATION;
@@ -158,7 +167,8 @@ mod tests {
         let begun = Instant(5_000_000_000);
         for (is_needed, budget) in [(true, SLOW_DISK_BUDGET), (false, BUDGET)] {
             let mut rng = Rng::with_seed(1);
-            let fault = LastingFault::draw(LastingKind::SlowDisk, 3, is_needed, begun, &mut rng);
+            let fault =
+                LastingFault::draw(LastingKind::SlowDisk, 3, is_needed, false, begun, &mut rng);
             assert_eq!(fault.deadline(begun), fault.adapted_at() + budget);
         }
     }

@@ -40,6 +40,7 @@ mod clock_faults;
 mod cluster;
 mod cluster_size;
 mod commands;
+mod control_streams;
 mod coordinators;
 mod coverage;
 mod disks;

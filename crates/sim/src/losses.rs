@@ -8,7 +8,6 @@
 use crate::failure::{Failure, Rule};
 use crate::fleet::ServerFleet;
 use crate::workload::Register;
-use coordinator::LinkId;
 use std::collections::{BTreeMap, BTreeSet};
 use store::TabletState;
 use types::{HashRange, MigrationId, ServerId};
@@ -32,8 +31,6 @@ pub(crate) struct Losses {
     pub(crate) silent: BTreeSet<usize>,
     /// Number of excused registers that were considered for the final reads.
     tried: usize,
-    /// Connections of dead servers that still carry earlier messages.
-    hanging: BTreeSet<LinkId>,
 }
 
 /// Number of excused registers that the final reads include.
@@ -67,19 +64,6 @@ impl Losses {
 
     pub(crate) fn is_stalled(&self, client: usize) -> bool {
         self.stalled.contains(&client)
-    }
-
-    /// Records that a dead server's connection still carries earlier messages.
-    pub(crate) fn record_hanging(&mut self, connection: LinkId) {
-        self.hanging.insert(connection);
-    }
-
-    pub(crate) fn record_hung_up(&mut self, connection: LinkId) {
-        self.hanging.remove(&connection);
-    }
-
-    pub(crate) fn still_carries(&self, connection: LinkId) -> bool {
-        self.hanging.contains(&connection)
     }
 
     /// Returns the migrations that wait for ever: a side has died after the flip, or both sides

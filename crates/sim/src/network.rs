@@ -37,6 +37,13 @@ const WHOLE: u32 = 10_000;
 /// Longest delay: longer than a flip waits for a decision, and than a pull waits for its retry.
 pub(crate) const LATE: Duration = Duration::from_millis(300);
 
+/// Time after which the system of a server gives up a connection whose bytes are not acknowledged,
+/// as in `runtime::UNACKNOWLEDGED_MAX`.
+pub(crate) const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
+
+/// Pause before the first retransmission. Each further pause is twice as long.
+const RETRANSMISSION: Duration = Duration::from_millis(200);
+
 /// Shortest delay between two servers.
 const QUICKEST: Duration = Duration::from_micros(10);
 
@@ -144,6 +151,16 @@ impl Network {
 /// Draws a delay between two servers that is usually at most `usual`.
 pub(crate) fn draw_delay(usual: Duration, rng: &mut Rng) -> Duration {
     QUICKEST + usual.mul_f64(rng.f64())
+}
+
+/// Returns when a transmission that begins now gets through a cut that ends at `end`.
+pub(crate) fn gets_through(now: Instant, end: Option<Instant>) -> Instant {
+    let (mut again, mut pause) = (now, RETRANSMISSION);
+    while end.is_some_and(|end| again < end) {
+        again = again + pause;
+        pause *= 2;
+    }
+    again
 }
 
 /// Cuts bytes into pieces as they arrive: mostly one, sometimes cut anywhere.

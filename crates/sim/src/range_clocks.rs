@@ -14,7 +14,8 @@ use protocols::replication::timing::CLOCK_LEASE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::{BEHIND_MAX_MILLIS, Tablet, TabletState};
-use types::{HashRange, Instant, KeyHash, OwnershipEpoch, ServerId, UnixMillis};
+use types::{Instant, KeyHash, OwnershipEpoch, ServerId, UnixMillis};
+use wire::control::RecoveryPartition;
 use wire::peer::Flip;
 
 /// Milliseconds that the rounding of clocks may add to a difference.
@@ -51,6 +52,8 @@ pub(crate) struct RangeClockMonitor {
     forgotten: BTreeSet<usize>,
     servers: BTreeMap<ServerId, ServerReading>,
     dead: Vec<DeadServer>,
+    /// Servers whose ranges were recovered. Such a server may still run, without a lease.
+    recovered: BTreeSet<ServerId>,
     /// Number of servers that have replicas of a log.
     replicas: usize,
 }
@@ -261,12 +264,15 @@ impl RangeClockMonitor {
         self.ranges[register] = Some(TrackedRange { last: Some(reading), joined: None, ..range });
     }
 
-    /// Returns whether the clock of a dead server may be known from the disks only: all its backups
-    /// have died as well, with the clocks that they had heard since the last piece of the log. A
-    /// server alone has no other backup.
+    /// Returns whether the clock of a dead or fenced server may be known from the disks only: all
+    /// its backups have died, with the clocks that they had heard since the last piece of the log.
+    /// A server alone has no other backup.
     fn may_be_forgotten(&self, last: RangeReading) -> bool {
-        let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD);
-        last.is_past && died.count() > self.replicas
+        let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD).count();
+        match last.is_past {
+            true => died > self.replicas,
+            false => self.recovered.contains(&last.server) && died >= self.replicas,
+        }
     }
 
     /// Returns the latest time that a range's clock may show.
@@ -330,11 +336,15 @@ impl RangeClockMonitor {
         }
     }
 
-    /// Records the recovery of a range from a log without segments. There is no value that may
-    /// expire, so the clock begins anew.
-    pub(crate) fn record_empty_log(&mut self, recovered: HashRange) {
+    /// Records that a range is being recovered. If the log has no segments, there is no value that
+    /// may expire, so the clock begins anew.
+    pub(crate) fn record_recovery(&mut self, part: &RecoveryPartition) {
+        self.recovered.extend(part.logs.iter().map(|log| log.dead));
+        if part.segments_total > 0 || part.keeps {
+            return;
+        }
         for register in 0..self.ranges.len() {
-            if self.ranges[register].is_some_and(|range| recovered.contains(range.hash)) {
+            if self.ranges[register].is_some_and(|range| part.range.contains(range.hash)) {
                 self.ignore(register);
             }
         }

@@ -9,10 +9,11 @@ use bus::Bus;
 use coordinator::LinkId;
 use front::Operators;
 use handshake::{ClusterKeys, Credentials};
+use links::Backoff;
 use node::Cuts;
 use node::{
-    Engine, LogPlacement, Mode, Node, Plan, ReactorLiveness, RecoveredLog, Replication,
-    ServerIdentity, Supervisor,
+    ClusterMembership, Engine, LogPlacement, Mode, Node, Plan, ReactorLiveness, RecoveredLog,
+    Replication, ServerIdentity, Supervisor,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -72,13 +73,14 @@ pub(crate) struct SimulatedServer {
     lease_lost_at: Option<Instant>,
 }
 
-/// Connection to the coordinator. Both directions keep order.
+/// Link of a process to its coordinator.
 pub(crate) struct CoordinatorLink {
-    /// `None` if the link is broken.
+    /// Connection that is being opened or used.
     pub(crate) connection: Option<LinkId>,
-    /// Arrival time of the last message in each direction.
-    pub(crate) up: Instant,
-    pub(crate) down: Instant,
+    /// Set if the coordinator has welcomed this connection.
+    pub(crate) is_connected: bool,
+    pub(crate) membership: ClusterMembership,
+    pub(crate) backoff: Backoff,
 }
 
 /// Returns the place of the server that has this bus port.
@@ -194,8 +196,8 @@ pub(crate) fn join(
     }
 }
 
-/// Returns the credentials of a process for connections to other servers.
-fn credentials(generation: Generation, has_keys: bool) -> Credentials {
+/// Returns the credentials of a process.
+pub(crate) fn credentials(generation: Generation, has_keys: bool) -> Credentials {
     let keys = has_keys.then(|| ClusterKeys::parse(KEY).expect("the key is valid"));
     Credentials::new(generation, keys)
 }
@@ -267,7 +269,11 @@ impl ProcessSetup {
 }
 
 impl SimulatedServer {
-    pub(crate) fn new(place: usize, setup: ProcessSetup) -> SimulatedServer {
+    pub(crate) fn new(
+        place: usize,
+        membership: ClusterMembership,
+        setup: ProcessSetup,
+    ) -> SimulatedServer {
         let store = setup.store();
         let settings = setup.settings(place);
         let (identity, connection, profile) = (setup.identity, setup.connection, setup.bus);
@@ -297,8 +303,12 @@ impl SimulatedServer {
             |(engine, number)| SimulatedReactor::new(engine, operators.clone(), bus(number));
         let reactors = engines.zip(0..).map(reactor).collect();
         let inspector = Inspector::new(store.worker(ReactorId(REACTORS)));
-        let link =
-            CoordinatorLink { connection: Some(connection), up: Instant(0), down: Instant(0) };
+        let link = CoordinatorLink {
+            connection: Some(connection),
+            is_connected: true,
+            membership,
+            backoff: Backoff::new(),
+        };
         SimulatedServer {
             id: identity.server,
             generation,
@@ -317,6 +327,12 @@ impl SimulatedServer {
             lease_lost_at: None,
             clock_ahead_millis: 0,
         }
+    }
+
+    /// Records whether the coordinator has welcomed the current connection.
+    pub(crate) fn set_linked(&mut self, is_linked: bool) {
+        self.link.is_connected = is_linked;
+        self.node.set_linked(is_linked);
     }
 
     pub(crate) fn wall(&self, true_wall: UnixMillis) -> UnixMillis {
@@ -357,7 +373,7 @@ impl SimulatedServer {
             LogPlacement::OwnDisk if durability.load_progress().is_some() => false,
             LogPlacement::Nowhere if self.is_dead => true,
             LogPlacement::OtherServers if self.is_dead => false,
-            _ => self.link.connection.is_some() && is_leased && tablets.iter().all(is_settled),
+            _ => self.link.is_connected && is_leased && tablets.iter().all(is_settled),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Time jumps from event to event. Events of the same moment happen in the order in which they
 //! were planned, and all random numbers come from one generator, so the seed decides everything.
 
+use crate::control_streams::{ControlEnd, ControlInput};
 use crate::failure::Failure;
 use crate::reactor::Inbound;
 use crate::reactor_bus::StreamInput;
@@ -16,7 +17,6 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 use types::{ConnectionId, Instant, ServerId, UnixMillis};
-use wire::control::{FromCoordinator, ToCoordinator};
 
 /// Wall clock at the start of a run, in milliseconds.
 const WALL_START: u64 = 1_700_000_000_000;
@@ -45,8 +45,10 @@ pub(crate) enum PlannedEvent {
     Stream(ReactorPlace, ConnectionId, StreamInput),
     /// A reactor can send more in one of its streams.
     Room(ReactorPlace),
-    Up(LinkId, Box<ToCoordinator>),
-    Down(usize, LinkId, Box<FromCoordinator>),
+    /// Something happens at one end of a connection to a coordinator.
+    Control(LinkId, ControlEnd, ControlInput),
+    /// A process is told that another server serves its ranges.
+    Fenced(usize),
     /// Reply bytes of a server arrive at a client.
     Answer(front::core::ConnectionId, Vec<u8>),
     Think(usize),
@@ -59,8 +61,6 @@ pub(crate) enum PlannedEvent {
     Move,
     Fault,
     Rejoin(usize),
-    /// The coordinator notices that a connection has ended.
-    Hangup(LinkId),
     /// A disk has finished a job of a reactor.
     Disk(ReactorPlace, Box<DiskJob>),
     /// A process starts in place of a dead one.
@@ -69,8 +69,8 @@ pub(crate) enum PlannedEvent {
     Coordinator(u32),
     /// The commit with this number of a coordinator ends.
     Committed(u32, u64),
-    /// A server notices that its link to a coordinator has ended.
-    Sever(usize, LinkId),
+    /// A connection to a coordinator breaks.
+    Sever(LinkId),
     /// Another coordinator opens the store, unless one leads.
     Lead,
     /// An operator restores the newest store.
@@ -90,10 +90,9 @@ impl PlannedEvent {
             | PlannedEvent::Stream(at, _, _)
             | PlannedEvent::Room(at)
             | PlannedEvent::Disk(at, _) => at.server == place,
-            PlannedEvent::Rejoin(at)
-            | PlannedEvent::Down(at, _, _)
-            | PlannedEvent::Sever(at, _) => *at == place,
-            PlannedEvent::Up(..)
+            PlannedEvent::Rejoin(at) | PlannedEvent::Fenced(at) => *at == place,
+            PlannedEvent::Control(..)
+            | PlannedEvent::Sever(_)
             | PlannedEvent::Answer(..)
             | PlannedEvent::Broken(_)
             | PlannedEvent::Think(_)
@@ -102,7 +101,6 @@ impl PlannedEvent {
             | PlannedEvent::Inspection
             | PlannedEvent::Move
             | PlannedEvent::Fault
-            | PlannedEvent::Hangup(_)
             | PlannedEvent::Start(_)
             | PlannedEvent::Coordinator(_)
             | PlannedEvent::Committed(..)

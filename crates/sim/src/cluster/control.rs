@@ -5,23 +5,11 @@ use crate::coordinators::CoordinatorOutput;
 use crate::failure::Rule;
 use crate::timeline::PlannedEvent;
 use coordinator::{CoordinatorEvent, Effect, LinkId};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use types::Instant;
 use wire::control::{FromCoordinator, JoinReply};
-use wire::frame::{self, Header};
 
 /// Time until the simulator tries again to start a coordinator, in microseconds.
 const AGAIN: std::ops::Range<u64> = 10_000..200_000;
-
-/// Returns a message to or from a coordinator as its receiver decodes it.
-fn carried<M: Serialize + DeserializeOwned>(message: &M) -> M {
-    let mut bytes = Vec::new();
-    frame::encode(message, 0, &mut bytes).expect("every message fits into a frame");
-    let (header, body) = bytes.split_first_chunk().expect("a frame has a header");
-    let header = Header::parse(header).expect("the header was just made");
-    header.message(body).expect("the receiver accepts every message")
-}
 
 /// Returns whether an effect treats a process as a member of the coordinator's cluster.
 fn admits_server(effect: &Effect) -> bool {
@@ -35,87 +23,66 @@ fn admits_server(effect: &Effect) -> bool {
 
 impl SimulatedCluster {
     /// Passes an event to the coordinator at the other end of a connection, if it still runs.
-    pub(super) fn coordinate(
-        &mut self,
-        connection: LinkId,
-        event: CoordinatorEvent,
-    ) -> Vec<Effect> {
-        let event = match event {
-            CoordinatorEvent::Received { connection, message } => {
-                CoordinatorEvent::Received { connection, message: carried(&message) }
-            }
-            event => event,
-        };
+    /// Returns whether it has answered a request of the simulator.
+    pub(super) fn coordinate(&mut self, connection: LinkId, event: CoordinatorEvent) -> bool {
         match self.coordinators.at_end_of(connection) {
             Some(number) => self.handle_at(number, event),
-            None => Vec::new(),
+            None => false,
         }
     }
 
-    fn handle_at(&mut self, number: u32, event: CoordinatorEvent) -> Vec<Effect> {
+    fn handle_at(&mut self, number: u32, event: CoordinatorEvent) -> bool {
         let output = self.coordinators.handle(number, event, &mut self.timeline);
         self.take_effects(number, output)
     }
 
-    /// Returns the effects of a coordinator, and ends it if it has stopped.
-    fn take_effects(&mut self, number: u32, output: CoordinatorOutput) -> Vec<Effect> {
-        if output.has_stopped {
-            self.end_coordinator(number);
-        }
+    /// Carries out the effects of a coordinator, and ends it if it has stopped.
+    fn take_effects(&mut self, number: u32, output: CoordinatorOutput) -> bool {
         if self.coordinators.is_foreign(number)
             && let Some(admitted) = output.effects.iter().find(|effect| admits_server(effect))
         {
             let text = format!("a coordinator of another cluster sends {admitted}");
             self.timeline.fail(Rule::ForeignRefused.broken(text));
         }
-        let arrives = |effect| match effect {
-            Effect::Send { connection, message } => {
-                Effect::Send { connection, message: carried(&message) }
-            }
-            effect => effect,
-        };
-        output.effects.into_iter().map(arrives).collect()
+        let is_answered = self.apply_effects(output.effects);
+        if output.has_stopped {
+            self.end_coordinator(number);
+        }
+        is_answered
     }
 
     /// Handles the end of a commit.
     pub(crate) fn finish_commit(&mut self, number: u32, commit: u64) {
         let output = self.coordinators.finish_commit(number, commit, &mut self.timeline);
-        let effects = self.take_effects(number, output);
-        self.apply_effects(effects);
+        self.take_effects(number, output);
     }
 
-    /// Lets the coordinator at the other end of a connection commit everything now. Returns the
-    /// effects that waited for it.
-    pub(super) fn commit_now(&mut self, connection: LinkId) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        let Some(number) = self.coordinators.at_end_of(connection) else { return effects };
+    /// Lets the coordinator at the other end of a connection commit everything now. Returns whether
+    /// there was something to commit.
+    pub(super) fn commit_now(&mut self, connection: LinkId) -> bool {
+        let Some(number) = self.coordinators.at_end_of(connection) else { return false };
         let now = self.timeline.now;
+        let mut has_committed = false;
         while let Some(commit) = self.coordinators.commit_in_flight(number, now) {
-            let output = self.coordinators.finish_commit(number, commit, &mut self.timeline);
-            effects.extend(self.take_effects(number, output));
+            has_committed = true;
+            self.finish_commit(number, commit);
         }
-        effects
+        has_committed
     }
 
     /// Handles the deadline of a coordinator.
     pub(crate) fn tick_coordinator(&mut self, number: u32) {
         if self.coordinators.is_due(number, &mut self.timeline) {
-            let effects = self.handle_at(number, CoordinatorEvent::Tick);
-            self.apply_effects(effects);
+            self.handle_at(number, CoordinatorEvent::Tick);
         }
     }
 
     /// Ends a coordinator. Servers notice this after they have received all its messages.
     pub(super) fn end_coordinator(&mut self, number: u32) {
         self.coordinators.remove(number);
-        for (place, server) in self.servers.iter().enumerate() {
-            let Some(connection) = server.link.connection else { continue };
-            if self.coordinators.at_end_of(connection) == Some(number) {
-                let delay = self.network.delay(&mut self.timeline.rng);
-                let at = server.link.down.max(self.timeline.now) + delay;
-                self.timeline.plan_at(at, PlannedEvent::Sever(place, connection));
-            }
-        }
+        let SimulatedCluster { coordinators, control, timeline, .. } = self;
+        let is_its = |connection| coordinators.at_end_of(connection) == Some(number);
+        control.coordinator_ended(is_its, timeline);
         if self.coordinators.current().is_none() {
             let away = self.timeline.micros(100..50_000);
             self.timeline.plan_in(away, PlannedEvent::Lead);
@@ -135,8 +102,8 @@ impl SimulatedCluster {
         let word = if is_open { "leads" } else { "cannot open" };
         self.timeline.note(format_args!("coordinator {number} {word}"));
         if is_open {
-            let effects = self.handle_at(number, CoordinatorEvent::Tick);
-            return self.apply_effects(effects);
+            self.handle_at(number, CoordinatorEvent::Tick);
+            return;
         }
         let again = self.timeline.micros(AGAIN);
         self.timeline.plan_in(again, PlannedEvent::Lead);
@@ -162,14 +129,13 @@ impl SimulatedCluster {
             return;
         }
         self.coordinators.pause(number, until);
-        let effects = self.handle_at(self.coordinators.newest(), CoordinatorEvent::Tick);
-        self.apply_effects(effects);
-        for (place, server) in self.servers.iter().enumerate() {
+        self.handle_at(self.coordinators.newest(), CoordinatorEvent::Tick);
+        for server in self.servers.iter() {
             // Some servers notice soon, others when the old coordinator has been silent for too
             // long.
             let later = self.timeline.micros(100..1_000_000);
             if let Some(connection) = server.link.connection {
-                self.timeline.plan_in(later, PlannedEvent::Sever(place, connection));
+                self.timeline.plan_in(later, PlannedEvent::Sever(connection));
             }
         }
     }

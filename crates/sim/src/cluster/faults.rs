@@ -7,7 +7,6 @@ use crate::streams::Streams;
 use crate::timeline::{Accident, PlannedEvent};
 use std::time::Duration;
 use types::Instant;
-use wire::control::SILENCE_MAX;
 
 impl SimulatedCluster {
     /// Starts the faults: clocks differ from the beginning, all others come later.
@@ -34,6 +33,7 @@ impl SimulatedCluster {
     pub(crate) fn end_faults(&mut self) {
         self.network.repair();
         self.streams.iter_mut().for_each(Streams::repair);
+        self.control.repair();
         self.disks.repair_all();
         self.faults.end();
         self.coordinators.set_store_failures(0);
@@ -59,14 +59,14 @@ impl SimulatedCluster {
     /// Partitions a server from the coordinator and all servers, but not from its clients, until
     /// the given time or for a while.
     pub(crate) fn partition_server(&mut self, place: usize, until: Option<Instant>) {
-        let Some(connection) = self.servers[place].link.connection.take() else { return };
+        if !self.servers[place].link.is_connected {
+            return;
+        }
         let until = until.unwrap_or_else(|| self.timeline.now + self.draw_outage(1_000_000));
         let id = self.servers[place].id;
         self.timeline.note(format_args!("{id} is cut off until {until}"));
         self.losses.silent.insert(place);
-        self.servers[place].node.set_linked(false);
-        self.hang_up(connection);
-        self.timeline.plan_at(until, PlannedEvent::Rejoin(place));
+        self.control.cut(place, until);
         for other in (0..self.profile.size.servers).filter(|other| *other != place) {
             self.network.partition(place, other, until);
             self.network.partition(other, place, until);
@@ -80,15 +80,6 @@ impl SimulatedCluster {
         self.timeline.note(format_args!("{} pauses until {until}", server.id));
         self.losses.silent.insert(place);
         server.paused_until = until;
-        // A coordinator drops a server that is silent for so long; the server notices when it
-        // resumes.
-        let silent = self.timeline.now + SILENCE_MAX;
-        if let Some(connection) = server.link.connection
-            && silent < until
-        {
-            self.timeline.plan_at(silent, PlannedEvent::Hangup(connection));
-            self.timeline.plan_at(until, PlannedEvent::Sever(place, connection));
-        }
     }
 
     /// Sets a server's wall clock forward or back.

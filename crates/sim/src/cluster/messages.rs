@@ -7,7 +7,6 @@ use crate::planted::{self, Planted};
 use crate::reactor::Inbound;
 use crate::streams::TrafficContext;
 use crate::timeline::{PlannedEvent, ReactorPlace};
-use coordinator::{CoordinatorEvent, LinkId};
 use node::reactor_for;
 use node::{Mode, Route, Sending, To};
 use protocols::migration::peer;
@@ -15,8 +14,8 @@ use protocols::replication::timing::SILENT_AFTER;
 use std::time::Duration;
 use types::{ServerId, UnixMillis};
 use wire::control::{
-    ClockQuestion, ClockReading, ClusterMap, FromCoordinator, JoinReply, LivenessRequest,
-    LivenessUpdate, LogUpdate, MigrationRequest, MigrationUpdate, RecoveryRequest, ToCoordinator,
+    ClusterMap, FromCoordinator, JoinReply, LogUpdate, MigrationRequest, MigrationUpdate,
+    RecoveryRequest, ToCoordinator,
 };
 use wire::peer::PeerMessage;
 
@@ -180,66 +179,25 @@ impl SimulatedCluster {
         if agreement::is_changed_by_server(&message) {
             self.faults.may_strike_near(place, &self.profile, &mut self.timeline);
         }
-        let delay = self.network.delay(&mut self.timeline.rng);
-        let link = &mut self.servers[place].link;
-        let Some(connection) = link.connection else { return };
-        link.up = link.up.max(self.timeline.now + delay);
-        let at = link.up;
-        self.timeline.plan_at(at, PlannedEvent::Up(connection, Box::new(message)));
-    }
-
-    /// Delivers a message of a server to its coordinator.
-    pub(crate) fn arrive_up(&mut self, connection: LinkId, message: ToCoordinator) {
-        let until = self.coordinators.paused_until(connection);
-        if until > self.timeline.now {
-            return self.timeline.plan_at(until, PlannedEvent::Up(connection, Box::new(message)));
+        let link = &self.servers[place].link;
+        if let Some(connection) = link.connection.filter(|_| link.is_connected) {
+            let frame = links::encoded(&message).expect("every message fits into a frame");
+            self.control.send_when_idle(connection, frame, &mut self.timeline);
         }
-        let is_up = self.servers.place_linked_by(connection).is_some();
-        if is_up || self.losses.still_carries(connection) {
-            let effects =
-                self.coordinate(connection, CoordinatorEvent::Received { connection, message });
-            self.apply_effects(effects);
-        }
-    }
-
-    /// Returns whether a message tells a server that another one serves its ranges, so that its
-    /// process must end.
-    pub(crate) fn is_fenced_by(
-        &self,
-        place: usize,
-        connection: LinkId,
-        message: &FromCoordinator,
-    ) -> bool {
-        self.servers[place].link.connection == Some(connection)
-            && matches!(message, FromCoordinator::Join(JoinReply::Rejected { is_fenced: true, .. }))
     }
 
     /// Delivers a message of a coordinator to a server.
-    pub(crate) fn arrive_down(
-        &mut self,
-        place: usize,
-        connection: LinkId,
-        message: FromCoordinator,
-    ) {
-        if self.servers[place].link.connection != Some(connection) {
-            return;
+    pub(super) fn arrive_down(&mut self, place: usize, message: FromCoordinator) {
+        if let FromCoordinator::Join(JoinReply::Rejected { is_fenced: true, .. }) = message {
+            // Another server serves its ranges, so the process ends.
+            return self.timeline.plan_in(Duration::ZERO, PlannedEvent::Fenced(place));
         }
-        assert!(!self.is_fenced_by(place, connection, &message), "a fenced process has ended");
         if let FromCoordinator::Mark(mark) = message {
             return self.disks.save_mark(place, mark);
         }
-        if let FromCoordinator::Liveness(LivenessRequest::Ping) = message {
-            return self.answer_ping(place, connection);
-        }
-        if let FromCoordinator::Clock(question) = message {
-            self.answer_clock(place, question);
-        }
         let Some(message) = self.tamper_down(place, message) else { return };
-        if let FromCoordinator::Recovery(RecoveryRequest::Recover(part)) = &message
-            && part.segments_total == 0
-            && !part.keeps
-        {
-            self.monitor.clocks.record_empty_log(part.range);
+        if let FromCoordinator::Recovery(RecoveryRequest::Recover(part)) = &message {
+            self.monitor.clocks.record_recovery(part);
         }
         if agreement::is_changed_by_coordinator(&message) {
             self.faults.may_strike_near(place, &self.profile, &mut self.timeline);
@@ -251,29 +209,16 @@ impl SimulatedCluster {
         self.servers.deliver(at, inbound, &mut self.timeline);
     }
 
-    /// Answers a ping as the link's own thread does, unless the process is paused.
-    fn answer_ping(&mut self, place: usize, connection: LinkId) {
-        let server = &mut self.servers[place];
-        let until = server.paused_until;
-        if until > self.timeline.now {
-            let ping = Box::new(LivenessRequest::Ping.into());
-            return self.timeline.plan_at(until, PlannedEvent::Down(place, connection, ping));
+    /// Applies the planted bugs that change a join.
+    pub(super) fn tamper_sent_up(&self, mut message: ToCoordinator) -> ToCoordinator {
+        if let ToCoordinator::Join(join) = &mut message {
+            match self.profile.settings.planted {
+                Some(Planted::OldStoreTrusted) => join.mark = None,
+                Some(Planted::ForeignDiskAdmitted) => join.disk = None,
+                _ => {}
+            }
         }
-        let is_stalled = server.liveness.is_stalled();
-        self.send_up(place, LivenessUpdate::Pong { is_stalled });
-    }
-
-    /// Answers a clock question as the link's own thread does, unless the process is paused.
-    fn answer_clock(&mut self, place: usize, question: ClockQuestion) {
-        let (now, true_wall) = (self.timeline.now, self.timeline.wall());
-        let server = &mut self.servers[place];
-        if server.paused_until > now {
-            // The coordinator asks again.
-            return;
-        }
-        let (wall, expiry) = (server.wall(true_wall), server.liveness.clock(now));
-        let reading = ClockReading { asked: question.asked, wall, expiry };
-        self.send_up(place, ToCoordinator::Clock(reading));
+        message
     }
 
     /// Applies the planted bugs that change a message from the coordinator.

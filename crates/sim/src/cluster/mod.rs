@@ -7,6 +7,7 @@ mod links;
 mod messages;
 mod rollback;
 
+use crate::control_streams::ControlStreams;
 use crate::coordinators::Coordinators;
 use crate::disks::ServerDisks;
 use crate::failure::{Failure, Rule};
@@ -21,11 +22,12 @@ use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use crate::servers::{ProcessSetup, SimulatedServer};
 use crate::streams::Streams;
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
-use coordinator::{CoordinatorEvent, Effect};
 use node::{DiskJob, MinReplicas, ServerIdentity};
 use std::time::Duration;
 use types::{Instant, KeyHash, OwnershipEpoch};
-use wire::control::{ClusterMap, FromCoordinator, JoinReply, ToCoordinator};
+use wire::control::{ClusterMap, FromCoordinator, JoinReply};
+
+use links::StartingProcess;
 
 /// Interval between two inspections of the servers.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(5);
@@ -56,6 +58,10 @@ pub(crate) struct SimulatedCluster {
     pub(crate) losses: Losses,
     pub(crate) moves: MoveLog,
     pub(crate) monitor: RuleMonitor,
+    /// Connections between servers and coordinators.
+    pub(crate) control: ControlStreams,
+    /// Process that joins.
+    starting: Option<StartingProcess>,
     /// For a planted bug: maps that were sent to servers.
     maps: Vec<ClusterMap>,
 }
@@ -80,6 +86,8 @@ impl SimulatedCluster {
             streams: Streams::draw(&profile.settings),
             servers: ServerFleet::default(),
             disks: ServerDisks::new(profile.size.servers),
+            control: ControlStreams::draw(&profile.settings),
+            starting: None,
             profile,
             coordinators,
             faults,
@@ -102,34 +110,20 @@ impl SimulatedCluster {
         }
         let before = self.servers.get(place).filter(|_| self.profile.has_local_logs());
         let rejoin = before.map(|before| (identity.cluster, before.id));
-        let Some(connection) = self.open_connection(rejoin, None) else { return false };
         // The saved identity outlives the process only in runs with disks.
         let is_persistent = self.profile.persistence.is_some();
         let saved = self.disks.saved(place).filter(|_| is_persistent);
-        let message = ToCoordinator::Join(self.join_message(place, rejoin, saved));
-        let mut effects =
-            self.coordinate(connection, CoordinatorEvent::Received { connection, message });
-        // The process exists from its welcome on, which waits for a commit. A welcome of another
-        // server may have waited for the same one.
-        effects.extend(self.commit_now(connection));
-        let welcomed = effects.iter().find_map(|effect| match effect {
-            Effect::Send {
-                connection: to,
-                message: FromCoordinator::Join(JoinReply::Welcome { server, .. }),
-            } if *to == connection => Some(*server),
-            Effect::Send { .. } | Effect::Commit(_) | Effect::Close { .. } => None,
-        });
-        let Some(server) = welcomed else {
-            self.apply_effects(effects);
-            // The coordinator may wait for other servers first; this process does not.
-            let effects = self.coordinate(connection, CoordinatorEvent::Closed { connection });
-            self.apply_effects(effects);
+        let join = self.join_message(place, rejoin, saved);
+        let Some(StartingProcess { connection, membership, delivered, .. }) =
+            self.join_at_once(place, join)
+        else {
             return false;
         };
-        let mark = self.disks.saved(place).filter(|_| is_persistent).and_then(|it| it.mark);
-        self.disks.save_identity(place, (identity.cluster, server), mark);
+        let (cluster, server) = membership.number().expect("a welcomed process has a number");
+        let mark = saved.and_then(|saved| saved.mark);
+        self.disks.save_identity(place, (cluster, server), mark);
         let setup = ProcessSetup {
-            identity: ServerIdentity { cluster: identity.cluster, server },
+            identity: ServerIdentity { cluster, server },
             seed: identity.seed,
             memory_bytes: self.profile.memory_bytes,
             disk: self.profile.persistence.map(|how| self.disks.disk(place).open(how)),
@@ -137,10 +131,13 @@ impl SimulatedCluster {
             connection,
             bus: self.streams.as_ref().map(|streams| streams.bus),
         };
-        self.servers.put(place, SimulatedServer::new(place, setup));
+        self.servers.put(place, SimulatedServer::new(place, membership, setup));
         self.servers.begin_reactors(place, &mut self.timeline);
-        self.apply_effects(effects);
-        self.check_new_link(place, connection);
+        for message in delivered {
+            if !matches!(message, FromCoordinator::Join(JoinReply::Welcome { .. })) {
+                self.arrive_down(place, message);
+            }
+        }
         true
     }
 

@@ -174,7 +174,7 @@ impl ClusterRun {
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
             false => self.record_losses(place),
         }
-        let SimulatedCluster { timeline, profile, servers, losses, streams, .. } =
+        let SimulatedCluster { timeline, profile, servers, control, streams, .. } =
             &mut self.cluster;
         timeline.cancel_events_at(place);
         let mut losing = Vec::new();
@@ -194,11 +194,9 @@ impl ClusterRun {
         let server = &mut servers[place];
         server.is_dead = true;
         server.reactors.clear();
-        if let Some(connection) = server.link.connection.take() {
-            losses.record_hanging(connection);
-            let last = timeline.now.max(server.link.up);
-            timeline.plan_at(last, PlannedEvent::Hangup(connection));
-        }
+        server.link.connection = None;
+        server.link.is_connected = false;
+        control.server_died(place, loses_power, timeline);
         self.load.break_connections(place, timeline);
         if is_persistent || timeline.rng.u32(..4) != 0 {
             let away = timeline.micros(500..1_500_000);

@@ -26,10 +26,8 @@ impl ClusterRun {
         if is_clearing {
             self.end_work();
         }
-        // A list from before the links broke proves nothing. A question counts as a sign of life of
-        // the server over whose link it comes, and a fault that lasts may silence that server.
-        let may_ask = self.cluster.timeline.phase != RunPhase::Enduring;
-        let is_known = may_ask && self.cluster.ask(Ask::List { task: None });
+        // A list from before the coordinator ended proves nothing.
+        let is_known = self.cluster.ask(Ask::List { task: None });
         if is_known {
             let SimulatedCluster { timeline, moves, .. } = &mut self.cluster;
             moves.check_remembered(timeline);

@@ -7,6 +7,7 @@ use crate::lasting::{LastingFault, LastingKind};
 use crate::redundancy;
 use crate::timeline::{PlannedEvent, RunPhase};
 use crate::workload::ClientJob;
+use node::Mode;
 use std::time::Duration;
 
 impl ClusterRun {
@@ -21,7 +22,9 @@ impl ClusterRun {
         }
         // Without the server and its master, the others may be too few for all replicas.
         let is_needed = count - 2 < usize::from(profile.replicas()) || profile.has_small_segments();
-        let fault = LastingFault::draw(kind, count, is_needed, now, &mut timeline.rng);
+        let awaits_syncs = profile.mode() == Some(Mode::Disk);
+        let rng = &mut timeline.rng;
+        let fault = LastingFault::draw(kind, count, is_needed, awaits_syncs, now, rng);
         let LastingFault { place, other, until, .. } = fault;
         let id = servers[place].id;
         timeline.note(format_args!("until {until}: {kind} at {id} ({})", servers[other].id));
@@ -35,7 +38,10 @@ impl ClusterRun {
                     network.partition(other, place, until);
                 }
             }
-            LastingKind::CoordinatorPartition => cluster.break_link(place),
+            LastingKind::CoordinatorPartition => {
+                cluster.break_link(place);
+                cluster.control.cut(place, until);
+            }
             LastingKind::CoordinatorAway => cluster.restart_coordinator(until),
             LastingKind::DeadServer => self.kill(place, false),
             LastingKind::Partition => cluster.partition_server(place, Some(until)),

@@ -145,13 +145,10 @@ impl ClusterRun {
             PlannedEvent::Room(at) => {
                 self.on_streams(|streams, context| streams.resume(at, context))
             }
-            PlannedEvent::Up(connection, message) => cluster.arrive_up(connection, *message),
-            PlannedEvent::Down(place, connection, message) => {
-                match cluster.is_fenced_by(place, connection, &message) {
-                    true => self.kill(place, false),
-                    false => cluster.arrive_down(place, connection, *message),
-                }
+            PlannedEvent::Control(connection, end, input) => {
+                cluster.on_control(connection, end, input);
             }
+            PlannedEvent::Fenced(place) => self.kill(place, false),
             PlannedEvent::Answer(connection, bytes) => {
                 self.load.receive(cluster, connection, bytes)
             }
@@ -162,7 +159,6 @@ impl ClusterRun {
             PlannedEvent::Move => self.request_move(),
             PlannedEvent::Fault => self.inject_fault(),
             PlannedEvent::Rejoin(place) => cluster.rejoin(place),
-            PlannedEvent::Hangup(connection) => cluster.hang_up(connection),
             PlannedEvent::Disk(at, job) => {
                 let done = Inbound::Disk(job.carry_out());
                 cluster.servers.deliver(at, done, &mut cluster.timeline);
@@ -170,7 +166,9 @@ impl ClusterRun {
             PlannedEvent::Start(place) => self.start_again(place),
             PlannedEvent::Coordinator(number) => cluster.tick_coordinator(number),
             PlannedEvent::Committed(number, commit) => cluster.finish_commit(number, commit),
-            PlannedEvent::Sever(place, connection) => cluster.sever(place, connection),
+            PlannedEvent::Sever(connection) => {
+                cluster.control.break_connection(connection, &mut cluster.timeline);
+            }
             PlannedEvent::Lead => cluster.lead(),
             PlannedEvent::RestoreStore => cluster.restore_store(),
             PlannedEvent::Accident(accident) => self.strike(accident),

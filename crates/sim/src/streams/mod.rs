@@ -10,7 +10,7 @@ mod traffic;
 pub(crate) use traffic::TrafficContext;
 
 use crate::losses::Losses;
-use crate::network::{self, Network};
+use crate::network::{self, Network, UNACKNOWLEDGED_MAX};
 use crate::reactor_bus::{StreamInput, other_end};
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
@@ -24,13 +24,6 @@ const STREAMS_ONE_IN: u32 = 4;
 
 /// Mixed into the seed for the separate random numbers of streams.
 const STREAMS: u64 = 0x7374_7265_616d_7321;
-
-/// Time after which a sender whose bytes are not acknowledged ends the stream, as in
-/// `runtime::UNACKNOWLEDGED_MAX`.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
-
-/// Pause before the first retransmission. Each further pause is twice as long.
-const RETRANSMISSION: Duration = Duration::from_millis(200);
 
 /// Denominator of all rates.
 const WHOLE: u32 = 100_000;
@@ -254,13 +247,8 @@ impl Streams {
         if is_over(there) || is_over(back) {
             return None;
         }
-        let Some(end) = there else { return Some(now) };
-        let (mut again, mut pause) = (now, RETRANSMISSION);
-        while again < end {
-            again = again + pause;
-            pause *= 2;
-        }
-        (again <= now + UNACKNOWLEDGED_MAX).then_some(again)
+        let sent = network::gets_through(now, there);
+        (sent <= now + UNACKNOWLEDGED_MAX).then_some(sent)
     }
 
     /// Records that a process has read bytes. Tells a sender that waits for room.
