@@ -114,8 +114,14 @@ impl Coordinator {
             self.reject(connection, rejection, out);
             return Ok(());
         }
-        let former = former_server(&join, self.store.configuration(), &self.membership);
-        if let Some(former) = former {
+        if let Some(former) = former_server(&join, self.store.configuration()) {
+            if self.failure_detector.is_heard(at.now, former) {
+                // It reconnects, and is admitted when the former one is silent.
+                let reason = still_here(former);
+                tracing::warn!(%connection, reason, "a process must wait");
+                self.send_away(connection, JoinReply::Waiting { reason }, out);
+                return Ok(());
+            }
             self.declare_dead(at, BTreeSet::from([former]), out)?;
         }
         let Some(admission) = admit(join, self.store.configuration(), &self.membership) else {
@@ -225,18 +231,22 @@ fn changed_record(
 }
 
 /// Returns the former server on a new server's disk, if it must be declared dead. A folder belongs
-/// to one process at a time, so the former one has ended. Neither this nor the next coordinator
-/// need wait for it.
-fn former_server(
-    join: &Join,
-    configuration: &ClusterConfiguration,
-    membership: &Membership,
-) -> Option<ServerId> {
+/// to one process at a time, so the former one has ended, even if its connection has not: a cut or
+/// a loss of power may keep that news away. Neither this nor the next coordinator need wait for it.
+fn former_server(join: &Join, configuration: &ClusterConfiguration) -> Option<ServerId> {
     let (cluster, former) = join.former?;
     let record = configuration.servers().get(&former)?;
     let is_open = record.keeps_log() && !record.declared_dead;
     let is_ours = cluster == configuration.identity().cluster;
-    (is_ours && is_open && !membership.is_connected(former)).then_some(former)
+    (is_ours && is_open).then_some(former)
+}
+
+/// Returns the explanation for a process that must wait for the end of the former one.
+fn still_here(former: ServerId) -> String {
+    format!(
+        "{former}, to which this --data-dir belonged, is still heard: if its process has ended, \
+         this one is admitted in a moment; if the directory was copied, stop one of the two"
+    )
 }
 
 /// Assigns a number to a new server. `None`: the cluster is full.

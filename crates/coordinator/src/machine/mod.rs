@@ -347,12 +347,16 @@ impl Coordinator {
     fn reject(&mut self, connection: LinkId, rejection: Rejection, out: &mut Effects) {
         let Rejection { reason, is_fenced } = rejection;
         tracing::warn!(%connection, reason, "rejected");
+        self.send_away(connection, JoinReply::Rejected { reason, is_fenced }, out);
+    }
+
+    /// Sends the last reply to a connection, and closes it.
+    fn send_away(&mut self, connection: LinkId, reply: JoinReply, out: &mut Effects) {
         // Its held join or asks must not be processed later: no event tells that it has ended.
         self.confirmation.closed(connection);
         self.clocks.forget_join(connection);
         self.membership.forget(connection);
-        let message = JoinReply::Rejected { reason, is_fenced }.into();
-        out.push(Effect::Send { connection, message });
+        out.push(Effect::Send { connection, message: reply.into() });
         out.push(Effect::Close { connection });
     }
 

@@ -129,7 +129,7 @@ impl FailureDetector {
 
     /// Returns whether the server has answered the last ping, or the one before while the last is
     /// possibly still in flight.
-    fn is_heard(&self, now: Instant, server: ServerId) -> bool {
+    pub(super) fn is_heard(&self, now: Instant, server: ServerId) -> bool {
         let heartbeat = self.heartbeats.get(&server);
         heartbeat.is_some_and(|it| now.since(it.heard) < self.ping_interval() * 3 / 2)
     }
