@@ -41,6 +41,9 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 /// The run's time, which reactors read within their turns.
 pub(crate) type SharedTime = Rc<Cell<Instant>>;
 
+/// Interval between two inspections of the servers.
+pub(crate) const INSPECTION_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Time for which a server must have been well, so that no operation is refused because of an
 /// earlier fault.
 const SETTLED: Duration = Duration::from_millis(50);
@@ -419,12 +422,12 @@ impl SimulatedServer {
         !self.is_dead && is_ours && is_same && self.well_since + SETTLED <= since
     }
 
-    /// Returns whether the server has refused operations since this time because it had no lease
-    /// for too long.
+    /// Returns whether the server may have refused operations since this time because it had no
+    /// lease for too long. It may have got one since, and after the last inspection that found none.
     pub(crate) fn has_lost_lease(&self, since: Instant, now: Instant) -> bool {
         let durability = self.node.durability();
         let has_just = durability.is_with_others() && durability.has_lost_lease(now);
-        has_just || self.lease_lost_at.is_some_and(|at| at >= since)
+        has_just || self.lease_lost_at.is_some_and(|at| at + INSPECTION_INTERVAL >= since)
     }
 
     /// Returns whether the process has ended itself in order to rejoin as a new server.

@@ -19,18 +19,14 @@ use crate::moves::MoveLog;
 use crate::network::Network;
 use crate::profile::RunProfile;
 use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
-use crate::servers::{ProcessSetup, SimulatedServer};
+use crate::servers::{INSPECTION_INTERVAL, ProcessSetup, SimulatedServer};
 use crate::streams::Streams;
 use crate::timeline::{PlannedEvent, ReactorPlace, RunTimeline};
 use node::{DiskJob, MinReplicas, ServerIdentity};
-use std::time::Duration;
 use types::{Instant, KeyHash, OwnershipEpoch};
 use wire::control::{ClusterMap, FromCoordinator, JoinReply};
 
 use links::StartingProcess;
-
-/// Interval between two inspections of the servers.
-const INSPECTION_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Operation that a server has refused, or that no process has taken.
 pub(crate) struct RefusedOperation {
