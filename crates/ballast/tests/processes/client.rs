@@ -10,12 +10,20 @@ use std::time::Duration;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until a condition holds that other processes establish.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
+    assert!(comes_true(holds), "in vain: {what}");
+}
+
+/// Waits for such a condition, and returns whether it holds in time.
+pub(crate) fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
     let deadline = clock::now() + PATIENCE;
     while !holds() {
-        assert!(clock::now() < deadline, "in vain: {what}");
+        if clock::now() >= deadline {
+            return false;
+        }
         clock::sleep(Duration::from_millis(5));
     }
+    true
 }
 
 /// A reply as a tree, with accessors for tests. Each panics if the reply has another type.

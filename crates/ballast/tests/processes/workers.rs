@@ -5,7 +5,7 @@
 //! or that a server cannot execute for now, is retried.
 
 use crate::availability::{Demand, TimedOperation, broken, timeline};
-use crate::client::{Answer, Client, PATIENCE, until};
+use crate::client::{Answer, Client, PATIENCE, comes_true, until};
 use crate::moves::{keys, records};
 use crate::registers::{History, Register, judge};
 use bench::clock;
@@ -128,10 +128,22 @@ impl Finished {
 
 /// Checks that every key found exists on exactly one server, and that there are no others.
 fn assert_each_key_once(addresses: &[SocketAddr], found: &BTreeSet<String>) {
-    until("servers forget what has moved", || records(addresses) == found.len() as i64);
-    let mut held: Vec<String> = addresses.iter().flat_map(|&address| keys(address)).collect();
-    held.sort();
-    assert!(held.iter().eq(found), "a key stands on no server, or on two, or was never there");
+    let is_same = comes_true(|| records(addresses) == found.len() as i64);
+    let held = addresses
+        .iter()
+        .flat_map(|&address| keys(address).into_iter().map(move |key| (key, address)));
+    let mut holders: BTreeMap<String, Vec<SocketAddr>> = BTreeMap::new();
+    held.for_each(|(key, address)| holders.entry(key).or_default().push(address));
+    let missing: Vec<&String> = found.iter().filter(|key| !holders.contains_key(*key)).collect();
+    holders.retain(|key, holders| !found.contains(key) || holders.len() > 1);
+    let is_right = is_same && missing.is_empty() && holders.is_empty();
+    assert!(
+        is_right,
+        "{} keys were found, and servers have {} records; on no server: {missing:?}; on two servers, \
+         or never there: {holders:?}",
+        found.len(),
+        records(addresses),
+    );
 }
 
 /// Writes every register, so that no loss can go unnoticed; lets clients work while `happens` runs;
