@@ -52,7 +52,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::AbsentSideAwaited
         | Planted::ClockJumpsAhead => 399,
         Planted::AcknowledgedBeforeReplicas
-        | Planted::DataBeforeOpen
         | Planted::DependencyDroppedEarly
         | Planted::RecoveryDependencyForgotten
         | Planted::FreedWhileDependedOn
@@ -70,6 +69,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed
         | Planted::VersionsGoBack
+        | Planted::DataBeforeOpen
         | Planted::RecoveredClockAhead
         | Planted::IncarnationNotRenewed => 100,
         Planted::SilentBackupKept
