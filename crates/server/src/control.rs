@@ -11,8 +11,8 @@
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
 //!
-//! [`Link`] decides about the connection, [`Backoff`] about the next one, and [`ClusterMembership`] about
-//! the join and the answers. This module moves bytes and messages.
+//! [`Link`] decides about the connection, [`Backoff`] about the next one, and
+//! [`ClusterMembership`] about the join and the answers. This module moves bytes and messages.
 
 use handshake::{Credentials, Opening};
 use links::{AttemptOutcome, Backoff, Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent, encoded};
@@ -293,11 +293,13 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         attempt: &mut JoinAttempt,
         event: MembershipEvent,
     ) -> Result<(), AttemptEnd> {
-        let now = self.clock.now();
+        // The coordinator compares this reading, so it must not come from a cache.
+        let mut clock = runtime::Clock::new();
+        let now = clock.now();
+        let wall = clock.wall(now);
         let mut effects = MembershipEffects::new();
         {
             let mut liveness = self.liveness.lock().unwrap_or_else(PoisonError::into_inner);
-            let wall = self.clock.wall(now);
             let mut context = MembershipContext { now, wall, liveness: liveness.as_mut() };
             self.membership.handle(&mut context, event, &mut effects);
         }
