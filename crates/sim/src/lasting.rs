@@ -128,6 +128,12 @@ impl LastingFault {
         (self.kind == LastingKind::PausedServer).then_some(self.place)
     }
 
+    /// Returns whether clients know better than the reply to a request of this time that names a
+    /// place as the owner: they have noticed since that its server answers nobody.
+    pub(crate) fn outdates(&self, owner: usize, attempt: Instant) -> bool {
+        self.is_noticed && self.mute_place() == Some(owner) && attempt < self.adapted_at()
+    }
+
     /// Returns whether a process at this place must not start yet.
     pub(crate) fn keeps_dead(&self, place: usize) -> bool {
         self.kind == LastingKind::DeadServer && self.place == place

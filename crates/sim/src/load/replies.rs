@@ -67,7 +67,7 @@ impl ClientLoad {
             match connection.expected.pop_front() {
                 Some(ExpectedReply::Job(slot)) => self.process_reply(cluster, slot, &reply),
                 Some(ExpectedReply::Selected) if reply == Reply::Simple(b"OK") => {}
-                Some(ExpectedReply::Queued(slot)) if self.is_queued(slot, &reply) => {}
+                Some(ExpectedReply::Queued(slot)) if self.is_queued(cluster, slot, &reply) => {}
                 Some(ExpectedReply::Echo(number))
                     if reply == Reply::Bulk(number.to_string().as_bytes()) => {}
                 expected => {
@@ -89,7 +89,7 @@ impl ClientLoad {
 
     /// Returns whether this is a valid reply to `MULTI` or a queued command. Records a
     /// redirection.
-    fn is_queued(&mut self, slot: usize, reply: &Reply<'_>) -> bool {
+    fn is_queued(&mut self, cluster: &SimulatedCluster, slot: usize, reply: &Reply<'_>) -> bool {
         let Reply::Error(text) = reply else {
             return matches!(reply, Reply::Simple(b"OK" | b"QUEUED"));
         };
@@ -97,10 +97,27 @@ impl ClientLoad {
         if let (ReplyMeaning::Moved(to), ClientJob::Operation(register, _)) =
             (&said, self.clients.job(slot).job)
         {
-            let client = self.clients.client_of(slot);
-            self.clients.learn(client, self.workload.registers[register].slot(), *to);
+            self.record_redirection(cluster, slot, register, *to);
         }
         matches!(said, ReplyMeaning::Moved(_) | ReplyMeaning::Later)
+    }
+
+    /// Records the owner that a server has named, unless the reply is older than the client's
+    /// knowledge that this owner does not answer: it may have waited behind another one.
+    fn record_redirection(
+        &mut self,
+        cluster: &SimulatedCluster,
+        slot: usize,
+        register: usize,
+        owner: usize,
+    ) {
+        let client = self.clients.client_of(slot);
+        let of_register = self.workload.registers[register].slot();
+        let attempt = self.clients.job(slot).attempt;
+        match cluster.faults.lasting.is_some_and(|fault| fault.outdates(owner, attempt)) {
+            true => self.clients.forget_owner(client, of_register),
+            false => self.clients.learn(client, of_register, owner),
+        }
     }
 
     fn process_reply(&mut self, cluster: &mut SimulatedCluster, slot: usize, reply: &Reply<'_>) {
@@ -162,8 +179,7 @@ impl ClientLoad {
             }
             ReplyMeaning::Moved(_) | ReplyMeaning::Aborted => {
                 if let ReplyMeaning::Moved(to) = said {
-                    let client = self.clients.client_of(slot);
-                    self.clients.learn(client, self.workload.registers[register].slot(), to);
+                    self.record_redirection(cluster, slot, register, to);
                 }
                 if self.clients.hop(slot) {
                     self.send_request(cluster, slot);

@@ -72,11 +72,7 @@ impl ClientLoad {
                 let known = self.clients.owner(client, register.slot());
                 let is_lost = cluster.timeline.is_working() && cluster.timeline.rng.u32(..30) == 0;
                 let known = known.filter(|_| !is_lost);
-                let lasting = cluster.faults.lasting;
-                let mute = lasting.and_then(|fault| fault.mute_place());
-                // A client that has noticed this does not follow an old redirection there.
-                let avoided = mute.filter(|_| lasting.is_some_and(|fault| fault.is_noticed));
-                let known = known.filter(|place| avoided != Some(*place));
+                let mute = cluster.faults.lasting.and_then(|fault| fault.mute_place());
                 let place =
                     known.or_else(|| cluster.servers.draw_other_than(mute, &mut cluster.timeline));
                 RequestTarget { place: place.unwrap_or(0), table: register.table }
