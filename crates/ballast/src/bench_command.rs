@@ -93,6 +93,10 @@ struct LoadArguments {
     /// which is exact but needs several times the processor time.
     #[arg(long, default_value_t = 100)]
     tick: u64,
+    /// Least processor time of the generator per request in an open loop, in microseconds. It
+    /// spins for the rest, to be as expensive as other clients on the same machine.
+    #[arg(long, default_value_t = 0.0)]
+    generator_us: f64,
     /// Seconds during which an operation is retried if its server is gone or temporarily
     /// unavailable, for example after a crash. Default: fail at once.
     #[arg(long, default_value_t = 0.0)]
@@ -135,19 +139,21 @@ struct CompareArguments {
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// Microseconds between two checks of clock and sockets by the generator.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 50)]
     tick: u64,
+    /// Least processor time of the generator per request, in microseconds: it spins for the rest.
+    /// Clients need processor time as well, so a cheap generator on the servers' machine flatters
+    /// them.
+    #[arg(long, default_value_t = 12.0)]
+    generator_us: f64,
     /// Connections to each server.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 32)]
     connections: u32,
-    /// Reactors of each Ballast server.
-    #[arg(long, default_value_t = 1)]
-    reactors: u16,
-    /// Memory of each Ballast server.
-    #[arg(long, default_value = "4gb")]
-    memory: String,
-    /// More arguments for `ballast serve`.
-    #[arg(long, default_value = "--shared-cores", allow_hyphen_values = true)]
+    /// Memory of each Ballast server. Default: 1.5 times what the records need.
+    #[arg(long)]
+    memory: Option<String>,
+    /// Arguments for `ballast serve`. Default: none, as users start it.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
     serve: String,
     /// Replicas of Ballast's data (`--durability memory`), on one server more than that. The rival
     /// has none.
@@ -175,7 +181,8 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     let routes = Control::connect(arguments.server)?.routes()?;
     let mut bars = Bars::new();
     let tick = Duration::from_micros(arguments.tick);
-    let wiring = Wiring { connections: arguments.connections, tick };
+    let cost = microseconds(arguments.generator_us)?;
+    let wiring = Wiring { connections: arguments.connections, tick, cost };
     let (patience, seed) = (seconds(arguments.patience), arguments.seed);
     let series = RunSeries { routes: &routes, wiring, patience, seed };
     let mut progress = |progress| bars.show(progress);
@@ -301,9 +308,7 @@ fn compare_one(
 
 fn basis(arguments: &CompareArguments) -> anyhow::Result<Basis> {
     let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
-    let reactors = arguments.reactors.to_string();
-    let mut serve =
-        ["--memory", &arguments.memory, "--reactors", &reactors].map(String::from).to_vec();
+    let mut serve = Vec::new();
     if arguments.replicas > 0 {
         let replicas = arguments.replicas.to_string();
         serve.extend(["--durability", "memory", "--replicas", &replicas].map(String::from));
@@ -315,12 +320,20 @@ fn basis(arguments: &CompareArguments) -> anyhow::Result<Basis> {
         records: arguments.records,
         large_records: arguments.large_records,
         shares_rate: arguments.shares_rate,
+        memory: arguments.memory.clone(),
         wiring: Wiring {
             connections: arguments.connections,
             tick: Duration::from_micros(arguments.tick),
+            cost: microseconds(arguments.generator_us)?,
         },
         around: seconds(arguments.seconds),
     })
+}
+
+/// Returns the least processor time of the generator per request.
+fn microseconds(number: f64) -> anyhow::Result<Duration> {
+    ensure!((0.0..=1e6).contains(&number), "--generator-us must be between 0 and 1000000");
+    Ok(seconds(number / 1e6))
 }
 
 /// Returns the command that starts servers which end with this process: see [`Setup::keeper`].

@@ -121,6 +121,7 @@ pub fn table(rows: &[Row]) -> String {
             "during, ms",
             "max during, ms",
             "longest gap, ms",
+            "generator, us per request",
         ]);
     }
     columns.extend([
@@ -166,7 +167,7 @@ fn rate_cells(row: &Row, position: usize, reports: &[ScenarioReport]) -> [String
     ]
 }
 
-fn latency_cells(reports: &[ScenarioReport]) -> [String; 4] {
+fn latency_cells(reports: &[ScenarioReport]) -> [String; 5] {
     if !loaded(reports) {
         return Default::default();
     }
@@ -182,6 +183,7 @@ fn latency_cells(reports: &[ScenarioReport]) -> [String; 4] {
         percentiles(LoadPhase::During),
         format!("{:.1}", at(LoadPhase::During, |summary| summary.all.max)),
         format!("{:.1}", at(LoadPhase::During, |summary| summary.longest_gap)),
+        format!("{:.1}", middle(reports, |report| report.generator_us_per_operation)),
     ]
 }
 

@@ -18,8 +18,12 @@ use types::Slot;
 
 /// Bytes of every key.
 const KEY_BYTES: usize = 30;
+/// Least memory of a server.
+const MEMORY_MIN: u64 = 256 << 20;
 /// Share of a reactor's time that means "as fast as possible", in percent.
 const BEST_EFFORT: u8 = 100;
+/// Bytes of a record in memory beside key and value: header, index and padding.
+const RECORD_BYTES: u64 = 47;
 /// Highest slot of the lower half.
 const HALF: u16 = 8_191;
 
@@ -55,6 +59,8 @@ pub struct Basis {
     pub large_records: u32,
     /// Requests per second of [`Figure::Shares`].
     pub shares_rate: f64,
+    /// Memory of each Ballast server, for `--memory`; `None` for 1.5 times what the records need.
+    pub memory: Option<String>,
     /// Connections of the clients.
     pub wiring: Wiring,
     /// Duration of the load before and after each move.
@@ -139,6 +145,13 @@ impl Basis {
         Contender { name, system: self.ballast.clone(), policy: policy.to_vec() }
     }
 
+    /// Returns the memory of a server that can hold all records.
+    fn memory(&self, records: &RecordSet) -> String {
+        let bytes = (records.key_bytes() + records.value_bytes()) as u64 + RECORD_BYTES;
+        let needed = u64::from(records.count()) * bytes * 3 / 2;
+        self.memory.clone().unwrap_or_else(|| needed.max(MEMORY_MIN).to_string())
+    }
+
     fn case(
         &self,
         records: RecordSet,
@@ -147,6 +160,11 @@ impl Basis {
         mut contenders: Vec<Contender>,
     ) -> FigureCase {
         let (name, system) = (self.rival.name().to_string(), self.rival.clone());
+        for Contender { system, .. } in &mut contenders {
+            if let System::Ballast { serve_arguments, .. } = system {
+                serve_arguments.extend(["--memory".to_string(), self.memory(&records)]);
+            }
+        }
         contenders.push(Contender { name, system, policy: Vec::new() });
         let pace = LoadPace::Open { rate, arrivals: Arrivals::Poisson };
         let scenario = Scenario {
@@ -179,6 +197,7 @@ mod tests {
             records: 1_000,
             large_records: 100,
             shares_rate: 30_000.0,
+            memory: None,
             wiring: Wiring::default(),
             around: Duration::from_secs(1),
         }
@@ -190,7 +209,7 @@ mod tests {
             for case in figure.cases(&basis()).unwrap() {
                 let [ballast @ .., rival] = &case.contenders[..] else { panic!("{figure:?}") };
                 assert!(!ballast.is_empty(), "{figure:?}");
-                assert!(ballast.iter().all(|contender| contender.system == basis().ballast));
+                assert!(ballast.iter().all(|contender| contender.system.name() == "Ballast"));
                 assert!(ballast.iter().all(|contender| contender.policy[0] == "POLICY"));
                 assert_eq!((&rival.system, rival.policy.len()), (&basis().rival, 0));
             }

@@ -56,6 +56,8 @@ pub struct GeneratorTask {
     pub end: Instant,
     /// Interval at which the thread of an open loop checks clock and sockets; 0 for at once.
     pub tick: Duration,
+    /// Least processor time of an open loop per operation.
+    pub cost: Duration,
     /// Time after its intended start during which an operation is retried if its server is gone
     /// or reports a temporary error. With 0 such an operation fails.
     pub patience: Duration,
@@ -105,6 +107,8 @@ pub struct Generator {
     fleet: Fleet<LoadRequest>,
     shared: Arc<SharedRunState>,
     in_flight: usize,
+    /// Number of operations that have ended.
+    ended: u32,
     broken: Vec<LineIndex>,
     /// Kept for its allocation; empty between two calls of `receive`.
     next: Vec<ReplyOutcome>,
@@ -156,6 +160,7 @@ impl Generator {
             fleet: Fleet::new(task.lines_per_node)?,
             shared,
             in_flight: 0,
+            ended: 0,
             broken: Vec::new(),
             next: Vec::new(),
             task,
@@ -184,6 +189,7 @@ impl Generator {
             for line in readable.drain(..) {
                 self.receive(line, now);
             }
+            self.spend();
         }
         let now = clock::now();
         // Pending and waiting operations are not retried.
@@ -194,6 +200,17 @@ impl Generator {
             self.fail(held.operation, OperationFailure::NotExecuted(held.cause), now);
         }
         Ok(self.judge.finish(now))
+    }
+
+    /// Spins until the thread has used the least processor time of its operations.
+    fn spend(&self) {
+        if let LoadPace::Open { .. } = self.task.pace
+            && !self.task.cost.is_zero()
+        {
+            while clock::thread_cpu_time() < self.task.cost * self.ended {
+                std::hint::spin_loop();
+            }
+        }
     }
 
     fn wait(&mut self, wake: Instant, now: Instant, readable: &mut Vec<LineIndex>) -> Result<()> {
@@ -336,6 +353,7 @@ impl Generator {
             }
             ReplyOutcome::Over { client } => {
                 self.in_flight -= 1;
+                self.ended += 1;
                 if let Supply::Closed { .. } = self.supply {
                     self.start(client, now, now);
                 }

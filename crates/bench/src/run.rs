@@ -72,11 +72,14 @@ pub struct Wiring {
     pub connections: u32,
     /// Interval at which the threads of an open loop check clock and sockets; 0 for at once.
     pub tick: Duration,
+    /// Least processor time of an open loop per operation. The threads spin for what they do not
+    /// need, as a costlier client would.
+    pub cost: Duration,
 }
 
 impl Default for Wiring {
     fn default() -> Wiring {
-        Wiring { connections: 16, tick: Duration::from_micros(100) }
+        Wiring { connections: 16, tick: Duration::from_micros(100), cost: Duration::ZERO }
     }
 }
 
@@ -107,6 +110,7 @@ pub fn start(plan: &RunPlan, dataset: Dataset, routes: &SlotMap) -> Result<Activ
             start,
             end,
             tick: plan.wiring.tick,
+            cost: plan.wiring.cost,
             patience: plan.patience,
             watched: plan.watched.clone(),
             seed: !seed,

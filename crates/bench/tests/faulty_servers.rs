@@ -253,7 +253,7 @@ fn play_with(server: SocketAddr, patience: Duration) -> (Findings, Findings) {
             pace: LoadPace::Closed { clients: 8 },
             duration: None,
             warm_up: Duration::ZERO,
-            wiring: Wiring { connections: 2, tick: Duration::ZERO },
+            wiring: Wiring { connections: 2, tick: Duration::ZERO, cost: Duration::ZERO },
             patience,
             watched: SlotSet::default(),
             seed: 7,
