@@ -16,6 +16,7 @@ mod file_replacement;
 mod folder_mark;
 mod host;
 mod keep;
+mod memory;
 mod metrics;
 mod migrate;
 mod process_replacement;

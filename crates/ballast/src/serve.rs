@@ -6,6 +6,7 @@ use crate::data_folder::{DataFolder, ServerStorage};
 use crate::descriptors;
 use crate::folder_mark::FolderUse;
 use crate::host::{EventSupervisor, ProcessEvent, ProcessHost};
+use crate::memory;
 use crate::metrics;
 use crate::process_replacement::replace_process;
 use crate::settings_arguments::SettingArguments;
@@ -27,10 +28,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use store::{Store, StoreConfig};
-use thread_priority::{
-    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
-    set_thread_priority_and_policy, thread_native_id,
-};
 use types::{ClusterId, HashSeed, ServerId};
 use wire::control::{ClusterMap, FromCoordinator, Holdings, Join, JoinReply};
 
@@ -48,13 +45,6 @@ pub(crate) struct ServeArguments {
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time after which the server prints that it waits.
 const JOIN_QUIET: Duration = Duration::from_secs(1);
-/// Least number of segments kept ready: 16 MiB are 16 ms at 1 GB/s.
-const SEGMENTS_READY_MIN: usize = 2;
-/// Divisor of the ready memory that gives the level below which more is prepared.
-const READY_LOW_PART: usize = 4;
-const MEMORY_PAUSE_MIN: Duration = Duration::from_millis(1);
-const MEMORY_PAUSE_MAX: Duration = Duration::from_millis(64);
-
 pub(crate) fn run(
     arguments: &ServeArguments,
     mut configuration: ServerConfiguration,
@@ -90,10 +80,10 @@ pub(crate) fn run(
     let seed = HashSeed::new(number);
     let (store, durability) = store(&configuration, config.reactors, folder, identity, seed)?;
     let durability = Arc::new(durability);
-    let node = Node::new(settings, identity, store.clone(), durability, link.connected());
+    let node = Node::new(settings, identity, store, durability, link.connected());
     let operators = Arc::new(Operators::new(config.reactors));
     operators.configure(&node, configuration.clone());
-    keep_memory_ready(store, configuration.memory.ready_bytes())?;
+    memory::keep_ready(&node, configuration.memory.ready_bytes())?;
     start_metrics(&configuration, &node, &operators)?;
     let addresses = AddressBook::of_system();
     let shared = Shared { node: node.clone(), operators: operators.clone(), addresses };
@@ -421,47 +411,6 @@ fn start(
     let mailboxes = reactors.mailboxes().clone();
     node.set_wake_all(move || mailboxes.iter().for_each(|mailbox| mailbox.wake()));
     Ok(reactors)
-}
-
-/// Starts a thread that touches memory before reactors need it. The first touch of a segment takes
-/// a millisecond, and much longer on a virtual machine that must ask its host. Each pass begins
-/// with the segments that will be opened next. The thread refills when three quarters are used up.
-/// A refill after each segment would take a third of two processors at the moment when the load
-/// needs them.
-#[expect(clippy::disallowed_methods, reason = "a helper that looks at a level now and then")]
-fn keep_memory_ready(store: Arc<Store>, bytes: usize) -> anyhow::Result<()> {
-    let wanted = bytes.div_ceil(store.log().segment_bytes()).max(SEGMENTS_READY_MIN);
-    runtime::spawn_without_descriptors("memory", move |left| {
-        if let Err(error) = left {
-            // If this process is killed, peers see its connections end only with this thread.
-            tracing::debug!(%error, "the memory thread shares the process's file descriptors");
-        }
-        yield_to_everybody();
-        let low = (wanted / READY_LOW_PART).max(SEGMENTS_READY_MIN);
-        let mut level = wanted;
-        let mut pause = MEMORY_PAUSE_MIN;
-        loop {
-            if store.log().prepare_segments(level, 1) > 0 {
-                (level, pause) = (wanted, MEMORY_PAUSE_MIN);
-                continue;
-            }
-            level = low;
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(MEMORY_PAUSE_MAX);
-        }
-    })?;
-    Ok(())
-}
-
-/// Runs this thread only when a processor is idle, and lets any other thread preempt it. (The worst
-/// niceness is not enough: such a thread still finishes a time slice of milliseconds.) The thread
-/// must hold nothing that a reactor waits for, since it may not run for seconds on a busy machine.
-fn yield_to_everybody() {
-    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    let thread = thread_native_id();
-    if let Err(error) = set_thread_priority_and_policy(thread, ThreadPriority::Min, idle) {
-        tracing::debug!(?error, "cannot lower the priority of the memory thread");
-    }
 }
 
 /// The reason why the process ends.

@@ -551,7 +551,13 @@ impl Engine {
 
     /// Returns whether to retry requests that wait for memory: some is free, or none can be.
     pub fn has_news_of_memory(&self) -> bool {
-        self.node.store().log().has_free() || !self.may_win_memory()
+        let log = self.node.store().log();
+        log.has_free() && log.has_ready() || !self.may_win_memory()
+    }
+
+    /// Returns whether replays may run now: see [`store::log::Log::has_ready_for_replay`].
+    fn may_replay(&self) -> bool {
+        self.node.store().log().has_ready_for_replay()
     }
 
     /// Returns whether [`Engine::quantum`] would find work.
@@ -561,7 +567,7 @@ impl Engine {
             return loading.may_run(&self.node.map());
         }
         !self.pull_server.is_idle()
-            || self.node.work.len() > 0
+            || self.node.work.has_work(true) && self.node.work.has_work(self.may_replay())
             || !self.flushes.is_idle()
             || self.node.demands.restless.load(Ordering::Relaxed) > 0
             || self.cleaning.may_run(self.node.store().log())
@@ -585,8 +591,9 @@ impl Engine {
         if flushes.step(&mut context) {
             return Some(Background::Flush);
         }
+        let may_replay = self.node.work.has_work(true) && self.may_replay();
         let (cleaning, mut context) = parts!(self, now, cleaning);
-        match context.node.work.pop() {
+        match context.node.work.pop(may_replay) {
             Some(work) => Some(work.run(&self.node, &mut context)),
             None if cleaning.may_run(context.node.store().log()) => cleaning.run(&mut context),
             None => None,

@@ -30,6 +30,20 @@ pub(crate) enum Work {
     SweepRecovery(Arc<Recovery>),
 }
 
+impl Work {
+    /// Returns whether the work appends records that arrive, for which memory must be ready.
+    fn is_replay(&self) -> bool {
+        match self {
+            Work::Replay(_) | Work::ReplayLog(_) => true,
+            Work::Pull(..)
+            | Work::Forget { .. }
+            | Work::Sweep(..)
+            | Work::ForgetReplayed { .. }
+            | Work::SweepRecovery(_) => false,
+        }
+    }
+}
+
 /// A pull's reply that is being replayed into the store.
 #[derive(Debug)]
 pub(crate) struct PullReplay {
@@ -60,6 +74,8 @@ pub(crate) struct ReplayLog {
 #[derive(Debug, Default)]
 pub(crate) struct WorkQueue {
     length: AtomicUsize,
+    /// Number of replays in the queue.
+    replays: AtomicUsize,
     work: Mutex<VecDeque<Work>>,
 }
 
@@ -77,8 +93,22 @@ impl WorkQueue {
         self.change(|queue| queue.push_front(work));
     }
 
-    pub(crate) fn pop(&self) -> Option<Work> {
-        if self.len() == 0 { None } else { self.change(VecDeque::pop_front) }
+    /// Takes the next piece of work. Without `may_replay`, replays stay in the queue: they wait
+    /// for ready memory.
+    pub(crate) fn pop(&self, may_replay: bool) -> Option<Work> {
+        if !self.has_work(may_replay) {
+            return None;
+        }
+        self.change(|queue| {
+            let next = queue.iter().position(|work| may_replay || !work.is_replay())?;
+            queue.remove(next)
+        })
+    }
+
+    /// Returns whether [`WorkQueue::pop`] would return something.
+    pub(crate) fn has_work(&self, may_replay: bool) -> bool {
+        let left = if may_replay { 0 } else { self.replays.load(Ordering::Relaxed) };
+        self.len() > left
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Work>) -> T) -> T {
@@ -87,6 +117,8 @@ impl WorkQueue {
         assert_eq!(known, queue.len(), "turns read the length of the queue");
         let result = change(&mut queue);
         self.length.store(queue.len(), Ordering::Relaxed);
+        let replays = queue.iter().filter(|work| work.is_replay()).count();
+        self.replays.store(replays, Ordering::Relaxed);
         result
     }
 }

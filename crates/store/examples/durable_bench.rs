@@ -44,7 +44,7 @@ fn main() {
 fn operate(records: usize, huge_pages: bool, durable: bool) {
     let store = store(records, huge_pages, durable);
     let mut worker = store.worker(ReactorId(0));
-    store.log().prepare_segments(usize::MAX, usize::MAX);
+    store.log().prepare_segments(usize::MAX);
     let mut random = fastrand::Rng::with_seed(1);
     let shuffled: Vec<usize> = (0..records).map(|_| random.usize(..records)).collect();
     let all: Vec<usize> = (0..records).collect();

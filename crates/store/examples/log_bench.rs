@@ -176,14 +176,14 @@ fn copying() {
     entry.encode(&mut encoded);
     let mut side = log.side_log(SideLogKind::Arriving(None));
     let mut survivors = log.survivors();
-    log.prepare_segments(20, usize::MAX);
+    log.prepare_segments(20);
     show(
         "SideLog::append_encoded, pages prepared",
         nanos_once(1_000_000, |_| {
             side.append_encoded(black_box(&encoded), Incarnation(2)).expect("there is room");
         }),
     );
-    log.prepare_segments(20, usize::MAX);
+    log.prepare_segments(20);
     show(
         "Survivors::append_encoded, pages prepared",
         nanos_once(1_000_000, |_| {
@@ -192,7 +192,7 @@ fn copying() {
     );
     let segments = 32;
     let start = now();
-    let prepared = log.prepare_segments(segments, usize::MAX);
+    let prepared = log.prepare_segments(segments);
     let bytes = prepared * log.segment_bytes();
     println!("prepare_segments: {:.1} GB/s", bytes as f64 / start.nanos());
     let mut chunks = Vec::new();

@@ -42,7 +42,7 @@ fn main() {
     let source = store(records, huge_pages);
     let mut worker = source.worker(ReactorId(0));
     publish(&source, TabletState::Serving);
-    source.log().prepare_segments(usize::MAX, usize::MAX);
+    source.log().prepare_segments(usize::MAX);
     let seed = source.seed().clone();
     println!("a load from memory    {:6.0} ns", load_from_memory());
     println!("{records} records of 30 + 100 bytes, huge pages asked for: {huge_pages}");
@@ -88,7 +88,7 @@ fn migrate(source: &Arc<Store>, worker: &mut Worker, records: usize, huge_pages:
     }));
     publish(&target, TabletState::Arriving(Arc::clone(&arrival)));
     target.raise_version(source.version());
-    target.log().prepare_segments(usize::MAX, usize::MAX);
+    target.log().prepare_segments(usize::MAX);
     let mut scratch = Scratch::new(huge_pages);
     let mut moved = Moved::default();
     let mut buffer = Vec::with_capacity(2 * PULL_BYTES);
@@ -213,7 +213,7 @@ impl Scratch {
             segment_bytes: None,
         };
         let log = Log::new(&config).expect("there is memory for the benchmark");
-        log.prepare_segments(usize::MAX, usize::MAX);
+        log.prepare_segments(usize::MAX);
         let reactor = log.reclamation().participant(ReactorId(0));
         Scratch {
             side_log: log.side_log(SideLogKind::Arriving(None)),
@@ -253,7 +253,7 @@ fn replay(worker: &mut Worker, arrival: &Arc<Arrival>, batch: &[u8]) {
 /// segments come in descending order.
 fn recover(records: usize, huge_pages: bool, expects: bool) {
     let store = store(records, huge_pages);
-    store.log().prepare_segments(usize::MAX, usize::MAX);
+    store.log().prepare_segments(usize::MAX);
     let mut worker = store.worker(ReactorId(0));
     let plan = RecoveryPlan {
         number: 1,

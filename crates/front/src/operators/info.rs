@@ -188,6 +188,7 @@ fn memory(shown: &InfoSources<'_>, page: &mut InfoPage) {
     page.field("used_memory_overhead", memory.index_bytes);
     page.zeros(&["used_memory_startup"]);
     page.numbers(shown, &["used_memory_dataset", "used_memory_index"]);
+    page.numbers(shown, &["used_memory_touched", "memory_ready", "memory_reserved"]);
     page.field("total_system_memory", process.machine_bytes);
     page.zeros(&["used_memory_lua", "used_memory_scripts"]);
     page.numbers(shown, &["maxmemory"]);

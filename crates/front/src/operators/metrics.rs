@@ -148,7 +148,11 @@ static METRICS: &[Metric] = metrics! {
         labelled(&[("state", "total")], "maxmemory", |s| s.memory.log.total_bytes),
         labelled(&[("state", "free")], "", |s| s.memory.log.free_bytes),
         labelled(&[("state", "live")], "used_memory_dataset", |s| s.memory.log.live_bytes),
-        labelled(&[("state", "resident")], "", |s| s.memory.log.resident_bytes);
+        labelled(&[("state", "ready")], "memory_ready", |s| s.memory.log.ready_bytes),
+        labelled(&[("state", "reserved")], "memory_reserved", |s| s.memory.log.reserved_bytes),
+        labelled(&[("state", "resident")], "used_memory_touched", |s| {
+            s.memory.log.resident_bytes
+        });
     gauge "ballast_log_segments" "Segments of the log, by state.":
         labelled(&[("state", "free")], "", |s| s.memory.log.segments.free as u64),
         labelled(&[("state", "open")], "", |s| s.memory.log.segments.open as u64),

@@ -110,6 +110,19 @@ impl Arena {
     }
 }
 
+impl Arena {
+    /// Gives the memory of a range back to the operating system. The range is zero and not
+    /// resident afterwards. Returns `false`, and changes nothing, if the system refuses.
+    ///
+    /// # Safety
+    /// No thread reads or writes the range meanwhile, and nobody needs its content.
+    pub(super) unsafe fn give_back(&self, offset: usize, length: usize) -> bool {
+        let start = self.at(offset, length).as_ptr();
+        // SAFETY: the range lies within our mapping, and nobody uses it, as the caller guarantees.
+        unsafe { madvise(start.cast(), length, Advice::LinuxDontNeed) }.is_ok()
+    }
+}
+
 /// Smallest page size of the processors that [`touch`] supports.
 const PAGE_BYTES_MIN: usize = 4096;
 
@@ -200,6 +213,13 @@ mod tests {
         assert_eq!(resident(), 2);
         assert!(arena.populate(0, 4 << 20));
         assert_eq!(resident(), 1024);
+        // SAFETY: in range, and no other code uses it.
+        unsafe { arena.at(4096, 1).write(7) };
+        // SAFETY: as above.
+        assert!(unsafe { arena.give_back(0, 4 << 20) });
+        assert_eq!(resident(), 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { arena.at(4096, 1).read() }, 0);
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub struct Head {
 
 /// State of the segment that a head reserves for deletes.
 enum Reserve {
-    /// Not opened yet: not written to, no page touched.
-    Kept(OpenSegment),
+    /// Kept by the pool.
+    Kept,
     /// In use as the open segment.
     InUse,
     /// Not available: the pool had none.
@@ -114,7 +114,7 @@ impl Head {
 
     #[inline]
     fn segment_for(&mut self, bytes: usize) -> Result<&mut OpenSegment, OutOfMemory> {
-        if !self.appender.has_room(bytes) || !matches!(self.reserve, Reserve::Kept(_)) {
+        if !self.appender.has_room(bytes) || !matches!(self.reserve, Reserve::Kept) {
             self.roll(bytes)?;
         }
         self.appender.segment(bytes)
@@ -135,12 +135,12 @@ impl Head {
         let bytes_max = self.appender.log.batch_bytes_max();
         assert!(bytes <= bytes_max, "a batch of {bytes} bytes fits nowhere");
         self.refill_reserve();
-        if !matches!(self.reserve, Reserve::Kept(_)) {
+        if !matches!(self.reserve, Reserve::Kept) {
             return Err(OutOfMemory);
         }
         if !self.appender.has_room(bytes) {
-            let next = self.open_ordinary().ok_or(OutOfMemory)?;
-            self.appender.continue_in(next);
+            let next = self.appender.log.open(SegmentPurpose::Writes, SegmentState::Open);
+            self.appender.continue_in(next.ok_or(OutOfMemory)?);
         }
         Ok(())
     }
@@ -151,34 +151,29 @@ impl Head {
         if self.appender.has_room(bytes) {
             return Ok(());
         }
-        let next = match std::mem::replace(&mut self.reserve, Reserve::InUse) {
-            Reserve::Kept(segment) => segment,
-            was @ (Reserve::InUse | Reserve::Missing) => {
-                self.reserve = was;
-                self.open_ordinary().ok_or(OutOfMemory)?
-            }
+        let purpose = match self.reserve {
+            Reserve::Kept => SegmentPurpose::Deletes,
+            Reserve::InUse | Reserve::Missing => SegmentPurpose::Other,
         };
+        let next = self.appender.log.open(purpose, SegmentState::Open).ok_or(OutOfMemory)?;
+        if let Reserve::Kept = self.reserve {
+            self.reserve = Reserve::InUse;
+        }
         self.appender.continue_in(next);
         Ok(())
     }
 
     fn refill_reserve(&mut self) {
-        if !matches!(self.reserve, Reserve::Kept(_))
-            && let Some(segment) = self.open_ordinary()
-        {
-            self.reserve = Reserve::Kept(segment);
+        if !matches!(self.reserve, Reserve::Kept) && self.appender.log.segments.keep_for_deletes() {
+            self.reserve = Reserve::Kept;
         }
-    }
-
-    fn open_ordinary(&self) -> Option<OpenSegment> {
-        self.appender.log.open(SegmentPurpose::Ordinary, SegmentState::Open)
     }
 }
 
 impl Drop for Head {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.reserve, Reserve::Missing) {
-            Reserve::Kept(segment) => self.appender.log.discard(segment),
+            Reserve::Kept => self.appender.log.segments.release_for_deletes(),
             Reserve::InUse | Reserve::Missing => {}
         }
     }

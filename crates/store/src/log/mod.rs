@@ -24,6 +24,7 @@ mod head;
 mod persistence;
 mod pins;
 mod pool;
+mod readiness;
 mod reclamation;
 mod registry;
 mod safety;
@@ -38,6 +39,7 @@ pub use chunks::Chunk;
 pub use cleaner::{Candidate, VictimSegment};
 pub use head::{Head, Survivors};
 pub(crate) use persistence::EntryEnd;
+pub use readiness::{Preparation, WakeHelper};
 pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Turn};
 pub use registry::LogChange;
 pub use safety::{Among, Dependency};
@@ -53,7 +55,7 @@ use chunks::ChunkTable;
 use cleaner::{CleaningDemand, VictimChoice, VictimCriteria};
 use durable::DurableLog;
 use pool::{Pool, SegmentPurpose};
-use segment::{OpenSegment, Segments};
+use segment::{OpenSegment, Segments, SegmentsConfig};
 use state::{ContentKind, Place};
 use std::sync::Arc;
 use types::SegmentId;
@@ -167,7 +169,8 @@ impl Log {
             .map_err(|error| LogError::Refused { bytes, error })?;
         let shift = segment_bytes.trailing_zeros();
         let pool = pool.with_spare(spare as u32);
-        let segments = Arc::new(Segments::new(arena, shift, pool, durable));
+        let config = SegmentsConfig { shift, reactors, is_durable: durable };
+        let segments = Arc::new(Segments::new(arena, pool, config));
         Ok(Arc::new(Log {
             reclamation: Reclamation::new(reactors, segments.clone()),
             chunks: ChunkTable::new(),
@@ -382,14 +385,6 @@ impl Log {
         self.chunks.give(&self.segments, chunk);
     }
 
-    /// Touches pages ahead of use: checks the `within` segments that will be opened next, and
-    /// touches the first `most` that are not resident. Returns the number of touched segments.
-    /// For a helper thread, because each takes a millisecond or more. Does nothing on a system
-    /// that does not support it.
-    pub fn prepare_segments(&self, within: usize, most: usize) -> usize {
-        self.segments.prepare(within, most)
-    }
-
     fn open(&self, purpose: SegmentPurpose, state: SegmentState) -> Option<OpenSegment> {
         let open = self.segments.open(purpose, state);
         if open.is_some() {
@@ -423,12 +418,6 @@ impl Log {
         if self.segments.close(place, from) {
             self.give_up(place);
         }
-    }
-
-    /// Frees an open segment that was never added to the log.
-    fn discard(&self, open: OpenSegment) {
-        self.segments.discard(open.place());
-        self.retire(open.place());
     }
 
     fn unclaim(&self, place: Place) {

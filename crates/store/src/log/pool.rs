@@ -5,31 +5,56 @@
 //! log has spare places. `docs/design/log.md` explains why a full server makes progress, and the
 //! spare places ("After a crash").
 //!
-//! Segments are counted, not marked. It does not matter which free segment a writer gets, except
-//! that one with resident pages is better than an untouched one.
+//! Reserved segments are counted, not marked: it does not matter which free segment a writer gets.
+//! But ready segments, with resident pages, are separate from fresh ones: see
+//! `docs/design/memory.md`.
 
 use super::state::Place;
+use std::collections::VecDeque;
 
 /// Purpose of a segment, which decides how many free segments must remain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentPurpose {
-    /// Writes of clients, chunks of the index, side logs without a reservation.
-    Ordinary,
+    /// Writes of clients.
+    Writes,
+    /// Chunks of the index, side logs without a reservation.
+    Other,
     /// The cleaner's survivors.
     Cleaning,
     /// A side log with a reservation, which requires a prior [`Pool::reserve`].
     Reserved,
+    /// Deletes of a full server, which requires a prior [`Pool::keep_for_deletes`].
+    Deletes,
     /// Segments from before a crash; the server does not serve clients until all are adopted.
     Adoption,
 }
 
+/// Numbers of free segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FreeCounts {
+    /// Segments whose pages are all resident.
+    pub(super) ready: usize,
+    /// Other free segments.
+    pub(super) fresh: usize,
+    /// Free segments of either kind that are promised to reservations.
+    pub(super) reserved: usize,
+}
+
 /// The free segments.
 pub(super) struct Pool {
-    /// Free places. The last one is taken first: it was freed most recently, so its pages are
-    /// resident.
-    free: Vec<Place>,
-    /// Segments promised to reservations and not taken yet; never more than are free.
+    /// Places of ready segments. The last one is taken first: it was freed most recently.
+    ready: VecDeque<Place>,
+    /// Places of fresh segments. The last one is the next.
+    fresh: Vec<Place>,
+    /// Set if helper threads make segments ready. Then writers and cleaners never take a fresh
+    /// one.
+    has_helpers: bool,
+    /// Smallest number of ready segments since the last trimming.
+    least_ready: usize,
+    /// Segments promised to reservations and not taken yet.
     reserved: usize,
+    /// Segments promised to heads for deletes and not taken yet.
+    kept_for_deletes: usize,
     /// Number of segments that only the cleaner may take.
     kept_for_cleaning: usize,
     first_spare: Place,
@@ -45,8 +70,12 @@ impl Pool {
     /// Creates a pool of the places from 0 to `places - 1`, the lowest first.
     pub(super) fn new(places: u32, kept_for_cleaning: usize) -> Pool {
         Pool {
-            free: (0..places).rev().map(Place).collect(),
+            ready: VecDeque::new(),
+            fresh: (0..places).rev().map(Place).collect(),
+            has_helpers: false,
+            least_ready: 0,
             reserved: 0,
+            kept_for_deletes: 0,
             kept_for_cleaning,
             first_spare: Place(places),
             spare: Vec::new(),
@@ -75,39 +104,117 @@ impl Pool {
         self.is_adopting = is_adopting;
     }
 
-    /// Takes a free segment, if the purpose permits it.
+    /// Takes a free segment, if the purpose permits it. Takes a ready one if there is one.
     pub(super) fn take(&mut self, purpose: SegmentPurpose) -> Option<Place> {
+        let may_wait = match purpose {
+            SegmentPurpose::Writes | SegmentPurpose::Cleaning => self.has_helpers,
+            SegmentPurpose::Other
+            | SegmentPurpose::Reserved
+            | SegmentPurpose::Deletes
+            | SegmentPurpose::Adoption => false,
+        };
+        if may_wait && self.ready.is_empty() {
+            return None;
+        }
         let may_have = match purpose {
-            SegmentPurpose::Ordinary => self.ordinary() > 0,
+            SegmentPurpose::Writes | SegmentPurpose::Other => self.ordinary() > 0,
             SegmentPurpose::Adoption if !self.spare.is_empty() => {
                 self.debt += 1;
                 let place = self.spare.pop();
                 self.check();
                 return place;
             }
-            SegmentPurpose::Cleaning | SegmentPurpose::Adoption => self.free.len() > self.reserved,
+            SegmentPurpose::Cleaning | SegmentPurpose::Adoption => self.free() > self.promised(),
             SegmentPurpose::Reserved => {
                 assert!(self.reserved > 0, "more is taken than was reserved");
                 self.reserved -= 1;
                 true
             }
+            SegmentPurpose::Deletes => {
+                assert!(self.kept_for_deletes > 0, "more is taken than was kept for deletes");
+                self.kept_for_deletes -= 1;
+                true
+            }
         };
-        let place = may_have.then(|| self.free.pop().expect("no more is promised than is free"));
+        let place = may_have.then(|| self.take_any());
         self.check();
         place
     }
 
-    /// Returns a segment to the pool.
-    pub(super) fn give(&mut self, place: Place) {
-        debug_assert!(!self.free.contains(&place), "{place:?} is returned twice");
-        if place < self.first_spare {
-            self.free.push(place);
-        } else {
+    fn take_any(&mut self) -> Place {
+        let place = self.ready.pop_back().or_else(|| self.fresh.pop());
+        self.least_ready = self.least_ready.min(self.ready.len());
+        place.expect("no more is promised than is free")
+    }
+
+    /// Returns a segment to the pool. `is_ready` is set if its pages are resident.
+    pub(super) fn give(&mut self, place: Place, is_ready: bool) {
+        debug_assert!(
+            !self.ready.contains(&place) && !self.fresh.contains(&place),
+            "{place:?} is returned twice"
+        );
+        if place >= self.first_spare {
             assert!(self.debt > 0, "{place:?} is returned, but no spare place is in use");
             self.spare.push(place);
             self.debt -= 1;
+        } else if is_ready {
+            self.ready.push_back(place);
+        } else {
+            self.fresh.push(place);
         }
         self.check();
+    }
+
+    /// Returns the fresh segment that will be taken next.
+    pub(super) fn next_fresh(&self) -> Option<Place> {
+        self.fresh.last().copied()
+    }
+
+    /// Records that all pages of a segment are resident. Ready segments that were used before are
+    /// taken first. Does nothing if the segment is not fresh any more.
+    pub(super) fn set_ready(&mut self, place: Place) {
+        if let Some(at) = self.fresh.iter().rposition(|&fresh| fresh == place) {
+            self.fresh.remove(at);
+            self.ready.push_front(place);
+        }
+        self.check();
+    }
+
+    /// Takes a ready segment out of the pool, so that its memory can be given back to the
+    /// operating system, if more than `level` were always ready since the last trimming. The
+    /// caller returns it as a fresh one.
+    pub(super) fn take_to_trim(&mut self, level: usize) -> Option<Place> {
+        if self.least_ready.min(self.ready.len()) <= level || self.free() <= self.promised() {
+            return None;
+        }
+        self.least_ready -= 1;
+        let place = self.ready.pop_front();
+        self.check();
+        place
+    }
+
+    /// Begins a new period for [`Pool::take_to_trim`].
+    pub(super) fn end_trimming(&mut self) {
+        self.least_ready = self.ready.len();
+    }
+
+    /// Marks that helper threads make segments ready from now on.
+    pub(super) fn set_has_helpers(&mut self) {
+        self.has_helpers = true;
+    }
+
+    /// Keeps one segment for deletes and returns whether there was one.
+    pub(super) fn keep_for_deletes(&mut self) -> bool {
+        let is_there = self.ordinary() > 0;
+        self.kept_for_deletes += usize::from(is_there);
+        self.check();
+        is_there
+    }
+
+    /// Returns a segment that was kept for deletes and not taken.
+    pub(super) fn release_for_deletes(&mut self) {
+        assert!(self.kept_for_deletes > 0, "no segment is kept for deletes");
+        self.kept_for_deletes -= 1;
     }
 
     /// Reserves `count` segments and returns whether there are enough. Leaves `margin` for
@@ -129,8 +236,8 @@ impl Pool {
 
     /// Checks the counts against each other after a change.
     fn check(&self) {
-        let (free, reserved) = (self.free.len(), self.reserved);
-        assert!(reserved <= free, "{reserved} segments are reserved of {free} free ones");
+        let (free, promised) = (self.free(), self.promised());
+        assert!(promised <= free, "{promised} segments are promised of {free} free ones");
         assert!(
             self.debt + self.spare.len() == self.spare_count,
             "{} of {} spare places are in use, and {} are not",
@@ -143,12 +250,21 @@ impl Pool {
     /// Returns the number of segments that ordinary writers may take.
     pub(super) fn ordinary(&self) -> usize {
         let debt = if self.is_adopting { 0 } else { self.debt };
-        self.free.len().saturating_sub(self.reserved + self.kept_for_cleaning + debt)
+        self.free().saturating_sub(self.promised() + self.kept_for_cleaning + debt)
     }
 
-    /// Returns the free places in the order in which they will be taken.
-    pub(super) fn next(&self) -> impl Iterator<Item = Place> {
-        self.free.iter().rev().copied()
+    fn free(&self) -> usize {
+        self.ready.len() + self.fresh.len()
+    }
+
+    fn promised(&self) -> usize {
+        self.reserved + self.kept_for_deletes
+    }
+
+    /// Returns the number of free segments by readiness.
+    pub(super) fn counts(&self) -> FreeCounts {
+        let (ready, fresh) = (self.ready.len(), self.fresh.len());
+        FreeCounts { ready, fresh, reserved: self.reserved }
     }
 }
 
@@ -159,18 +275,14 @@ mod tests {
     #[test]
     fn the_cleaner_finds_a_segment_when_writers_find_none() {
         let mut pool = Pool::new(4, 2);
-        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
-        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
-        assert_eq!(pool.take(SegmentPurpose::Ordinary), None);
+        assert!(pool.take(SegmentPurpose::Other).is_some());
+        assert!(pool.take(SegmentPurpose::Other).is_some());
+        assert_eq!(pool.take(SegmentPurpose::Other), None);
         let survivors = pool.take(SegmentPurpose::Cleaning).unwrap();
-        pool.give(survivors);
-        assert_eq!(
-            pool.take(SegmentPurpose::Ordinary),
-            None,
-            "returned segments refill the reserve"
-        );
-        pool.give(Place(0));
-        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
+        pool.give(survivors, true);
+        assert_eq!(pool.take(SegmentPurpose::Other), None, "returned segments refill the reserve");
+        pool.give(Place(0), true);
+        assert!(pool.take(SegmentPurpose::Other).is_some());
     }
 
     #[test]
@@ -182,7 +294,7 @@ mod tests {
         assert_eq!(pool.ordinary(), 4);
         pool.set_adopting(false);
         assert_eq!(pool.ordinary(), 2);
-        pool.give(Place(7));
+        pool.give(Place(7), true);
         assert_eq!(pool.ordinary(), 3);
         let taken = std::iter::from_fn(|| pool.take(SegmentPurpose::Cleaning));
         assert!(taken.eq((1..6).map(Place)), "a spare place has no other owner");
@@ -193,8 +305,8 @@ mod tests {
         let mut pool = Pool::new(6, 1);
         assert!(!pool.reserve(5, 1));
         assert!(pool.reserve(4, 1));
-        assert!(pool.take(SegmentPurpose::Ordinary).is_some());
-        assert_eq!(pool.take(SegmentPurpose::Ordinary), None);
+        assert!(pool.take(SegmentPurpose::Other).is_some());
+        assert_eq!(pool.take(SegmentPurpose::Other), None);
         assert!(pool.take(SegmentPurpose::Cleaning).is_some());
         assert_eq!(pool.take(SegmentPurpose::Cleaning), None);
         for _ in 0..3 {
@@ -215,17 +327,51 @@ mod tests {
     #[test]
     #[should_panic = "no spare place is in use"]
     fn returning_a_spare_place_that_was_not_taken_is_our_bug() {
-        Pool::new(6, 1).with_spare(2).give(Place(6));
+        Pool::new(6, 1).with_spare(2).give(Place(6), true);
     }
 
     #[test]
     fn the_segment_given_back_last_is_taken_first() {
         let mut pool = Pool::new(4, 0);
-        let first = pool.take(SegmentPurpose::Ordinary).unwrap();
+        let first = pool.take(SegmentPurpose::Writes).unwrap();
         assert_eq!(first, Place(0));
-        pool.take(SegmentPurpose::Ordinary).unwrap();
-        pool.give(first);
-        assert_eq!(pool.next().next(), Some(first));
-        assert_eq!(pool.take(SegmentPurpose::Ordinary), Some(first));
+        pool.take(SegmentPurpose::Writes).unwrap();
+        pool.give(first, true);
+        pool.set_ready(Place(2));
+        assert_eq!(pool.next_fresh(), Some(Place(3)));
+        let taken = [(); 3].map(|()| pool.take(SegmentPurpose::Writes).unwrap());
+        assert_eq!(taken, [first, Place(2), Place(3)]);
+    }
+
+    #[test]
+    fn with_helpers_a_writer_gets_no_fresh_segment_but_deletes_and_the_index_do() {
+        let mut pool = Pool::new(5, 0);
+        assert!(pool.keep_for_deletes());
+        pool.set_has_helpers();
+        assert_eq!(pool.take(SegmentPurpose::Writes), None);
+        assert_eq!(pool.take(SegmentPurpose::Cleaning), None);
+        assert_eq!(pool.ordinary(), 4, "a fresh segment is free");
+        assert!(pool.take(SegmentPurpose::Deletes).is_some());
+        assert!(pool.take(SegmentPurpose::Other).is_some());
+        pool.set_ready(Place(0));
+        assert_eq!(pool.counts().ready, 0, "another thread had taken it");
+        pool.set_ready(Place(2));
+        assert_eq!(pool.counts(), FreeCounts { ready: 1, fresh: 2, reserved: 0 });
+        assert_eq!(pool.take(SegmentPurpose::Writes), Some(Place(2)));
+    }
+
+    #[test]
+    fn only_segments_that_were_ready_all_the_time_are_trimmed() {
+        let mut pool = Pool::new(6, 0);
+        (0..6).for_each(|place| pool.set_ready(Place(place)));
+        assert_eq!(pool.take_to_trim(1), None, "they were not ready before");
+        pool.end_trimming();
+        let taken = [(); 2].map(|()| pool.take(SegmentPurpose::Writes).unwrap());
+        taken.into_iter().for_each(|place| pool.give(place, true));
+        let trimmed: Vec<Place> = std::iter::from_fn(|| pool.take_to_trim(1)).collect();
+        assert_eq!(trimmed, [Place(5), Place(4), Place(3)], "two were used, one is kept");
+        assert_eq!(pool.counts().ready, 3);
+        pool.give(Place(5), false);
+        assert_eq!(pool.next_fresh(), Some(Place(5)));
     }
 }

@@ -23,7 +23,8 @@
 #![expect(unsafe_code, reason = "a segment has one writer and readers without a lock")]
 
 use super::arena::{Arena, HugePages};
-use super::pool::{Pool, SegmentPurpose};
+use super::pool::{FreeCounts, Pool, SegmentPurpose};
+use super::readiness::Readiness;
 use super::reclamation::{Reclaim, Turn};
 use super::state::{ContentKind, LogPosition, Place, SegmentSnapshot, SegmentState, StateWord};
 use crate::address::{ADDRESS_UNIT, Address};
@@ -69,6 +70,15 @@ pub(super) struct Tail {
     is_ending: AtomicBool,
 }
 
+/// Size and use of the segments.
+#[derive(Clone, Copy)]
+pub(super) struct SegmentsConfig {
+    /// Base-2 logarithm of the segment size.
+    pub(super) shift: u32,
+    pub(super) reactors: u16,
+    pub(super) is_durable: bool,
+}
+
 /// All segments of a server, with their memory.
 pub(super) struct Segments {
     arena: Arena,
@@ -78,6 +88,7 @@ pub(super) struct Segments {
     pool: Mutex<Pool>,
     /// Cached `pool.ordinary()`, for frequent readers.
     ordinary: CachePadded<AtomicUsize>,
+    pub(super) readiness: Readiness,
     /// First spare place (see `pool.rs`).
     first_spare: Place,
     is_durable: bool,
@@ -85,7 +96,8 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Divides `arena` into segments of `1 << shift` bytes.
-    pub(super) fn new(arena: Arena, shift: u32, pool: Pool, is_durable: bool) -> Segments {
+    pub(super) fn new(arena: Arena, pool: Pool, config: SegmentsConfig) -> Segments {
+        let SegmentsConfig { shift, reactors, is_durable } = config;
         let places = u32::try_from(arena.bytes() >> shift).expect("arenas end at 2 TiB");
         assert!(pool.first_spare().0 <= places, "the pool has more places than the arena");
         let table = (0..places).map(|_| Segment {
@@ -109,6 +121,7 @@ impl Segments {
             shift,
             table: table.collect(),
             ordinary: CachePadded::new(AtomicUsize::new(pool.ordinary())),
+            readiness: Readiness::new(reactors, pool.counts()),
             first_spare: pool.first_spare(),
             pool: Mutex::new(pool),
             is_durable,
@@ -241,12 +254,6 @@ impl Segments {
         assert!(before == 0, "{place:?} gets number {id}, but has number {before}");
     }
 
-    /// Ends the use of an open segment that was not written to. The caller retires it.
-    pub(super) fn discard(&self, place: Place) {
-        assert!(self.glance(place).written == 0, "{place:?} has been written to");
-        self.change(place, SegmentState::Open, SegmentState::Retired);
-    }
-
     /// Closes a segment that its writer has completed. Returns whether it has no live bytes. Then
     /// the caller must retire it, and no other thread does.
     #[must_use]
@@ -318,7 +325,7 @@ impl Segments {
 
     /// Takes a free segment for chunks. Returns also whether it is still zeroed.
     pub(super) fn take_for_chunks(&self) -> Option<(Place, bool)> {
-        let place = self.take(SegmentPurpose::Ordinary, SegmentState::Chunks)?;
+        let place = self.take(SegmentPurpose::Other, SegmentState::Chunks)?;
         let was_used = self.segment(place).is_used.swap(true, Ordering::Relaxed);
         Some((place, !was_used))
     }
@@ -350,23 +357,60 @@ impl Segments {
         self.change_pool(|pool| pool.unreserve(count));
     }
 
-    /// Touches the first `most` of the next `within` free segments that are not resident. Returns
-    /// how many were touched.
-    pub(super) fn prepare(&self, within: usize, most: usize) -> usize {
-        let next: Vec<Place> = self.lock_pool().next().take(within).collect();
+    /// Keeps one free segment for deletes. Returns whether there was one.
+    pub(super) fn keep_for_deletes(&self) -> bool {
+        self.ordinary() > 0 && self.change_pool(Pool::keep_for_deletes)
+    }
+
+    /// Returns a segment that was kept for deletes and not taken.
+    pub(super) fn release_for_deletes(&self) {
+        self.change_pool(Pool::release_for_deletes);
+    }
+
+    /// Makes writers wait for ready segments.
+    pub(super) fn set_has_helpers(&self) {
+        self.change_pool(Pool::set_has_helpers);
+    }
+
+    /// Returns the number of free segments by readiness.
+    pub(super) fn free_counts(&self) -> FreeCounts {
+        self.lock_pool().counts()
+    }
+
+    /// Makes the next fresh segment ready. Returns `false` if there is none.
+    pub(super) fn prepare_next(&self) -> bool {
+        let Some(place) = self.lock_pool().next_fresh() else { return false };
         let bytes = self.segment_bytes();
-        let is_missing = |place: &Place| self.glance(*place).touched < bytes as u32;
-        // Another thread may take such a segment meanwhile: populating does not change its
-        // content.
-        let populate = |place: &Place| {
-            let done = self.arena.populate((place.0 as usize) << self.shift, bytes);
-            if done {
-                self.touch(*place, bytes as u32);
+        // Another thread may take the segment meanwhile: populating does not change its content.
+        // Where populating is not supported, a touched segment is as good as any other.
+        if self.arena.populate((place.0 as usize) << self.shift, bytes) {
+            self.touch(place, bytes as u32);
+        }
+        self.change_pool(|pool| pool.set_ready(place));
+        true
+    }
+
+    /// Gives the memory of ready segments back to the operating system, except `level` of them
+    /// and those that were used since the last call. Returns the number of segments.
+    pub(super) fn trim(&self, level: usize) -> usize {
+        let mut trimmed = 0;
+        while let Some(place) = self.change_pool(|pool| pool.take_to_trim(level)) {
+            let offset = (place.0 as usize) << self.shift;
+            // SAFETY: the segment is free, so no reader can find an address in it, and it is in
+            // no list of the pool, so no writer can take it.
+            let is_zero = unsafe { self.arena.give_back(offset, self.segment_bytes()) };
+            if is_zero {
+                self.segment(place).touched.store(0, Ordering::Relaxed);
+                self.segment(place).is_used.store(false, Ordering::Relaxed);
+                trimmed += 1;
             }
-            done
-        };
-        let missing = next.iter().filter(|place| is_missing(place)).take(most);
-        missing.filter(|place| populate(place)).count()
+            self.change_pool(|pool| pool.give(place, !is_zero));
+            if !is_zero {
+                break;
+            }
+        }
+        self.change_pool(Pool::end_trimming);
+        trimmed
     }
 
     /// Returns a pointer to `length` bytes of the arena, for a chunk.
@@ -401,24 +445,37 @@ impl Segments {
     }
 
     fn take(&self, purpose: SegmentPurpose, state: SegmentState) -> Option<Place> {
-        if purpose == SegmentPurpose::Ordinary && self.ordinary() == 0 {
+        let is_ordinary = matches!(purpose, SegmentPurpose::Writes | SegmentPurpose::Other);
+        if is_ordinary && self.ordinary() == 0 {
             // A full server checks this repeatedly, so it must not take the lock.
             return None;
         }
-        let place = self.change_pool(|pool| pool.take(purpose))?;
+        let place = self.change_pool(|pool| {
+            let place = pool.take(purpose);
+            if place.is_none() && pool.counts().ready == 0 {
+                self.readiness.await_ready();
+            }
+            place
+        })?;
         self.change(place, SegmentState::Free, state);
         Some(place)
     }
 
+    /// Returns a free segment to the pool. It is ready if all of it has been touched.
     fn give(&self, place: Place) {
-        self.change_pool(|pool| pool.give(place));
+        let touched = self.segment(place).touched.load(Ordering::Relaxed);
+        let is_ready = touched as usize == self.segment_bytes();
+        self.change_pool(|pool| pool.give(place, is_ready));
     }
 
-    /// Changes the pool, and then the number for readers without a lock.
+    /// Changes the pool, and then the numbers for readers without a lock.
     fn change_pool<T>(&self, change: impl FnOnce(&mut Pool) -> T) -> T {
         let mut pool = self.lock_pool();
         let result = change(&mut pool);
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);
+        self.readiness.publish(pool.counts());
+        drop(pool);
+        self.readiness.wake_helpers();
         result
     }
 

@@ -116,7 +116,7 @@ impl SideLog {
     fn roll(&mut self) -> Result<(), OutOfMemory> {
         let purpose = match &self.reservation {
             Some(reservation) if reservation.draw() => SegmentPurpose::Reserved,
-            Some(_) | None => SegmentPurpose::Ordinary,
+            Some(_) | None => SegmentPurpose::Other,
         };
         let next = self.appender.log.open(purpose, SegmentState::Side).ok_or(OutOfMemory)?;
         self.appender.close();

@@ -13,6 +13,10 @@ pub struct Usage {
     /// Free segments that ordinary writers may take, without those reserved or kept for the
     /// cleaner.
     pub free_bytes: u64,
+    /// Free segments whose pages are all resident, in bytes. Writers wait for them.
+    pub ready_bytes: u64,
+    /// Segments that are reserved for migrations and not taken yet, in bytes.
+    pub reserved_bytes: u64,
     /// Live entries.
     pub live_bytes: u64,
     /// Part of the live bytes: tombstones without an index word that are still needed.
@@ -83,9 +87,12 @@ pub(super) fn usage(segments: &Segments, chunk_bytes: usize) -> Usage {
         live_bytes += u64::from(glance.live());
         resident_bytes += u64::from(glance.touched);
     }
+    let free = segments.free_counts();
     Usage {
         total_bytes: segments.count() as u64 * segment_bytes,
         free_bytes: segments.ordinary() as u64 * segment_bytes,
+        ready_bytes: free.ready as u64 * segment_bytes,
+        reserved_bytes: free.reserved as u64 * segment_bytes,
         live_bytes,
         pinned_bytes: 0,
         chunk_bytes: chunk_bytes as u64,
