@@ -120,6 +120,9 @@ struct CompareArguments {
     /// Figures to produce; all if none is given.
     #[arg(value_enum)]
     figures: Vec<Figure>,
+    /// Binary of the Ballast servers, for example of an earlier commit. Default: this one.
+    #[arg(long)]
+    ballast: Option<PathBuf>,
     /// Command of the rival's server, with leading words if it needs any.
     #[arg(long, default_value = "valkey-server")]
     rival: String,
@@ -314,8 +317,9 @@ fn basis(arguments: &CompareArguments) -> anyhow::Result<Basis> {
         serve.extend(["--durability", "memory", "--replicas", &replicas].map(String::from));
     }
     serve.extend(words(&arguments.serve));
+    let binary = arguments.ballast.clone().map_or_else(std::env::current_exe, Ok)?;
     Ok(Basis {
-        ballast: System::Ballast { binary: std::env::current_exe()?, serve_arguments: serve },
+        ballast: System::Ballast { binary, serve_arguments: serve },
         rival: System::Valkey { command: words(&arguments.rival), serve_arguments: Vec::new() },
         records: arguments.records,
         large_records: arguments.large_records,

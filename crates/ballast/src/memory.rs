@@ -3,6 +3,7 @@
 
 use anyhow::Context;
 use node::Node;
+use rustix::process::setpriority_process;
 use std::sync::Arc;
 use std::thread::{Builder, Thread};
 use std::time::Duration;
@@ -37,11 +38,19 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
     Ok(())
 }
 
+/// Niceness of the thread for needed segments. It must run although the processors are busy, and
+/// leave most of them to reactors and other processes: it gets a tenth of a contended processor.
+const NEEDED_NICENESS: i32 = 10;
+
 /// Starts the thread that prepares segments which reactors need soon, and wakes the reactors that
-/// wait for one. It has normal priority, because the processors are busy when memory is needed.
+/// wait for one.
 fn start_needed(node: Arc<Node>) -> std::io::Result<Thread> {
     let thread = Builder::new().name("memory-needed".into()).spawn(move || {
         let log = node.store().log();
+        let lowered = setpriority_process(Some(rustix::thread::gettid()), NEEDED_NICENESS);
+        if let Err(error) = lowered {
+            tracing::debug!(%error, "cannot lower the priority of the memory thread");
+        }
         loop {
             while log.prepare(Preparation::Needed) {
                 if log.take_awaited() {

@@ -113,8 +113,8 @@ impl Figure {
     pub fn cases(self, basis: &Basis) -> Result<Vec<FigureCase>> {
         let small = RecordSet::new(basis.records, KEY_BYTES, 100)?;
         let large = RecordSet::new(basis.large_records, KEY_BYTES, 1_024)?;
-        let best = || vec![basis.with_share(BEST_EFFORT)];
-        let half = |records, rate| basis.case(records, rate, HALF, best());
+        let plain = || vec![basis.plain()];
+        let half = |records, rate| basis.case(records, rate, HALF, plain());
         Ok(match self {
             Figure::Idle => vec![half(small, 0.0)],
             Figure::Load30 => vec![half(small, 30_000.0)],
@@ -129,13 +129,19 @@ impl Figure {
             }
             Figure::Ranges => [16, 256, 2_048, 8_192]
                 .into_iter()
-                .map(|slots: u16| basis.case(small, 0.0, slots - 1, best()))
+                .map(|slots: u16| basis.case(small, 0.0, slots - 1, plain()))
                 .collect(),
         })
     }
 }
 
 impl Basis {
+    /// Returns Ballast as users have it, without a policy.
+    fn plain(&self) -> Contender {
+        let (name, system) = (self.ballast.name().to_string(), self.ballast.clone());
+        Contender { name, system, policy: Vec::new() }
+    }
+
     fn with_share(&self, share: u8) -> Contender {
         let name = match share {
             BEST_EFFORT => "Ballast, best effort".to_string(),
@@ -210,7 +216,8 @@ mod tests {
                 let [ballast @ .., rival] = &case.contenders[..] else { panic!("{figure:?}") };
                 assert!(!ballast.is_empty(), "{figure:?}");
                 assert!(ballast.iter().all(|contender| contender.system.name() == "Ballast"));
-                assert!(ballast.iter().all(|contender| contender.policy[0] == "POLICY"));
+                let has_policy = figure == Figure::Shares;
+                assert!(ballast.iter().all(|it| it.policy.is_empty() != has_policy));
                 assert_eq!((&rival.system, rival.policy.len()), (&basis().rival, 0));
             }
         }

@@ -20,11 +20,16 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Pause of the cleaner when it must wait for other reactors: one quantum of theirs.
 const PAUSE_FOR_OTHERS: Duration = Duration::from_micros(50);
 
+/// Least time between two warnings of a reactor that memory is exhausted.
+const WARNING_PAUSE: Duration = Duration::from_secs(10);
+
 /// Cleaning state of a reactor.
 #[derive(Debug, Default)]
 pub(crate) struct CleaningSchedule {
     /// End of the current pause, which applies although memory is low.
     rests: Option<Instant>,
+    /// Time before which no other warning is logged.
+    quiet_until: Instant,
     /// Set if the previous quantum was cleaning ahead of other work.
     was_first: bool,
 }
@@ -49,7 +54,12 @@ impl CleaningSchedule {
         if context.worker.clean() {
             return Some(Background::Clean);
         }
-        let is_exhausted = context.node.store().log().is_exhausted();
+        let log = context.node.store().log();
+        let is_exhausted = log.is_exhausted();
+        if is_exhausted && context.now >= self.quiet_until {
+            self.quiet_until = context.now + WARNING_PAUSE;
+            tracing::warn!(usage = ?log.usage(), "memory is full of live data, refusing writes");
+        }
         let pause = if is_exhausted { PAUSE } else { PAUSE_FOR_OTHERS };
         self.rests = Some(context.now + pause);
         None

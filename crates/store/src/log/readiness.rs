@@ -7,6 +7,10 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 use std::sync::OnceLock;
 
+/// Number of reserved segments that are prepared ahead of the data. The whole reservation at once
+/// would take the processor from requests for as long as a second.
+const RESERVED_AHEAD: usize = 4;
+
 /// The reason for making segments ready. Each has its own helper thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preparation {
@@ -48,7 +52,7 @@ impl Readiness {
             counts: CachePadded::new(ReadyCounts {
                 ready: AtomicUsize::new(free.ready),
                 fresh: AtomicUsize::new(free.fresh),
-                needed: AtomicUsize::new(free.reserved + needed_min),
+                needed: AtomicUsize::new(needed_min),
             }),
             needed_min,
             helpers: OnceLock::new(),
@@ -61,7 +65,8 @@ impl Readiness {
         let FreeCounts { ready, fresh, reserved } = counts;
         self.counts.ready.store(ready, Ordering::Relaxed);
         self.counts.fresh.store(fresh, Ordering::Relaxed);
-        self.counts.needed.store(reserved + self.needed_min, Ordering::Relaxed);
+        let needed = self.needed_min + reserved.min(RESERVED_AHEAD);
+        self.counts.needed.store(needed, Ordering::Relaxed);
     }
 
     /// Wakes the helpers that have work.
