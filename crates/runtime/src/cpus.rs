@@ -15,11 +15,11 @@ pub(crate) fn cpu_numbers() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect()
 }
 
-/// Binds the calling thread to one processor. A refusal by the system is ignored: the binding
+/// Binds the calling thread to these processors. A refusal by the system is ignored: the binding
 /// only affects speed.
-pub(crate) fn pin_to(cpu: usize) {
+pub(crate) fn pin_to(cpus: &[usize]) {
     let mut only = CpuSet::new();
-    only.set(cpu);
+    cpus.iter().for_each(|&cpu| only.set(cpu));
     let _ = sched_setaffinity(None, &only);
 }
 
@@ -44,7 +44,7 @@ mod tests {
     fn a_bound_thread_runs_where_it_was_bound() {
         let last = cpu_numbers().pop().expect("this test runs on some processor");
         let ran_on = std::thread::spawn(move || {
-            pin_to(last);
+            pin_to(&[last]);
             cpu_numbers()
         });
         assert_eq!(ran_on.join().expect("the thread ends"), vec![last]);

@@ -32,6 +32,7 @@ mod placement;
 mod reactor;
 mod reactors;
 mod service;
+mod sharing;
 mod socket;
 mod sync;
 mod turns;

@@ -20,6 +20,7 @@ use crate::io::{Connection, ConnectionPhase, InputEnd, Io};
 use crate::mailbox::{MessageQueue, ReactorMessage};
 use crate::placement::ConnectionPlacement;
 use crate::service::Service;
+use crate::sharing::Processors;
 use crate::socket::{ReceiveResult, SendResult};
 use crate::turns::{Idle, Turns};
 use std::collections::VecDeque;
@@ -46,6 +47,7 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
     placement: ConnectionPlacement<S::Mail>,
     counters: Arc<ReactorCounters>,
     turns: Turns,
+    processors: Processors,
     recent: RecentClients,
     io: Io,
     clock: Clock,
@@ -67,11 +69,12 @@ pub(crate) struct Parts<S: Service, D: Driver> {
     pub(crate) placement: ConnectionPlacement<S::Mail>,
     pub(crate) counters: Arc<ReactorCounters>,
     pub(crate) turns: Turns,
+    pub(crate) processors: Processors,
 }
 
 impl<S: Service, D: Driver> Reactor<S, D> {
     pub(crate) fn new(parts: Parts<S, D>) -> Reactor<S, D> {
-        let Parts { service, driver, queue, placement, counters, turns } = parts;
+        let Parts { service, driver, queue, placement, counters, turns, processors } = parts;
         let clock = Clock::new();
         let accounted = clock.now();
         let io = Io::new(placement.reactor());
@@ -83,6 +86,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             placement,
             counters,
             turns,
+            processors,
             recent: RecentClients::default(),
             io,
             clock,
@@ -111,6 +115,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let now = self.clock.now();
         let wall = self.clock.wall(now);
         self.account_for_polling(now, idle);
+        self.detect_sharing(now);
 
         self.service.begin_turn(now, wall);
         self.admit(now);
@@ -164,6 +169,12 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             self.queue.awake();
         }
         self.service.wake();
+    }
+
+    fn detect_sharing(&mut self, now: Instant) {
+        if let Some(is_shared) = self.processors.look(now) {
+            self.turns.set_cores_shared(is_shared);
+        }
     }
 
     fn poll(&mut self, timeout: Option<Duration>) {

@@ -9,6 +9,7 @@ use crate::mailbox::{Mailbox, Mailboxes, MessageQueue, ReactorMessage};
 use crate::placement::{ConnectionPlacement, ReactorLoad};
 use crate::reactor::{Parts, Reactor};
 use crate::service::Service;
+use crate::sharing::Processors;
 use crate::socket::Listener;
 use crate::turns::Turns;
 use crossbeam_utils::CachePadded;
@@ -218,16 +219,17 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
         let placement =
             ConnectionPlacement::new(reactor, Arc::clone(&self.loads), mailboxes.clone());
         let make_service = Arc::clone(&self.make_service);
-        let turns = Turns::new(self.config.poll, self.config.cores_shared);
-        let cpu = self.cpus.get(usize::from(reactor.0)).copied().filter(|_| self.config.pin);
+        let cores_shared = self.config.cores_shared;
+        let turns = Turns::new(self.config.poll, cores_shared);
+        let own = self.cpus.get(usize::from(reactor.0)).copied().filter(|_| self.config.pin);
+        let all = self.cpus.clone();
         let run = move || {
             let _guard = AbortOnPanic(reactor);
-            if let Some(cpu) = cpu {
-                cpus::pin_to(cpu);
-            }
+            let processors = Processors::of_this_thread(own, all, !cores_shared);
             cpus::wake_punctually();
             let service = make_service(reactor, mailboxes);
-            Reactor::new(Parts { service, driver, queue, placement, counters, turns }).run();
+            let parts = Parts { service, driver, queue, placement, counters, turns, processors };
+            Reactor::new(parts).run();
         };
         std::thread::Builder::new().name(format!("reactor-{}", reactor.0)).spawn(run)
     }

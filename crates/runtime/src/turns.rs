@@ -50,6 +50,11 @@ impl Turns {
         Turns { poll, cores_shared, credit: 0, pause, idle_since: None }
     }
 
+    /// Sets whether threads outnumber cores.
+    pub(crate) fn set_cores_shared(&mut self, cores_shared: bool) {
+        self.cores_shared = cores_shared;
+    }
+
     /// Records `spent` on anything but background work.
     pub(crate) fn worked(&mut self, spent: Duration, share: u8) {
         self.earn(spent, share);
@@ -119,9 +124,13 @@ impl Turns {
         }
     }
 
-    /// Returns whether to yield the core after a quantum.
+    /// Returns whether to yield the core after a quantum. If nobody else needs it, that costs
+    /// less than a hundredth of the quantum.
     pub(crate) fn yields(&self) -> bool {
-        self.cores_shared
+        match self.poll {
+            PollPolicy::Busy => self.cores_shared,
+            PollPolicy::Adaptive | PollPolicy::Sleep => true,
+        }
     }
 
     fn earn(&mut self, spent: Duration, share: u8) {

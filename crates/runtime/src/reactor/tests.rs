@@ -233,6 +233,7 @@ impl World {
             placement: ConnectionPlacement::new(ReactorId(0), loads, mailboxes),
             counters: Arc::default(),
             turns: Turns::new(PollPolicy::Sleep, false),
+            processors: Processors::of_this_thread(None, Vec::new(), false),
         });
         World { reactor, mailbox, log }
     }

@@ -1,0 +1,173 @@
+//! Detection of shared processors: other threads make this reactor wait for a processor. See
+//! `docs/design/reactor.md`, "Shared processors".
+
+use crate::cpus;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+use types::Instant;
+
+/// Interval at which a reactor looks at its waiting time: a microsecond each time.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Part of an interval, in percent, that a reactor waits for a processor when it shares it with
+/// another busy thread. Kernel threads on a processor of its own cost it less than 1 %.
+const SHARED_PERCENT: u128 = 4;
+
+/// Part of an interval, in percent, below which an interval is calm.
+const CALM_PERCENT: u128 = 1;
+
+/// Duration of calm after which the processor counts as the reactor's own again.
+const CALM: Duration = Duration::from_secs(2);
+
+/// Decides from a thread's waiting times if its processor is shared.
+#[derive(Debug)]
+pub(crate) struct CoreSharing {
+    is_shared: bool,
+    /// Time of the last look, and the total waiting time then; `None` before the first look.
+    last: Option<(Instant, Duration)>,
+    next: Instant,
+    /// End of the last interval that was not calm.
+    disturbed: Instant,
+}
+
+impl CoreSharing {
+    /// Creates the state of a thread that has its processor for itself.
+    pub(crate) fn new() -> CoreSharing {
+        let zero = Instant(0);
+        CoreSharing { is_shared: false, last: None, next: zero, disturbed: zero }
+    }
+
+    /// Returns whether to look at the waiting time.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// Processes the thread's total waiting time. Returns whether the processor is shared.
+    pub(crate) fn observe(&mut self, now: Instant, waited: Duration) -> bool {
+        let (before, waited_before) = self.last.unwrap_or((now, waited));
+        self.last = Some((now, waited));
+        self.next = now + INTERVAL;
+        let interval = now.since(before).as_nanos();
+        let waiting = 100 * waited.saturating_sub(waited_before).as_nanos();
+        if waiting > CALM_PERCENT * interval {
+            self.disturbed = now;
+        }
+        if waiting > SHARED_PERCENT * interval {
+            self.is_shared = true;
+        } else if now.since(self.disturbed) >= CALM {
+            self.is_shared = false;
+        }
+        self.is_shared
+    }
+}
+
+/// The system's count of the time that a thread has waited for a processor although it could run.
+#[derive(Debug)]
+pub(crate) struct RunQueueWait {
+    /// `None` if the system does not count it.
+    file: Option<File>,
+}
+
+impl RunQueueWait {
+    /// Opens the count of the calling thread.
+    pub(crate) fn of_this_thread() -> RunQueueWait {
+        RunQueueWait { file: File::open("/proc/thread-self/schedstat").ok() }
+    }
+
+    /// Returns the total waiting time of the thread; `None` if the system does not count it.
+    pub(crate) fn total(&self) -> Option<Duration> {
+        let mut text = [0; 64];
+        let length = self.file.as_ref()?.read_at(&mut text, 0).ok()?;
+        parse(std::str::from_utf8(text.get(..length)?).ok()?)
+    }
+}
+
+/// The processors on which a reactor runs.
+#[derive(Debug)]
+pub(crate) struct Processors {
+    /// The reactor is bound to this one while it does not share it; `None`: never bound.
+    own: Option<usize>,
+    /// All processors of the process.
+    all: Vec<usize>,
+    /// `None` if sharing is not detected.
+    detection: Option<(RunQueueWait, CoreSharing)>,
+    is_shared: bool,
+}
+
+impl Processors {
+    /// Creates the state of the calling thread, and binds it to its own processor if it has one.
+    pub(crate) fn of_this_thread(own: Option<usize>, all: Vec<usize>, detects: bool) -> Processors {
+        let detection = detects.then(|| (RunQueueWait::of_this_thread(), CoreSharing::new()));
+        let processors = Processors { own, all, detection, is_shared: false };
+        processors.bind();
+        processors
+    }
+
+    /// Looks at the waiting time if that is due. Returns whether the processors are shared if
+    /// that has changed. A reactor that shares its processor is not bound to it any more.
+    #[inline]
+    pub(crate) fn look(&mut self, now: Instant) -> Option<bool> {
+        let (wait, sharing) = self.detection.as_mut().filter(|(_, it)| it.is_due(now))?;
+        let Some(waited) = wait.total() else {
+            self.detection = None;
+            return None;
+        };
+        let is_shared = sharing.observe(now, waited);
+        if is_shared == self.is_shared {
+            return None;
+        }
+        self.is_shared = is_shared;
+        self.bind();
+        Some(is_shared)
+    }
+
+    fn bind(&self) {
+        if let Some(own) = &self.own {
+            cpus::pin_to(if self.is_shared { &self.all } else { std::slice::from_ref(own) });
+        }
+    }
+}
+
+/// Parses "running waiting slices", of which the first two are in nanoseconds.
+fn parse(text: &str) -> Option<Duration> {
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_thread_that_waits_shares_its_processor_until_it_was_calm_for_long() {
+        let mut sharing = CoreSharing::new();
+        let ms = Duration::from_millis;
+        assert!(!sharing.observe(at(0), ms(700)), "earlier waiting does not count");
+        assert!(!sharing.is_due(at(9)) && sharing.is_due(at(10)));
+        assert!(!sharing.observe(at(50), ms(701)), "2 %");
+        assert!(sharing.observe(at(100), ms(704)), "6 %");
+        assert!(sharing.observe(at(150), ms(705)), "2 % is not calm");
+        assert!(sharing.observe(at(2_100), ms(706)), "1.95 s");
+        assert!(!sharing.observe(at(2_150), ms(706)));
+        assert!(sharing.observe(at(2_200), ms(709)));
+    }
+
+    #[test]
+    fn the_waiting_time_is_the_second_number() {
+        assert_eq!(parse("297834 143424 2\n"), Some(Duration::from_nanos(143_424)));
+        assert_eq!(parse("297834"), None);
+        assert_eq!(parse("a b c"), None);
+    }
+
+    #[test]
+    fn the_system_counts_the_waiting_time_of_a_thread() {
+        let wait = RunQueueWait::of_this_thread();
+        let is_counted = std::path::Path::new("/proc/thread-self/schedstat").exists();
+        assert_eq!(wait.total().is_some(), is_counted);
+    }
+}
