@@ -6,7 +6,7 @@ use node::Node;
 use rustix::process::setpriority_process;
 use std::sync::Arc;
 use std::thread::{Builder, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::log::{Log, Preparation};
 use thread_priority::{
     NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
@@ -19,18 +19,29 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 /// Least number of segments in the stock.
 const STOCK_MIN: usize = 2;
 
+/// Time for which needed segments may be missing before the impatient thread prepares one.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Niceness of the impatient thread: it gets a tenth of a processor that others want as well.
+const NICENESS: i32 = 10;
+
 /// Starts the helper threads of a node's log. `stock_bytes` is the memory to keep ready at idle
 /// times.
 pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result<()> {
     let log = node.store().log();
     let stock = stock_bytes.div_ceil(log.segment_bytes()).max(STOCK_MIN);
-    let needed = start_needed(Arc::clone(node)).context("cannot start a thread for memory")?;
-    let stocked = start_stock(Arc::clone(log)).context("cannot start a thread for memory")?;
+    let impatient =
+        start_impatient(Arc::clone(node)).context("cannot start a thread for memory")?;
+    let idle = start_idle(Arc::clone(log), impatient.clone());
+    let idle = idle.context("cannot start a thread for memory")?;
     log.set_helpers(
         stock,
-        Box::new(move |why| match why {
-            Preparation::Needed => needed.unpark(),
-            Preparation::Stock => stocked.unpark(),
+        Box::new(move |why| {
+            idle.unpark();
+            match why {
+                Preparation::Needed => impatient.unpark(),
+                Preparation::Stock => {}
+            }
         }),
     );
     // Both look for work now that there is a stock to keep.
@@ -38,49 +49,83 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
     Ok(())
 }
 
-/// Niceness of the thread for needed segments. It must run although the processors are busy, and
-/// leave most of them to reactors and other processes: it gets a tenth of a contended processor.
-const NEEDED_NICENESS: i32 = 10;
-
-/// Starts the thread that prepares segments which reactors need soon, and wakes the reactors that
-/// wait for one.
-fn start_needed(node: Arc<Node>) -> std::io::Result<Thread> {
-    let thread = Builder::new().name("memory-needed".into()).spawn(move || {
-        let log = node.store().log();
-        let lowered = setpriority_process(Some(rustix::thread::gettid()), NEEDED_NICENESS);
-        if let Err(error) = lowered {
-            tracing::debug!(%error, "cannot lower the priority of the memory thread");
-        }
-        loop {
-            while log.prepare(Preparation::Needed) {
-                if log.take_awaited() {
-                    node.wake_all();
-                }
-            }
-            // The other thread may have prepared the last one.
-            if log.take_awaited() {
-                node.wake_all();
-            }
-            std::thread::park_timeout(TRIM_INTERVAL);
-        }
-    })?;
-    Ok(thread.thread().clone())
-}
-
-/// Starts the thread that refills the stock when a processor is idle.
-fn start_stock(log: Arc<Log>) -> std::io::Result<Thread> {
-    let thread = runtime::spawn_without_descriptors("memory-stock", move |left| {
+/// Starts the thread that prepares memory while a processor is idle. The system places a thread
+/// that wakes on the processor of such a thread as if that were idle.
+fn start_idle(log: Arc<Log>, impatient: Thread) -> std::io::Result<Thread> {
+    let thread = runtime::spawn_without_descriptors("memory-idle", move |left| {
         if let Err(error) = left {
             // If this process is killed, peers see its connections end only with this thread.
             tracing::debug!(%error, "the memory thread shares the process's file descriptors");
         }
         yield_to_everybody();
         loop {
-            while log.prepare(Preparation::Stock) {}
+            while log.prepare(Preparation::Stock) {
+                if log.is_ready_awaited() {
+                    impatient.unpark();
+                }
+            }
             std::thread::park();
         }
     })?;
     Ok(thread.thread().clone())
+}
+
+/// Starts the thread that wakes the reactors that wait for ready memory, and prepares some itself
+/// when no processor is idle for long. It also trims.
+fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
+    let thread = Builder::new().name("memory".into()).spawn(move || {
+        let lowered = setpriority_process(Some(rustix::thread::gettid()), NICENESS);
+        if let Err(error) = lowered {
+            tracing::debug!(%error, "cannot lower the priority of the memory thread");
+        }
+        let mut shortage = Shortage::default();
+        let mut trimmed = now();
+        loop {
+            let log = node.store().log();
+            if log.has_ready() && log.take_awaited() {
+                node.wake_all();
+            }
+            let pause = match log.lacks(Preparation::Needed) {
+                true if shortage.lasts(log.prepared(), now()) => {
+                    log.prepare(Preparation::Needed);
+                    continue;
+                }
+                true => PATIENCE,
+                false => {
+                    shortage = Shortage::default();
+                    TRIM_INTERVAL
+                }
+            };
+            if now().duration_since(trimmed) >= TRIM_INTERVAL {
+                trimmed = now();
+                log.trim();
+            }
+            std::thread::park_timeout(pause);
+        }
+    })?;
+    Ok(thread.thread().clone())
+}
+
+/// A period in which needed segments were missing and none was prepared.
+#[derive(Default)]
+struct Shortage {
+    /// The number of segments prepared until then, and the begin of the period.
+    begun: Option<(u64, Instant)>,
+}
+
+impl Shortage {
+    /// Returns whether the shortage has lasted for longer than [`PATIENCE`]. `prepared` is the
+    /// number of segments that were prepared so far.
+    fn lasts(&mut self, prepared: u64, now: Instant) -> bool {
+        let begun = self.begun.filter(|(before, _)| *before == prepared);
+        let (_, since) = *self.begun.insert(begun.unwrap_or((prepared, now)));
+        now.duration_since(since) >= PATIENCE
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a helper thread that waits for other threads")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Runs this thread only when a processor is idle, and lets any other thread preempt it. (The worst
@@ -91,5 +136,20 @@ fn yield_to_everybody() {
     let thread = thread_native_id();
     if let Err(error) = set_thread_priority_and_policy(thread, ThreadPriority::Min, idle) {
         tracing::debug!(?error, "cannot lower the priority of the memory thread");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_shortage_without_progress_lasts() {
+        let begin = now();
+        let mut shortage = Shortage::default();
+        assert!(!shortage.lasts(7, begin));
+        assert!(!shortage.lasts(8, begin + PATIENCE), "one was prepared meanwhile");
+        assert!(!shortage.lasts(8, begin + 3 * PATIENCE / 2));
+        assert!(shortage.lasts(8, begin + 2 * PATIENCE));
     }
 }

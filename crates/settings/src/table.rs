@@ -14,7 +14,7 @@ use types::limits::{REACTORS_MAX, VALUE_BYTES_MAX};
 pub const REQUEST_BYTES_MAX: usize = 64 << 20;
 /// Default amount of memory kept ready, and the part of the memory limit that it does not exceed.
 /// With it, an idle server has less than 64 MiB resident.
-const READY_BYTES: usize = 24 << 20;
+const READY_BYTES: usize = 48 << 20;
 const READY_PART: usize = 8;
 /// Difference between the default port for other servers and the client port.
 const CLUSTER_PORT_OFFSET: u16 = 10_000;
@@ -146,7 +146,7 @@ settings! {
         limit: Bytes = Bytes(1 << 30), "maxmemory" or "memory", AtStart check(check_limit),
             "Memory for records and index together, as in 4gb. A full server refuses writes; records are never evicted.";
         ready: Bytes = Bytes(0), "ready-memory", AtStart,
-            "Free memory to prefault at idle times, so that bursts of writes do not wait for page faults. Memory for migrations and recoveries is prefaulted when it is reserved. 0: 24 MiB, but at most an eighth of 'maxmemory'.";
+            "Free memory to prefault at idle times, so that bursts of writes do not wait for page faults. Memory for migrations and recoveries is prefaulted when it is reserved. 0: 48 MiB, but at most an eighth of 'maxmemory'.";
         huge_pages: bool = true, "huge-pages", AtStart,
             "Use huge pages if the operating system grants them.";
     }

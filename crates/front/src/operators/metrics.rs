@@ -153,6 +153,9 @@ static METRICS: &[Metric] = metrics! {
         labelled(&[("state", "resident")], "used_memory_touched", |s| {
             s.memory.log.resident_bytes
         });
+    counter "ballast_log_unready_segments_total"
+        "Segments that were used before their pages were resident.":
+        number_of("memory_unready_segments", |s| s.memory.log.unready_takes);
     gauge "ballast_log_segments" "Segments of the log, by state.":
         labelled(&[("state", "free")], "", |s| s.memory.log.segments.free as u64),
         labelled(&[("state", "open")], "", |s| s.memory.log.segments.open as u64),

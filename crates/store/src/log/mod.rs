@@ -39,7 +39,7 @@ pub use chunks::Chunk;
 pub use cleaner::{Candidate, VictimSegment};
 pub use head::{Head, Survivors};
 pub(crate) use persistence::EntryEnd;
-pub use readiness::{Preparation, WakeHelper};
+pub use readiness::{Preparation, WakeHelpers};
 pub use reclamation::{GracePeriod, Participant, Reclaim, Reclamation, Turn};
 pub use registry::LogChange;
 pub use safety::{Among, Dependency};

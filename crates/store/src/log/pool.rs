@@ -38,6 +38,8 @@ pub(super) struct FreeCounts {
     pub(super) fresh: usize,
     /// Free segments of either kind that are promised to reservations.
     pub(super) reserved: usize,
+    /// Fresh segments that were taken so far although helper threads make segments ready.
+    pub(super) unready_takes: u64,
 }
 
 /// The free segments.
@@ -49,6 +51,8 @@ pub(super) struct Pool {
     /// Set if helper threads make segments ready. Then writers and cleaners never take a fresh
     /// one.
     has_helpers: bool,
+    /// Number of fresh segments taken in spite of helper threads.
+    unready_takes: u64,
     /// Smallest number of ready segments since the last trimming.
     least_ready: usize,
     /// Segments promised to reservations and not taken yet.
@@ -73,6 +77,7 @@ impl Pool {
             ready: VecDeque::new(),
             fresh: (0..places).rev().map(Place).collect(),
             has_helpers: false,
+            unready_takes: 0,
             least_ready: 0,
             reserved: 0,
             kept_for_deletes: 0,
@@ -142,6 +147,7 @@ impl Pool {
     }
 
     fn take_any(&mut self) -> Place {
+        self.unready_takes += u64::from(self.ready.is_empty() && self.has_helpers);
         let place = self.ready.pop_back().or_else(|| self.fresh.pop());
         self.least_ready = self.least_ready.min(self.ready.len());
         place.expect("no more is promised than is free")
@@ -264,7 +270,7 @@ impl Pool {
     /// Returns the number of free segments by readiness.
     pub(super) fn counts(&self) -> FreeCounts {
         let (ready, fresh) = (self.ready.len(), self.fresh.len());
-        FreeCounts { ready, fresh, reserved: self.reserved }
+        FreeCounts { ready, fresh, reserved: self.reserved, unready_takes: self.unready_takes }
     }
 }
 
@@ -356,7 +362,7 @@ mod tests {
         pool.set_ready(Place(0));
         assert_eq!(pool.counts().ready, 0, "another thread had taken it");
         pool.set_ready(Place(2));
-        assert_eq!(pool.counts(), FreeCounts { ready: 1, fresh: 2, reserved: 0 });
+        assert_eq!(pool.counts(), FreeCounts { ready: 1, fresh: 2, reserved: 0, unready_takes: 2 });
         assert_eq!(pool.take(SegmentPurpose::Writes), Some(Place(2)));
     }
 

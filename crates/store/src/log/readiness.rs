@@ -3,7 +3,7 @@
 
 use super::Log;
 use super::pool::FreeCounts;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// would take the processor from requests for as long as a second.
 const RESERVED_AHEAD: usize = 4;
 
-/// The reason for making segments ready. Each has its own helper thread.
+/// The reason for making segments ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preparation {
     /// Writers, migrations and recoveries will soon take them.
@@ -20,8 +20,8 @@ pub enum Preparation {
     Stock,
 }
 
-/// Wakes the helper thread of the given preparation. Called with no lock held.
-pub type WakeHelper = Box<dyn Fn(Preparation) + Send + Sync>;
+/// Wakes the helper threads for this preparation. Called with no lock held.
+pub type WakeHelpers = Box<dyn Fn(Preparation) + Send + Sync>;
 
 /// State of readiness that is read without the pool's lock.
 pub(super) struct Readiness {
@@ -31,6 +31,8 @@ pub(super) struct Readiness {
     helpers: OnceLock<Helpers>,
     /// Set if a write, a cleaner or a replay waits for a ready segment.
     is_awaited: AtomicBool,
+    /// Number of segments that were made ready.
+    prepared: AtomicU64,
 }
 
 struct ReadyCounts {
@@ -41,7 +43,7 @@ struct ReadyCounts {
 
 struct Helpers {
     stock: usize,
-    wake: WakeHelper,
+    wake: WakeHelpers,
 }
 
 impl Readiness {
@@ -57,12 +59,13 @@ impl Readiness {
             needed_min,
             helpers: OnceLock::new(),
             is_awaited: AtomicBool::new(false),
+            prepared: AtomicU64::new(0),
         }
     }
 
     /// Publishes the pool's counts. The caller holds the pool's lock.
     pub(super) fn publish(&self, counts: FreeCounts) {
-        let FreeCounts { ready, fresh, reserved } = counts;
+        let FreeCounts { ready, fresh, reserved, .. } = counts;
         self.counts.ready.store(ready, Ordering::Relaxed);
         self.counts.fresh.store(fresh, Ordering::Relaxed);
         let needed = self.needed_min + reserved.min(RESERVED_AHEAD);
@@ -78,10 +81,14 @@ impl Readiness {
         }
         if ready < self.target(Preparation::Needed) {
             (helpers.wake)(Preparation::Needed);
-        }
-        if ready < helpers.stock / 2 {
+        } else if ready < helpers.stock / 2 {
             (helpers.wake)(Preparation::Stock);
         }
+    }
+
+    /// Counts a segment that was made ready.
+    pub(super) fn count_prepared(&self) {
+        self.prepared.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records that a caller waits for a ready segment.
@@ -114,7 +121,7 @@ impl Log {
     ///
     /// # Panics
     /// If it was set before: a bug of the caller.
-    pub fn set_helpers(&self, stock: usize, wake: WakeHelper) {
+    pub fn set_helpers(&self, stock: usize, wake: WakeHelpers) {
         let is_first = self.segments.readiness.helpers.set(Helpers { stock, wake }).is_ok();
         assert!(is_first, "a log has one set of helper threads");
         self.segments.set_has_helpers();
@@ -125,12 +132,18 @@ impl Log {
         self.segments.readiness.wake_helpers();
     }
 
+    /// Returns whether fewer segments are ready than wanted, and more can be made ready.
+    pub fn lacks(&self, why: Preparation) -> bool {
+        let readiness = &self.segments.readiness;
+        let counts = &readiness.counts;
+        counts.fresh.load(Ordering::Relaxed) > 0
+            && counts.ready.load(Ordering::Relaxed) < readiness.target(why)
+    }
+
     /// Makes one more segment ready, if fewer are ready than wanted. Returns `false` if there is
     /// nothing to do. For a helper thread: takes a millisecond or more.
     pub fn prepare(&self, why: Preparation) -> bool {
-        let readiness = &self.segments.readiness;
-        let ready = readiness.counts.ready.load(Ordering::Relaxed);
-        ready < readiness.target(why) && self.segments.prepare_next()
+        self.lacks(why) && self.segments.prepare_next()
     }
 
     /// Returns whether a caller has waited for a ready segment since the last call. Then the
@@ -157,6 +170,16 @@ impl Log {
             // A helper may have made the last one ready before it could see the flag.
             readiness.has_ready(count)
         }
+    }
+
+    /// Returns whether a caller waits for a ready segment: see [`Log::take_awaited`].
+    pub fn is_ready_awaited(&self) -> bool {
+        self.segments.readiness.is_awaited.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of segments that were made ready so far.
+    pub fn prepared(&self) -> u64 {
+        self.segments.readiness.prepared.load(Ordering::Relaxed)
     }
 
     /// Gives the memory of ready segments back to the operating system, except the stock and

@@ -387,6 +387,7 @@ impl Segments {
             self.touch(place, bytes as u32);
         }
         self.change_pool(|pool| pool.set_ready(place));
+        self.readiness.count_prepared();
         true
     }
 

@@ -17,6 +17,9 @@ pub struct Usage {
     pub ready_bytes: u64,
     /// Segments that are reserved for migrations and not taken yet, in bytes.
     pub reserved_bytes: u64,
+    /// Number of segments that were taken before their pages were resident, so that reactors
+    /// touched them while they served.
+    pub unready_takes: u64,
     /// Live entries.
     pub live_bytes: u64,
     /// Part of the live bytes: tombstones without an index word that are still needed.
@@ -93,6 +96,7 @@ pub(super) fn usage(segments: &Segments, chunk_bytes: usize) -> Usage {
         free_bytes: segments.ordinary() as u64 * segment_bytes,
         ready_bytes: free.ready as u64 * segment_bytes,
         reserved_bytes: free.reserved as u64 * segment_bytes,
+        unready_takes: free.unready_takes,
         live_bytes,
         pinned_bytes: 0,
         chunk_bytes: chunk_bytes as u64,
