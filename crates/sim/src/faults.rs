@@ -23,6 +23,7 @@ use crate::settings::{Knob, RunSettings};
 use crate::timeline::{Accident, PlannedEvent, RunTimeline};
 use fastrand::Rng;
 use node::Plan;
+use protocols::replication::timing::UNHEARD_MAX;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Instant, ServerId};
@@ -83,6 +84,23 @@ impl DeathRates {
     }
 }
 
+/// A damaged replica on a disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Damage {
+    replica: ReplicaId,
+    at: Instant,
+    report: DamageReport,
+}
+
+/// State of the report of a damaged replica to its master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DamageReport {
+    None,
+    /// The time of the last attempt. The backup repeats it after [`UNHEARD_MAX`].
+    Sent(Instant),
+    Received,
+}
+
 /// Faults that a run may have, and the state of those that have begun.
 pub(crate) struct FaultSchedule {
     kinds: Vec<Knob>,
@@ -98,7 +116,7 @@ pub(crate) struct FaultSchedule {
     /// Steps of protocols that faults have met.
     pub(crate) coverage: FaultCoverage,
     /// Set once a disk has a damaged block.
-    pub(crate) damaged_at: Option<Instant>,
+    pub(crate) damage: Option<Damage>,
     /// Faults of the servers' wall clocks.
     pub(crate) clocks: ClockFaults,
     /// End of all outages so far.
@@ -125,7 +143,7 @@ impl FaultSchedule {
             slow_disks: BTreeMap::new(),
             no_coordinator_until: Instant(0),
             coverage: FaultCoverage::default(),
-            damaged_at: None,
+            damage: None,
             clocks: ClockFaults::default(),
             outages_until: Instant(0),
         }
@@ -155,19 +173,39 @@ impl FaultSchedule {
     /// Records that a replica on a server's disk is damaged.
     pub(crate) fn record_damage(
         &mut self,
-        replica: &ReplicaId,
+        replica: ReplicaId,
         server: ServerId,
         timeline: &mut RunTimeline,
     ) {
         timeline.note(format_args!("{replica} on {server}'s disk is damaged"));
-        self.damaged_at = Some(timeline.now);
+        self.damage = Some(Damage { replica, at: timeline.now, report: DamageReport::None });
     }
 
-    /// Returns whether a disk was damaged, and its backup may not have read the replica since.
+    /// Records that a backup tells the master that it has lost a replica.
+    pub(crate) fn record_report(&mut self, replica: ReplicaId, now: Instant) {
+        let damage = self.damage.as_mut().filter(|damage| damage.replica == replica);
+        if let Some(Damage { report, .. }) = damage
+            && *report != DamageReport::Received
+        {
+            *report = DamageReport::Sent(now);
+        }
+    }
+
+    /// Records that a master receives such a report.
+    pub(crate) fn record_received_report(&mut self, replica: ReplicaId) {
+        let damage = self.damage.as_mut().filter(|damage| damage.replica == replica);
+        damage.into_iter().for_each(|damage| damage.report = DamageReport::Received);
+    }
+
+    /// Returns whether a disk was damaged, and the master of the replica may not know it: the
+    /// backup may not have read the replica since, or its report was lost and is not due again.
     pub(crate) fn awaits_scrub(&self, profile: &RunProfile, now: Instant) -> bool {
-        let interval = profile.scrub();
-        let found_by = self.damaged_at.zip(interval).map(|(at, interval)| at + 2 * interval);
-        found_by.is_some_and(|found_by| now < found_by)
+        let Some((damage, interval)) = self.damage.zip(profile.scrub()) else { return false };
+        let known_by = match damage.report {
+            DamageReport::None | DamageReport::Received => damage.at + 2 * interval,
+            DamageReport::Sent(at) => (damage.at + 2 * interval).max(at + UNHEARD_MAX + interval),
+        };
+        now < known_by
     }
 
     /// Adds the faults that only runs with persistent or replicated logs have.

@@ -5,6 +5,7 @@
 
 use crate::planted::{self, Planted};
 use crate::reactor_bus::{ReactorBus, StreamInput};
+use crate::redundancy;
 use bus::Arrived;
 use front::Operators;
 use front::core::{ConnectionId, Connections, Core};
@@ -15,6 +16,7 @@ use store::Worker;
 use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::peer::{PeerMessage, PriorityAnswer};
+use wire::replica::ReplicaId;
 
 /// Input of a reactor.
 #[derive(Debug)]
@@ -61,6 +63,8 @@ impl Inbound {
 pub(crate) enum Outbound {
     /// A source has reported these hashes of a migration as absent.
     Absent(MigrationId, Vec<KeyHash>),
+    /// A backup has reported that it has lost this replica.
+    LossReported(ReplicaId),
     Peer(Sending),
     Control(ToCoordinator),
     Bytes(ConnectionId, Vec<u8>),
@@ -220,6 +224,8 @@ impl SimulatedReactor {
             let absent = absent.map(|&(_, hash, _)| hash).collect();
             around.out.push(Outbound::Absent(reply.migration, absent));
         }
+        let lost = redundancy::reported_loss(&message);
+        around.out.extend(lost.map(Outbound::LossReported));
         self.core.on_peer(from, route, message, payload);
     }
 

@@ -13,13 +13,15 @@ use crate::settings::Knob;
 use crate::timeline::RunTimeline;
 use fastrand::Rng;
 use types::Instant;
+use wire::peer::{AppendRefusal, AppendResult, Appended, PeerMessage};
 use wire::replica::ReplicaId;
 
 /// Mixed into the seed for the separate random numbers of the damage.
 const DAMAGE: u64 = 0x6269_7420_6368_616e;
 
 /// Checks, if every server counts all of its replicas, that the disks have each segment as often,
-/// with the same bytes. Damage that nobody has looked for yet is excused.
+/// with the same bytes. Damage that no backup has looked for yet, or of which no report has reached
+/// the master yet, is excused.
 pub(crate) fn check(
     servers: &ServerFleet,
     disks: &ServerDisks,
@@ -28,8 +30,8 @@ pub(crate) fn check(
     now: Instant,
 ) -> Result<(), Failure> {
     let replicas = usize::from(profile.replicas());
-    let is_damaged = faults.damaged_at.is_some()
-        && (profile.scrub().is_none() || faults.awaits_scrub(profile, now));
+    let is_damaged =
+        faults.damage.is_some() && (profile.scrub().is_none() || faults.awaits_scrub(profile, now));
     if replicas == 0 || is_damaged || !servers.is_whole(now) {
         return Ok(());
     }
@@ -49,6 +51,18 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// Returns the replica that a backup reports as lost.
+pub(crate) fn reported_loss(message: &PeerMessage) -> Option<ReplicaId> {
+    match message {
+        PeerMessage::Appended(Appended {
+            replica,
+            result: AppendResult::Refused(AppendRefusal::Failed),
+            ..
+        }) => Some(*replica),
+        _ => None,
+    }
+}
+
 /// Damages a replica of a segment, once in a run, if the scrub of its backup must find that.
 /// Returns whether it did.
 pub(crate) fn damage_once(
@@ -59,7 +73,7 @@ pub(crate) fn damage_once(
     timeline: &mut RunTimeline,
 ) -> bool {
     let has_spare = profile.scrub().is_some() && profile.replicas() > 1;
-    let is_possible = has_spare && profile.settings.has(Knob::Disk) && faults.damaged_at.is_none();
+    let is_possible = has_spare && profile.settings.has(Knob::Disk) && faults.damage.is_none();
     if !is_possible || !servers.is_whole(timeline.now) {
         return false;
     }
@@ -71,6 +85,6 @@ pub(crate) fn damage_once(
         master.is_some_and(|it| it.node.store().log().segments_in_log().contains(&id.segment))
     };
     let Some(replica) = disks.disk_mut(place).damage(&mut rng, is_needed) else { return false };
-    faults.record_damage(&replica, servers[place].id, timeline);
+    faults.record_damage(replica, servers[place].id, timeline);
     true
 }

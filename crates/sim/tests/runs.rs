@@ -65,7 +65,7 @@ const KEPT: [(u64, &str); 18] = [
 ];
 
 /// Seeds of replicated runs that failed once.
-const KEPT_REPLICATED: [(u64, &str); 10] = [
+const KEPT_REPLICATED: [(u64, &str); 11] = [
     (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,
@@ -88,6 +88,7 @@ const KEPT_REPLICATED: [(u64, &str); 10] = [
         "writes were refused while one disk failed and messages to the other were late (its own)",
     ),
     (200136, "the clock of a server that was taken for dead had stood still for long (its own)"),
+    (83004956, "a backup's report of a damaged replica was lost, and not yet repeated (its own)"),
 ];
 
 #[test]

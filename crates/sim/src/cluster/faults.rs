@@ -103,10 +103,10 @@ impl SimulatedCluster {
             let repair = PlannedEvent::Accident(Accident::DiskRecovers(place));
             return self.timeline.plan_in(until, repair);
         }
-        if self.faults.damaged_at.is_none() && self.is_whole() {
+        if self.faults.damage.is_none() && self.is_whole() {
             let damaged = self.disks.disk_mut(place).damage(&mut self.timeline.rng, |_| true);
             if let Some(replica) = damaged {
-                self.faults.record_damage(&replica, id, &mut self.timeline);
+                self.faults.record_damage(replica, id, &mut self.timeline);
             }
         }
     }

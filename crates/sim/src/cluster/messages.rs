@@ -5,6 +5,7 @@ use super::SimulatedCluster;
 use crate::agreement;
 use crate::planted::{self, Planted};
 use crate::reactor::Inbound;
+use crate::redundancy;
 use crate::streams::TrafficContext;
 use crate::timeline::{PlannedEvent, ReactorPlace};
 use node::reactor_for;
@@ -45,6 +46,9 @@ impl SimulatedCluster {
         self.monitor.check_requests(from, &message, &mut self.timeline);
         if let PeerMessage::FlipAnswer { migration, accepted: true } = &message {
             self.moves.accepted.insert(*migration);
+        }
+        if let Some(replica) = redundancy::reported_loss(&message) {
+            self.faults.record_report(replica, self.timeline.now);
         }
         let SimulatedCluster {
             timeline, network, streams, servers, faults, losses, profile, ..

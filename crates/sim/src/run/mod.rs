@@ -197,6 +197,9 @@ impl ClusterRun {
                 Outbound::Absent(migration, hashes) => {
                     self.cluster.monitor.record_absent(at, migration, &hashes);
                 }
+                Outbound::LossReported(replica) => {
+                    self.cluster.faults.record_received_report(replica);
+                }
                 Outbound::Peer(sending) => self.cluster.send(at, sending),
                 Outbound::Control(message) => self.cluster.send_up(place, message),
                 Outbound::Bytes(connection, bytes) => {
