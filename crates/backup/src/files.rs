@@ -60,6 +60,10 @@ impl ReplicaFile {
     pub(crate) fn spoil(&self) {
         self.spoiled.store(true, Ordering::Release);
     }
+
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.spoiled.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for ReplicaFile {

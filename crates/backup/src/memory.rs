@@ -50,7 +50,8 @@ struct DiskState {
 struct FileContents {
     /// Reserved size in bytes.
     reserved: u64,
-    /// Content that a process reads.
+    /// Content that a process reads. Bytes that a failed sync has lost are part of it until the
+    /// process drops its cached pages.
     now: Vec<u8>,
     /// Content that survives every power failure.
     synced: Vec<u8>,
@@ -124,6 +125,10 @@ impl MemoryDisk {
             for copy in [&mut file.now, &mut file.synced] {
                 copy.get_mut(at).into_iter().for_each(|byte| *byte ^= bits);
             }
+            for write in &mut file.unsynced {
+                let byte = at.checked_sub(write.offset).and_then(|at| write.bytes.get_mut(at));
+                byte.into_iter().for_each(|byte| *byte ^= bits);
+            }
         }
     }
 }
@@ -141,6 +146,14 @@ impl FileContents {
     fn sync(&mut self) {
         for write in self.unsynced.drain(..) {
             put(&mut self.synced, write.offset, &write.bytes);
+        }
+    }
+
+    /// Leaves what is on the disk or may still be written to it.
+    fn forget_cached(&mut self) {
+        self.now.clone_from(&self.synced);
+        for write in &self.unsynced {
+            put(&mut self.now, write.offset, &write.bytes);
         }
     }
 
@@ -305,4 +318,12 @@ impl DiskFile for MemoryFile {
     }
 
     fn read_ahead(&self, _to: u64) {}
+
+    fn forget_cached(&self) {
+        // Nothing is cached for a process that is dead, or of a file that is gone.
+        let _ = self.with(|state, number| {
+            state.file(number)?.forget_cached();
+            Ok(())
+        });
+    }
 }

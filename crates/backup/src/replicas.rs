@@ -121,6 +121,19 @@ impl Replicas {
         self.disk.is_slow(now)
     }
 
+    /// Returns whether bytes of a replica that were not synced may be lost: its machine has been
+    /// started again since, or a sync of it has failed.
+    fn may_be_short(&self, replica: &ReplicaFile) -> bool {
+        replica.header.boot != self.boot || replica.is_spoiled()
+    }
+
+    /// Returns the replicas of a log that may have lost bytes that were not synced.
+    pub fn list_short(&self, log: ServerId) -> BTreeSet<ReplicaId> {
+        let by_id = lock(&self.by_id);
+        let of_log = by_id.iter().filter(|(id, _)| id.log == log);
+        of_log.filter(|(_, replica)| self.may_be_short(replica)).map(|(id, _)| *id).collect()
+    }
+
     /// Returns all replicas of a log, in order of segment and epoch.
     pub fn list(&self, log: ServerId) -> Vec<ReplicaHeader> {
         let by_id = lock(&self.by_id);
@@ -290,7 +303,8 @@ impl Replicas {
     }
 
     /// Reads a replica from the disk, bypassing the system's cache. The outer error means that
-    /// its file could not be opened, the inner one that it could not be read.
+    /// its file could not be opened, or that a sync of it has failed and bytes are lost that its
+    /// writer does not count as synced; the inner one that it could not be read.
     pub fn scrub(&self, id: ReplicaId) -> io::Result<io::Result<ReadEnd>> {
         let replica = self.find(id)?;
         let file = self.disk.open(replica.number)?;
@@ -298,6 +312,9 @@ impl Replicas {
         let end = read_file(&replica, &*file, |_| {});
         // No reader is expected soon.
         file.forget_cached();
+        if replica.is_spoiled() {
+            return Err(io::Error::other("a sync of the replica has failed"));
+        }
         Ok(end)
     }
 
@@ -314,10 +331,15 @@ impl Replicas {
     }
 
     /// Reads a replica to determine its valid length, which is unknown after a start. Returns
-    /// also the boot in which it was created.
-    pub fn measure(&self, id: ReplicaId) -> io::Result<(BootId, ReadEnd)> {
-        let boot = self.find(id)?.header.boot;
-        Ok((boot, self.read(id, |_| {})?))
+    /// also whether it may have lost bytes that were not synced.
+    pub fn measure(&self, id: ReplicaId) -> io::Result<(bool, ReadEnd)> {
+        let replica = self.find(id)?;
+        let file = self.disk.open(replica.number)?;
+        if replica.is_spoiled() {
+            // The system may still have the bytes that it could not write.
+            file.forget_cached();
+        }
+        Ok((self.may_be_short(&replica), read_file(&replica, &*file, |_| {})?))
     }
 
     /// Announces that a replica will be read soon.
@@ -329,13 +351,18 @@ impl Replicas {
 
     /// Syncs a replica that another run of the server has written. If it was created in the
     /// current boot, the system may have parts of it only in memory. A replica of an earlier boot
-    /// is on the disk, and this does nothing.
+    /// is on the disk, and this does nothing. After a failure, a later success does not bring back
+    /// the bytes that could not be written: [`Replicas::measure`] returns those that are left.
     pub fn sync(&self, id: ReplicaId) -> io::Result<()> {
         let replica = self.find(id)?;
         if replica.header.boot != self.boot {
             return Ok(());
         }
-        self.disk.open(replica.number)?.sync()
+        let synced = self.disk.open(replica.number)?.sync();
+        if synced.is_err() {
+            replica.spoil();
+        }
+        synced
     }
 
     /// Appends the entries of a range in a replica to `out`, starting at an offset, up to

@@ -2,8 +2,8 @@
 
 mod common;
 
-use backup::{Disk, DiskFile, FileNumber, MemoryDisk, Replicas};
-use common::{BOOT, Writing, id};
+use backup::{Disk, DiskFile, Faults, FileNumber, MemoryDisk, Replicas};
+use common::{BOOT, LOG, Writing, id, open};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,4 +76,34 @@ fn of_several_syncs_at_a_time_none_succeeds_if_one_of_them_fails() {
         });
         assert_eq!((succeeded, writing.replica.synced()), (0, 0), "segment {segment}");
     }
+}
+
+#[test]
+fn a_replica_is_measured_without_the_bytes_that_a_failed_sync_has_lost() {
+    let disk = MemoryDisk::new();
+    let mut writing = Writing::new(&open(&disk), id(1));
+    writing.append(b"synced").unwrap();
+    writing.replica.sync().unwrap();
+    writing.append(b"lost").unwrap();
+    disk.kill_process();
+    let replicas = open(&disk);
+    let measured = || replicas.measure(id(1)).map(|(may_be_short, end)| (may_be_short, end.length));
+    assert_eq!(measured().unwrap(), (false, 10), "the system has all bytes");
+    disk.set_faults(Faults { syncs_fail: true, ..Faults::default() });
+    assert!(replicas.sync(id(1)).is_err());
+    disk.set_faults(Faults::default());
+    replicas.sync(id(1)).expect("a disk without faults");
+    assert_eq!(measured().unwrap(), (true, 6));
+    assert_eq!(replicas.list_short(LOG), [id(1)].into());
+}
+
+#[test]
+fn the_bytes_that_a_failed_sync_has_lost_do_not_count_as_damage() {
+    let disk = MemoryDisk::new();
+    let replicas = open(&disk);
+    let mut writing = Writing::new(&replicas, id(1));
+    writing.append(b"lost").unwrap();
+    disk.set_faults(Faults { syncs_fail: true, ..Faults::default() });
+    assert!(writing.replica.sync().is_err());
+    assert!(replicas.scrub(id(1)).is_err(), "its writer reports the loss");
 }

@@ -541,13 +541,13 @@ impl BackupPart {
 
     /// Reports the replicas of a fenced log to the coordinator.
     fn report_kept(&self, log: ServerId, out: &mut EngineOutput) {
-        let of_earlier_boots = self.replication.written_before_this_boot(log);
+        let short = self.replication.may_be_short(log);
         let info = |(id, length, _): (ReplicaId, u32, u32)| ReplicaInfo {
             segment: id.segment,
             epoch: id.epoch,
             is_manifest: id.segment.is_manifest(),
             length,
-            may_be_short: of_earlier_boots.contains(&id),
+            may_be_short: short.contains(&id),
         };
         let backup = lock(&self.replication.backup);
         let clock = backup.machine.clock(log);

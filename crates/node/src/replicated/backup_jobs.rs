@@ -262,7 +262,7 @@ fn measure(disk: &Replicas, replica: ReplicaId, is_synced: bool) -> Option<(u32,
         return None;
     }
     match disk.measure(replica) {
-        Ok((boot, end)) if !end.is_damaged(boot != disk.boot()) => {
+        Ok((may_be_short, end)) if !end.is_damaged(may_be_short) => {
             return Some((end.length, end.stamp.clock));
         }
         Ok((_, end)) => tracing::warn!(

@@ -293,16 +293,13 @@ impl Replication {
         all
     }
 
-    /// Returns the replicas of a log that a loss of power may have made shorter than this server
-    /// has reported. There are none in a mode that syncs before it acknowledges.
-    fn written_before_this_boot(&self, log: ServerId) -> BTreeSet<ReplicaId> {
-        let is_possible = match self.plan.mode {
-            Mode::Memory | Mode::Interval => true,
-            Mode::Disk => false,
-        };
-        let headers = if is_possible { self.disk.list(log) } else { Vec::new() };
-        let earlier = headers.into_iter().filter(|header| header.boot != self.disk.boot());
-        earlier.map(|header| header.id).collect()
+    /// Returns the replicas of a log that a loss of power or a failed sync may have made shorter
+    /// than this server has reported. There are none in a mode that syncs before it acknowledges.
+    fn may_be_short(&self, log: ServerId) -> BTreeSet<ReplicaId> {
+        match self.plan.mode {
+            Mode::Memory | Mode::Interval => self.disk.list_short(log),
+            Mode::Disk => BTreeSet::new(),
+        }
     }
 
     /// Returns the newest manifest segment that the coordinator is known to have confirmed.
