@@ -72,13 +72,14 @@ impl Recoveries {
         demands.chain(leases).chain(refusals).chain(absences).min()
     }
 
-    /// Makes all demands on a reconnected server due at once.
+    /// Makes all demands on a reconnected server due at once, and asks for its inventories again.
     pub(in crate::machine) fn repeat_demands_on(
         &mut self,
         server: ServerId,
         configuration: &ClusterConfiguration,
     ) {
         self.demanded.retain(|demand, _| demand.server != server);
+        self.inventories.values_mut().for_each(|inventory| inventory.reconnected(server));
         // Its replicas can be read again.
         let held = self.inventories.iter().filter(|(_, it)| it.has_answered(server));
         let held: Vec<ServerId> = held.map(|(&dead, _)| dead).collect();
@@ -128,7 +129,7 @@ impl Recoveries {
                 all.extend(late.map(|server| demand(server, DemandKind::Free)));
                 continue;
             };
-            let late = view.membership.servers().filter(|&it| !inventory.has_answered(it));
+            let late = view.membership.servers().filter(|&it| inventory.is_to_report(it));
             all.extend(late.map(|server| demand(server, DemandKind::Fence)));
             let question = inventory.manifest_question(&facts);
             all.extend(

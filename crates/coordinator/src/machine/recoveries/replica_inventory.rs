@@ -67,8 +67,18 @@ struct Holder {
     short: BTreeSet<(bool, ReplicaName)>,
     /// Replicas listed so far in the messages of the current report. `None`: a message is missing.
     told: Option<u32>,
-    /// The backup has reported its complete inventory.
-    is_whole: bool,
+    report: ReportState,
+}
+
+/// State of a backup's inventory report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ReportState {
+    #[default]
+    Incomplete,
+    Complete,
+    /// The report is complete. A later one, with replicas that the backup could not measure
+    /// before, may have been lost with the backup's connection.
+    Outdated,
 }
 
 impl Holder {
@@ -89,7 +99,9 @@ impl Holder {
         let follows = first == 0 || self.told == Some(first);
         let told = u32::try_from(replicas.len()).ok().and_then(|count| first.checked_add(count));
         self.told = told.filter(|_| follows);
-        self.is_whole |= follows && !more;
+        if follows && !more {
+            self.report = ReportState::Complete;
+        }
     }
 }
 
@@ -246,7 +258,23 @@ impl ReplicaInventory {
 
     /// Returns whether the backup has reported its complete inventory.
     pub(super) fn has_answered(&self, backup: ServerId) -> bool {
-        self.holders.get(&backup).is_some_and(|holder| holder.is_whole)
+        let report = self.holders.get(&backup).map(|holder| holder.report);
+        report.is_some_and(|report| report != ReportState::Incomplete)
+    }
+
+    /// Returns whether the backup has to report its inventory, or report it again.
+    pub(super) fn is_to_report(&self, backup: ServerId) -> bool {
+        let report = self.holders.get(&backup).map(|holder| holder.report);
+        report != Some(ReportState::Complete)
+    }
+
+    /// Records that messages of a backup may have been lost. What it has reported stays valid.
+    pub(super) fn reconnected(&mut self, backup: ServerId) {
+        if let Some(holder) = self.holders.get_mut(&backup)
+            && holder.report == ReportState::Complete
+        {
+            holder.report = ReportState::Outdated;
+        }
     }
 
     fn has_holder(&self, backup: ServerId) -> bool {
