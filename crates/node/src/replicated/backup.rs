@@ -5,8 +5,8 @@
 //! progress. An answer leaves on the connection of its request.
 
 use super::backup_jobs::{
-    BackupDone, BackupJob, BackupWork, Done, FILES_READY, ManifestRead, OWN_FILES_READY,
-    StagedPiece, give_up, not_begun,
+    BackupDone, BackupJob, BackupWork, Done, FILES_READY, ManifestRead, MeasureResult,
+    OWN_FILES_READY, StagedPiece, give_up, not_begun,
 };
 use super::routes::Routes;
 use super::{LogPlacement, Mode, Replication, lock};
@@ -492,13 +492,7 @@ impl BackupPart {
                 assert!(!takes_pieces, "{replica} is freed while it takes pieces");
                 vec![BackupEvent::Freed { replica }]
             }
-            Done::Measured(replica, Some((length, clock))) => {
-                vec![BackupEvent::Measured { replica, length, synced: length, clock }]
-            }
-            Done::Measured(replica, None) => {
-                self.replication.disk_counts.note_damaged();
-                vec![BackupEvent::Unreadable { replica }]
-            }
+            Done::Measured(replica, measured) => vec![self.measured(replica, measured)],
             Done::Scrubbed(replica, found) => {
                 match found {
                     ScrubResult::Intact(length) => {
@@ -537,6 +531,22 @@ impl BackupPart {
             self.on_event(event, context);
         }
         self.sync(context);
+    }
+
+    fn measured(&self, replica: ReplicaId, measured: MeasureResult) -> BackupEvent {
+        match measured {
+            MeasureResult::Intact { length, clock } => {
+                BackupEvent::Measured { replica, length, synced: length, clock }
+            }
+            MeasureResult::Damaged => {
+                self.replication.disk_counts.note_damaged();
+                BackupEvent::Damaged { replica }
+            }
+            MeasureResult::Unknown => {
+                self.replication.disk_counts.note_error();
+                BackupEvent::NotMeasured { replica }
+            }
+        }
     }
 
     /// Reports the replicas of a fenced log to the coordinator.

@@ -89,13 +89,26 @@ pub(super) enum Done {
     Synced(Vec<(Arc<ReplicaWriter>, Result<u32, String>)>),
     Freed(ReplicaId),
     Prepared,
-    /// Bytes of the segment in the replica, and the latest expiry clock in its pieces; `None` if
-    /// the replica is damaged or unreadable.
-    Measured(ReplicaId, Option<(u32, UnixMillis)>),
+    Measured(ReplicaId, MeasureResult),
     /// All pieces of the manifest segment; none if it cannot be read.
     ManifestRead(ManifestRead, Vec<Vec<u8>>),
     Scrubbed(ReplicaId, ScrubResult),
     GivenUp,
+}
+
+/// Result of the measurement of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MeasureResult {
+    Intact {
+        /// Bytes of the segment in the replica.
+        length: u32,
+        /// The latest expiry clock in its pieces.
+        clock: UnixMillis,
+    },
+    /// The disk has other data than was written.
+    Damaged,
+    /// The disk has failed, which says nothing about the data.
+    Unknown,
 }
 
 /// Failure to begin a replica.
@@ -130,10 +143,7 @@ impl std::fmt::Debug for BackupDone {
             Done::Synced(replicas) => write!(f, "synced {} replicas", replicas.len()),
             Done::Freed(replica) => write!(f, "freed {replica}"),
             Done::Prepared => f.write_str("prepared a file"),
-            Done::Measured(replica, Some((length, _))) => {
-                write!(f, "measured {replica}: {length}")
-            }
-            Done::Measured(replica, None) => write!(f, "{replica} cannot be read"),
+            Done::Measured(replica, measured) => write!(f, "measured {replica}: {measured:?}"),
             Done::ManifestRead(read, _) => write!(f, "read the manifest {}", read.id()),
             Done::Scrubbed(replica, found) => write!(f, "scrubbed {replica}: {found:?}"),
             Done::GivenUp => f.write_str("discarded a replica"),
@@ -254,25 +264,26 @@ pub(super) fn give_up(disk: &Replicas, replica: ReplicaId) -> bool {
 }
 
 /// Reads a replica that an earlier process has written, and syncs it first if it `is_synced` from
-/// then on. Returns its length and the latest expiry clock in its pieces, or `None` if it is
-/// damaged, unreadable or cannot be synced: such a replica is not used.
-fn measure(disk: &Replicas, replica: ReplicaId, is_synced: bool) -> Option<(u32, UnixMillis)> {
-    if is_synced && let Err(error) = disk.sync(replica) {
-        tracing::warn!(%replica, %error, "cannot sync a replica, not using it");
-        return None;
-    }
-    match disk.measure(replica) {
+/// then on.
+fn measure(disk: &Replicas, replica: ReplicaId, is_synced: bool) -> MeasureResult {
+    let synced = if is_synced { disk.sync(replica) } else { Ok(()) };
+    match synced.and_then(|()| disk.measure(replica)) {
         Ok((may_be_short, end)) if !end.is_damaged(may_be_short) => {
-            return Some((end.length, end.stamp.clock));
+            MeasureResult::Intact { length: end.length, clock: end.stamp.clock }
         }
-        Ok((_, end)) => tracing::warn!(
-            %replica,
-            "replica has invalid data at byte {} of its file, not using it",
-            end.place
-        ),
-        Err(error) => tracing::warn!(%replica, %error, "cannot read a replica"),
+        Ok((_, end)) => {
+            tracing::warn!(
+                %replica,
+                "replica has invalid data at byte {} of its file, not using it",
+                end.place
+            );
+            MeasureResult::Damaged
+        }
+        Err(error) => {
+            tracing::warn!(%replica, %error, "cannot read a replica now, trying again later");
+            MeasureResult::Unknown
+        }
     }
-    None
 }
 
 /// Rereads a replica of a living master. This process wrote it, so all pieces must be intact.
@@ -374,9 +385,11 @@ mod tests {
             let replica = begin(&open(&disk), header(), Some(first())).expect("a disk with room");
             drop(replica);
             disk.kill_process();
-            let length = |disk: &MemoryDisk, is_synced| {
-                measure(&open(disk), header().id, is_synced).map(|(length, _)| length)
-            };
+            let length =
+                |disk: &MemoryDisk, is_synced| match measure(&open(disk), header().id, is_synced) {
+                    MeasureResult::Intact { length, .. } => Some(length),
+                    MeasureResult::Damaged | MeasureResult::Unknown => None,
+                };
             assert_eq!(length(&disk, is_synced), Some(NO_PIECE as u32));
             // The power takes each write that is not synced.
             disk.power_cut(&mut |_| 0);
@@ -386,11 +399,23 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_cannot_be_synced_is_not_used() {
+    fn a_replica_that_cannot_be_synced_is_measured_later_without_the_bytes_that_were_lost() {
         let disk = MemoryDisk::new();
-        drop(begin(&open(&disk), header(), Some(first())).expect("a disk with room"));
+        let replica = begin(&open(&disk), header(), Some(first())).expect("a disk with room");
+        replica.sync().expect("a disk without faults");
+        let synced = replica.length();
+        let mut pieces = PieceWriter::new(header().identity());
+        let buffer = vec![1; 2 * NO_PIECE];
+        pieces.next(&buffer[..NO_PIECE], 0, Stamp::default());
+        let piece = pieces.next(&buffer[NO_PIECE..], synced, Stamp::default());
+        replica.append(&piece, &buffer[NO_PIECE..]).expect("a disk with room");
         disk.kill_process();
+        let replicas = open(&disk);
+        let clock = UnixMillis(0);
         disk.set_faults(Faults { syncs_fail: true, ..Faults::default() });
-        assert_eq!(measure(&open(&disk), header().id, true), None);
+        assert_eq!(measure(&replicas, header().id, true), MeasureResult::Unknown);
+        disk.set_faults(Faults::default());
+        let intact = MeasureResult::Intact { length: synced, clock };
+        assert_eq!(measure(&replicas, header().id, true), intact);
     }
 }

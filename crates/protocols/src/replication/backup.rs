@@ -8,7 +8,9 @@
 //! Nothing waits for the disk to be read at the start. Replicas that were found are measured
 //! later, one at a time, and several at a time once their log is fenced. The backup reports a log
 //! only when all of its replicas are measured and synced: a recovery shows what it reads to
-//! clients, and the next recovery must find it even after a loss of power.
+//! clients, and the next recovery must find it even after a loss of power. A replica that the disk
+//! fails to measure is left out, so that it does not delay the others. It is tried again, and the
+//! log is reported again once the replica is measured.
 //!
 //! **Invariant:** a log that is fenced here stays fenced: from then on the backup acknowledges,
 //! writes and frees nothing for its master.
@@ -17,6 +19,7 @@
 
 mod events;
 mod reading;
+mod retries;
 
 pub use events::{AppendHeader, BackupEffect, BackupEvent, ScrubResult};
 
@@ -24,6 +27,7 @@ use super::scrub::Scrub;
 use super::timing::{READ_IN_HASTE, UNHEARD_MAX};
 use crate::{Outbox, Ticket};
 use planted::Bug;
+use retries::Retries;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
@@ -43,6 +47,8 @@ pub struct Backup {
     unmeasured: BTreeSet<ReplicaId>,
     /// Number of replicas that the disk is measuring.
     measuring: usize,
+    /// Replicas that the disk has failed to measure.
+    retries: Retries,
     scrub: Scrub,
     /// The latest expiry clock of each log's master, from its appends or from pieces on the disk.
     clocks: BTreeMap<ServerId, MasterClock>,
@@ -93,8 +99,10 @@ struct BackupReplica {
 enum ReplicaState {
     /// An earlier process wrote the replica; its length is not known yet.
     Found,
-    /// As `Found`, and the disk is reading the replica.
+    /// An earlier process wrote the replica, and the disk is reading it.
     Measuring { then: DiskFollowUp },
+    /// An earlier process wrote the replica, and the disk has failed to read or sync it.
+    NotMeasured,
     /// The disk is creating the replica with its first piece.
     Creating { then: DiskFollowUp },
     /// The replica exists.
@@ -159,9 +167,13 @@ impl Backup {
             }
             BackupEvent::Measured { replica, length, synced, clock } => {
                 self.record_clock(replica.log, clock, None);
-                self.measured(replica, Some(ReplicaState::Written { length, synced }), out);
+                let written = ReplicaState::Written { length, synced };
+                self.measured(now, replica, Some(written), out);
             }
-            BackupEvent::Unreadable { replica } => self.measured(replica, None, out),
+            BackupEvent::Damaged { replica } => self.measured(now, replica, None, out),
+            BackupEvent::NotMeasured { replica } => {
+                self.measured(now, replica, Some(ReplicaState::NotMeasured), out);
+            }
             BackupEvent::Append { from, header, payload } => {
                 self.append(now, from, &header, payload, out);
             }
@@ -198,7 +210,7 @@ impl Backup {
                 self.scrub(now, out);
             }
         }
-        self.measure(out);
+        self.measure(now, out);
         self.report(out);
         self.report_freed(out);
         self.check();
@@ -208,7 +220,8 @@ impl Backup {
     pub fn next_deadline(&self) -> Option<Instant> {
         let can_measure = self.measuring == 0 && !self.unmeasured.is_empty();
         let check = self.checks.first().filter(|_| !self.is_standalone).map(|(at, _)| *at);
-        let next = [check, self.scrub.next_deadline()].into_iter().flatten().min();
+        let retry = self.retries.next_deadline().filter(|_| self.measuring == 0);
+        let next = [check, retry, self.scrub.next_deadline()].into_iter().flatten().min();
         if can_measure { Some(Instant::default()) } else { next }
     }
 
@@ -223,6 +236,7 @@ impl Backup {
         let bytes = |held: &BackupReplica| match held.state {
             ReplicaState::Found
             | ReplicaState::Measuring { .. }
+            | ReplicaState::NotMeasured
             | ReplicaState::Creating { .. } => Some(0),
             ReplicaState::Written { length, .. }
             | ReplicaState::Writing { length, .. }
@@ -262,7 +276,7 @@ impl Backup {
         assert_eq!(self.checks.len(), self.replicas.len(), "each replica is checked for news");
         assert!(self.measuring <= READ_IN_HASTE, "{} replicas are measured", self.measuring);
         assert!(
-            self.unmeasured.len() + self.measuring <= self.replicas.len(),
+            self.unmeasured.len() + self.measuring + self.retries.len() <= self.replicas.len(),
             "a replica that is gone is to be measured"
         );
         assert!(self.unreported.is_subset(&self.fenced), "only fenced logs are reported");
@@ -417,6 +431,7 @@ impl Backup {
             }
             ReplicaState::Found
             | ReplicaState::Measuring { .. }
+            | ReplicaState::NotMeasured
             | ReplicaState::Stopped { .. }
             | ReplicaState::Full
             | ReplicaState::Failed
@@ -497,6 +512,11 @@ impl Backup {
             }
             ReplicaState::Found => {
                 self.unmeasured.remove(&replica);
+                held.state = ReplicaState::Freeing;
+                out.push(BackupEffect::Free { replica });
+            }
+            ReplicaState::NotMeasured => {
+                self.retries.remove(replica);
                 held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
@@ -607,7 +627,10 @@ impl BackupReplica {
                 self.answer(replica, out)
             }
             // Found replicas are handled in `Backup::append`.
-            ReplicaState::Found | ReplicaState::Measuring { .. } | ReplicaState::Freeing => {}
+            ReplicaState::Found
+            | ReplicaState::Measuring { .. }
+            | ReplicaState::NotMeasured
+            | ReplicaState::Freeing => {}
         }
     }
 
@@ -620,6 +643,7 @@ impl BackupReplica {
             }
             ReplicaState::Found
             | ReplicaState::Measuring { .. }
+            | ReplicaState::NotMeasured
             | ReplicaState::Creating { .. }
             | ReplicaState::Writing { .. }
             | ReplicaState::Freeing => return,
@@ -650,8 +674,8 @@ impl BackupReplica {
         matches!(self.state, ReplicaState::Measuring { .. })
     }
 
-    /// Returns whether the disk has nothing more to do for the replica of a fenced log: its bytes
-    /// are known, and survive a loss of power.
+    /// Returns whether the report of a fenced log need not wait for the replica: its bytes are
+    /// known, and survive a loss of power, or the disk fails.
     fn is_final(&self) -> bool {
         match self.state {
             ReplicaState::Found
@@ -661,7 +685,10 @@ impl BackupReplica {
             ReplicaState::Written { length, synced } | ReplicaState::Stopped { length, synced } => {
                 synced == length || planted::is(Bug::ReportedBeforeSynced)
             }
-            ReplicaState::Full | ReplicaState::Failed | ReplicaState::Freeing => true,
+            ReplicaState::NotMeasured
+            | ReplicaState::Full
+            | ReplicaState::Failed
+            | ReplicaState::Freeing => true,
         }
     }
 }

@@ -113,6 +113,10 @@ pub const READ_AT_LEISURE: usize = 1;
 /// Number of replicas that a backup reads concurrently while a recovery waits for them.
 pub const READ_IN_HASTE: usize = 4;
 
+/// Pause after a measurement in which the disk has failed, until one such replica is tried again. A
+/// recovery may wait for it. A disk that never works again costs one attempt per pause.
+pub const MEASURE_AGAIN: Duration = Duration::from_secs(1);
+
 /// Rate at which a backup scrubs its replicas, in bytes per second: 60 GB in an hour, 4 TB in
 /// three days.
 pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;

@@ -65,8 +65,13 @@ pub enum BackupEvent {
         /// The latest expiry clock in the replica's pieces.
         clock: UnixMillis,
     },
-    /// A replica that was found is damaged or unreadable; the backup treats it as absent.
-    Unreadable {
+    /// A replica that was found is damaged; the backup treats it as absent.
+    Damaged {
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// The disk has failed to read or sync a replica that was found. Its content may be intact.
+    NotMeasured {
         /// The replica.
         replica: ReplicaId,
     },
@@ -170,8 +175,8 @@ pub enum BackupEffect {
         /// The replica.
         replica: ReplicaId,
     },
-    /// Measures a replica that was found; then report [`BackupEvent::Measured`] or
-    /// [`BackupEvent::Unreadable`].
+    /// Measures a replica that was found; then report [`BackupEvent::Measured`],
+    /// [`BackupEvent::Damaged`] or [`BackupEvent::NotMeasured`].
     Measure {
         /// The replica.
         replica: ReplicaId,

@@ -10,21 +10,18 @@ use wire::replica::ReplicaId;
 
 impl Backup {
     /// Has the disk measure replicas that were found, first those of logs that must be reported.
-    pub(super) fn measure(&mut self, out: &mut Outbox<BackupEffect>) {
+    pub(super) fn measure(&mut self, now: Instant, out: &mut Outbox<BackupEffect>) {
         let at_once = match self.unreported.is_empty() {
             true => READ_AT_LEISURE,
             false => READ_IN_HASTE,
         };
         while self.measuring < at_once {
-            let of_log = |log: &ServerId| {
-                let first = first_of(*log);
-                self.unmeasured.range(first..).next().filter(|next| next.log == *log)
-            };
-            let awaited = self.unreported.iter().find_map(of_log);
-            let Some(replica) = awaited.or(self.unmeasured.first()).copied() else { return };
-            self.unmeasured.remove(&replica);
+            let Some(replica) = self.next_to_measure(now) else { return };
             if let Some(held) = self.replicas.get_mut(&replica) {
-                assert_eq!(held.state, ReplicaState::Found, "{replica} is measured once");
+                assert!(
+                    matches!(held.state, ReplicaState::Found | ReplicaState::NotMeasured),
+                    "{replica} is measured once"
+                );
                 held.state = ReplicaState::Measuring { then: DiskFollowUp::Answer };
                 self.measuring += 1;
                 out.push(BackupEffect::Measure { replica });
@@ -32,9 +29,22 @@ impl Backup {
         }
     }
 
+    fn next_to_measure(&mut self, now: Instant) -> Option<ReplicaId> {
+        let of_log = |log: &ServerId| {
+            let first = first_of(*log);
+            self.unmeasured.range(first..).next().filter(|next| next.log == *log).copied()
+        };
+        let awaited = self.unreported.iter().find_map(of_log);
+        let again = if awaited.is_none() { self.retries.begin(now) } else { None };
+        let replica = awaited.or(again).or(self.unmeasured.first().copied())?;
+        self.unmeasured.remove(&replica);
+        Some(replica)
+    }
+
     /// Processes the result of a measurement. `None`: the replica counts as absent.
     pub(super) fn measured(
         &mut self,
+        now: Instant,
         replica: ReplicaId,
         state: Option<ReplicaState>,
         out: &mut Outbox<BackupEffect>,
@@ -45,11 +55,23 @@ impl Backup {
         self.measuring -= 1;
         match (then, state) {
             (DiskFollowUp::Free, _) => {
+                self.retries.succeeded(replica);
                 held.state = ReplicaState::Freeing;
                 out.push(BackupEffect::Free { replica });
             }
-            (DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync, Some(state)) => held.state = state,
-            (DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync, None) => self.drop(replica),
+            (DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync, Some(state)) => {
+                held.state = state;
+                if state == ReplicaState::NotMeasured {
+                    self.retries.failed(now, replica);
+                } else if self.retries.succeeded(replica) && self.is_fenced(replica.log) {
+                    // The log may have been reported without this replica.
+                    self.unreported.insert(replica.log);
+                }
+            }
+            (DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync, None) => {
+                self.retries.succeeded(replica);
+                self.drop(replica);
+            }
         }
     }
 

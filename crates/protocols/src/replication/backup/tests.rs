@@ -1,6 +1,7 @@
 //! Tests of a backup's replicas that accept no more bytes.
 
 use super::*;
+use crate::replication::timing::MEASURE_AGAIN;
 
 #[test]
 fn what_can_take_nothing_more_is_kept_until_it_is_released() {
@@ -122,17 +123,99 @@ fn what_cannot_be_read_counts_as_not_there_and_what_nobody_needs_is_not_read() {
     backup.handle(Instant(1), release, &mut out);
     let free = |replica| BackupEffect::Free { replica };
     assert_eq!(out.drain().collect::<Vec<_>>(), [free(ids[1])], "it was not being read");
-    backup.handle(Instant(1), BackupEvent::Unreadable { replica: busy[0] }, &mut out);
+    backup.handle(Instant(1), BackupEvent::Damaged { replica: busy[0] }, &mut out);
     let effects: Vec<_> = out.drain().collect();
     assert_eq!(effects, [free(ids[0]), BackupEffect::Measure { replica: ids[2] }]);
     backup.handle(Instant(1), BackupEvent::Fence { log: ServerId(2) }, &mut out);
-    backup.handle(Instant(1), BackupEvent::Unreadable { replica: ids[2] }, &mut out);
+    backup.handle(Instant(1), BackupEvent::Damaged { replica: ids[2] }, &mut out);
     let last =
         BackupEvent::Measured { replica: ids[3], length: 8, synced: 8, clock: UnixMillis(7) };
     backup.handle(Instant(1), last, &mut out);
     assert!(out.drain().any(|effect| effect == BackupEffect::Report { log: ServerId(2) }));
     assert_eq!(backup.kept(ServerId(2)).collect::<Vec<_>>(), [(ids[3], 8, 8)]);
     assert!(!backup.knows(ids[2]));
+}
+
+/// Returns the replicas among the effects that the backup wants measured, and the number of reports.
+fn measurements(effects: Vec<BackupEffect>) -> (Vec<ReplicaId>, usize) {
+    let (mut wanted, mut reports) = (Vec::new(), 0);
+    for effect in effects {
+        match effect {
+            BackupEffect::Measure { replica } => wanted.push(replica),
+            BackupEffect::Report { .. } => reports += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    (wanted, reports)
+}
+
+#[test]
+fn a_replica_that_could_not_be_measured_is_tried_again_and_reported_later() {
+    let (mut backup, ids) = with_found(2);
+    let (dead, intact, failing) = (ServerId(2), ids[2], ids[3]);
+    let release = BackupEvent::Release { log: ServerId(1), replicas: ids[..2].to_vec() };
+    effects(&mut backup, Instant(1), release);
+    for replica in &ids[..2] {
+        effects(&mut backup, Instant(1), BackupEvent::Freed { replica: *replica });
+    }
+    let fence = BackupEvent::Fence { log: dead };
+    assert_eq!(measurements(effects(&mut backup, Instant(1), fence.clone())).0, [failing]);
+    let measured =
+        |replica| BackupEvent::Measured { replica, length: 8, synced: 8, clock: UnixMillis(7) };
+    let not_measured = BackupEvent::NotMeasured { replica: failing };
+    effects(&mut backup, Instant(1), measured(intact));
+    // The report of the other replica does not wait for the disk.
+    let reported = effects(&mut backup, Instant(1), not_measured.clone());
+    assert_eq!(reported, [BackupEffect::Report { log: dead }]);
+    assert_eq!(backup.kept(dead).collect::<Vec<_>>(), [(intact, 8, 8)]);
+    let mut now = Instant(1);
+    for _ in 0..3 {
+        let early = Instant(now.0 + MEASURE_AGAIN.as_nanos() as u64 - 1);
+        assert_eq!(effects(&mut backup, early, BackupEvent::Tick), []);
+        now = now + MEASURE_AGAIN;
+        assert_eq!(backup.next_deadline(), Some(now));
+        let again = effects(&mut backup, now, BackupEvent::Tick);
+        assert_eq!(again, [BackupEffect::Measure { replica: failing }]);
+        assert_eq!(effects(&mut backup, now, not_measured.clone()), [], "nothing is new");
+        // The coordinator may ask for the report again.
+        assert_eq!(measurements(effects(&mut backup, now, fence.clone())), (vec![], 1));
+    }
+    now = now + MEASURE_AGAIN;
+    effects(&mut backup, now, BackupEvent::Tick);
+    let reported = effects(&mut backup, now, measured(failing));
+    assert_eq!(reported, [BackupEffect::Report { log: dead }]);
+    assert_eq!(backup.kept(dead).collect::<Vec<_>>(), [(intact, 8, 8), (failing, 8, 8)]);
+    let free_all = effects(&mut backup, now, BackupEvent::Recovered { log: dead });
+    assert_eq!(free_all, [intact, failing].map(|replica| BackupEffect::Free { replica }));
+}
+
+#[test]
+fn one_measurement_at_a_time_is_repeated_until_the_disk_works_again() {
+    let (mut backup, ids) = with_found(2);
+    let mut now = Instant(1);
+    let mut wanted = measurements(effects(&mut backup, now, BackupEvent::Tick)).0;
+    for replica in &ids {
+        assert_eq!(wanted, [*replica]);
+        let not_measured = BackupEvent::NotMeasured { replica: *replica };
+        wanted = measurements(effects(&mut backup, now, not_measured)).0;
+    }
+    assert_eq!(wanted, [], "nothing is tried again at once");
+    now = now + MEASURE_AGAIN;
+    assert_eq!(measurements(effects(&mut backup, now, BackupEvent::Tick)).0, ids[..1]);
+    let not_measured = BackupEvent::NotMeasured { replica: ids[0] };
+    assert_eq!(effects(&mut backup, now, not_measured), []);
+    let release = BackupEvent::Release { log: ids[1].log, replicas: vec![ids[1]] };
+    assert_eq!(effects(&mut backup, now, release), [BackupEffect::Free { replica: ids[1] }]);
+    now = now + MEASURE_AGAIN;
+    wanted = measurements(effects(&mut backup, now, BackupEvent::Tick)).0;
+    // The disk works again, so the others follow without a pause.
+    for replica in [ids[2], ids[3], ids[0]] {
+        assert_eq!(wanted, [replica]);
+        let measured =
+            BackupEvent::Measured { replica, length: 8, synced: 8, clock: UnixMillis(7) };
+        wanted = measurements(effects(&mut backup, now, measured)).0;
+    }
+    assert_eq!(wanted, []);
 }
 
 #[test]
