@@ -35,8 +35,10 @@ impl ClusterRun {
         let has_ended = is_known && self.unrest().is_empty();
         let now = self.cluster.timeline.now;
         let awaits_scrub = self.cluster.faults.awaits_scrub(&self.cluster.profile, now);
-        let is_at_rest = has_ended && !awaits_scrub && self.load.is_idle();
-        if is_clearing || self.cluster.timeline.phase == RunPhase::Resting && !is_at_rest {
+        let is_quiet = has_ended && self.load.is_idle();
+        let is_at_rest = is_quiet && !awaits_scrub;
+        // A scrub writes nothing that could expire, so it does not prolong the wait.
+        if is_clearing || self.cluster.timeline.phase == RunPhase::Resting && !is_quiet {
             self.await_expiry();
         }
         match self.cluster.timeline.phase {
