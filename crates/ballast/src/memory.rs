@@ -34,7 +34,7 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
         start_impatient(Arc::clone(node)).context("cannot start a thread for memory")?;
     let idle = start_idle(Arc::clone(log), impatient.clone());
     let idle = idle.context("cannot start a thread for memory")?;
-    log.set_helpers(
+    log.ready_segments().set_helpers(
         stock,
         Box::new(move |why| {
             idle.unpark();
@@ -45,7 +45,7 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
         }),
     );
     // Both look for work now that there is a stock to keep.
-    log.wake_helpers();
+    log.ready_segments().wake_helpers();
     Ok(())
 }
 
@@ -59,8 +59,8 @@ fn start_idle(log: Arc<Log>, impatient: Thread) -> std::io::Result<Thread> {
         }
         yield_to_everybody();
         loop {
-            while log.prepare(Preparation::Stock) {
-                if log.is_ready_awaited() {
+            while log.ready_segments().prepare(Preparation::Stock) {
+                if log.ready_segments().is_awaited() {
                     impatient.unpark();
                 }
             }
@@ -81,13 +81,13 @@ fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
         let mut shortage = Shortage::default();
         let mut trimmed = now();
         loop {
-            let log = node.store().log();
-            if log.has_ready() && log.take_awaited() {
+            let segments = node.store().log().ready_segments();
+            if segments.has_one() && segments.take_awaited() {
                 node.wake_all();
             }
-            let pause = match log.lacks(Preparation::Needed) {
-                true if shortage.lasts(log.prepared(), now()) => {
-                    log.prepare(Preparation::Needed);
+            let pause = match segments.lack(Preparation::Needed) {
+                true if shortage.lasts(segments.prepared(), now()) => {
+                    segments.prepare(Preparation::Needed);
                     continue;
                 }
                 true => PATIENCE,
@@ -98,7 +98,7 @@ fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
             };
             if now().duration_since(trimmed) >= TRIM_INTERVAL {
                 trimmed = now();
-                log.trim();
+                segments.trim();
             }
             std::thread::park_timeout(pause);
         }

@@ -552,12 +552,7 @@ impl Engine {
     /// Returns whether to retry requests that wait for memory: some is free, or none can be.
     pub fn has_news_of_memory(&self) -> bool {
         let log = self.node.store().log();
-        log.has_free() && log.has_ready() || !self.may_win_memory()
-    }
-
-    /// Returns whether replays may run now: see [`store::log::Log::has_ready_for_replay`].
-    fn may_replay(&self) -> bool {
-        self.node.store().log().has_ready_for_replay()
+        log.has_free() && log.ready_segments().has_one() || !self.may_win_memory()
     }
 
     /// Returns whether [`Engine::quantum`] would find work.
@@ -567,7 +562,7 @@ impl Engine {
             return loading.may_run(&self.node.map());
         }
         !self.pull_server.is_idle()
-            || self.node.work.has_work(true) && self.node.work.has_work(self.may_replay())
+            || self.node.work.has_work(self.node.store().log())
             || !self.flushes.is_idle()
             || self.node.demands.restless.load(Ordering::Relaxed) > 0
             || self.cleaning.may_run(self.node.store().log())
@@ -591,9 +586,8 @@ impl Engine {
         if flushes.step(&mut context) {
             return Some(Background::Flush);
         }
-        let may_replay = self.node.work.has_work(true) && self.may_replay();
         let (cleaning, mut context) = parts!(self, now, cleaning);
-        match context.node.work.pop(may_replay) {
+        match context.node.work.pop(context.node.store().log()) {
             Some(work) => Some(work.run(&self.node, &mut context)),
             None if cleaning.may_run(context.node.store().log()) => cleaning.run(&mut context),
             None => None,

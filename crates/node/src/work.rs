@@ -6,7 +6,7 @@ use protocols::migration::Added;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use store::log::GracePeriod;
+use store::log::{GracePeriod, Log};
 use store::{Arrival, Recovery};
 use types::{HashRange, KeyHash, MigrationId, OwnershipEpoch, ServerId};
 use wire::peer::Pull;
@@ -93,12 +93,13 @@ impl WorkQueue {
         self.change(|queue| queue.push_front(work));
     }
 
-    /// Takes the next piece of work. Without `may_replay`, replays stay in the queue: they wait
-    /// for ready memory.
-    pub(crate) fn pop(&self, may_replay: bool) -> Option<Work> {
-        if !self.has_work(may_replay) {
+    /// Takes the next piece of work. Replays stay in the queue while they must wait for ready
+    /// segments of the log.
+    pub(crate) fn pop(&self, log: &Log) -> Option<Work> {
+        if self.len() == 0 {
             return None;
         }
+        let may_replay = log.ready_segments().suffice_for_replay();
         self.change(|queue| {
             let next = queue.iter().position(|work| may_replay || !work.is_replay())?;
             queue.remove(next)
@@ -106,9 +107,10 @@ impl WorkQueue {
     }
 
     /// Returns whether [`WorkQueue::pop`] would return something.
-    pub(crate) fn has_work(&self, may_replay: bool) -> bool {
-        let left = if may_replay { 0 } else { self.replays.load(Ordering::Relaxed) };
-        self.len() > left
+    pub(crate) fn has_work(&self, log: &Log) -> bool {
+        let length = self.len();
+        length > self.replays.load(Ordering::Relaxed)
+            || length > 0 && log.ready_segments().suffice_for_replay()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Work>) -> T) -> T {
@@ -147,4 +149,58 @@ impl Background {
         (Background::Flush, "flush"),
         (Background::Recover, "recover"),
     ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::ArrivalPlan;
+    use store::log::{LogConfig, Preparation};
+    use types::limits::SEGMENT_BYTES_MIN;
+    use wire::peer::RecordCounts;
+
+    fn replay() -> Work {
+        let range = HashRange::ALL;
+        let arrival = Arrival::new(ArrivalPlan {
+            migration: MigrationId(1),
+            source: ServerId(1),
+            range,
+            partitions: vec![range],
+            expected: RecordCounts::default(),
+            reservation: None,
+        });
+        Work::Replay(PullReplay {
+            arrival: Arc::new(arrival),
+            partition: 0,
+            ticket: Ticket(1),
+            payload: Payload { buffer: Vec::new(), start: 0 },
+            from: 0,
+            added: Added::default(),
+        })
+    }
+
+    #[test]
+    fn replays_wait_for_ready_memory_and_other_work_does_not() {
+        let log = Log::new(&LogConfig {
+            memory_bytes: 16 * SEGMENT_BYTES_MIN,
+            reactors: 1,
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        });
+        let log = log.unwrap();
+        log.ready_segments().set_helpers(2, Box::new(|_| ()));
+        let queue = WorkQueue::default();
+        queue.push(replay());
+        assert!(!queue.has_work(&log) && queue.pop(&log).is_none());
+        assert!(log.ready_segments().take_awaited(), "reactors are woken when memory is ready");
+        let (migration, range, cursor) = (MigrationId(2), HashRange::ALL, KeyHash(0));
+        queue.push(Work::Forget { migration, range, cursor });
+        assert!(queue.has_work(&log));
+        assert!(matches!(queue.pop(&log), Some(Work::Forget { .. })));
+        while log.ready_segments().prepare(Preparation::Needed) {}
+        assert!(queue.has_work(&log));
+        assert!(matches!(queue.pop(&log), Some(Work::Replay(_))));
+        assert!(!queue.has_work(&log) && queue.len() == 0);
+    }
 }

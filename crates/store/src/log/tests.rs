@@ -302,7 +302,8 @@ const IS_TOUCHED: bool = cfg!(all(any(target_arch = "x86_64", target_arch = "aar
 fn wakes_of(log: &Log, stock: usize) -> Arc<Mutex<Vec<Preparation>>> {
     let wakes = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&wakes);
-    log.set_helpers(stock, Box::new(move |why| recorded.lock().unwrap().push(why)));
+    log.ready_segments()
+        .set_helpers(stock, Box::new(move |why| recorded.lock().unwrap().push(why)));
     wakes
 }
 
@@ -313,15 +314,21 @@ fn with_helpers_a_write_waits_for_a_ready_segment() {
     let wakes = wakes_of(&log, 6);
     let entry = object(b"key", 1, &[1; 1 << 20]);
     assert_eq!(head.append_one(&entry), Err(OutOfMemory));
-    assert!(!log.has_ready() && log.has_free() && !log.is_exhausted(), "it is worth waiting");
+    assert!(
+        !log.ready_segments().has_one() && log.has_free() && !log.is_exhausted(),
+        "it is worth waiting"
+    );
     assert!(wakes.lock().unwrap().contains(&Preparation::Needed));
-    assert!(log.take_awaited() && !log.take_awaited(), "each wait is reported once");
-    while log.prepare(Preparation::Needed) {}
+    assert!(
+        log.ready_segments().take_awaited() && !log.ready_segments().take_awaited(),
+        "each wait is reported once"
+    );
+    while log.ready_segments().prepare(Preparation::Needed) {}
     assert_eq!(log.usage().ready_bytes, 2 * SEGMENT_BYTES_MIN as u64, "one per reactor, one more");
     wakes.lock().unwrap().clear();
-    assert!(head.append_one(&entry).is_ok() && !log.take_awaited());
+    assert!(head.append_one(&entry).is_ok() && !log.ready_segments().take_awaited());
     assert_eq!(*wakes.lock().unwrap(), [Preparation::Needed]);
-    while log.prepare(Preparation::Stock) {}
+    while log.ready_segments().prepare(Preparation::Stock) {}
     assert_eq!(log.usage().ready_bytes, 6 * SEGMENT_BYTES_MIN as u64);
     wakes.lock().unwrap().clear();
     (0..3).for_each(|_| {
@@ -335,15 +342,15 @@ fn a_reservation_is_made_ready_and_deletes_do_not_wait() {
     let log = log_of(16, 1);
     let mut head = log.head();
     let wakes = wakes_of(&log, 2);
-    assert!(!log.has_ready_for_replay() && log.take_awaited());
+    assert!(!log.ready_segments().suffice_for_replay() && log.ready_segments().take_awaited());
     let reservation = log.reserve(5 * SEGMENT_BYTES_MIN as u64).unwrap();
     assert!(wakes.lock().unwrap().contains(&Preparation::Needed));
     let mut addresses = Vec::new();
     let delete = [tombstone(b"key", 1, SegmentId(1))];
     head.append_reserved(&delete, &mut addresses).unwrap();
-    log.take_awaited();
-    while log.prepare(Preparation::Needed) {}
-    assert!(log.has_ready_for_replay() && !log.take_awaited());
+    log.ready_segments().take_awaited();
+    while log.ready_segments().prepare(Preparation::Needed) {}
+    assert!(log.ready_segments().suffice_for_replay() && !log.ready_segments().take_awaited());
     let usage = log.usage();
     assert_eq!(usage.ready_bytes, 6 * SEGMENT_BYTES_MIN as u64, "two, and four of the reserved");
     assert_eq!(usage.reserved_bytes, 5 * SEGMENT_BYTES_MIN as u64);
@@ -356,16 +363,16 @@ fn memory_that_stays_ready_without_use_is_given_back() {
     let log = log_of(16, 1);
     let _wakes = wakes_of(&log, 4);
     log.prepare_segments(10);
-    log.trim();
+    log.ready_segments().trim();
     let mut side_log = log.side_log(SideLogKind::Arriving(None));
     let value = vec![1; 1 << 20];
     let entry = object(b"key", 1, &value);
     let mut long = vec![0; entry.encoded_bytes()];
     entry.encode(&mut long);
     side_log.append_encoded(&long, Incarnation(1)).unwrap();
-    assert_eq!(log.trim(), 5, "ten were ready, one was taken, and four stay");
+    assert_eq!(log.ready_segments().trim(), 5, "ten were ready, one was taken, and four stay");
     assert_eq!(log.usage().ready_bytes, 4 * SEGMENT_BYTES_MIN as u64);
-    assert_eq!(log.trim(), 0);
+    assert_eq!(log.ready_segments().trim(), 0);
 }
 
 #[test]

@@ -29,11 +29,13 @@ impl Retries {
         if self.end(replica) || self.waiting.is_empty() {
             self.not_before = now + MEASURE_AGAIN;
         }
+        debug_assert!(!self.waiting.contains(&replica), "{replica} has failed twice");
         self.waiting.push_back(replica);
     }
 
     /// Records that the disk has read a replica. Returns whether an earlier attempt had failed.
     pub(super) fn succeeded(&mut self, replica: ReplicaId) -> bool {
+        debug_assert!(!self.waiting.contains(&replica), "{replica} waits and is measured");
         let is_retry = self.end(replica);
         if is_retry {
             self.not_before = Instant::default();
@@ -58,6 +60,7 @@ impl Retries {
     /// Begins the next attempt, if it is due. Returns its replica.
     pub(super) fn begin(&mut self, now: Instant) -> Option<ReplicaId> {
         self.next_deadline().filter(|at| *at <= now)?;
+        assert!(self.under_way.is_none(), "two replicas are measured again");
         self.under_way = self.waiting.pop_front();
         self.under_way
     }
