@@ -19,6 +19,10 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 /// Least number of segments in the stock.
 const STOCK_MIN: usize = 2;
 
+/// Most threads that prepare memory on idle processors: enough for a move at 2 GB/s where each
+/// touches 0.5 GB/s.
+const IDLE_THREADS_MAX: usize = 4;
+
 /// Time for which needed segments may be missing before the impatient thread prepares one.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -32,12 +36,14 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
     let stock = stock_bytes.div_ceil(log.segment_bytes()).max(STOCK_MIN);
     let impatient =
         start_impatient(Arc::clone(node)).context("cannot start a thread for memory")?;
-    let idle = start_idle(Arc::clone(log), impatient.clone());
+    let start = |number| start_idle(number, Arc::clone(log), impatient.clone());
+    let count = runtime::cpu_count().min(IDLE_THREADS_MAX);
+    let idle: Result<Vec<Thread>, _> = (0..count).map(start).collect();
     let idle = idle.context("cannot start a thread for memory")?;
     log.ready_segments().set_helpers(
         stock,
         Box::new(move |why| {
-            idle.unpark();
+            idle.iter().for_each(Thread::unpark);
             match why {
                 Preparation::Needed => impatient.unpark(),
                 Preparation::Stock => {}
@@ -49,10 +55,11 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
     Ok(())
 }
 
-/// Starts the thread that prepares memory while a processor is idle. The system places a thread
-/// that wakes on the processor of such a thread as if that were idle.
-fn start_idle(log: Arc<Log>, impatient: Thread) -> std::io::Result<Thread> {
-    let thread = runtime::spawn_without_descriptors("memory-idle", move |left| {
+/// Starts a thread that prepares memory while a processor is idle. The system places a thread that
+/// wakes on the processor of such a thread as if that were idle.
+fn start_idle(number: usize, log: Arc<Log>, impatient: Thread) -> std::io::Result<Thread> {
+    let name = format!("memory-idle-{number}");
+    let thread = runtime::spawn_without_descriptors(&name, move |left| {
         if let Err(error) = left {
             // If this process is killed, peers see its connections end only with this thread.
             tracing::debug!(%error, "the memory thread shares the process's file descriptors");

@@ -48,6 +48,8 @@ pub(super) struct Pool {
     ready: VecDeque<Place>,
     /// Places of fresh segments. The last one is the next.
     fresh: Vec<Place>,
+    /// Fresh segments that a helper thread is making ready.
+    preparing: Vec<Place>,
     /// Set if helper threads make segments ready. Then writers and cleaners never take a fresh
     /// one.
     has_helpers: bool,
@@ -76,6 +78,7 @@ impl Pool {
         Pool {
             ready: VecDeque::new(),
             fresh: (0..places).rev().map(Place).collect(),
+            preparing: Vec::new(),
             has_helpers: false,
             unready_takes: 0,
             least_ready: 0,
@@ -171,14 +174,28 @@ impl Pool {
         self.check();
     }
 
-    /// Returns the fresh segment that will be taken next.
-    pub(super) fn next_fresh(&self) -> Option<Place> {
-        self.fresh.last().copied()
+    /// Returns the fresh segment to make ready next if fewer than `wanted` are ready: one that no
+    /// other thread prepares. Those that other threads prepare count as ready, unless the caller
+    /// `shares` their work, because they may not run for long: then it gets one of them if there
+    /// is no other.
+    pub(super) fn begin_preparing(&mut self, wanted: usize, shares: bool) -> Option<Place> {
+        let soon = if shares { 0 } else { self.preparing.len() };
+        if self.ready.len() + soon >= wanted {
+            return None;
+        }
+        let is_new = |place: &&Place| !self.preparing.contains(place);
+        let next = self.fresh.iter().rev().find(is_new);
+        let place = next.or_else(|| self.fresh.last().filter(|_| shares)).copied()?;
+        self.preparing.push(place);
+        Some(place)
     }
 
     /// Records that all pages of a segment are resident. Ready segments that were used before are
     /// taken first. Does nothing if the segment is not fresh any more.
     pub(super) fn set_ready(&mut self, place: Place) {
+        if let Some(at) = self.preparing.iter().position(|&preparing| preparing == place) {
+            self.preparing.swap_remove(at);
+        }
         if let Some(at) = self.fresh.iter().rposition(|&fresh| fresh == place) {
             self.fresh.remove(at);
             self.ready.push_front(place);
@@ -344,7 +361,7 @@ mod tests {
         pool.take(SegmentPurpose::Writes).unwrap();
         pool.give(first, true);
         pool.set_ready(Place(2));
-        assert_eq!(pool.next_fresh(), Some(Place(3)));
+        assert_eq!(pool.begin_preparing(9, false), Some(Place(3)));
         let taken = [(); 3].map(|()| pool.take(SegmentPurpose::Writes).unwrap());
         assert_eq!(taken, [first, Place(2), Place(3)]);
     }
@@ -367,6 +384,21 @@ mod tests {
     }
 
     #[test]
+    fn threads_prepare_different_segments_unless_they_are_impatient() {
+        let mut pool = Pool::new(2, 0);
+        assert_eq!(pool.begin_preparing(9, false), Some(Place(0)));
+        assert_eq!(pool.begin_preparing(1, false), None, "one is enough");
+        assert_eq!(pool.begin_preparing(1, true), Some(Place(1)));
+        assert_eq!(pool.begin_preparing(9, false), None);
+        assert_eq!(pool.begin_preparing(9, true), Some(Place(0)), "the first may not run for long");
+        pool.set_ready(Place(0));
+        pool.set_ready(Place(0));
+        assert_eq!(pool.counts().ready, 1, "two threads have prepared it");
+        pool.set_ready(Place(1));
+        assert_eq!((pool.counts().ready, pool.begin_preparing(9, true)), (2, None));
+    }
+
+    #[test]
     fn only_segments_that_were_ready_all_the_time_are_trimmed() {
         let mut pool = Pool::new(6, 0);
         (0..6).for_each(|place| pool.set_ready(Place(place)));
@@ -378,6 +410,6 @@ mod tests {
         assert_eq!(trimmed, [Place(5), Place(4), Place(3)], "two were used, one is kept");
         assert_eq!(pool.counts().ready, 3);
         pool.give(Place(5), false);
-        assert_eq!(pool.next_fresh(), Some(Place(5)));
+        assert_eq!(pool.begin_preparing(9, false), Some(Place(5)));
     }
 }

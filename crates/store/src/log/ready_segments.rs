@@ -21,7 +21,7 @@ impl Log {
 
     /// Makes up to `most` free segments ready: for benchmarks and tests.
     pub fn prepare_segments(&self, most: usize) -> usize {
-        (0..most).take_while(|_| self.segments.prepare_next()).count()
+        (0..most).take_while(|_| self.segments.prepare_next(usize::MAX, false)).count()
     }
 }
 
@@ -51,7 +51,8 @@ impl ReadySegments<'_> {
     /// Makes one more segment ready, if fewer are ready than wanted. Returns `false` if there is
     /// nothing to do. For a helper thread: takes a millisecond or more.
     pub fn prepare(&self, why: Preparation) -> bool {
-        self.lack(why) && self.segments.prepare_next()
+        let wanted = self.segments.readiness.target(why);
+        self.lack(why) && self.segments.prepare_next(wanted, why == Preparation::Needed)
     }
 
     /// Returns whether a caller has waited for a ready segment since the last call. Then the

@@ -377,9 +377,11 @@ impl Segments {
         self.lock_pool().counts()
     }
 
-    /// Makes the next fresh segment ready. Returns `false` if there is none.
-    pub(super) fn prepare_next(&self) -> bool {
-        let Some(place) = self.lock_pool().next_fresh() else { return false };
+    /// Makes the next fresh segment ready if fewer than `wanted` are, with `shares` also one that
+    /// another thread prepares. Returns `false` if there is nothing to do.
+    pub(super) fn prepare_next(&self, wanted: usize, shares: bool) -> bool {
+        let next = self.lock_pool().begin_preparing(wanted, shares);
+        let Some(place) = next else { return false };
         let bytes = self.segment_bytes();
         // Another thread may take the segment meanwhile: populating does not change its content.
         // Where populating is not supported, a touched segment is as good as any other.
