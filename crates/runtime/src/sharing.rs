@@ -31,7 +31,7 @@ const CALM: Duration = Duration::from_secs(2);
 pub(crate) struct CoreSharing {
     is_shared: bool,
     /// Time of the last look, and the totals then; `None` before the first look.
-    last: Option<(Instant, Waits)>,
+    last: Option<(Instant, ProcessorWaits)>,
     next: Instant,
     /// End of the last interval that was not calm.
     disturbed: Instant,
@@ -51,7 +51,7 @@ impl CoreSharing {
     }
 
     /// Processes the thread's total waiting time. Returns whether the processor is shared.
-    pub(crate) fn observe(&mut self, now: Instant, waits: Waits) -> bool {
+    pub(crate) fn observe(&mut self, now: Instant, waits: ProcessorWaits) -> bool {
         let (before, earlier) = self.last.unwrap_or((now, waits));
         self.last = Some((now, waits));
         self.next = now + INTERVAL;
@@ -73,7 +73,7 @@ impl CoreSharing {
 
 /// Times at which a thread could run and waited for a processor, since it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waits {
+pub(crate) struct ProcessorWaits {
     /// Total duration.
     pub(crate) time: Duration,
     /// Number of times that the thread got a processor.
@@ -94,7 +94,7 @@ impl RunQueueWait {
     }
 
     /// Returns the waits of the thread; `None` if the system does not count them.
-    pub(crate) fn total(&self) -> Option<Waits> {
+    pub(crate) fn total(&self) -> Option<ProcessorWaits> {
         let mut text = [0; 64];
         let length = self.file.as_ref()?.read_at(&mut text, 0).ok()?;
         parse(std::str::from_utf8(text.get(..length)?).ok()?)
@@ -148,10 +148,10 @@ impl Processors {
 }
 
 /// Parses "running waiting slices", of which the first two are in nanoseconds.
-fn parse(text: &str) -> Option<Waits> {
+fn parse(text: &str) -> Option<ProcessorWaits> {
     let mut numbers = text.split_whitespace().skip(1).map(|number| number.parse().ok());
     let time = numbers.next()?.map(Duration::from_nanos)?;
-    Some(Waits { time, count: numbers.next()?? })
+    Some(ProcessorWaits { time, count: numbers.next()?? })
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_thread_that_waits_shares_its_processor_until_it_was_calm_for_long() {
         let mut sharing = CoreSharing::new();
-        let ms = |millis| Waits { time: Duration::from_millis(millis), count: 7 };
+        let ms = |millis| ProcessorWaits { time: Duration::from_millis(millis), count: 7 };
         assert!(!sharing.observe(at(0), ms(700)), "earlier waiting does not count");
         assert!(!sharing.is_due(at(9)) && sharing.is_due(at(10)));
         assert!(!sharing.observe(at(50), ms(701)), "2 %");
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn wake_ups_are_no_sharing() {
         let mut sharing = CoreSharing::new();
-        let waits = |micros, count| Waits { time: Duration::from_micros(micros), count };
+        let waits = |micros, count| ProcessorWaits { time: Duration::from_micros(micros), count };
         assert!(!sharing.observe(at(0), waits(0, 0)));
         assert!(!sharing.observe(at(10), waits(2_000, 400)), "400 wake-ups of 5 us");
         assert!(sharing.observe(at(20), waits(4_000, 404)), "four waits of 500 us");
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_waits_are_the_second_and_third_number() {
-        let waits = Waits { time: Duration::from_nanos(143_424), count: 2 };
+        let waits = ProcessorWaits { time: Duration::from_nanos(143_424), count: 2 };
         assert_eq!(parse("297834 143424 2\n"), Some(waits));
         assert_eq!(parse("297834 143424"), None);
         assert_eq!(parse("a b c"), None);
