@@ -58,7 +58,7 @@ impl CleaningSchedule {
         let is_exhausted = log.is_exhausted();
         if is_exhausted && context.now >= self.quiet_until {
             self.quiet_until = context.now + WARNING_PAUSE;
-            tracing::warn!(usage = ?log.usage(), "memory is full of live data, refusing writes");
+            tracing::warn!(usage = ?log.usage(), "no segment is free and none can be cleaned, refusing writes");
         }
         let pause = if is_exhausted { PAUSE } else { PAUSE_FOR_OTHERS };
         self.rests = Some(context.now + pause);
