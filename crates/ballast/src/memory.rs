@@ -50,7 +50,7 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
             }
         }),
     );
-    // Both look for work now that there is a stock to keep.
+    // They look for work now that there is a stock to keep.
     log.ready_segments().wake_helpers();
     Ok(())
 }

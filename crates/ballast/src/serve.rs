@@ -45,6 +45,7 @@ pub(crate) struct ServeArguments {
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time after which the server prints that it waits.
 const JOIN_QUIET: Duration = Duration::from_secs(1);
+
 pub(crate) fn run(
     arguments: &ServeArguments,
     mut configuration: ServerConfiguration,

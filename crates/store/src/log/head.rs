@@ -16,23 +16,14 @@ use wire::entry::{Entry, NOTE_BYTES};
 /// Append position of one reactor.
 pub struct Head {
     appender: Appender,
-    reserve: Reserve,
-}
-
-/// State of the segment that a head reserves for deletes.
-enum Reserve {
-    /// Kept by the pool.
-    Kept,
-    /// In use as the open segment.
-    InUse,
-    /// Not available: the pool had none.
-    Missing,
+    /// Set if the pool keeps a segment for this head's deletes.
+    has_reserve: bool,
 }
 
 impl Head {
     pub(super) fn new(log: Arc<Log>) -> Head {
         let appender = Appender::new(log, ContentKind::Writes);
-        let mut head = Head { appender, reserve: Reserve::Missing };
+        let mut head = Head { appender, has_reserve: false };
         head.refill_reserve();
         head
     }
@@ -114,7 +105,7 @@ impl Head {
 
     #[inline]
     fn segment_for(&mut self, bytes: usize) -> Result<&mut OpenSegment, OutOfMemory> {
-        if !self.appender.has_room(bytes) || !matches!(self.reserve, Reserve::Kept) {
+        if !self.appender.has_room(bytes) || !self.has_reserve {
             self.roll(bytes)?;
         }
         self.appender.segment(bytes)
@@ -135,7 +126,7 @@ impl Head {
         let bytes_max = self.appender.log.batch_bytes_max();
         assert!(bytes <= bytes_max, "a batch of {bytes} bytes fits nowhere");
         self.refill_reserve();
-        if !matches!(self.reserve, Reserve::Kept) {
+        if !self.has_reserve {
             return Err(OutOfMemory);
         }
         if !self.appender.has_room(bytes) {
@@ -151,30 +142,23 @@ impl Head {
         if self.appender.has_room(bytes) {
             return Ok(());
         }
-        let purpose = match self.reserve {
-            Reserve::Kept => SegmentPurpose::Deletes,
-            Reserve::InUse | Reserve::Missing => SegmentPurpose::Other,
-        };
+        let purpose =
+            if self.has_reserve { SegmentPurpose::Deletes } else { SegmentPurpose::Other };
         let next = self.appender.log.open(purpose, SegmentState::Open).ok_or(OutOfMemory)?;
-        if let Reserve::Kept = self.reserve {
-            self.reserve = Reserve::InUse;
-        }
+        self.has_reserve = false;
         self.appender.continue_in(next);
         Ok(())
     }
 
     fn refill_reserve(&mut self) {
-        if !matches!(self.reserve, Reserve::Kept) && self.appender.log.segments.keep_for_deletes() {
-            self.reserve = Reserve::Kept;
-        }
+        self.has_reserve = self.has_reserve || self.appender.log.segments.keep_for_deletes();
     }
 }
 
 impl Drop for Head {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.reserve, Reserve::Missing) {
-            Reserve::Kept => self.appender.log.segments.release_for_deletes(),
-            Reserve::InUse | Reserve::Missing => {}
+        if self.has_reserve {
+            self.appender.log.segments.release_for_deletes();
         }
     }
 }
