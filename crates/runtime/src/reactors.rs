@@ -28,8 +28,8 @@ pub struct Config {
     /// Waiting policy of an idle reactor.
     pub poll: PollPolicy,
     /// Other threads need these cores too (more threads than cores, or a client on the same
-    /// machine). `Adaptive` then does not spin, and reactors yield the core after every
-    /// background quantum.
+    /// machine), so that sharing need not be detected. `Adaptive` then does not spin, and `Busy`
+    /// yields the core after every background quantum, as the others always do.
     pub cores_shared: bool,
     /// Binds each reactor to a processor of its own. Only sensible for a process that has the
     /// machine to itself: two such processes would share the same processors.

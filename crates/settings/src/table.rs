@@ -178,7 +178,7 @@ settings! {
         driver: IoDriver = IoDriver::Auto, "driver", AtStart,
             "Network driver: 'uring' (fewer system calls), 'epoll' (works everywhere), or 'auto': io_uring if the system permits it, else epoll.";
         shared_cores: bool = false, "shared-cores", AtStart,
-            "Share the processors with other processes: reactors do not spin, and yield after each quantum of background work.";
+            "Share the processors with other processes: reactors do not spin and are not bound to a processor. Without it, a reactor detects at run time that it shares its processor.";
     }
     /// Rights of clients.
     access: AccessSettings {
