@@ -204,10 +204,12 @@ impl Pool {
     }
 
     /// Takes a ready segment out of the pool, so that its memory can be given back to the
-    /// operating system, if more than `level` were always ready since the last trimming. The
-    /// caller returns it as a fresh one.
+    /// operating system, if more than `level` were always ready since the last trimming, and no
+    /// helper thread still touches it. The caller returns it as a fresh one.
     pub(super) fn take_to_trim(&mut self, level: usize) -> Option<Place> {
-        if self.least_ready.min(self.ready.len()) <= level || self.free() <= self.promised() {
+        let is_touched = self.ready.front().is_some_and(|next| self.preparing.contains(next));
+        let are_spare = self.least_ready.min(self.ready.len()) > level;
+        if is_touched || !are_spare || self.free() <= self.promised() {
             return None;
         }
         self.least_ready -= 1;
@@ -396,6 +398,18 @@ mod tests {
         assert_eq!(pool.counts().ready, 1, "two threads have prepared it");
         pool.set_ready(Place(1));
         assert_eq!((pool.counts().ready, pool.begin_preparing(9, true)), (2, None));
+    }
+
+    #[test]
+    fn a_segment_that_a_slow_thread_still_touches_is_not_trimmed() {
+        let mut pool = Pool::new(1, 0);
+        assert_eq!(pool.begin_preparing(1, false), Some(Place(0)));
+        assert_eq!(pool.begin_preparing(1, true), Some(Place(0)), "the first one is slow");
+        pool.set_ready(Place(0));
+        pool.end_trimming();
+        assert_eq!(pool.take_to_trim(0), None);
+        pool.set_ready(Place(0));
+        assert_eq!(pool.take_to_trim(0), Some(Place(0)));
     }
 
     #[test]

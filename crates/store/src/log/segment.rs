@@ -399,8 +399,8 @@ impl Segments {
         let mut trimmed = 0;
         while let Some(place) = self.change_pool(|pool| pool.take_to_trim(level)) {
             let offset = (place.0 as usize) << self.shift;
-            // SAFETY: the segment is free, so no reader can find an address in it, and it is in
-            // no list of the pool, so no writer can take it.
+            // SAFETY: the segment is free, so no reader can find an address in it. It is in no
+            // list of the pool, so no writer can take it, and no helper thread touches it.
             let is_zero = unsafe { self.arena.give_back(offset, self.segment_bytes()) };
             if is_zero {
                 self.segment(place).touched.store(0, Ordering::Relaxed);
