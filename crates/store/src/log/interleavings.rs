@@ -142,8 +142,8 @@ fn a_dead_segment_is_retired_exactly_once() {
         drop(head);
         killers.into_iter().for_each(|killer| killer.join().unwrap());
         cleaner.join().unwrap();
-        // The second one is the segment that the head reserved for deletes.
-        assert_eq!(log.reclamation().waiting(), 2);
+        // The segment that the head reserved for deletes was a count, and is back already.
+        assert_eq!(log.reclamation().waiting(), 1);
         log.reclamation().collect(usize::MAX);
         assert_eq!(log.usage().segments.free as usize, SEGMENTS_PER_REACTOR_MIN);
     });
