@@ -157,7 +157,7 @@ mod tests {
             kind: ReplicaKind::Data,
             segment_bytes: 1 << 20,
             from: 0,
-            is_last: false,
+            syncs_at_once: false,
             sent: Instant(0),
             clock: UnixMillis(0),
             header: None,

@@ -8,7 +8,8 @@ use wire::peer::PeerMessage;
 pub(crate) fn is_changed_by_peer(message: &PeerMessage) -> bool {
     match message {
         PeerMessage::Append(append) => {
-            append.header.is_some() && (append.from == 0 || append.is_last || is_manifest(append))
+            append.header.is_some()
+                && (append.from == 0 || append.syncs_at_once || is_manifest(append))
         }
         PeerMessage::Flip(_)
         | PeerMessage::FlipAnswer { .. }

@@ -65,7 +65,7 @@ const KEPT: [(u64, &str); 18] = [
 ];
 
 /// Seeds of replicated runs that failed once.
-const KEPT_REPLICATED: [(u64, &str); 13] = [
+const KEPT_REPLICATED: [(u64, &str); 14] = [
     (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,
@@ -90,6 +90,7 @@ const KEPT_REPLICATED: [(u64, &str); 13] = [
     (200136, "the clock of a server that was taken for dead had stood still for long (its own)"),
     (83004956, "a backup's report of a damaged replica was lost, and not yet repeated (its own)"),
     (83005584, "the wait for a scrub began the wait for expiry again (its own)"),
+    (84001212, "writes waited for memory that was reusable at the end of a backup's sync interval"),
     (83000223, "a backup gave up replicas since their disk had failed while it measured them"),
 ];
 

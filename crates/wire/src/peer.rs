@@ -208,8 +208,9 @@ pub struct Append {
     pub segment_bytes: u32,
     /// Offset of the payload in the segment. The replica has acknowledged all bytes before it.
     pub from: u32,
-    /// Set if the segment is closed and ends with the payload: the backup syncs without delay.
-    pub is_last: bool,
+    /// Set if the backup syncs what it has without delay: the segment is closed and ends with the
+    /// payload, or memory of the sender is reusable only after the sync.
+    pub syncs_at_once: bool,
     /// Send time by the sender's clock; echoed in the answer.
     pub sent: Instant,
     /// The sender's expiry clock: no reply so far was judged by a later time.

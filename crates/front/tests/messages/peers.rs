@@ -208,7 +208,7 @@ impl World {
             kind,
             segment_bytes,
             from: draw.near(from.into()) as u32,
-            is_last: draw.one_in(5),
+            syncs_at_once: draw.one_in(5),
             sent: Instant(draw.near(self.now.0)),
             clock: UnixMillis(draw.near(WALL.0)),
             header: header.filter(|_| !draw.one_in(8)),

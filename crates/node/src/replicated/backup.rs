@@ -165,7 +165,7 @@ impl BackupPart {
             replica: append.replica,
             from: append.from,
             to,
-            is_last: append.is_last,
+            syncs_at_once: append.syncs_at_once,
             sent: append.sent,
             clock: append.clock,
         };

@@ -59,6 +59,10 @@ struct ReplicaPieces {
     after: PieceWriter,
 }
 
+/// Shortage of memory from which on backups sync without delay. Asking earlier costs syncs that the
+/// cleaner does not wait for; from here on, a quarter of its target is free.
+const SHORTAGE_PERCENT: u8 = 50;
+
 /// Fields that all messages of one log have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Sender {
@@ -67,13 +71,17 @@ pub(super) struct Sender {
     pub(super) segment_bytes: u32,
     /// Upper bounds of the versions and expiry clocks in the bytes sent so far.
     pub(super) stamp: Stamp,
+    /// Set while so little memory is free that backups sync without delay: the memory of a cleaned
+    /// segment is reusable once its survivors are synced.
+    pub(super) is_short_of_memory: bool,
 }
 
 impl Sender {
     pub(super) fn new(kind: ReplicaKind, node: &NodeState) -> Sender {
         let (cluster, store) = (node.cluster(), node.store());
         let segment_bytes = store.log().segment_bytes() as u32;
-        Sender { cluster, kind, segment_bytes, stamp: store.stamp() }
+        let is_short_of_memory = store.log().shortage_percent() >= SHORTAGE_PERCENT;
+        Sender { cluster, kind, segment_bytes, stamp: store.stamp(), is_short_of_memory }
     }
 }
 
@@ -135,7 +143,7 @@ impl PieceHeaders {
             kind: sender.kind,
             segment_bytes: sender.segment_bytes,
             from: piece.from,
-            is_last: piece.is_last,
+            syncs_at_once: piece.is_last || sender.is_short_of_memory,
             sent: piece.sent,
             clock: sender.stamp.clock,
             header: self.header(backup, piece, &payload, sender),
@@ -596,15 +604,26 @@ mod tests {
     use super::*;
     use wire::replica::ReplicaEpoch;
 
+    fn message_of(payload: Vec<u8>, is_last: bool, is_short_of_memory: bool) -> PeerMessage {
+        let replica = ReplicaId { log: ServerId(1), segment: SegmentId(7), epoch: ReplicaEpoch(0) };
+        let piece = Piece { replica, from: 0, to: 2, synced: 0, is_last, sent: Instant(0) };
+        let (cluster, kind, stamp) = (ClusterId(1), ReplicaKind::Data, Stamp::default());
+        let sender = Sender { cluster, kind, segment_bytes: 1 << 20, stamp, is_short_of_memory };
+        PieceHeaders::default().message(ServerId(2), &piece, payload, &sender).message
+    }
+
     #[test]
     #[should_panic(expected = "has its bytes")]
     fn a_piece_is_sent_with_all_its_bytes() {
-        let replica = ReplicaId { log: ServerId(1), segment: SegmentId(7), epoch: ReplicaEpoch(0) };
-        let piece = Piece { replica, from: 0, to: 2, synced: 0, is_last: false, sent: Instant(0) };
-        let (cluster, kind, stamp) = (ClusterId(1), ReplicaKind::Data, Stamp::default());
-        let sender = Sender { cluster, kind, segment_bytes: 1 << 20, stamp };
-        let mut pieces = PieceHeaders::default();
-        pieces.message(ServerId(2), &piece, vec![1, 2], &sender);
-        pieces.message(ServerId(3), &piece, vec![1], &sender);
+        message_of(vec![1], false, false);
+    }
+
+    #[test]
+    fn backups_sync_at_once_what_ends_a_segment_and_all_while_memory_is_short() {
+        for (is_last, is_short) in [(false, false), (false, true), (true, false)] {
+            let message = message_of(vec![1, 2], is_last, is_short);
+            let PeerMessage::Append(append) = message else { panic!("{message:?}") };
+            assert_eq!(append.syncs_at_once, is_last || is_short);
+        }
     }
 }

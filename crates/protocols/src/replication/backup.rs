@@ -123,7 +123,7 @@ enum ReplicaState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DiskFollowUp {
     Answer,
-    /// Answers the master and syncs the replica, because its segment is closed.
+    /// Answers the master and syncs the replica, because the master wants that without delay.
     AnswerAndSync,
     /// Frees the replica, which is no longer needed.
     Free,
@@ -585,7 +585,7 @@ impl Backup {
 
 impl DiskFollowUp {
     fn after(header: &AppendHeader) -> DiskFollowUp {
-        if header.is_last { DiskFollowUp::AnswerAndSync } else { DiskFollowUp::Answer }
+        if header.syncs_at_once { DiskFollowUp::AnswerAndSync } else { DiskFollowUp::Answer }
     }
 }
 
@@ -618,7 +618,7 @@ impl BackupReplica {
                 out.push(BackupEffect::Take { replica, is_new: false, payload });
             }
             ReplicaState::Written { length, synced } => {
-                if header.is_last && synced < length {
+                if header.syncs_at_once && synced < length {
                     out.push(BackupEffect::Sync { replica });
                 }
                 self.answer(replica, out);

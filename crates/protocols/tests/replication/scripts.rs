@@ -404,7 +404,7 @@ pub(crate) fn append(piece: &Piece) -> Append {
         kind: ReplicaKind::Data,
         segment_bytes: 8 << 20,
         from: piece.from,
-        is_last: piece.is_last,
+        syncs_at_once: piece.is_last,
         sent: piece.sent,
         clock: UnixMillis(0),
         header: None,
@@ -434,7 +434,7 @@ fn show(envelope: &Envelope) -> String {
                 from: append.from,
                 to: append.from + envelope.bytes,
                 synced: 0,
-                is_last: append.is_last,
+                is_last: append.syncs_at_once,
                 sent: append.sent,
             };
             piece.to_string()

@@ -97,7 +97,7 @@ impl Server {
                     replica: append.replica,
                     from: append.from,
                     to,
-                    is_last: append.is_last,
+                    syncs_at_once: append.syncs_at_once,
                     sent: append.sent,
                     clock: append.clock,
                 };

@@ -29,8 +29,9 @@ pub struct AppendHeader {
     pub from: u32,
     /// Offset at which the bytes end.
     pub to: u32,
-    /// Set if the segment is closed and ends there.
-    pub is_last: bool,
+    /// Set if the master wants a sync without delay: the segment is closed and ends there, or the
+    /// master needs the memory that is reusable after the sync.
+    pub syncs_at_once: bool,
     /// Send time by the master's clock.
     pub sent: Instant,
     /// The master's expiry clock. Once the append is acknowledged, the master judges no reply by

@@ -9,8 +9,14 @@ fn what_can_take_nothing_more_is_kept_until_it_is_released() {
     let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
     let (mut backup, mut out) = (Backup::new(), Outbox::new());
     let append = |from, to| {
-        let header =
-            AppendHeader { replica, from, to, is_last: false, sent: at, clock: UnixMillis(0) };
+        let header = AppendHeader {
+            replica,
+            from,
+            to,
+            syncs_at_once: false,
+            sent: at,
+            clock: UnixMillis(0),
+        };
         BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
     };
     backup.handle(at, append(0, 80), &mut out);
@@ -41,8 +47,14 @@ fn what_was_found_takes_nothing_and_stays_whole() {
     );
     // A master that has not heard of the earlier process's death sends an append to its address.
     for from in [0, 80, 96] {
-        let header =
-            AppendHeader { replica, from, to: 120, is_last: false, sent: at, clock: UnixMillis(0) };
+        let header = AppendHeader {
+            replica,
+            from,
+            to: 120,
+            syncs_at_once: false,
+            sent: at,
+            clock: UnixMillis(0),
+        };
         let append = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
         backup.handle(at, append, &mut out);
         let result = AppendResult::Refused(AppendRefusal::Failed);
@@ -225,7 +237,7 @@ fn refusals_do_not_fill_the_memory_and_a_refused_replica_is_not_created_by_a_rep
         let replica =
             ReplicaId { log, segment: SegmentId(segment), epoch: ReplicaEpoch::default() };
         let (to, sent, clock) = (from + 8, Instant(5), UnixMillis(0));
-        let header = AppendHeader { replica, from, to, is_last: false, sent, clock };
+        let header = AppendHeader { replica, from, to, syncs_at_once: false, sent, clock };
         let event = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
         (effects(&mut backup, Instant(0), event), backup.replicas.len())
     };
@@ -260,7 +272,7 @@ fn scrubbing() -> (Backup, [ReplicaId; 2]) {
             replica,
             from: 0,
             to: LENGTH,
-            is_last: true,
+            syncs_at_once: true,
             sent: Instant(5),
             clock: UnixMillis(0),
         };
@@ -354,7 +366,7 @@ fn the_clock_of_a_master_goes_on_until_its_log_is_fenced() {
             replica,
             from: 0,
             to: 0,
-            is_last: false,
+            syncs_at_once: false,
             sent: begin,
             clock: UnixMillis(clock),
         };
@@ -379,7 +391,8 @@ fn only_written_bytes_are_synced() {
     let log = ServerId(1);
     let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
     let clock = UnixMillis(0);
-    let header = AppendHeader { replica, from: 0, to: 8, is_last: false, sent: Instant(0), clock };
+    let header =
+        AppendHeader { replica, from: 0, to: 8, syncs_at_once: false, sent: Instant(0), clock };
     let mut backup = Backup::new();
     let append = BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) };
     effects(&mut backup, Instant(0), append);
@@ -392,8 +405,8 @@ fn a_sync_that_ends_before_its_write_is_reported_is_not_forgotten() {
     let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
     let mut backup = Backup::new();
     let append = |from, to| {
-        let (is_last, sent, clock) = (false, now, UnixMillis(0));
-        let header = AppendHeader { replica, from, to, is_last, sent, clock };
+        let (syncs_at_once, sent, clock) = (false, now, UnixMillis(0));
+        let header = AppendHeader { replica, from, to, syncs_at_once, sent, clock };
         BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
     };
     effects(&mut backup, now, append(0, 100));
@@ -415,8 +428,8 @@ fn a_fenced_log_is_reported_when_a_loss_of_power_can_take_nothing_of_it() {
     });
     let mut backup = Backup::new();
     let append = |replica| {
-        let (from, to, is_last, clock) = (0, 100, false, UnixMillis(0));
-        let header = AppendHeader { replica, from, to, is_last, sent: now, clock };
+        let (from, to, syncs_at_once, clock) = (0, 100, false, UnixMillis(0));
+        let header = AppendHeader { replica, from, to, syncs_at_once, sent: now, clock };
         BackupEvent::Append { from: log, header, payload: Some(Ticket(1)) }
     };
     let taken = |replica| BackupEvent::Taken { replica, length: 100, synced: 0 };
@@ -439,8 +452,8 @@ fn a_fenced_log_is_reported_when_a_loss_of_power_can_take_nothing_of_it() {
 fn what_takes_nothing_more_is_synced_or_stopped_again_before_its_log_is_reported() {
     let (log, now) = (ServerId(1), Instant(0));
     let replica = ReplicaId { log, segment: SegmentId(1), epoch: ReplicaEpoch(0) };
-    let (from, to, is_last, clock) = (0, 100, false, UnixMillis(0));
-    let header = AppendHeader { replica, from, to, is_last, sent: now, clock };
+    let (from, to, syncs_at_once, clock) = (0, 100, false, UnixMillis(0));
+    let header = AppendHeader { replica, from, to, syncs_at_once, sent: now, clock };
     let ends = [
         (BackupEvent::Synced { replica, synced: 100 }, Some((replica, 100, 100))),
         (BackupEvent::Stopped { replica, length: 60, synced: 60 }, Some((replica, 60, 60))),
