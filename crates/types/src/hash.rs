@@ -120,12 +120,30 @@ pub fn slot_of(key: &[u8]) -> Slot {
 /// next `}` if there are any, else the whole key.
 #[inline]
 pub fn hash_tag(key: &[u8]) -> &[u8] {
+    if !contains(key, b'{') {
+        return key;
+    }
     let Some(open) = key.iter().position(|&byte| byte == b'{') else { return key };
     let after = &key[open + 1..];
     match after.iter().position(|&byte| byte == b'}') {
         None | Some(0) => key,
         Some(close) => &after[..close],
     }
+}
+
+/// Returns whether a byte occurs, eight bytes per step: most keys have no hash tag.
+#[inline]
+fn contains(bytes: &[u8], byte: u8) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let pattern = ONES * u64::from(byte);
+    // A byte is zero where it is equal; the borrow of the subtraction reaches only higher bytes.
+    let has = |chunk: &[u8; 8]| {
+        let zero_where_equal = u64::from_le_bytes(*chunk) ^ pattern;
+        zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & (ONES << 7) != 0
+    };
+    let Some(last) = bytes.last_chunk::<8>() else { return bytes.contains(&byte) };
+    // The last eight bytes may overlap the previous ones.
+    bytes.as_chunks::<8>().0.iter().any(has) || has(last)
 }
 
 /// `TABLES[k][b]`: the CRC of byte `b` followed by `k` zero bytes.
@@ -159,25 +177,35 @@ const fn crc16_tables() -> [[u16; 256]; 8] {
 }
 
 /// Returns the CRC16-XMODEM, computed eight bytes per step ("slice-by-8", Kounavis and Berry
-/// 2005).
+/// 2005). The CRC begins at zero, so zero bytes in front do not change it: they fill the first
+/// step.
 #[inline]
 fn crc16_xmodem(bytes: &[u8]) -> u16 {
-    let mut crc = 0u16;
-    let (chunks, rest) = bytes.as_chunks::<8>();
-    for chunk in chunks {
-        crc = TABLES[7][usize::from(chunk[0] ^ (crc >> 8) as u8)]
-            ^ TABLES[6][usize::from(chunk[1] ^ crc as u8)]
-            ^ TABLES[5][usize::from(chunk[2])]
-            ^ TABLES[4][usize::from(chunk[3])]
-            ^ TABLES[3][usize::from(chunk[4])]
-            ^ TABLES[2][usize::from(chunk[5])]
-            ^ TABLES[1][usize::from(chunk[6])]
-            ^ TABLES[0][usize::from(chunk[7])];
+    let Some(first) = bytes.first_chunk::<8>() else {
+        return bytes
+            .iter()
+            .fold(0, |crc, &byte| (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)]);
+    };
+    let (head, chunks) = bytes.as_rchunks::<8>();
+    let mut crc = 0;
+    if !head.is_empty() {
+        let padded = u64::from_be_bytes(*first) >> (64 - 8 * head.len());
+        crc = crc16_step(0, &padded.to_be_bytes());
     }
-    for &byte in rest {
-        crc = (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)];
-    }
-    crc
+    chunks.iter().fold(crc, crc16_step)
+}
+
+/// Returns the CRC after eight more bytes.
+#[inline]
+fn crc16_step(crc: u16, bytes: &[u8; 8]) -> u16 {
+    TABLES[7][usize::from(bytes[0] ^ (crc >> 8) as u8)]
+        ^ TABLES[6][usize::from(bytes[1] ^ crc as u8)]
+        ^ TABLES[5][usize::from(bytes[2])]
+        ^ TABLES[4][usize::from(bytes[3])]
+        ^ TABLES[3][usize::from(bytes[4])]
+        ^ TABLES[2][usize::from(bytes[5])]
+        ^ TABLES[1][usize::from(bytes[6])]
+        ^ TABLES[0][usize::from(bytes[7])]
 }
 
 #[cfg(test)]
@@ -204,6 +232,22 @@ mod tests {
             assert_eq!(crc16_xmodem(&bytes[..length]), naive_crc16(&bytes[..length]), "{length}");
         }
         assert_eq!(crc16_xmodem(b"123456789"), 0x31c3);
+    }
+
+    #[test]
+    fn a_byte_is_found_wherever_it_is_and_only_there() {
+        for length in 0..40 {
+            // The byte below and the byte above could be mistaken because of a borrow.
+            for other in [b'z', b'|', 0, 0x80, 0xff] {
+                let mut bytes = vec![other; length];
+                assert!(!contains(&bytes, b'{'), "{length} times {other}");
+                for at in 0..length {
+                    bytes[at] = b'{';
+                    assert!(contains(&bytes, b'{'), "{length} times {other}, at {at}");
+                    bytes[at] = other;
+                }
+            }
+        }
     }
 
     #[test]
