@@ -6,6 +6,7 @@ use super::leaf::Leaf;
 use super::tree::{TreePosition, descend, for_each_leaf};
 use super::word::{TAG_BITS, Tag, UNSEEN_BITS, Word};
 use super::{Index, NoRoom};
+use crate::address::Address;
 use crate::log::Turn;
 use types::{HashRange, KeyHash};
 
@@ -99,6 +100,21 @@ impl<'t> LeafGuard<'t> {
         let leaf = self.leaf(hash);
         leaf.replace(old.0, Some(new.0));
         change_totals(leaf, Some(old), Some(new));
+    }
+
+    /// Points the word of the entry at `from` at the copy that `copy` makes of it. Returns `false`,
+    /// without a call of `copy`, if no word points at `from`.
+    #[inline]
+    pub fn redirect<E>(
+        &mut self,
+        hash: KeyHash,
+        from: Address,
+        copy: impl FnOnce() -> Result<Address, E>,
+    ) -> Result<bool, E> {
+        let found = self.leaf(hash).find_cell(Tag::of(hash), |word| word.address() == from);
+        let Some((cell, word)) = found else { return Ok(false) };
+        cell.store(Word::new(hash, word.kind(), copy()?).raw());
+        Ok(true)
     }
 
     /// Removes the word of a record with this length in the log, in bytes.

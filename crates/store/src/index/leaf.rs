@@ -63,6 +63,16 @@ impl<'t> Leaf<'t> {
     /// Returns the first word with the tag that `is_it` accepts.
     #[inline]
     pub(super) fn find(self, tag: Tag, mut is_it: impl FnMut(Word) -> bool) -> Option<Word> {
+        self.find_cell(tag, &mut is_it).map(|(_, word)| word)
+    }
+
+    /// Returns the first word with the tag that `is_it` accepts, and its place.
+    #[inline]
+    pub(super) fn find_cell(
+        self,
+        tag: Tag,
+        mut is_it: impl FnMut(Word) -> bool,
+    ) -> Option<(&'t Cell, Word)> {
         let home = self.home(tag);
         self.find_in(home, tag, &mut is_it).or_else(|| self.find_in(home + 1, tag, &mut is_it))
     }
@@ -214,7 +224,7 @@ impl<'t> Leaf<'t> {
         bucket: usize,
         tag: Tag,
         is_it: &mut impl FnMut(Word) -> bool,
-    ) -> Option<Word> {
+    ) -> Option<(&'t Cell, Word)> {
         let cells = &self.buckets.get(bucket)?.cells;
         let wanted = tag.raw();
         let mut found = 0u32;
@@ -227,7 +237,9 @@ impl<'t> Leaf<'t> {
             found &= found - 1;
             // Loaded again: if the word has changed since, the new one is equally valid.
             match Word::from_raw(cells[place].load()) {
-                Some(word) if word.tag() == tag && is_it(word) => return Some(word),
+                Some(word) if word.tag() == tag && is_it(word) => {
+                    return Some((&cells[place], word));
+                }
                 Some(_) | None => {}
             }
         }

@@ -231,6 +231,26 @@ impl Index {
         Ok(LeafGuard::new(self, turn, &place, hash))
     }
 
+    /// Does the same as [`Index::lock`] if the hash has a leaf; `None` if there is none. For
+    /// callers that have prefetched what they touch.
+    #[inline]
+    pub fn lock_existing<'t>(
+        &'t self,
+        hash: KeyHash,
+        turn: &'t Turn<'_>,
+    ) -> Result<Option<LeafGuard<'t>>, LockError> {
+        self.check(turn);
+        let locked = spin(|| {
+            let place = self.place(hash, turn);
+            match place.leaf {
+                Some((_, leaf)) => leaf.try_lock().then_some(Some(place)),
+                None => Some(None),
+            }
+        });
+        let place = locked.ok_or(LockError::Contended)?;
+        Ok(place.map(|place| LeafGuard::new(self, turn, &place, hash)))
+    }
+
     /// Returns whether the slot has a leaf.
     #[inline]
     pub fn is_used(&self, slot: Slot) -> bool {

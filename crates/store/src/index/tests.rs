@@ -65,6 +65,22 @@ impl Pair {
         *word = new;
     }
 
+    /// Does what the cleaner does with an entry at the record's address, and with a dead one.
+    fn redirect(&mut self, key: Numbered) {
+        let Numbered { hash, .. } = key;
+        let turn = self.participant.turn();
+        let locked = self.fixture.index.lock_existing(hash, &turn).expect("no other thread locks");
+        let Some(word) = self.twin.words.get_mut(&key) else { return };
+        let mut guard = locked.expect("a record has a leaf");
+        let copy = Address::from_units(word.address().units() ^ Self::REPLACED);
+        let dead = Address::from_units(word.address().units() ^ Self::REPLACED << 1);
+        let refused: Result<bool, ()> = guard.redirect(hash, dead, || panic!("a dead entry"));
+        assert_eq!(refused, Ok(false));
+        assert_eq!(guard.redirect(hash, word.address(), || Err("no room")), Err("no room"));
+        assert_eq!(guard.redirect(hash, word.address(), || Ok::<_, ()>(copy)), Ok(true));
+        *word = Word::new(hash, word.kind(), copy);
+    }
+
     fn remove(&mut self, key: Numbered) {
         let Numbered { hash, number } = key;
         let Some(word) = self.twin.words.remove(&key) else { return };
@@ -186,7 +202,10 @@ fn random_changes_leave_the_index_like_its_sorted_twin() {
                     let record = known[random.usize(0..known.len())];
                     pair.remove(record);
                 }
-                _ if !known.is_empty() => pair.replace(known[random.usize(0..known.len())]),
+                _ if !known.is_empty() => {
+                    let record = known[random.usize(0..known.len())];
+                    if random.bool() { pair.replace(record) } else { pair.redirect(record) }
+                }
                 _ => {}
             }
             if step % 500 == 0 {
@@ -201,6 +220,20 @@ fn random_changes_leave_the_index_like_its_sorted_twin() {
         }
         pair.check();
     }
+}
+
+#[test]
+fn only_a_leaf_that_exists_is_locked_for_a_cleaner() {
+    let fixture = IndexFixture::new(64 << 20, 1);
+    let participant = fixture.participant(0);
+    let turn = participant.turn();
+    let hash = Slot(3).first_hash();
+    assert!(fixture.index.lock_existing(hash, &turn).expect("no other thread locks").is_none());
+    assert!(!fixture.index.is_used(Slot(3)), "nothing is created");
+    let held = fixture.index.lock(hash, &turn).expect("no other thread locks");
+    assert!(matches!(fixture.index.lock_existing(hash, &turn), Err(LockError::Contended)));
+    drop(held);
+    assert!(fixture.index.lock_existing(hash, &turn).expect("it is unlocked").is_some());
 }
 
 #[test]

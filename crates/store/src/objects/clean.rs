@@ -11,24 +11,25 @@ use super::stall::Stall;
 use super::store::Store;
 use super::tablets::TabletMap;
 use super::tombstones::TombstoneQueue;
-use super::view::{View, kind_of};
+use super::view::View;
 use super::worker::Worker;
 use super::write::Writer;
-use crate::index::{Find, Word};
+use crate::index::Find;
 use crate::log::{Candidate, Head, Survivors, Turn, VictimSegment};
 use planted::Bug;
 use std::sync::Arc;
 use types::{Incarnation, KeyHash, TableId, Version, key_hash};
 use wire::entry::{Body, Dead, Entry};
 
-/// Entries looked up ahead of the one that is copied.
-const WINDOW: usize = 16;
+/// Entries looked up ahead of the one that is copied. More would need more cache lines at once than
+/// a core can wait for: three each.
+const WINDOW: usize = 8;
 
 /// Bytes of the victim after which a quantum ends: 20-50 µs.
 const QUANTUM_BYTES: usize = 64 << 10;
 
 /// Entries after which a quantum ends.
-const QUANTUM_ENTRIES: usize = 16 * WINDOW;
+const QUANTUM_ENTRIES: usize = 256;
 
 impl Worker {
     /// Runs one quantum of cleaning. Returns `false` if there is nothing to clean or the cleaner
@@ -105,10 +106,12 @@ struct CleanerOutput<'w> {
 struct HashedCandidate<'t> {
     candidate: Candidate<'t>,
     hash: KeyHash,
+    /// Table of the entry's incarnation, whose index alone may point at it. `None`: any may.
+    table: Option<TableId>,
 }
 
 impl<'t> Cleaner<'t> {
-    /// Takes the next entries of the victim and prefetches their buckets.
+    /// Takes the next entries of the victim, and prefetches what a change of their words touches.
     fn fill(&self, victim: &mut VictimSegment, window: &mut Vec<HashedCandidate<'t>>) {
         assert!(window.is_empty(), "{} entries of the last window are left", window.len());
         while window.len() < WINDOW
@@ -116,55 +119,93 @@ impl<'t> Cleaner<'t> {
         {
             victim.advance(&candidate);
             let hash = key_hash(self.store.seed(), candidate.entry.key);
-            for table in self.tables_of(candidate.entry.incarnation, hash) {
-                self.store.index_or_new(table).prefetch(hash, self.turn);
+            let table = self.table_of(candidate.entry.incarnation, hash);
+            if let Some(table) = table {
+                self.store.index_or_new(table).prefetch_for_change(hash, self.turn);
             }
-            window.push(HashedCandidate { candidate, hash });
+            window.push(HashedCandidate { candidate, hash, table });
         }
     }
 
-    /// Returns the tables that may point at an entry: the table of its incarnation. If the
-    /// incarnation is not in the map (a flushed table), it may be any table.
-    fn tables_of(
-        &self,
-        incarnation: Incarnation,
-        hash: KeyHash,
-    ) -> impl Iterator<Item = TableId> + use<'t> {
-        let incarnations = self.tablets.at(hash).map(|tablet| &tablet.incarnations);
-        let of_incarnation = incarnations
-            .and_then(|incarnations| incarnations.iter().position(|&t| t == incarnation));
-        let known = of_incarnation.map(|table| TableId(table as u8));
-        let unknown = self.store.indexes().map(|(table, _)| table);
-        known.into_iter().chain(unknown.filter(move |_| known.is_none()))
+    /// Returns the table of an incarnation; `None` if the incarnation is not in the map (a flushed
+    /// table).
+    #[inline]
+    fn table_of(&self, incarnation: Incarnation, hash: KeyHash) -> Option<TableId> {
+        let incarnations = &self.tablets.at(hash)?.incarnations;
+        incarnations.iter().position(|&it| it == incarnation).map(|table| TableId(table as u8))
     }
 
     /// Moves the entry if it is live. In a durable log, otherwise preserves what the entry keeps
     /// superseded.
-    fn settle(&self, entry: &HashedCandidate<'t>, output: CleanerOutput<'_>) -> Result<(), Stall> {
-        let CleanerOutput { head, tombstones, survivors } = output;
-        let address = entry.candidate.address;
-        for table in self.tables_of(entry.candidate.entry.incarnation, entry.hash) {
-            let view = View::new(self.store, table, self.turn);
-            // Searched without the lock first: a dead entry stays dead.
-            match view.index.find(entry.hash, self.turn, |word| word.address() == address) {
-                Find::Miss => continue,
-                Find::Contended => return Err(Stall::Contended),
-                Find::Hit(_) => {}
+    fn settle(
+        &self,
+        entry: &HashedCandidate<'t>,
+        mut output: CleanerOutput<'_>,
+    ) -> Result<(), Stall> {
+        let is_moved = match entry.table {
+            Some(table) => self.move_if_live(entry, table, &mut output)?,
+            // Any table may point at an entry of an unknown incarnation.
+            None => {
+                let mut tables = self.store.indexes().map(|(table, _)| table);
+                tables.try_fold(false, |is_moved, table| match is_moved {
+                    true => Ok(true),
+                    false => self.move_if_live(entry, table, &mut output),
+                })?
             }
-            let key = Key { hash: entry.hash, bytes: entry.candidate.entry.key };
-            let access = self.tablets.access(table, entry.hash);
-            if let Ok(access) = access
-                && entry.candidate.entry.is_expired(access.clock(self.store))
-            {
-                let mut writer = Writer { store: self.store, head, tombstones, view };
-                reclaim(&mut writer, key, access)?;
-            }
-            if relocate(&view, entry, survivors)? {
-                return Ok(());
-            }
-            break;
+        };
+        if !is_moved && self.store.log.is_durable() {
+            self.keep_dead(entry, output.survivors)?;
         }
-        if self.store.log.is_durable() { self.keep_dead(entry, survivors) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Copies the entry and points the index at the copy, or reclaims the entry if it is expired.
+    /// Returns `false` if the table's index does not point at the entry, or not any more.
+    fn move_if_live(
+        &self,
+        entry: &HashedCandidate<'t>,
+        table: TableId,
+        output: &mut CleanerOutput<'_>,
+    ) -> Result<bool, Stall> {
+        let view = View::new(self.store, table, self.turn);
+        if entry.candidate.entry.expiry().is_some() {
+            self.reclaim_if_expired(entry, view, output)?;
+        }
+        let Candidate { address, encoded, .. } = entry.candidate;
+        let Some(mut leaf) = view.index.lock_existing(entry.hash, self.turn)? else {
+            return Ok(false);
+        };
+        let survivors = &mut *output.survivors;
+        let is_moved = leaf.redirect(entry.hash, address, || {
+            survivors.append_copy(encoded, view.log.segment_of(address))
+        })?;
+        if is_moved {
+            view.log.mark_dead(address, encoded.len() as u32);
+        }
+        Ok(is_moved)
+    }
+
+    /// Reclaims the entry if it is live and expired, and its range is served here.
+    fn reclaim_if_expired(
+        &self,
+        entry: &HashedCandidate<'t>,
+        view: View<'t>,
+        output: &mut CleanerOutput<'_>,
+    ) -> Result<(), Stall> {
+        let Candidate { address, entry: fields, .. } = entry.candidate;
+        match view.index.find(entry.hash, self.turn, |word| word.address() == address) {
+            Find::Miss => return Ok(()),
+            Find::Contended => return Err(Stall::Contended),
+            Find::Hit(_) => {}
+        }
+        if let Ok(access) = self.tablets.access(view.table, entry.hash)
+            && fields.is_expired(access.clock(self.store))
+        {
+            let (head, tombstones) = (&mut *output.head, &mut *output.tombstones);
+            let mut writer = Writer { store: self.store, head, tombstones, view };
+            reclaim(&mut writer, Key { hash: entry.hash, bytes: fields.key }, access)?;
+        }
+        Ok(())
     }
 
     /// Preserves the effect of a dead entry: the versions that it superseded must not return when
@@ -212,25 +253,4 @@ impl<'t> Cleaner<'t> {
     fn is_over(&self, incarnation: Incarnation, hash: KeyHash) -> bool {
         self.tablets.at(hash).is_none_or(|tablet| !tablet.incarnations.contains(&incarnation))
     }
-}
-
-/// Copies the entry and points the index at the copy. Returns `false` if the index no longer
-/// points at the original.
-fn relocate(
-    view: &View<'_>,
-    entry: &HashedCandidate<'_>,
-    survivors: &mut Survivors,
-) -> Result<bool, Stall> {
-    let Candidate { address, entry: fields, encoded } = entry.candidate;
-    let mut leaf = view.lock(entry.hash)?;
-    let found = leaf.find(entry.hash, |word| word.address() == address);
-    if let Some(word) = found {
-        let copy = survivors.append_copy(encoded, view.log.segment_of(address))?;
-        debug_assert!(copy != address, "an entry at {address:?} is copied to itself");
-        let bytes = encoded.len() as u32;
-        let moved = Word::new(entry.hash, kind_of(&fields), copy);
-        leaf.replace(entry.hash, (word, bytes), (moved, bytes));
-        view.log.mark_dead(address, bytes);
-    }
-    Ok(found.is_some())
 }
