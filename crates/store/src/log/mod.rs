@@ -179,7 +179,7 @@ impl Log {
             reactors,
             durable: durable.then(|| DurableLog::new(Arc::clone(&segments))),
             last_id: AtomicU64::new(0),
-            demand: CleaningDemand::new(count),
+            demand: CleaningDemand::new(count, reactors),
             count,
             segments,
         }))
