@@ -3,7 +3,8 @@
 //! - [`log`]: the arena, log heads, side logs, and the reclamation of memory;
 //! - [`index`]: a map from key hashes to log addresses, in hash order. It does not know keys;
 //! - [`objects`]: reads and writes, expiry, tablets, and the background work: replay, serving of
-//!   pulls, release of migrated records, cleaning.
+//!   pulls, release of migrated records, cleaning,
+//!   eviction.
 //!
 //! Start at [`Store`] and [`Worker`]. All reactors of a server share one store, and each reactor
 //! accesses it through its own worker.
@@ -26,8 +27,8 @@ mod sync;
 pub use address::Address;
 pub use log::GracePeriod;
 pub use objects::{
-    Arrival, ArrivalPlan, BEHIND_MAX_MILLIS, Changes, Expiring, Key, Missing, Need, NewValue,
-    RangeClock, Record, RecoverError, Recovery, RecoveryPlan, ReplayCounters, ReplayError,
-    Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableKey, TableSet,
-    Tablet, TabletMap, TabletState, Worker,
+    Accessed, Arrival, ArrivalPlan, BEHIND_MAX_MILLIS, Changes, Evicted, EvictionRule, Expiring,
+    Key, Missing, Need, NewValue, RangeClock, Record, RecoverError, Recovery, RecoveryPlan,
+    ReplayCounters, ReplayError, Replayed, Scratch, Stall, Store, StoreConfig, StoreError,
+    StoreUsage, TableKey, TableSet, Tablet, TabletMap, TabletState, Worker,
 };

@@ -10,6 +10,7 @@
 #![warn(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod connection;
+mod eviction;
 mod hash;
 mod ids;
 pub mod limits;
@@ -18,6 +19,7 @@ mod reactor;
 mod time;
 
 pub use connection::ConnectionId;
+pub use eviction::{EvictionOrder, EvictionPolicy};
 pub use hash::{
     HashSeed, KeyHash, SLOT_COUNT, Slot, hash_tag, key_hash, key_hash_in_slot, slot_of,
 };

@@ -51,7 +51,7 @@ pub use unsaved::{Backlog, Unsaved};
 pub use usage::{SegmentCounts, Usage};
 
 use crate::address::{ARENA_BYTES_MAX, Address};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use arena::Arena;
 use chunks::ChunkTable;
 use cleaner::{CleaningDemand, VictimChoice, VictimCriteria};
@@ -71,6 +71,14 @@ const SEGMENTS_PER_REACTOR_MIN: usize = 6;
 /// Number of full-size segments per reactor below which segments are smaller. So each reactor's
 /// open and reserved segments stay below a sixteenth of the memory.
 const SEGMENTS_PER_REACTOR_PLENTY: usize = 64;
+
+/// Live bytes above which records should be evicted, in percent of the memory that writers can use.
+/// See `docs/design/eviction.md`, "The limit".
+const LIVE_PERCENT_MAX: usize = 90;
+
+/// Segments of a reactor that hold few live bytes: the one kept for deletes, and the free parts of
+/// its head and survivors.
+const OCCUPIED_PER_REACTOR: usize = 2;
 
 /// Spare places of a durable log: a part of its segments, and a multiple of the segments kept for
 /// cleaning. They absorb the growth from a few crashes in a row, and an index that grew in
@@ -150,6 +158,8 @@ pub struct Log {
     last_id: AtomicU64,
     /// Number of segments that fit into the memory, without spare places.
     count: usize,
+    /// Number of these segments above the memory limit in effect.
+    withheld: AtomicUsize,
     /// Free segments that the cleaner must provide.
     demand: CleaningDemand,
 }
@@ -181,6 +191,7 @@ impl Log {
             last_id: AtomicU64::new(0),
             demand: CleaningDemand::new(count, reactors),
             count,
+            withheld: AtomicUsize::new(0),
             segments,
         }))
     }
@@ -252,10 +263,66 @@ impl Log {
         self.segments.segment_bytes()
     }
 
-    /// Returns the memory for entries and index together, in bytes.
+    /// Returns the memory limit in effect, for entries and index together, in bytes.
     #[inline]
     pub(crate) fn total_bytes(&self) -> u64 {
-        (self.count * self.segment_bytes()) as u64
+        (self.limit_segments() * self.segment_bytes()) as u64
+    }
+
+    #[inline]
+    fn limit_segments(&self) -> usize {
+        self.count - self.withheld.load(Ordering::Relaxed)
+    }
+
+    /// Returns the lowest memory limit with which the reactors can work, in bytes.
+    pub fn limit_min(&self) -> usize {
+        SEGMENTS_PER_REACTOR_MIN * usize::from(self.reactors) * self.segment_bytes()
+    }
+
+    /// Changes the memory limit, up to the one at the creation. Writers get no segment above it;
+    /// what is stored stays.
+    pub fn set_limit(&self, bytes: u64) {
+        let segments = usize::try_from(bytes).unwrap_or(usize::MAX) / self.segment_bytes();
+        let withheld = self.count - segments.clamp(1, self.count);
+        assert!(withheld < self.count, "{withheld} segments are withheld of {}", self.count);
+        if self.withheld.swap(withheld, Ordering::Relaxed) != withheld {
+            self.segments.change_pool(|pool| pool.set_withheld(withheld));
+            self.demand.reset_searches();
+        }
+    }
+
+    /// Returns the live bytes of entries and index that leave the cleaner enough to win: above
+    /// this limit, records should be evicted.
+    pub fn live_bytes_max(&self) -> u64 {
+        let reactors = usize::from(self.reactors);
+        let kept = reactors * OCCUPIED_PER_REACTOR + reactors + cleaner::KEPT_MORE;
+        let reserved = self.segments.free_counts().reserved;
+        let usable = self.limit_segments().saturating_sub(kept + reserved).max(1);
+        debug_assert!(usable <= self.count, "{usable} segments are usable of {}", self.count);
+        (usable * self.segment_bytes() / 100 * LIVE_PERCENT_MAX) as u64
+    }
+
+    /// Returns whether more memory is in use than records may need. Only then may the live bytes
+    /// exceed [`Log::live_bytes_max`].
+    #[inline]
+    pub fn may_be_crowded(&self) -> bool {
+        self.segments.ordinary() * 100 < self.limit_segments() * (100 - LIVE_PERCENT_MAX)
+    }
+
+    /// Adds up the live bytes of entries in `count` places from `first` on, and returns the place
+    /// that follows. At the end, where that is 0, the sum includes the index, and leaves out what
+    /// only the cleaner can free.
+    pub fn live_bytes_from(&self, first: u32, count: u32) -> (i64, u32) {
+        let places = self.segments.count() as u32;
+        assert!(first < places && count > 0, "{count} places from {first} on");
+        let next = first.saturating_add(count).min(places);
+        let live = |place| i64::from(self.segments.glance(Place(place)).live());
+        let bytes = (first..next).map(live).sum::<i64>();
+        if next < places {
+            return (bytes, next);
+        }
+        let pinned = self.durable.as_ref().map_or(0, |durable| durable.pins.bytes());
+        (bytes + self.chunks.used_bytes() as i64 - pinned as i64, 0)
     }
 
     /// Returns the maximum total length of entries that are appended as a batch, in bytes.

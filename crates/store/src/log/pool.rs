@@ -70,6 +70,8 @@ pub(super) struct Pool {
     /// Number of used spare places, which reduce the segments of ordinary writers.
     debt: usize,
     is_adopting: bool,
+    /// Number of segments that ordinary writers must leave, because the memory limit was lowered.
+    withheld: usize,
 }
 
 impl Pool {
@@ -90,6 +92,7 @@ impl Pool {
             spare_count: 0,
             debt: 0,
             is_adopting: false,
+            withheld: 0,
         }
     }
 
@@ -110,6 +113,12 @@ impl Pool {
     /// use.
     pub(super) fn set_adopting(&mut self, is_adopting: bool) {
         self.is_adopting = is_adopting;
+    }
+
+    /// Sets how many segments ordinary writers must leave, free or not.
+    pub(super) fn set_withheld(&mut self, segments: usize) {
+        assert!(segments < self.first_spare.0 as usize, "{segments} segments are withheld");
+        self.withheld = segments;
     }
 
     /// Takes a free segment, if the purpose permits it. Takes a ready one if there is one.
@@ -275,7 +284,8 @@ impl Pool {
     /// Returns the number of segments that ordinary writers may take.
     pub(super) fn ordinary(&self) -> usize {
         let debt = if self.is_adopting { 0 } else { self.debt };
-        self.free().saturating_sub(self.promised() + self.kept_for_cleaning + debt)
+        let left = self.promised() + self.kept_for_cleaning + debt + self.withheld;
+        self.free().saturating_sub(left)
     }
 
     fn free(&self) -> usize {
@@ -339,6 +349,18 @@ mod tests {
         }
         pool.unreserve(1);
         assert!(pool.take(SegmentPurpose::Cleaning).is_some());
+    }
+
+    #[test]
+    fn a_lower_limit_leaves_writers_less_and_cleaners_the_same() {
+        let mut pool = Pool::new(6, 1);
+        pool.set_withheld(4);
+        assert_eq!(pool.ordinary(), 1);
+        assert!(pool.take(SegmentPurpose::Writes).is_some());
+        assert_eq!(pool.take(SegmentPurpose::Writes), None);
+        assert!(pool.take(SegmentPurpose::Cleaning).is_some());
+        pool.set_withheld(0);
+        assert_eq!(pool.ordinary(), 3);
     }
 
     #[test]

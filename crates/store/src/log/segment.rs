@@ -472,7 +472,7 @@ impl Segments {
     }
 
     /// Changes the pool, and then the numbers for readers without a lock.
-    fn change_pool<T>(&self, change: impl FnOnce(&mut Pool) -> T) -> T {
+    pub(super) fn change_pool<T>(&self, change: impl FnOnce(&mut Pool) -> T) -> T {
         let mut pool = self.lock_pool();
         let result = change(&mut pool);
         self.ordinary.store(pool.ordinary(), Ordering::Relaxed);

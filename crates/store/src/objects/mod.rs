@@ -26,10 +26,11 @@
 //!
 //! The files stand in layers; each imports only from the layers above it:
 //! - Plain data: `record`, `stall`, `changes`, `range_clock`, `table_set`, `estimate`,
-//!   `publications`, `replay_counters`.
+//!   `publications`, `replay_counters`, `sketch`.
 //! - State of a range: `arrival`, `recovery`, `tablets`. Then `store`, the state of all ranges.
 //! - Access to entries: `view`, `leaves`, `access`.
 //! - Changes of entries: `tombstones`, `write`, `expired`, `side_logs`.
+//! - `evictor`, the state of eviction at one reactor.
 //! - `worker`, the state of one reactor. All other files implement operations of the worker.
 //!
 //! Outside this module: ownership decisions (`protocols`), waiting and retrying (`server`).
@@ -44,6 +45,8 @@ mod counts;
 mod drop;
 mod durability;
 mod estimate;
+mod evict;
+mod evictor;
 mod expire;
 mod expired;
 mod leaves;
@@ -59,6 +62,7 @@ mod replay_counters;
 mod replay_log;
 mod scan;
 mod side_logs;
+mod sketch;
 mod stall;
 mod store;
 mod sweep;
@@ -72,6 +76,8 @@ mod write;
 
 pub use arrival::{Arrival, ArrivalPlan};
 pub use changes::{Changes, NewValue, Scratch};
+pub use evict::Evicted;
+pub use evictor::EvictionRule;
 pub use expired::Expiring;
 pub use range_clock::{BEHIND_MAX_MILLIS, RangeClock};
 pub use record::{Key, Need, Record, TableKey};
@@ -79,6 +85,7 @@ pub use recover::RecoverError;
 pub use recovery::{Recovery, RecoveryPlan};
 pub use replay::{ReplayError, Replayed};
 pub use replay_counters::ReplayCounters;
+pub use sketch::Accessed;
 pub use stall::{Missing, Stall};
 pub use store::{Store, StoreConfig, StoreError, StoreUsage};
 pub use table_set::TableSet;

@@ -4,11 +4,12 @@
 
 use super::estimate::RecordEstimate;
 use super::publications::Publications;
+use super::sketch::AccessSketch;
 use super::tablets::TabletMap;
 use crate::index::{Index, Slab};
 use crate::log::{GracePeriod, Log, LogConfig, LogError, Usage};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
 use std::sync::{Arc, OnceLock};
 use types::limits::TABLES_MAX;
@@ -57,7 +58,9 @@ pub struct Store {
     tables: [OnceLock<Index>; TABLES_MAX],
     pub(super) publications: CachePadded<Publications>,
     tablets: ArcSwap<TabletMap>,
-    /// Number of published maps. Rises after the new map can be loaded.
+    /// Accesses of clients; `None` if no policy of eviction needs them.
+    sketch: ArcSwapOption<AccessSketch>,
+    /// Number of published maps and sketches. Rises after the new one can be loaded.
     generation: CachePadded<AtomicU64>,
     /// Highest version that was drawn or ruled out for later draws.
     version: CachePadded<AtomicU64>,
@@ -67,6 +70,8 @@ pub struct Store {
     clock_floor: AtomicU64,
     /// Number of expired records that were reclaimed.
     pub(super) expired: CachePadded<AtomicU64>,
+    /// Number of records that were evicted.
+    pub(super) evicted: CachePadded<AtomicU64>,
     /// Expected size of the log that is recovered after a crash.
     pub(super) estimate: RecordEstimate,
 }
@@ -88,11 +93,13 @@ impl Store {
             tables: Default::default(),
             publications: CachePadded::new(Publications::new()),
             tablets: ArcSwap::from_pointee(TabletMap::default()),
+            sketch: ArcSwapOption::empty(),
             generation: CachePadded::new(AtomicU64::new(0)),
             version: CachePadded::new(AtomicU64::new(0)),
             clock: CachePadded::new(AtomicU64::new(0)),
             clock_floor: AtomicU64::new(0),
             expired: CachePadded::new(AtomicU64::new(0)),
+            evicted: CachePadded::new(AtomicU64::new(0)),
             estimate: RecordEstimate::default(),
         }))
     }
@@ -123,7 +130,18 @@ impl Store {
         self.tablets.load_full()
     }
 
-    /// Returns the number of published maps.
+    /// Replaces the access sketch. Each worker adopts it at the start of its next turn.
+    pub(super) fn replace_sketch(&self, sketch: Option<Arc<AccessSketch>>) {
+        self.sketch.store(sketch);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the newest access sketch.
+    pub(super) fn sketch(&self) -> Option<Arc<AccessSketch>> {
+        self.sketch.load_full()
+    }
+
+    /// Returns the number of published maps and sketches.
     #[inline]
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

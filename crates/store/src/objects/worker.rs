@@ -5,6 +5,7 @@
 //! this folder, one file per kind of work.
 
 use super::changes::Scratch;
+use super::evictor::Evictor;
 use super::expired::Expiring;
 use super::side_logs::SideLogs;
 use super::store::Store;
@@ -44,6 +45,8 @@ pub struct Worker {
     /// Words that a walk has collected, each with the lowest hash that it may have. A reusable
     /// buffer.
     pub(super) words: Vec<(KeyHash, Word)>,
+    /// Accesses of clients, and candidates for eviction.
+    pub(super) evictor: Evictor,
 }
 
 impl Store {
@@ -60,6 +63,7 @@ impl Worker {
         let survivors = store.log.survivors();
         let generation = store.generation();
         let tablets = store.tablets();
+        let evictor = Evictor::new(&store, reactor);
         Worker {
             store,
             participant,
@@ -74,6 +78,7 @@ impl Worker {
             victim: None,
             expiring: Expiring::default(),
             words: Vec::new(),
+            evictor,
         }
     }
 
@@ -90,6 +95,7 @@ impl Worker {
         if generation != self.generation {
             self.tablets = self.store.tablets();
             self.generation = generation;
+            self.follow_eviction_order();
             self.side_logs.adopt_tablets(&self.tablets);
         }
         self.store.raise_clock(clock);

@@ -14,9 +14,13 @@ use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::log::Dependency;
-use store::{Need, RangeClock, Stall, Store, TableSet, Tablet, TabletMap, TabletState, Worker};
+use store::{
+    EvictionRule, Need, RangeClock, Stall, Store, TableSet, Tablet, TabletMap, TabletState, Worker,
+};
 use types::limits::TABLES_MAX;
-use types::{HashRange, Incarnation, KeyHash, OwnershipEpoch, SegmentId, UnixMillis};
+use types::{
+    EvictionPolicy, HashRange, Incarnation, KeyHash, OwnershipEpoch, SegmentId, UnixMillis,
+};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
@@ -62,6 +66,7 @@ pub(crate) struct World {
     pub(crate) crashes: u64,
     pub(crate) refused: u64,
     pub(crate) written: u64,
+    pub(crate) evicted: u64,
 }
 
 /// Two keys that are only written together.
@@ -87,6 +92,7 @@ impl World {
             crashes: 0,
             refused: 0,
             written: 0,
+            evicted: 0,
         }
     }
 
@@ -118,6 +124,7 @@ impl World {
             986..990 => self.expire(at),
             990..991 if self.rng.u8(..20) == 0 => self.flush(),
             996..999 => self.settle_recovery(at),
+            999 => self.evict(at),
             991..996 if self.rng.u8(..self.scale.calm) == 0 => self.crash(),
             _ => {}
         }
@@ -280,6 +287,31 @@ impl World {
         while let Some(from) = cursor {
             cursor = self.workers[at].expire(TABLE, from, 50);
         }
+    }
+
+    /// Evicts some records with an expiry. The model learns from reads which ones are gone.
+    fn evict(&mut self, at: usize) {
+        self.turn(at);
+        let before = self.store.evicted();
+        let rule = EvictionRule { policy: EvictionPolicy::VolatileRandom, samples: 5 };
+        self.workers[at].evict(rule, 2_000);
+        let clock = self.store.clock();
+        let last = |history: &History| history.last().and_then(|state| state.value_at(clock));
+        let present = self.histories.iter().filter(|(_, history)| last(history).is_some());
+        let present: Vec<usize> = present.map(|(key, _)| *key).collect();
+        let mut gone = 0;
+        for key in present {
+            let name = name(key);
+            let hashed = self.hashed(&name);
+            let is_there = self.workers[at].read_one(TABLE, hashed, |record| record.is_some());
+            let needs = self.needs(at);
+            if !is_there.unwrap() {
+                self.note(key, State { value: None, needs });
+                gone += 1;
+            }
+        }
+        assert_eq!(gone, self.store.evicted() - before);
+        self.evicted += gone;
     }
 
     /// Flushes everything, under a new incarnation.
