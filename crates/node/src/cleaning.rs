@@ -56,7 +56,8 @@ impl CleaningSchedule {
         }
         let log = context.node.store().log();
         let is_exhausted = log.is_exhausted();
-        if is_exhausted && context.now >= self.quiet_until {
+        let is_refusing = is_exhausted && !context.node.eviction.may_win_memory(&context.live);
+        if is_refusing && context.now >= self.quiet_until {
             self.quiet_until = context.now + WARNING_PAUSE;
             tracing::warn!(usage = ?log.usage(), "no segment is free and none can be cleaned, refusing writes");
         }

@@ -5,6 +5,7 @@ use crate::cleaning::CleaningSchedule;
 use crate::clock::ClockReader;
 use crate::context::{BufferPool, Context};
 use crate::entitled::SenderCheck;
+use crate::evicting::EvictionSchedule;
 use crate::flush::Flushes;
 use crate::load_profile::LoadProfileScan;
 use crate::machines::Machines;
@@ -55,6 +56,7 @@ pub struct Engine {
     pub(crate) senders: SenderCheck,
     pub(crate) gating: ReplyGating,
     pub(crate) cleaning: CleaningSchedule,
+    pub(crate) evicting: EvictionSchedule,
     pub(crate) clock: ClockReader,
     pub(crate) load_profile: LoadProfileScan,
 }
@@ -123,6 +125,7 @@ impl Engine {
             senders: SenderCheck::default(),
             gating: ReplyGating::default(),
             cleaning: CleaningSchedule::default(),
+            evicting: EvictionSchedule::default(),
             clock: ClockReader::default(),
             load_profile: LoadProfileScan::default(),
             node,
@@ -168,6 +171,7 @@ impl Engine {
         self.turn.started.get_or_insert(now);
         self.follow_settings();
         self.cleaning.begin_turn(now);
+        self.evicting.begin_turn(now);
         let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node.clock);
         self.worker.begin_turn(clock);
         if self.node.demands.waiting.load(Ordering::Acquire) > 0 {
@@ -195,6 +199,7 @@ impl Engine {
         if live != self.turn.live {
             self.turn.live = live;
             self.log_master.update_reach_min(live, &self.node);
+            self.worker.follow_eviction_order();
         }
     }
 
@@ -537,9 +542,10 @@ impl Engine {
 
     /// Returns the minimum share of this reactor's running time for background work, in percent.
     pub fn background_share(&self) -> u8 {
-        let share = self.node.background_share();
-        match self.cleaning.may_run(self.node.store().log()) {
-            true => share.max(self.node.store().log().shortage_percent()),
+        let log = self.node.store().log();
+        let share = self.node.background_share().max(self.node.eviction.shortage_percent(log));
+        match self.cleaning.may_run(log) {
+            true => share.max(log.shortage_percent()),
             false => share,
         }
     }
@@ -547,6 +553,7 @@ impl Engine {
     /// Returns whether a write that has found no memory may find some later.
     pub fn may_win_memory(&self) -> bool {
         !self.node.store().log().is_exhausted()
+            || self.node.eviction.may_win_memory(&self.turn.live)
     }
 
     /// Returns whether to retry requests that wait for memory: some is free, or none can be.
@@ -566,6 +573,7 @@ impl Engine {
             || !self.flushes.is_idle()
             || self.node.demands.restless.load(Ordering::Relaxed) > 0
             || self.cleaning.may_run(self.node.store().log())
+            || self.evicting.may_run(&self.node.eviction, &self.turn.live, self.node.store().log())
     }
 
     /// Runs one bounded piece of background work. Returns its purpose, or `None` if there was none.
@@ -578,6 +586,10 @@ impl Engine {
         if let Some(done) = cleaning.run_first(&mut context) {
             return Some(done);
         }
+        let (evicting, mut context) = parts!(self, now, evicting);
+        if let Some(done) = evicting.run_first(&mut context) {
+            return Some(done);
+        }
         let (pulls, mut context) = parts!(self, now, pull_server);
         if pulls.serve(&mut context) {
             return Some(Background::Export);
@@ -586,11 +598,17 @@ impl Engine {
         if flushes.step(&mut context) {
             return Some(Background::Flush);
         }
+        let (evicting, mut context) = parts!(self, now, evicting);
+        if let Some(work) = context.node.work.pop(context.node.store().log()) {
+            return Some(work.run(&self.node, &mut context));
+        }
+        if let Some(done) = evicting.run(&mut context) {
+            return Some(done);
+        }
         let (cleaning, mut context) = parts!(self, now, cleaning);
-        match context.node.work.pop(context.node.store().log()) {
-            Some(work) => Some(work.run(&self.node, &mut context)),
-            None if cleaning.may_run(context.node.store().log()) => cleaning.run(&mut context),
-            None => None,
+        match cleaning.may_run(context.node.store().log()) {
+            true => cleaning.run(&mut context),
+            false => None,
         }
     }
 
@@ -606,10 +624,16 @@ impl Engine {
         let backup = self.backup.next_deadline(self.reactor);
         let own_disk = (!self.to_itself.is_empty()).then_some(Instant(0));
         let cleaner = self.cleaning.next_deadline();
+        let (state, live, log) = (&self.node.eviction, &self.turn.live, self.node.store().log());
+        let evicting = match self.is_loading() {
+            false => self.evicting.next_deadline(state, live, log),
+            true => None,
+        };
         let key_counts = self.load_profile.next_step();
         let pulls = self.priority_pulls.next_deadline();
-        let all = [machines, pulls, expiry, key_counts, cleaner, master, backup, own_disk];
-        all.into_iter().flatten().min()
+        let scans = [expiry, key_counts, cleaner, evicting];
+        let all = [machines, pulls, master, backup, own_disk].into_iter().chain(scans);
+        all.flatten().min()
     }
 
     /// Runs everything that is due.
@@ -627,6 +651,8 @@ impl Engine {
         self.with_backup(now, BackupPart::tick);
         let (load_profile, mut context) = parts!(self, now, load_profile);
         load_profile.step(&mut context);
+        let (evicting, context) = parts!(self, now, evicting);
+        evicting.tick(&context);
         let rests = self.is_loading() || self.node.rests_expiry.load(Ordering::Relaxed);
         if let Ok(mut scan) = self.node.expiry.try_lock() {
             scan.step(now, rests, &mut self.worker, &self.node.key_counts);

@@ -1,7 +1,8 @@
 //! Settings and identity of a server, given at its start.
 
 use protocols::migration::Cuts;
-use types::{ClusterId, ServerId};
+use store::EvictionRule;
+use types::{ClusterId, EvictionPolicy, ServerId};
 
 /// Identity of a server, assigned by the coordinator before the server holds any data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +39,20 @@ pub struct LiveSettings {
     pub strict_reads: bool,
     /// Fewest other servers that must be able to hold a write.
     pub min_replicas: MinReplicas,
+    /// Rule by which records are evicted.
+    pub eviction: EvictionRule,
+    /// Memory limit in bytes, up to the one at the start.
+    pub memory_limit: u64,
 }
 
 impl Default for LiveSettings {
     fn default() -> LiveSettings {
-        LiveSettings { strict_reads: false, min_replicas: MinReplicas::Auto }
+        LiveSettings {
+            strict_reads: false,
+            min_replicas: MinReplicas::Auto,
+            eviction: EvictionRule { policy: EvictionPolicy::NoEviction, samples: 5 },
+            memory_limit: u64::MAX,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::clock::ServerClock;
 use crate::demands::SharedDemands;
+use crate::eviction_state::EvictionState;
 use crate::expiry::ExpiryScan;
 use crate::key_counts::KeyCounts;
 use crate::recovering::RecoveryCounts;
@@ -42,6 +43,7 @@ pub struct NodeState {
     pub(crate) expiry: Mutex<ExpiryScan>,
     pub(crate) key_counts: KeyCounts,
     pub(crate) recovery_counts: RecoveryCounts,
+    pub(crate) eviction: EvictionState,
     /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
     forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
 }
@@ -115,6 +117,7 @@ impl NodeState {
             expiry: Mutex::default(),
             key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),
+            eviction: EvictionState::default(),
             forgetting: Mutex::default(),
         }
     }
@@ -132,6 +135,7 @@ impl NodeState {
     /// Replaces the settings that can change. Reactors apply them in their next turn.
     pub fn set_live(&self, live: LiveSettings) {
         self.live.store(Arc::new(live));
+        self.eviction.follow(&live, &self.store);
     }
 
     /// Sets the interface to the surrounding process. Called once, before the first turn.

@@ -138,16 +138,19 @@ pub enum Background {
     Flush,
     /// Recovery of dead servers' data: replay records, and reclaim or delete what remains.
     Recover,
+    /// Eviction: delete records because memory is scarce.
+    Evict,
 }
 
 impl Background {
     /// All purposes, with their names in metrics.
-    pub const ALL: [(Background, &'static str); 5] = [
+    pub const ALL: [(Background, &'static str); 6] = [
         (Background::Export, "export"),
         (Background::Import, "import"),
         (Background::Clean, "clean"),
         (Background::Flush, "flush"),
         (Background::Recover, "recover"),
+        (Background::Evict, "evict"),
     ];
 }
 

@@ -7,8 +7,8 @@ use crate::text::{
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use types::PollPolicy;
 use types::limits::{REACTORS_MAX, VALUE_BYTES_MAX};
+use types::{EvictionPolicy, PollPolicy};
 
 /// Largest request that fits the input buffer of a connection, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 20;
@@ -143,8 +143,12 @@ settings! {
     }
     /// Memory for records and index.
     memory: MemorySettings {
-        limit: Bytes = Bytes(1 << 30), "maxmemory" or "memory", AtStart check(check_limit),
-            "Memory for records and index together, as in 4gb. A full server refuses writes; records are never evicted.";
+        limit: Bytes = Bytes(1 << 30), "maxmemory" or "memory", Always check(check_limit),
+            "Memory for records and index together, as in 4gb. A full server refuses writes, or evicts records: see 'maxmemory-policy'. At run time it can be lowered, and raised up to the value at the start.";
+        policy: EvictionPolicy = EvictionPolicy::NoEviction, "maxmemory-policy", Always,
+            "Which records a full server deletes to make room for writes: 'noeviction' (none, writes are refused), 'allkeys-lru' (those not accessed for longest), 'allkeys-lfu' (those accessed least often), 'allkeys-random' (any), or 'volatile-lru', 'volatile-lfu', 'volatile-random' and 'volatile-ttl' (the nearest expiry) of the records with an expiry. The lru and lfu policies use memory beside 'maxmemory', up to 3 % of it, to track accesses.";
+        samples: u16 = 5, "maxmemory-samples", Always in [1..=64],
+            "Minimum number of records that are compared to evict one of them. More find better ones, and take longer.";
         ready: Bytes = Bytes(0), "ready-memory", AtStart,
             "Free memory to prefault at idle times, so that bursts of writes do not wait for page faults. Memory for migrations and recoveries is prefaulted when it is reserved. 0: 48 MiB, but at most an eighth of 'maxmemory'.";
         huge_pages: bool = true, "huge-pages", AtStart,

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
-use types::PollPolicy;
+use types::{EvictionPolicy, PollPolicy};
 
 /// The error of an invalid value, worded so that it can follow the setting's name.
 pub type Wrong = String;
@@ -247,7 +247,7 @@ macro_rules! words {
                 match &text.to_ascii_lowercase()[..] {
                     $($word $(| $other)* => Ok($type::$value),)+
                     _ => Err(format!(
-                        "argument must be one of the following: {}",
+                        "argument(s) must be one of the following: {}",
                         [$($word),+].join(", ")
                     )),
                 }
@@ -272,6 +272,17 @@ macro_rules! choices {
         words! { $type { $($value = $word $(| $other)*,)+ } }
     )+};
 }
+
+words! { EvictionPolicy {
+    VolatileLru = "volatile-lru",
+    VolatileLfu = "volatile-lfu",
+    VolatileRandom = "volatile-random",
+    VolatileTtl = "volatile-ttl",
+    AllKeysLru = "allkeys-lru",
+    AllKeysLfu = "allkeys-lfu",
+    AllKeysRandom = "allkeys-random",
+    NoEviction = "noeviction",
+} }
 
 words! { PollPolicy { Adaptive = "adaptive", Busy = "busy", Sleep = "sleep", } }
 

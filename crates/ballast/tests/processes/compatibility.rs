@@ -128,11 +128,13 @@ const NOTES: &[(&str, &str)] = &[
         "object|encoding",
         "values have no encoding: returns `int`, `embstr` (up to 44 bytes) or `raw`, depending on the value alone",
     ),
+    ("object|freq", "a key that is deleted and written again keeps its count"),
+    ("object|idletime", "up to three days, and 0 unless an LRU policy is selected"),
     ("randomkey", "keys after large gaps between hashes are more likely than others"),
     ("replconf", "Redis replication is not supported"),
     (
         "restore",
-        "strings only; accepts dumps of Redis 8 too; ignores IDLETIME and FREQ; limits a TTL that is too large to the maximum",
+        "strings only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),
@@ -141,7 +143,6 @@ const NOTES: &[(&str, &str)] = &[
         "SAVE is refused without persistence; with persistence the log is always complete",
     ),
     ("sort*", "there are no lists, sets and sorted sets"),
-    ("touch", "counts the keys; access times are not recorded"),
     (
         "wait",
         "counts the other servers that have all writes of this connection's reactor: 0 without replication",

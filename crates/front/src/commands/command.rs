@@ -88,6 +88,8 @@ pub(crate) mod flag {
     pub(crate) const CHANGES_TABLE: u32 = 1 << 17;
     /// Executes the commands of a transaction.
     pub(crate) const RUNS_TRANSACTION: u32 = 1 << 18;
+    /// Does not count as an access to its keys, for eviction.
+    pub(crate) const NO_ACCESS: u32 = 1 << 19;
     /// Flags of commands that are always allowed.
     pub(crate) const ANYTIME: u32 = LOADING | STALE;
 }
@@ -158,6 +160,13 @@ pub(crate) struct Family {
 }
 
 impl Command {
+    /// Returns whether the command of a client counts as an access to its keys. After `CLIENT
+    /// NO-TOUCH`, only `TOUCH` does.
+    #[inline]
+    pub(crate) fn is_access(&self, no_touch: bool) -> bool {
+        !self.has(flag::NO_ACCESS) && (!no_touch || self.name == "touch")
+    }
+
     /// Returns the command's number. It is constant while the program runs, and below
     /// [`crate::operators::counts::COMMANDS_MAX`].
     #[inline]

@@ -5,10 +5,10 @@ use super::command::{Command, Keys, Secrets, command};
 use super::glob::glob_matches;
 use super::help::help;
 use super::slots::reply_done;
-use super::{Call, Done, Refusal, printable, refused};
+use super::{Call, Done, NotExecuted, Refusal, printable, refused};
 use crate::operators::host::HostJob;
 use node::{Mode, Node};
-use settings::{SETTINGS, Setting, When};
+use settings::{SETTINGS, ServerConfiguration, Setting, When};
 use std::borrow::Cow;
 use types::limits::TABLES_MAX;
 
@@ -46,14 +46,13 @@ fn fixed(node: &Node) -> Vec<Fixed> {
     const DURABILITY: &str = "the setting 'durability' determines it when the server starts";
     const NUMBER: &str = "the number of databases is fixed";
     const NO_REPLICAS: &str = "Redis replication is not supported";
-    let all: [(&str, Cow<'static, str>, &str); 12] = [
+    let all: [(&str, Cow<'static, str>, &str); 11] = [
         ("appendfsync", sync.into(), DURABILITY),
         ("appendonly", yes_no(mode.is_some()).into(), DURABILITY),
         ("cluster-enabled", yes_no(node.is_cluster()).into(), "the setting 'join' determines it"),
         ("cluster-databases", tables.clone(), NUMBER),
         ("databases", tables, NUMBER),
         ("latency-tracking", "yes".into(), "latencies are always tracked"),
-        ("maxmemory-policy", "noeviction".into(), "records are never evicted"),
         ("notify-keyspace-events", "".into(), "keyspace notifications are not supported"),
         ("replica-read-only", "yes".into(), NO_REPLICAS),
         ("replicaof", "".into(), NO_REPLICAS),
@@ -139,10 +138,30 @@ fn set(call: &mut Call<'_>) -> Done {
         }
         names.push(name);
     }
+    if changed.memory.limit != call.backend.operators.configuration().memory.limit {
+        check_memory_limit(&changed, node)?;
+    }
     call.backend.operators.configure(node, changed);
     node.wake_all();
     call.backend.follow_settings();
     call.ok()
+}
+
+/// Refuses a memory limit above the one at the start, which the server has mapped, and one that
+/// leaves no memory for data.
+fn check_memory_limit(changed: &ServerConfiguration, node: &Node) -> Result<(), NotExecuted> {
+    let (limit, at_start) = (changed.memory.limit.0, node.settings().memory_bytes);
+    let least = node.store().log().limit_min().min(at_start);
+    let bound = match limit {
+        _ if limit > at_start => {
+            format!("cannot exceed {at_start}, the value at the server's start")
+        }
+        _ if limit < least => format!("must be at least {least}, for the reactors of this server"),
+        _ => return Ok(()),
+    };
+    Err(refused(format!(
+        "ERR CONFIG SET failed (possibly related to argument 'maxmemory') - argument {bound}"
+    )))
 }
 
 /// `CONFIG RESETSTAT`.

@@ -4,7 +4,7 @@ use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::rdb::{self, Unreadable};
 use super::{Call, Done, Refusal, parse_integer};
-use crate::core::data::Need;
+use crate::core::data::{Accessed, Need};
 use types::UnixMillis;
 
 pub(super) static FAMILY: Family = Family {
@@ -29,10 +29,11 @@ fn dump(call: &mut Call<'_>) -> Done {
 struct RestoreOptions {
     replaces: bool,
     is_absolute: bool,
+    accessed: Option<Accessed>,
 }
 
 impl RestoreOptions {
-    /// Parses the options. `IDLETIME` and `FREQ` are checked and ignored.
+    /// Parses the options.
     fn parse(words: &[&[u8]]) -> Result<RestoreOptions, Refusal> {
         let mut options = RestoreOptions::default();
         let (mut idle, mut frequency) = (None, None);
@@ -43,15 +44,18 @@ impl RestoreOptions {
                 b"ABSTTL" => options.is_absolute = true,
                 b"IDLETIME" if frequency.is_none() => {
                     let number = words.next().ok_or(Refusal::Syntax)?;
-                    idle = Some(parse_between(number, i64::MAX, BAD_IDLE_TIME)?);
+                    let seconds = parse_between(number, i64::MAX, BAD_IDLE_TIME)?;
+                    idle = Some(Accessed::Before { millis: seconds.saturating_mul(1000) });
                 }
                 b"FREQ" if idle.is_none() => {
                     let number = words.next().ok_or(Refusal::Syntax)?;
-                    frequency = Some(parse_between(number, 255, BAD_FREQUENCY)?);
+                    let count = parse_between(number, 255, BAD_FREQUENCY)? as u8;
+                    frequency = Some(Accessed::Times { count });
                 }
                 _ => return Err(Refusal::Syntax),
             }
         }
+        options.accessed = idle.or(frequency);
         Ok(options)
     }
 }
@@ -84,6 +88,9 @@ fn restore(call: &mut Call<'_>) -> Done {
         }
         Ok(())
     })??;
+    if let Some(accessed) = options.accessed {
+        call.backend.set_accessed(call.session.status.table, key, accessed);
+    }
     call.ok()
 }
 

@@ -1,6 +1,6 @@
 //! Commands that read and set expiry times.
 
-use super::command::flag::{FAST, READONLY, WRITE};
+use super::command::flag::{FAST, NO_ACCESS, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::set_options::{EX, EXAT, ExpiryFormat, PX, PXAT};
 use super::{Call, Done, Refusal, parse_integer};
@@ -15,13 +15,13 @@ pub(super) static FAMILY: Family = Family {
     commands: &[
         command("expire", -3, WRITE | FAST, ONE, |call| set_expiry(call, EX)),
         command("expireat", -3, WRITE | FAST, ONE, |call| set_expiry(call, EXAT)),
-        command("expiretime", 2, READONLY | FAST, ONE, |call| show_expiry(call, EXAT)),
+        command("expiretime", 2, READONLY | FAST | NO_ACCESS, ONE, |call| show_expiry(call, EXAT)),
         command("persist", 2, WRITE | FAST, ONE, persist),
         command("pexpire", -3, WRITE | FAST, ONE, |call| set_expiry(call, PX)),
         command("pexpireat", -3, WRITE | FAST, ONE, |call| set_expiry(call, PXAT)),
-        command("pexpiretime", 2, READONLY | FAST, ONE, |call| show_expiry(call, PXAT)),
-        command("pttl", 2, READONLY | FAST, ONE, |call| show_expiry(call, PX)),
-        command("ttl", 2, READONLY | FAST, ONE, |call| show_expiry(call, EX)),
+        command("pexpiretime", 2, READONLY | FAST | NO_ACCESS, ONE, |call| show_expiry(call, PXAT)),
+        command("pttl", 2, READONLY | FAST | NO_ACCESS, ONE, |call| show_expiry(call, PX)),
+        command("ttl", 2, READONLY | FAST | NO_ACCESS, ONE, |call| show_expiry(call, EX)),
     ],
 };
 

@@ -1,6 +1,6 @@
 //! Commands on keys, independent of their values.
 
-use super::command::flag::{DANGEROUS, DENYOOM, FAST, OTHER_TABLES, READONLY, WRITE};
+use super::command::flag::{DANGEROUS, DENYOOM, FAST, NO_ACCESS, OTHER_TABLES, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
 use super::{Call, Done, Refusal, refused};
@@ -14,15 +14,15 @@ pub(super) static FAMILY: Family = Family {
     category: Some("@keyspace"),
     commands: &[
         command("copy", -3, WRITE | DENYOOM | OTHER_TABLES, TWO, copy),
-        command("del", -2, WRITE, ALL, del),
-        command("exists", -2, READONLY | FAST, ALL, exists),
+        command("del", -2, WRITE | NO_ACCESS, ALL, del),
+        command("exists", -2, READONLY | FAST | NO_ACCESS, ALL, exists),
         command("move", 3, WRITE | FAST, ONE, move_away),
         command("rename", 3, WRITE, TWO, rename),
         command("renamenx", 3, WRITE | FAST, TWO, renamenx),
         command("swapdb", 3, WRITE | FAST | DANGEROUS, Keys::Unnamed, swapdb),
         command("touch", -2, READONLY | FAST, ALL, exists),
-        command("type", 2, READONLY | FAST, ONE, kind),
-        command("unlink", -2, WRITE | FAST, ALL, del),
+        command("type", 2, READONLY | FAST | NO_ACCESS, ONE, kind),
+        command("unlink", -2, WRITE | FAST | NO_ACCESS, ALL, del),
     ],
 };
 

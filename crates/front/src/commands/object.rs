@@ -1,13 +1,13 @@
 //! `OBJECT` and `MEMORY`: properties of values and of memory, as far as they exist here.
 //!
-//! Records are plain bytes in a log: they have no encoding, and access is not tracked. The replies
-//! are those that Redis would most likely give.
+//! Records are plain bytes in a log: they have no encoding. The replies are those that Redis would
+//! most likely give. Accesses are tracked while a policy of eviction needs them.
 
-use super::command::flag::{ANYTIME, READONLY};
+use super::command::flag::{ANYTIME, NO_ACCESS, READONLY};
 use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
-use crate::core::data::Record;
+use crate::core::data::{Accessed, Record};
 
 pub(super) static OBJECT_FAMILY: Family = Family {
     group: "generic",
@@ -18,16 +18,14 @@ pub(super) static OBJECT_FAMILY: Family = Family {
 pub(super) static MEMORY_FAMILY: Family =
     Family { group: "server", category: None, commands: &[container("memory", MEMORY)] };
 
+const QUIET: u32 = READONLY | NO_ACCESS;
+
 static OBJECT: &[Command] = &[
-    command("object|encoding", 3, READONLY, SECOND, encoding),
-    command("object|freq", 3, READONLY, SECOND, |call| {
-        reply_about(call, |reply, _| reply.error(NOT_COUNTED))
-    }),
+    command("object|encoding", 3, QUIET, SECOND, encoding),
+    command("object|freq", 3, QUIET, SECOND, frequency),
     help("object|help"),
-    command("object|idletime", 3, READONLY, SECOND, |call| {
-        reply_about(call, |reply, _| reply.integer(0))
-    }),
-    command("object|refcount", 3, READONLY, SECOND, |call| {
+    command("object|idletime", 3, QUIET, SECOND, idle_time),
+    command("object|refcount", 3, QUIET, SECOND, |call| {
         reply_about(call, |reply, _| reply.integer(1))
     }),
 ];
@@ -66,6 +64,26 @@ fn encoding(call: &mut Call<'_>) -> Done {
     })
 }
 
+/// `OBJECT IDLETIME key`: 0 if no policy needs it.
+fn idle_time(call: &mut Call<'_>) -> Done {
+    let accessed = call.backend.accessed(call.session.status.table, call.key(2));
+    reply_about(call, |reply, _| match accessed {
+        Some(Accessed::Before { millis }) => reply.integer((millis / 1000) as i64),
+        Some(Accessed::Times { .. }) => reply.error(NOT_TIMED),
+        None => reply.integer(0),
+    })
+}
+
+/// `OBJECT FREQ key`.
+fn frequency(call: &mut Call<'_>) -> Done {
+    let accessed = call.backend.accessed(call.session.status.table, call.key(2));
+    reply_about(call, |reply, _| match accessed {
+        Some(Accessed::Times { count }) => reply.integer(count.into()),
+        Some(Accessed::Before { .. }) | None => reply.error(NOT_COUNTED),
+    })
+}
+
+const NOT_TIMED: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
 const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
 
 /// `MEMORY USAGE key [SAMPLES count]`.
@@ -112,7 +130,7 @@ fn doctor(call: &mut Call<'_>) -> Done {
             format!("Records and index use {percent} % of the memory. No problem found.\n")
         }
         _ => format!(
-            "Records and index use {percent} % of the memory. Writes are refused when it is full: increase maxmemory, or move slots to other servers.\n"
+            "Records and index use {percent} % of the memory. Writes are refused when it is full: increase maxmemory, move slots to other servers, or let maxmemory-policy evict records.\n"
         ),
     };
     call.text(&text)

@@ -320,6 +320,7 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
         let Ok(command) = Command::of(args[0], args.get(1).copied()) else { continue };
         let before = replies.len();
         let protocol = call.session.status.protocol;
+        call.backend.set_accesses(command.is_access(call.session.status.no_touch));
         let mut one = Call {
             args: &args,
             answer: None,
@@ -345,5 +346,7 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
         executed.push(Executed { command, place, spent: end.since(begun), reply: before });
         begun = end;
     }
+    // The accesses were noted when the commands worked on the copies.
+    call.backend.set_accesses(false);
     (replies, executed)
 }

@@ -28,6 +28,8 @@ pub(crate) struct Backend {
     pub(crate) configuration: Arc<ServerConfiguration>,
     /// Counters of this reactor.
     pub(crate) counts: Arc<FrontEndCounters>,
+    /// Set if the current command counts as an access to its keys, and accesses are tracked.
+    pub(super) notes_access: bool,
     /// Operators' version at which `configuration` and `counts` were read.
     version: u64,
 }
@@ -38,7 +40,8 @@ impl Backend {
         let version = operators.version();
         let (configuration, counts) =
             (operators.configuration(), operators.counts_of(engine.reactor()));
-        Backend { engine, staged: None, operators, configuration, counts, version }
+        let (staged, notes_access) = (None, false);
+        Backend { engine, staged, operators, configuration, counts, notes_access, version }
     }
 
     /// Returns the state that the reactors of the server share.
@@ -51,6 +54,13 @@ impl Backend {
     pub(crate) fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.follow_operators();
         self.engine.begin_turn(now, wall);
+    }
+
+    /// Sets whether the data that follows is used by a command that counts as an access to its
+    /// keys.
+    #[inline]
+    pub(crate) fn set_accesses(&mut self, are_accesses: bool) {
+        self.notes_access = are_accesses && self.engine.worker.tracks_access();
     }
 
     /// Reloads settings and counters that operators have replaced.
@@ -162,6 +172,7 @@ impl Backend {
         let sum = |count: fn(&ReactorCounts) -> u64| reactors.iter().map(count).sum();
         *lock(&self.operators.baseline) = Baseline {
             expired: node.store().expired(),
+            evicted: node.store().evicted(),
             bytes_in: sum(|counts| counts.bytes_in),
             bytes_out: sum(|counts| counts.bytes_out),
         };

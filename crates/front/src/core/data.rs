@@ -7,7 +7,7 @@ use planted::Bug;
 use store::Stall;
 use types::{Instant, KeyHash, TableId, UnixMillis};
 
-pub(crate) use store::{Changes, Key, Missing, Need, Record, TableKey};
+pub(crate) use store::{Accessed, Changes, Key, Missing, Need, Record, TableKey};
 
 /// The data that commands read and write: the records of the store, or a transaction's copies.
 impl Backend {
@@ -52,6 +52,9 @@ impl Backend {
             f(record)
         })?;
         self.count(Found::key(exists));
+        if self.notes_access && exists {
+            self.engine.worker.note_read(table, key.hash);
+        }
         Ok(result)
     }
 
@@ -68,6 +71,9 @@ impl Backend {
             f(records)
         })?;
         self.count(found);
+        if self.notes_access {
+            keys.iter().for_each(|key| self.engine.worker.note_read(table, key.hash));
+        }
         Ok(result)
     }
 
@@ -108,12 +114,14 @@ impl Backend {
         expiry: Option<UnixMillis>,
     ) -> Result<(), NotExecuted> {
         match &mut self.staged {
-            None => Ok(self.engine.worker.put(table, key, value, expiry)?),
+            None => self.engine.worker.put(table, key, value, expiry)?,
             Some(staged) => {
                 let place = staged.place(table, key)?;
-                staged.change(place, Some((value, expiry)))
+                staged.change(place, Some((value, expiry)))?;
             }
         }
+        self.note_written(table, &[key]);
+        Ok(())
     }
 
     /// Reads and changes records like `store::Worker::update`.
@@ -125,8 +133,8 @@ impl Backend {
         need: Need,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
     ) -> Result<T, NotExecuted> {
-        match &mut self.staged {
-            None => Ok(self.engine.worker.update(table, keys, need, f)?),
+        let result = match &mut self.staged {
+            None => self.engine.worker.update(table, keys, need, f)?,
             Some(staged) => {
                 let places = staged.places(table, keys)?;
                 let mut scratch = std::mem::take(&mut staged.scratch);
@@ -135,9 +143,30 @@ impl Backend {
                 let done = changes.try_for_each(|(at, new)| staged.change(places[at], new));
                 drop(changes);
                 staged.scratch = scratch;
-                done.map(|()| result)
+                done?;
+                result
             }
+        };
+        self.note_written(table, keys);
+        Ok(result)
+    }
+
+    /// Notes writes of the current command, for eviction.
+    #[inline]
+    fn note_written(&mut self, table: TableId, keys: &[Key<'_>]) {
+        if self.notes_access {
+            keys.iter().for_each(|key| self.engine.worker.note_written(table, key.hash));
         }
+    }
+
+    /// Returns the accesses to a key, as far as they are tracked.
+    pub(crate) fn accessed(&self, table: TableId, key: Key<'_>) -> Option<Accessed> {
+        self.engine.worker.accessed(table, key.hash)
+    }
+
+    /// Replaces the accesses to a key, if they are tracked.
+    pub(crate) fn set_accessed(&mut self, table: TableId, key: Key<'_>, accessed: Accessed) {
+        self.engine.worker.set_accessed(table, key.hash, accessed);
     }
 
     /// Changes a record beside another one like `store::Worker::update_beside`.
@@ -148,7 +177,11 @@ impl Backend {
         f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
     ) -> Result<T, NotExecuted> {
         match self.staged {
-            None => Ok(self.engine.worker.update_beside(beside, key, f)?),
+            None => {
+                let result = self.engine.worker.update_beside(beside, key, f)?;
+                self.note_written(key.table, &[key.key]);
+                Ok(result)
+            }
             // A transaction has copies of one table only.
             Some(_) => Err(NOT_INSIDE.into()),
         }

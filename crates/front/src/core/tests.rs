@@ -1,6 +1,7 @@
 //! Tests of client limits, and of other behavior of the core, in virtual time and without sockets.
 
 mod clock;
+mod eviction;
 mod fidelity;
 mod lengths;
 

@@ -7,6 +7,7 @@ use crate::operators::pause::Paused;
 use crate::operators::sources::{Sources, called};
 use crate::operators::{Operators, lock, metrics};
 use node::{Background, Mode, Node, Replication};
+use settings::Setting;
 use std::fmt::{Display, Write};
 use std::time::Duration;
 use types::limits::TABLES_MAX;
@@ -194,12 +195,18 @@ fn memory(shown: &InfoSources<'_>, page: &mut InfoPage) {
     page.zeros(&["used_memory_lua", "used_memory_scripts"]);
     page.numbers(shown, &["maxmemory"]);
     page.field("maxmemory_human", human(log.total_bytes));
-    page.field("maxmemory_policy", "noeviction");
+    page.field("maxmemory_policy", setting_text("maxmemory-policy", shown));
     page.field("mem_fragmentation_ratio", format!("{fragmentation:.2}"));
     page.field("mem_clients_normal", shown.operators().clients.sums().bytes);
     page.zeros(&["mem_clients_slaves"]);
     page.field("mem_allocator", "mimalloc");
     page.field("huge_pages", format!("{:?}", log.huge_pages).to_lowercase());
+}
+
+/// Returns the value of a setting as text.
+fn setting_text(name: &str, shown: &InfoSources<'_>) -> String {
+    let setting = Setting::find(name);
+    setting.map_or_else(String::new, |setting| setting.show(&shown.operators().configuration()))
 }
 
 /// Formats a size as Redis does for people.
@@ -273,8 +280,8 @@ fn stats(shown: &InfoSources<'_>, page: &mut InfoPage) {
     page.field("total_net_output_bytes", traffic(|counts| counts.bytes_out, baseline.bytes_out));
     page.numbers(shown, &["rejected_connections"]);
     page.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
-    page.numbers(shown, &["expired_keys"]);
-    page.zeros(&["evicted_keys", "evicted_clients"]);
+    page.numbers(shown, &["expired_keys", "evicted_keys"]);
+    page.zeros(&["evicted_clients"]);
     page.numbers(shown, &["keyspace_hits", "keyspace_misses"]);
     page.zeros(&["pubsub_channels", "pubsub_patterns", "latest_fork_usec", "total_forks"]);
     page.zeros(&["migrate_cached_sockets", "slave_expires_tracked_keys"]);

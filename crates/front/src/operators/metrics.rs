@@ -167,6 +167,8 @@ static METRICS: &[Metric] = metrics! {
     gauge "ballast_records" "Records, by database, up to a second old.": samples(records);
     counter "ballast_expired_records_total" "Expired records reclaimed.":
         number_of("expired_keys", |s| s.expired());
+    counter "ballast_evicted_records_total" "Records evicted because memory was scarce.":
+        number_of("evicted_keys", |s| s.evicted());
     gauge "ballast_migrations" "Migrations in progress.":
         labelled(&[("direction", "out")], "migrations_out", |s| s.migrations().0 as u64),
         labelled(&[("direction", "in")], "migrations_in", |s| s.migrations().1 as u64);

@@ -34,12 +34,13 @@ use host::HostProcess;
 use monitor::Monitors;
 use node::{LiveSettings, MinReplicas, Node};
 use pause::Pause;
-use settings::{DurabilitySettings, ReplicaMinimum, ServerConfiguration};
+use settings::{DurabilitySettings, MemorySettings, ReplicaMinimum, ServerConfiguration};
 use slow::{Latency, SlowLog};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use store::EvictionRule;
 use types::{Instant, ReactorId, ServerId};
 
 /// The settings, clients and counters that operators see and change.
@@ -97,7 +98,10 @@ impl Operators {
             ReplicaMinimum::Auto => MinReplicas::Auto,
             ReplicaMinimum::Count(count) => MinReplicas::Count(count),
         };
-        node.set_live(LiveSettings { strict_reads, min_replicas });
+        let MemorySettings { limit, policy, samples, .. } = configuration.memory;
+        let eviction = EvictionRule { policy, samples };
+        let memory_limit = limit.0 as u64;
+        node.set_live(LiveSettings { strict_reads, min_replicas, eviction, memory_limit });
         self.configuration.store(Arc::new(configuration));
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -138,6 +142,7 @@ impl Operators {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Baseline {
     pub(crate) expired: u64,
+    pub(crate) evicted: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
 }

@@ -64,6 +64,11 @@ impl<'e> Sources<'e> {
         let before = self.baseline.expired;
         self.node.store().expired().saturating_sub(before) + self.sum(|counts| &counts.expired)
     }
+
+    /// Returns the number of records evicted since the last reset of the statistics.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.node.store().evicted().saturating_sub(self.baseline.evicted)
+    }
 }
 
 /// Returns the commands that these reactors have called, with their sums, sorted by name.

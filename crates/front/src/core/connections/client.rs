@@ -548,6 +548,7 @@ impl Conversation {
             }
         };
         turn.begin(command);
+        turn.backend.set_accesses(command.is_access(self.session.status.no_touch));
         self.session.status.command = Some(command.number() as u16);
         let admitted = match command.takes(args.len()) {
             false => Err(Refusal::Arity.into()),
