@@ -66,12 +66,60 @@ impl ExpiryScan {
             None => {
                 counts.note_expiring(table, std::mem::take(&mut self.met));
                 self.cursor = 0;
-                self.table = (self.table + 1) % TABLES_MAX as u8;
+                // The others have nothing to scan, and a step would wake this thread for each.
+                let mut following = self.table + 1..TABLES_MAX as u8;
+                let used = following.find(|&table| worker.uses(TableId(table)));
+                self.table = used.unwrap_or(0);
                 self.buckets_left = if self.table == 0 { 0 } else { self.buckets_left };
             }
         }
         let rests = self.buckets_left == 0 && self.eager_left == 0;
         let pause = if rests { EXPIRY_PAUSE } else { Duration::from_millis(1) };
         self.next = now + pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::{Key, RangeClock, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState};
+    use types::limits::SEGMENT_BYTES_MIN;
+    use types::{
+        HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, UnixMillis, key_hash,
+    };
+
+    #[test]
+    fn the_scan_steps_through_tables_that_are_used_alone() {
+        let store = Store::new(StoreConfig {
+            memory_bytes: 16 * SEGMENT_BYTES_MIN,
+            reactors: 1,
+            seed: HashSeed::new(7),
+            huge_pages: false,
+            durable: false,
+            segment_bytes: None,
+        });
+        let store = store.expect("the memory suffices");
+        store.publish(TabletMap::new(vec![Tablet {
+            range: HashRange::ALL,
+            epoch: OwnershipEpoch(1),
+            incarnations: std::array::from_fn(|table| Incarnation(table as u64 + 1)),
+            state: TabletState::Serving,
+            clock: RangeClock::OWN,
+            flushing: TableSet::NONE,
+        }]));
+        let (mut worker, counts) = (store.worker(ReactorId(0)), KeyCounts::default());
+        worker.begin_turn(UnixMillis(1));
+        let key = Key { hash: key_hash(store.seed(), b"key"), bytes: b"key" };
+        let last = TableId(TABLES_MAX as u8 - 1);
+        worker.put(last, key, b"value", Some(UnixMillis(2))).expect("there is room");
+        worker.begin_turn(UnixMillis(3));
+        let mut scan = ExpiryScan::default();
+        let mut tables = Vec::new();
+        while store.expired() == 0 || scan.eager_left > 0 {
+            tables.push(scan.table);
+            scan.step(scan.next, false, &mut worker, &counts);
+        }
+        tables.dedup();
+        assert_eq!(tables[..3], [0, last.0, 0]);
     }
 }

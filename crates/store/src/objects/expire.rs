@@ -18,6 +18,11 @@ impl Worker {
         std::mem::take(&mut self.expiring)
     }
 
+    /// Returns whether the table has, or had, a record.
+    pub fn uses(&self, table: TableId) -> bool {
+        self.store.index(table).is_some()
+    }
+
     /// Reclaims expired records of one table, from `cursor` on, in a bounded step. Skips tablets
     /// that are frozen, leaving or being flushed. Returns where to resume; `None` at the end.
     pub fn expire(
