@@ -63,6 +63,7 @@ pub(crate) struct RangeClockMonitor {
 struct DeadServer {
     died: Instant,
     latest: UnixMillis,
+    farthest: HeardClock,
     /// Time at which the latest clock was shown first. It stands still while it is ahead of the
     /// server's own one.
     since: Instant,
@@ -104,6 +105,27 @@ struct ServerReading {
     /// Latest clock of any range, and the time at which it was shown first.
     latest: UnixMillis,
     latest_since: Instant,
+    farthest: HeardClock,
+}
+
+/// A clock as backups hear it with an append. They let it run on from there.
+#[derive(Clone, Copy, Debug)]
+struct HeardClock {
+    at: Instant,
+    clock: UnixMillis,
+}
+
+impl HeardClock {
+    /// Returns what the clock shows at a time, if nothing else was heard.
+    fn at(self, time: Instant) -> UnixMillis {
+        later(self.clock, time.max(self.at).since(self.at))
+    }
+
+    /// Returns the one of two clocks that is ahead of the other one, then and ever after. A backup
+    /// may have heard only an early one, which has stood still at its server since.
+    fn farther(self, new: HeardClock) -> HeardClock {
+        if new.clock >= self.at(new.at) { new } else { self }
+    }
 }
 
 impl RangeReading {
@@ -312,8 +334,13 @@ impl RangeClockMonitor {
             let latest = self::latest(other, now);
             run_on_from(self.shown_since(other.id, latest, now), latest)
         });
+        let dead = self.dead.iter().map(|it| it.farthest);
+        let fenced = servers.live().filter(|other| !other.may_serve(now));
+        let fenced = fenced.filter_map(|other| Some(self.servers.get(&other.id)?.farthest));
+        let heard = dead.chain(fenced).map(|heard| run_on(heard.at(last.at), last.at, now));
         recovered
             .chain(replaced)
+            .chain(heard)
             .fold(latest, |latest, clock| latest.max(later(clock, CLOCK_LEASE)))
     }
 
@@ -360,8 +387,11 @@ impl RangeClockMonitor {
     pub(crate) fn record_death(&mut self, server: &SimulatedServer, now: Instant) {
         let latest = latest(server, now);
         let since = self.shown_since(server.id, latest, now);
-        self.servers.remove(&server.id);
-        self.dead.push(DeadServer { died: now, latest, since });
+        let farthest = match self.servers.remove(&server.id) {
+            Some(before) => before.farthest.farther(HeardClock { at: before.at, clock: latest }),
+            None => HeardClock { at: now, clock: latest },
+        };
+        self.dead.push(DeadServer { died: now, latest, farthest, since });
         for last in self.ranges.iter_mut().flatten().filter_map(|range| range.last.as_mut()) {
             last.is_past |= last.server == server.id;
         }
@@ -392,6 +422,7 @@ impl RangeClockMonitor {
             has_stepped: false,
             latest,
             latest_since: now,
+            farthest: HeardClock { at: now, clock: latest },
         };
         let last = self.servers.entry(server.id).or_insert(new);
         let passed = now.since(last.at);
@@ -406,6 +437,9 @@ impl RangeClockMonitor {
             false => (last.steady_since, last.has_stepped),
         };
         let latest_since = if last.latest == latest { last.latest_since } else { now };
-        *last = ServerReading { steady_since: since, has_stepped: stepped, latest_since, ..new };
+        // It was shown first at some time after the last reading.
+        let farthest = last.farthest.farther(HeardClock { at: last.at, clock: latest });
+        let (steady_since, has_stepped) = (since, stepped);
+        *last = ServerReading { steady_since, has_stepped, latest_since, farthest, ..new };
     }
 }
