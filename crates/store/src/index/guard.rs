@@ -111,9 +111,13 @@ impl<'t> LeafGuard<'t> {
         from: Address,
         copy: impl FnOnce() -> Result<Address, E>,
     ) -> Result<bool, E> {
-        let found = self.leaf(hash).find_cell(Tag::of(hash), |word| word.address() == from);
+        let leaf = self.leaf(hash);
+        debug_assert!(leaf.is_locked(), "a word is redirected in a leaf that is not locked");
+        let found = leaf.find_cell(Tag::of(hash), |word| word.address() == from);
         let Some((cell, word)) = found else { return Ok(false) };
-        cell.store(Word::new(hash, word.kind(), copy()?).raw());
+        let to = copy()?;
+        debug_assert!(to != from, "an entry at {from:?} is copied to itself");
+        cell.store(Word::new(hash, word.kind(), to).raw());
         Ok(true)
     }
 
