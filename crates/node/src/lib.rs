@@ -5,8 +5,8 @@
 //! the reactor's worker of the store ([`Engine::worker`]), on which commands run directly, and the
 //! components that do the rest: migrations (`source_side`, `pull_server`, `target_side`,
 //! `priority_pulls`), durability of the log (`replicated`, `loading`, `gating`), recovery
-//! (`recovering`), flushes, expiry, cleaning and eviction. An event goes to one component, with a `Context`
-//! of everything else that it may use.
+//! (`recovering`), flushes, expiry, cleaning and eviction. An event goes to one component, with a
+//! `Context` of everything else that it may use.
 //!
 //! All state shared by reactors is in [`Node`]. It consists of the state that a `Context` gives
 //! ([`NodeState`]), and of the machines (`machines`), which code with only a context cannot reach.

@@ -34,6 +34,7 @@ pub use detached::DetachedLeaves;
 pub use guard::LeafGuard;
 pub use slab::Slab;
 pub use walk::WalkBudget;
+pub(crate) use word::UNSEEN_BITS;
 pub use word::{Word, WordKind};
 
 use crate::log::Turn;

@@ -14,7 +14,7 @@ use types::{KeyHash, Slot};
 
 pub(super) const TAG_BITS: u32 = 24;
 /// Bits of a key hash below its tag, which the index does not store.
-pub(super) const UNSEEN_BITS: u32 = 50 - TAG_BITS;
+pub(crate) const UNSEEN_BITS: u32 = 50 - TAG_BITS;
 
 const KIND_BITS: u32 = 2;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;

@@ -10,7 +10,7 @@ use super::tablets::{Tablet, TabletMap, TabletState};
 use super::view::View;
 use planted::Bug;
 use std::sync::Arc;
-use types::{Incarnation, KeyHash, TableId, UnixMillis};
+use types::{HashRange, Incarnation, KeyHash, TableId, UnixMillis};
 
 /// Permission of an operation on a hash that this server owns.
 #[derive(Clone, Copy)]
@@ -29,6 +29,19 @@ impl TabletMap {
     #[inline]
     pub(super) fn access(&self, table: TableId, hash: KeyHash) -> Result<Access<'_>, Stall> {
         self.at(hash).ok_or(Stall::NotOwned)?.access(table)
+    }
+
+    /// Returns the ranges from `cursor` on in which records may be changed, in ascending order.
+    pub(super) fn accessible_from(
+        &self,
+        table: TableId,
+        cursor: KeyHash,
+    ) -> impl Iterator<Item = (HashRange, Access<'_>)> {
+        let ahead = self.iter().filter(move |tablet| cursor <= tablet.range.last());
+        ahead.filter_map(move |tablet| {
+            let access = tablet.access(table).ok()?;
+            Some((HashRange::new(cursor.max(tablet.range.first()), tablet.range.last()), access))
+        })
     }
 
     /// Returns [`TabletMap::access`] for each of these keys.

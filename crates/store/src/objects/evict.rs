@@ -15,7 +15,7 @@ use super::record::Key;
 use super::sketch::{AccessSketch, Accessed, SketchKind};
 use super::stall::Stall;
 use super::store::{Store, behind};
-use super::tablets::{TabletMap, TabletState};
+use super::tablets::TabletMap;
 use super::view::View;
 use super::worker::Worker;
 use super::write::{WriteTarget, Writer};
@@ -255,16 +255,6 @@ fn served_from(
     table: TableId,
     cursor: KeyHash,
 ) -> Option<(HashRange, Access<'_>)> {
-    let mut ahead = tablets.iter().filter(|tablet| cursor <= tablet.range.last());
-    ahead.find_map(|tablet| {
-        let access = match tablet.state {
-            TabletState::Serving => tablet.access(table).ok()?,
-            TabletState::Frozen
-            | TabletState::Leaving
-            | TabletState::Arriving(_)
-            | TabletState::Recovering(_)
-            | TabletState::Securing(_) => return None,
-        };
-        Some((HashRange::new(cursor.max(tablet.range.first()), tablet.range.last()), access))
-    })
+    let mut accessible = tablets.accessible_from(table, cursor);
+    accessible.find(|(_, access)| !access.is_inherited())
 }

@@ -1,16 +1,14 @@
 //! The walk that reclaims expired records. They are invisible already; this releases their
 //! memory.
 
-use super::access::Access;
 use super::expired::{Expiring, reclaim};
 use super::record::Key;
 use super::store::behind;
-use super::tablets::TabletMap;
 use super::view::View;
 use super::worker::Worker;
 use super::write::Writer;
 use crate::index::WordKind;
-use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
+use types::{KeyHash, TableId, key_hash_in_slot};
 
 impl Worker {
     /// Returns the statistics of [`Worker::expire`] since the last call.
@@ -32,7 +30,7 @@ impl Worker {
         buckets_max: usize,
     ) -> Option<KeyHash> {
         self.store.index(table)?;
-        let (range, access) = accessible_from(&self.tablets, table, cursor)?;
+        let (range, access) = self.tablets.accessible_from(table, cursor).next()?;
         let turn = self.participant.turn();
         let view = View::new(&self.store, table, &turn);
         self.words.clear();
@@ -61,18 +59,4 @@ impl Worker {
         }
         next.or_else(|| behind(range.last()))
     }
-}
-
-/// Returns the next tablet with records that may be changed, from `cursor` on.
-fn accessible_from(
-    tablets: &TabletMap,
-    table: TableId,
-    cursor: KeyHash,
-) -> Option<(HashRange, Access<'_>)> {
-    let ahead = tablets.iter().filter(|tablet| cursor <= tablet.range.last());
-    let mut accessible = ahead.filter_map(|tablet| {
-        let access = tablet.access(table).ok()?;
-        Some((HashRange::new(cursor.max(tablet.range.first()), tablet.range.last()), access))
-    });
-    accessible.next()
 }

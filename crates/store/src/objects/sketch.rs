@@ -10,6 +10,7 @@
 //!
 //! Invariant: no time and no random number comes from here. Both are arguments.
 
+use crate::index::UNSEEN_BITS;
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 use types::{EvictionOrder, KeyHash, TableId, UnixMillis};
@@ -23,9 +24,6 @@ const WAYS: usize = 4;
 /// Cells of a page, the unit in which the sketch is allocated and aged.
 const PAGE_CELLS: usize = 2048;
 const PAGE_SETS: usize = PAGE_CELLS / WAYS;
-
-/// Bits of a hash that choose nothing here: the index knows them only from the key.
-const UNSEEN_BITS: u32 = 26;
 
 /// Bits of a cell below its tag.
 const TAG_SHIFT: u32 = 16;
