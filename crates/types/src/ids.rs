@@ -1,6 +1,7 @@
 //! Identifiers and counters, each with its own type.
 
 use crate::limits::TABLES_MAX;
+use crate::random::SplitMix64;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -174,15 +175,11 @@ impl ServerId {
     /// Returns the 40 hexadecimal digits that identify this server to Redis clients: cluster and
     /// number, mixed over 20 bytes so that different servers have visibly different names.
     pub fn node_name(self, cluster: ClusterId) -> String {
-        let mut state = cluster.0 ^ (u64::from(self.0) << 32) ^ u64::from(self.0);
+        let seed = cluster.0 ^ (u64::from(self.0) << 32) ^ u64::from(self.0);
+        let mut random = SplitMix64::new(seed);
         let mut name = String::with_capacity(40);
         while name.len() < 40 {
-            // SplitMix64 (Steele, Lea, Flood 2014): one step per 16 digits.
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            name.push_str(&format!("{:016x}", z ^ (z >> 31)));
+            name.push_str(&format!("{:016x}", random.draw()));
         }
         name.truncate(40);
         name

@@ -14,6 +14,7 @@ mod eviction;
 mod hash;
 mod ids;
 pub mod limits;
+mod random;
 mod range;
 mod reactor;
 mod time;
@@ -27,6 +28,7 @@ pub use ids::{
     ClusterId, Generation, Incarnation, MigrationId, OutOfBounds, OwnershipEpoch, ReactorId,
     SegmentId, ServerId, TableId, Version,
 };
+pub use random::{SplitMix64, mixed};
 pub use range::HashRange;
 pub use reactor::{PollPolicy, ReactorCounts};
 pub use time::{Instant, UnixMillis};

@@ -11,7 +11,7 @@
 //! The registration of a new segment counts when it is acknowledged. A change that lets replicas
 //! go (the segment is sealed, or has left the log) counts when no crash can undo it.
 
-use super::master::{LogMaster, PieceHeaders, Sender, mixed, probe};
+use super::master::{LogMaster, PieceHeaders, Sender, probe};
 use super::{
     LogMessage, LogPlacement, MANIFEST_REACTOR, Plan, Replication, own_disk, replicator_settings,
 };
@@ -228,7 +228,7 @@ impl ReplicatedManifest {
             self.segments.wait_for_newest(notice, must_be_synced);
         }
         let given_up = given_up.into_iter().map(|segment| ReplicatorEvent::Dropped { segment });
-        let random = mixed(seed ^ segment.0);
+        let random = types::mixed(seed ^ segment.0);
         let opened = ReplicatorEvent::Opened { segment, length, random };
         given_up.chain([opened]).collect()
     }

@@ -334,7 +334,7 @@ impl LogMaster {
             if is_new {
                 let before = replication.owners().insert(segment, reactor);
                 assert_eq!(before, None, "{segment} is opened once, by one reactor");
-                let random = mixed(segment.0 ^ u64::from(me.0) << 40 ^ now.0);
+                let random = types::mixed(segment.0 ^ u64::from(me.0) << 40 ^ now.0);
                 events.push(ReplicatorEvent::Opened { segment, length, random });
             } else if !unsaved.bytes.is_empty() {
                 events.push(ReplicatorEvent::Appended { segment, length });
@@ -588,15 +588,6 @@ impl Replication {
 /// Probes a backup that does not answer a replicator.
 pub(super) fn probe(backup: ServerId, out: &mut EngineOutput) {
     out.send(backup, PeerMessage::Ping);
-}
-
-/// Hashes `seed` so that every output bit depends on every input bit (Steele, Lea and Flood,
-/// *Fast splittable pseudorandom number generators*, OOPSLA 2014). The choice of backups may be
-/// predictable.
-pub(super) fn mixed(seed: u64) -> u64 {
-    let a = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let b = (a ^ a >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    b ^ b >> 31
 }
 
 #[cfg(test)]

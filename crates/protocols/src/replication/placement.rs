@@ -10,7 +10,7 @@ use super::timing::{DRAWS, OWN_DISK_PAUSE, REFUSED_PAUSE, SHORT_MAX};
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use types::{Instant, ServerId};
+use types::{Instant, ServerId, SplitMix64};
 
 /// A failure domain, numbered by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -229,18 +229,18 @@ impl Placement {
     }
 }
 
-/// A deterministic sequence of random numbers: `SplitMix64` (Steele, Lea, Flood 2014).
+/// A deterministic sequence of random numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Draws(pub(super) u64);
+pub(super) struct Draws(SplitMix64);
 
 impl Draws {
+    pub(super) fn new(seed: u64) -> Draws {
+        Draws(SplitMix64::new(seed))
+    }
+
     fn below(&mut self, limit: usize) -> usize {
         assert!(limit > 0, "nothing can be drawn from nothing");
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * limit as u128) >> 64) as usize
+        ((u128::from(self.0.draw()) * limit as u128) >> 64) as usize
     }
 }
 
@@ -280,14 +280,14 @@ mod tests {
     fn a_dead_server_takes_no_replica() {
         let mut placement = placement(&[1]);
         placement.dead.insert(ServerId(1));
-        placement.choose(&[], &BTreeMap::new(), &mut Draws(1));
+        placement.choose(&[], &BTreeMap::new(), &mut Draws::new(1));
     }
 
     #[test]
     fn no_two_replicas_are_in_one_rack_if_there_are_enough_racks() {
         let racks = [1, 1, 1, 1, 1, 2, 3];
         let mut placement = placement(&racks);
-        let mut draws = Draws(7);
+        let mut draws = Draws::new(7);
         let mut used = BTreeSet::new();
         for _ in 0..1_000 {
             let holders = place(&mut placement, 3, &BTreeMap::new(), &mut draws);
@@ -304,11 +304,11 @@ mod tests {
         let mut placement = Placement::default();
         placement.set(Rack(1), vec![candidate(1, 1), candidate(2, 1), candidate(3, 2)]);
         for seed in 0..100 {
-            let holders = place(&mut placement, 1, &BTreeMap::new(), &mut Draws(seed));
+            let holders = place(&mut placement, 1, &BTreeMap::new(), &mut Draws::new(seed));
             assert_eq!(holders, [ServerId(3)], "the only one outside of rack 1");
         }
         assert_eq!(placement.misplaced(), Misplaced::default());
-        let holders = place(&mut placement, 2, &BTreeMap::new(), &mut Draws(0));
+        let holders = place(&mut placement, 2, &BTreeMap::new(), &mut Draws::new(0));
         assert_eq!((holders[0], holders.len()), (ServerId(3), 2), "better there than nowhere");
         assert_eq!(placement.misplaced(), Misplaced { with_master: 1, together: 0 });
     }
@@ -318,7 +318,7 @@ mod tests {
         let mut placement = Placement::default();
         placement.set(Rack(1), vec![candidate(1, 1), candidate(2, 2), candidate(3, 2)]);
         for seed in 0..100 {
-            let mut holders = place(&mut placement, 2, &BTreeMap::new(), &mut Draws(seed));
+            let mut holders = place(&mut placement, 2, &BTreeMap::new(), &mut Draws::new(seed));
             holders.sort();
             assert_eq!(holders, [ServerId(2), ServerId(3)]);
         }
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn servers_of_one_rack_hold_replicas_when_there_is_no_other() {
         let mut placement = placement(&[1, 1, 1]);
-        let mut holders = place(&mut placement, 4, &BTreeMap::new(), &mut Draws(1));
+        let mut holders = place(&mut placement, 4, &BTreeMap::new(), &mut Draws::new(1));
         holders.sort();
         assert_eq!(holders, [ServerId(1), ServerId(2), ServerId(3)], "each once");
     }
@@ -341,7 +341,7 @@ mod tests {
             [(ServerId(1), load(2, 2)), (ServerId(2), load(1, 9)), (ServerId(3), load(2, 2))];
         let loads = loads.into();
         for seed in 0..100 {
-            let chosen = placement.choose(&[], &loads, &mut Draws(seed));
+            let chosen = placement.choose(&[], &loads, &mut Draws::new(seed));
             assert_eq!(chosen, Some(ServerId(2)), "all three are drawn");
         }
     }
@@ -350,7 +350,7 @@ mod tests {
     fn finished_replicas_stay_close_together() {
         let mut placement = placement(&[0; 20]);
         let mut loads: BTreeMap<ServerId, BackupLoad> = BTreeMap::new();
-        let mut draws = Draws(3);
+        let mut draws = Draws::new(3);
         for _ in 0..2_000 {
             let chosen = placement.choose(&[], &loads, &mut draws).unwrap();
             loads.entry(chosen).or_default().all += 1;
@@ -364,7 +364,8 @@ mod tests {
         let mut placement = placement(&[0; 3]);
         placement.record_refusal(Instant(5), ServerId(1));
         placement.record_death(ServerId(2));
-        let only = |placement: &mut Placement| place(placement, 3, &BTreeMap::new(), &mut Draws(0));
+        let only =
+            |placement: &mut Placement| place(placement, 3, &BTreeMap::new(), &mut Draws::new(0));
         assert_eq!(only(&mut placement), [ServerId(3)]);
         assert!(!placement.forgive(Instant(5)));
         assert_eq!(placement.next_deadline(), Some(Instant(5) + REFUSED_PAUSE));

@@ -88,7 +88,7 @@ impl ReplicatedSegment {
             synced: 0,
             announce_at: None,
             review_at: None,
-            draws: Draws(random),
+            draws: Draws::new(random),
             epochs: 0,
             quorum,
         }

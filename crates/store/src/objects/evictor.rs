@@ -11,7 +11,7 @@ use super::store::Store;
 use crate::index::Word;
 use std::sync::Arc;
 use types::limits::TABLES_MAX;
-use types::{EvictionOrder, EvictionPolicy, KeyHash, ReactorId, TableId};
+use types::{EvictionOrder, EvictionPolicy, KeyHash, ReactorId, SplitMix64, TableId};
 
 /// Number of places at which candidates are sampled in turns.
 const HANDS: usize = 8;
@@ -32,7 +32,7 @@ pub struct EvictionRule {
 pub(super) struct Evictor {
     /// The store's sketch, as of the current turn.
     sketch: Option<Arc<AccessSketch>>,
-    random: RandomSequence,
+    random: SplitMix64,
     /// Positions of the hands in each table.
     hands: [[KeyHash; TABLES_MAX]; HANDS],
     /// Hand that makes the next step.
@@ -62,14 +62,11 @@ pub(super) struct WalkPosition {
     pub(super) cursor: KeyHash,
 }
 
-/// A sequence of random numbers (SplitMix64), which follows from the cluster's seed.
-struct RandomSequence(u64);
-
 impl Evictor {
     /// Creates the state of one reactor.
     pub(super) fn new(store: &Store, reactor: ReactorId) -> Evictor {
-        let mut random = RandomSequence(store.seed().number() ^ u64::from(reactor.0) << 32);
-        let hands = std::array::from_fn(|_| [KeyHash(random.next()); TABLES_MAX]);
+        let mut random = SplitMix64::new(store.seed().number() ^ u64::from(reactor.0) << 32);
+        let hands = std::array::from_fn(|_| [KeyHash(random.draw()); TABLES_MAX]);
         Evictor {
             sketch: store.sketch(),
             random,
@@ -93,7 +90,7 @@ impl Evictor {
     /// Returns the sketch, and the moment of an access to note in it.
     #[inline]
     pub(super) fn access(&mut self, store: &Store) -> Option<(&AccessSketch, AccessMoment)> {
-        let moment = AccessMoment { now: store.clock(), random: self.random.next() };
+        let moment = AccessMoment { now: store.clock(), random: self.random.draw() };
         Some((self.sketch.as_deref()?, moment))
     }
 
@@ -119,7 +116,7 @@ impl Evictor {
         self.next = (self.next + 1) % HANDS;
         let sizes = || store.indexes().map(|(table, index)| (table, index.memory()));
         let total = sizes().map(|(_, size)| size).sum::<u64>().max(1);
-        let mut drawn = self.random.next() % total;
+        let mut drawn = self.random.draw() % total;
         let mut chosen = sizes().skip_while(|(_, size)| {
             let is_before = drawn >= *size;
             drawn = drawn.saturating_sub(*size);
@@ -201,18 +198,8 @@ impl Evictor {
                     None => 0,
                 }
             }
-            EvictionOrder::Random => self.random.next(),
+            EvictionOrder::Random => self.random.draw(),
             EvictionOrder::Expiry => candidate.score,
         }
-    }
-}
-
-impl RandomSequence {
-    #[inline]
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 }

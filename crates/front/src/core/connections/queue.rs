@@ -283,6 +283,7 @@ impl Queue {
 mod tests {
     use super::*;
     use resp::{RequestLimits, RequestParser, RequestWriter};
+    use types::SplitMix64;
 
     fn waiting(keys: &[u64]) -> ParkedRequest {
         let mut bytes = Vec::new();
@@ -396,7 +397,7 @@ mod tests {
     #[test]
     fn what_is_due_is_what_looking_at_everything_finds() {
         for seed in 0..200 {
-            let mut random = Random(seed);
+            let mut random = Random(SplitMix64::new(seed));
             let mut queue = Queue::default();
             for _ in 0..400 {
                 step(&mut queue, &mut random);
@@ -452,15 +453,12 @@ mod tests {
         }
     }
 
-    /// Pseudo-random numbers from a seed: `SplitMix64` (Steele, Lea, Flood 2014).
-    struct Random(u64);
+    /// Pseudo-random numbers from a seed.
+    struct Random(SplitMix64);
 
     impl Random {
         fn below(&mut self, end: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (mixed ^ (mixed >> 31)) % end
+            self.0.draw() % end
         }
     }
 }
