@@ -7,15 +7,12 @@
 //! `cargo run --release -p store --example clean_bench [MiB] [huge] [zipf]`
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use rustix::time::{ClockId, clock_gettime};
+mod common;
+
+use common::{key_of, per_record, publish, time};
 use std::sync::Arc;
-use store::{
-    Key, RangeClock, Stall, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker,
-};
-use types::limits::TABLES_MAX;
-use types::{
-    HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, TableId, UnixMillis, key_hash,
-};
+use store::{Key, Stall, Store, TabletState, Worker};
+use types::{ReactorId, TableId, UnixMillis, key_hash};
 
 const TABLE: TableId = TableId(0);
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -37,16 +34,15 @@ fn main() {
     let mut first = None;
     for share in SHARES {
         let memory_bytes = mebibytes << 20;
-        let store = store(memory_bytes, has("huge"));
+        let store = common::store(memory_bytes, has("huge"), false);
+        publish(&store, TabletState::Serving);
         let mut bench = Bench::new(&store, memory_bytes / 100 * share / RECORD_BYTES);
         bench.fill();
         // Reaches the steady state first: each segment has been cleaned several times.
         bench.overwrite(2 * memory_bytes / RECORD_BYTES, has("zipf"));
         bench.cleaning = 0.0;
         let operations = 2 * memory_bytes / RECORD_BYTES;
-        let begun = processor_ns();
-        bench.overwrite(operations, has("zipf"));
-        let each = (processor_ns() - begun) / operations as f64;
+        let each = per_record(operations, || bench.overwrite(operations, has("zipf")));
         let cleaning = bench.cleaning / operations as f64;
         let rate = *first.get_or_insert(each) / each;
         println!("{share:6} {each:9.0} {cleaning:19.0} {:24.0} %", 100.0 * rate);
@@ -116,46 +112,9 @@ impl Bench {
 
     fn clean(&mut self) {
         if self.store.log().is_low() {
-            let begun = processor_ns();
-            self.worker.clean();
-            self.cleaning += processor_ns() - begun;
+            self.cleaning += time(|| {
+                self.worker.clean();
+            });
         }
     }
-}
-
-fn store(memory_bytes: usize, huge_pages: bool) -> Arc<Store> {
-    let config = StoreConfig {
-        memory_bytes,
-        reactors: 1,
-        seed: HashSeed::new(7),
-        huge_pages,
-        durable: false,
-        segment_bytes: None,
-    };
-    let store = Store::new(config).expect("there is memory for the benchmark");
-    store.publish(TabletMap::new(vec![Tablet {
-        range: HashRange::ALL,
-        epoch: OwnershipEpoch(1),
-        incarnations: std::array::from_fn::<_, TABLES_MAX, _>(|table| {
-            Incarnation(table as u64 + 1)
-        }),
-        state: TabletState::Serving,
-        clock: RangeClock::OWN,
-        flushing: TableSet::NONE,
-    }]));
-    store
-}
-
-/// Returns the key of a number. It is computed, because reading it from memory would cost as much
-/// as the lookup.
-fn key_of(number: usize) -> [u8; 30] {
-    let mut key = *b"user:0123456789:abcdefghij:---";
-    key[22..].copy_from_slice(&(number as u64).to_le_bytes());
-    key
-}
-
-/// Returns the processor time of the thread in nanoseconds.
-fn processor_ns() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

@@ -4,19 +4,14 @@
 //! `cargo run --release -p store --example durable_bench [records] [huge] [recover]`
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use rustix::time::{ClockId, clock_gettime};
+mod common;
+
+use common::{key_of, per_record, publish, time};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
-use store::{
-    Key, Need, RangeClock, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker,
-    log::LogChange,
-};
-use types::limits::TABLES_MAX;
-use types::{
-    HashRange, HashSeed, Incarnation, KeyHash, OwnershipEpoch, ReactorId, SegmentId, TableId,
-    UnixMillis, key_hash,
-};
+use store::{Key, Need, Store, TabletState, Worker, log::LogChange};
+use types::{KeyHash, ReactorId, SegmentId, TableId, UnixMillis, key_hash};
 
 const TABLE: TableId = TableId(0);
 const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -176,45 +171,7 @@ fn read_back(disk: &Disk, records: usize, huge_pages: bool) {
 }
 
 fn store(records: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
-    let config = StoreConfig {
-        memory_bytes: (records * 420).max(64 << 20),
-        reactors: 1,
-        seed: HashSeed::new(7),
-        huge_pages,
-        durable,
-        segment_bytes: None,
-    };
-    let store = Store::new(config).expect("there is memory for the benchmark");
-    store.publish(TabletMap::new(vec![Tablet {
-        range: HashRange::ALL,
-        epoch: OwnershipEpoch(1),
-        incarnations: std::array::from_fn::<_, TABLES_MAX, _>(|table| {
-            Incarnation(table as u64 + 1)
-        }),
-        state: TabletState::Serving,
-        clock: RangeClock::OWN,
-        flushing: TableSet::NONE,
-    }]));
+    let store = common::store((records * 420).max(64 << 20), huge_pages, durable);
+    publish(&store, TabletState::Serving);
     store
-}
-
-/// Returns the key of a number. It is computed, because reading it from memory would cost as much
-/// as the lookup.
-fn key_of(number: usize) -> [u8; 30] {
-    let mut key = *b"user:0123456789:abcdefghij:---";
-    key[22..].copy_from_slice(&(number as u64).to_le_bytes());
-    key
-}
-
-/// Returns the nanoseconds of the thread's processor time.
-fn time(run: impl FnOnce()) -> f64 {
-    let begun = clock_gettime(ClockId::ThreadCPUTime);
-    run();
-    let ended = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = (ended.tv_sec - begun.tv_sec) as f64;
-    seconds * 1e9 + (ended.tv_nsec - begun.tv_nsec) as f64
-}
-
-fn per_record(records: usize, run: impl FnOnce()) -> f64 {
-    time(run) / records as f64
 }

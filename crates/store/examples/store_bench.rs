@@ -8,20 +8,20 @@
 //! `cargo run --release -p store --example store_bench [records] [huge]`
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use rustix::time::{ClockId, clock_gettime};
+mod common;
+
+use common::{key_of, per_record, publish, time};
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use store::index::{Index, Slab, WalkBudget, Word, WordKind};
 use store::log::{Log, LogConfig, Participant, SideLog, SideLogKind};
 use store::{
-    Address, Arrival, ArrivalPlan, Key, Need, RangeClock, Recovery, RecoveryPlan, Store,
-    StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker,
+    Address, Arrival, ArrivalPlan, Key, Need, Recovery, RecoveryPlan, Store, TabletState, Worker,
 };
-use types::limits::TABLES_MAX;
 use types::{
-    HashRange, HashSeed, Incarnation, KeyHash, MigrationId, OwnershipEpoch, ReactorId, ServerId,
-    TableId, UnixMillis, Version, key_hash, key_hash_in_slot,
+    HashRange, HashSeed, Incarnation, KeyHash, MigrationId, ReactorId, ServerId, TableId,
+    UnixMillis, Version, key_hash, key_hash_in_slot,
 };
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
@@ -310,53 +310,6 @@ fn forget_all(worker: &mut Worker) {
     }
 }
 
-fn store(records: usize, huge_pages: bool) -> Arc<Store> {
-    let memory_bytes = (records * 320).max(64 << 20);
-    let config = StoreConfig {
-        memory_bytes,
-        reactors: 1,
-        seed: HashSeed::new(7),
-        huge_pages,
-        durable: false,
-        segment_bytes: None,
-    };
-    Store::new(config).expect("there is memory for the benchmark")
-}
-
-fn publish(store: &Store, state: TabletState) {
-    store.publish(TabletMap::new(vec![Tablet {
-        range: HashRange::ALL,
-        epoch: OwnershipEpoch(1),
-        incarnations: std::array::from_fn::<_, TABLES_MAX, _>(|table| {
-            Incarnation(table as u64 + 1)
-        }),
-        state,
-        clock: RangeClock::OWN,
-        flushing: TableSet::NONE,
-    }]));
-}
-
-/// Returns the key of a number. It is computed, because reading it from memory would cost as much
-/// as the lookup.
-fn key_of(number: usize) -> [u8; 30] {
-    let mut key = *b"user:0123456789:abcdefghij:---";
-    key[22..].copy_from_slice(&(number as u64).to_le_bytes());
-    key
-}
-
-/// Returns the nanoseconds of the thread's processor time.
-fn time(run: impl FnOnce()) -> f64 {
-    let begun = clock_gettime(ClockId::ThreadCPUTime);
-    run();
-    let ended = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = (ended.tv_sec - begun.tv_sec) as f64;
-    seconds * 1e9 + (ended.tv_nsec - begun.tv_nsec) as f64
-}
-
-fn per_record(records: usize, run: impl FnOnce()) -> f64 {
-    time(run) / records as f64
-}
-
 /// Measures one uncached memory load: the yardstick for everything else.
 fn load_from_memory() -> f64 {
     const LINES: usize = 1 << 22;
@@ -426,4 +379,8 @@ fn increment(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
             updated.expect("there is room");
         }
     }
+}
+
+fn store(records: usize, huge_pages: bool) -> Arc<Store> {
+    common::store((records * 320).max(64 << 20), huge_pages, false)
 }
