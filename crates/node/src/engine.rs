@@ -341,9 +341,13 @@ impl Engine {
             return;
         }
         match message {
-            PeerMessage::Append(append) => self.with_backup(now, |backup, context| {
-                backup.append_arrived(from, append, payload, route, context);
-            }),
+            // The backup lets the clock of the append run on from now. If it began with a turn in
+            // which the process was stopped, a recovered range would begin ahead by as long.
+            PeerMessage::Append(append) => {
+                self.with_backup(self.time_within_turn(now), |backup, context| {
+                    backup.append_arrived(from, append, payload, route, context);
+                })
+            }
             PeerMessage::Appended(answer) => self.with_log_master(now, |master, context| {
                 master.appended(from, answer, context);
             }),

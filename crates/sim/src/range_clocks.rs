@@ -10,7 +10,7 @@ use crate::fleet::ServerFleet;
 use crate::servers::SimulatedServer;
 use crate::timeline::RunTimeline;
 use protocols::clock::DOUBT;
-use protocols::replication::timing::CLOCK_LEASE;
+use protocols::replication::timing::{BEAT, CLOCK_LEASE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::{BEHIND_MAX_MILLIS, Tablet, TabletState};
@@ -23,6 +23,9 @@ const ROUNDING: u64 = 2;
 
 /// Interval between two readings of a server's clock.
 const READING_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Time within which the backups of a master with a new range hear its clock, with the next beat.
+const UNHEARD_MAX: Duration = BEAT.saturating_mul(2);
 
 /// Time within which a master has another backup instead of a dead one.
 const HEARD: Duration = Duration::from_secs(1);
@@ -76,6 +79,8 @@ struct TrackedRange {
     last: Option<RangeReading>,
     /// Time of a flip, and the clock with which the range moves, beside others.
     joined: Option<(Instant, UnixMillis)>,
+    /// Time of the last flip, if no record moved with it.
+    moved_empty: Option<Instant>,
 }
 
 /// Reading of a range's clock at its owner.
@@ -84,8 +89,8 @@ struct RangeReading {
     at: Instant,
     server: ServerId,
     epoch: OwnershipEpoch,
-    /// Set once the process has died.
-    is_past: bool,
+    /// Time at which the process has died.
+    died: Option<Instant>,
     /// Clock at the last turn of the server, and clock of a turn that would begin now.
     low: UnixMillis,
     high: UnixMillis,
@@ -148,12 +153,22 @@ impl RangeReading {
             at: now,
             server: server.id,
             epoch: tablet.epoch,
-            is_past: false,
+            died: None,
             low: tablet.clock.read(own_low),
             high: tablet.clock.read(own_high),
             own_low,
             own_high,
         })
+    }
+}
+
+impl TrackedRange {
+    /// Returns whether the owner has died before its backups heard a clock after the range had
+    /// moved to it without records. Then there is no value that may expire. The records of any
+    /// other range are replicated, with the clock, before its owner alone has them.
+    fn died_empty(&self, last: RangeReading) -> bool {
+        let (Some(moved), Some(died)) = (self.moved_empty, last.died) else { return false };
+        died.since(moved) <= UNHEARD_MAX
     }
 }
 
@@ -196,7 +211,8 @@ impl RangeClockMonitor {
         self.replicas = usize::from(replicas);
         for (register, hash) in registers {
             self.ranges.resize(self.ranges.len().max(register + 1), None);
-            self.ranges[register] = Some(TrackedRange { hash, last: None, joined: None });
+            self.ranges[register] =
+                Some(TrackedRange { hash, last: None, joined: None, moved_empty: None });
         }
     }
 
@@ -267,7 +283,7 @@ impl RangeClockMonitor {
             fail(timeline, "the clock is too far behind the server's");
         }
         if let Some(last) = range.last {
-            if low < last.low && self.may_be_forgotten(last) {
+            if low < last.low && (self.may_be_forgotten(last) || range.died_empty(last)) {
                 return self.ignore(register);
             }
             let latest = self.latest_possible(range, last, reading, servers);
@@ -277,7 +293,7 @@ impl RangeClockMonitor {
             if high > latest {
                 fail(timeline, &format!("the clock is ahead of {latest:?}"));
             }
-            let is_same = (last.server, last.epoch, last.is_past) == (server, reading.epoch, false);
+            let is_same = (last.server, last.epoch, last.died) == (server, reading.epoch, None);
             let slowest = later(last.high, reading.at.since(last.at) * 19 / 20);
             if is_same && high < before(slowest.min(own_high), ROUNDING) {
                 fail(timeline, "the clock stands still");
@@ -291,9 +307,9 @@ impl RangeClockMonitor {
     /// A server alone has no other backup.
     fn may_be_forgotten(&self, last: RangeReading) -> bool {
         let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD).count();
-        match last.is_past {
-            true => died > self.replicas,
-            false => self.recovered.contains(&last.server) && died >= self.replicas,
+        match last.died {
+            Some(_) => died > self.replicas,
+            None => self.recovered.contains(&last.server) && died >= self.replicas,
         }
     }
 
@@ -315,7 +331,7 @@ impl RangeClockMonitor {
             latest = latest.max(run_on(clock, at, now));
         }
         // A process with its predecessor's log begins with its own wall clock, if that is ahead.
-        if last.is_past && last.server == reading.server {
+        if last.died.is_some() && last.server == reading.server {
             latest = latest.max(reading.own_high);
         }
         let stepped = self
@@ -354,6 +370,7 @@ impl RangeClockMonitor {
         };
         for range in self.ranges.iter_mut().flatten() {
             if flip.range.contains(range.hash) {
+                range.moved_empty = (flip.records.total() == 0).then_some(now);
                 // The range may move on before its clock is read.
                 let is_bounded = |(at, known)| run_on(known, at, now) >= clock;
                 if !range.joined.is_some_and(is_bounded) {
@@ -392,8 +409,9 @@ impl RangeClockMonitor {
             None => HeardClock { at: now, clock: latest },
         };
         self.dead.push(DeadServer { died: now, latest, farthest, since });
-        for last in self.ranges.iter_mut().flatten().filter_map(|range| range.last.as_mut()) {
-            last.is_past |= last.server == server.id;
+        let lasts = self.ranges.iter_mut().flatten().filter_map(|range| range.last.as_mut());
+        for last in lasts.filter(|last| last.server == server.id) {
+            last.died.get_or_insert(now);
         }
     }
 

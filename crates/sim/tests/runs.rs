@@ -40,7 +40,7 @@ fn clients_are_answered_while_any_fault_lasts() {
 
 /// Seeds that failed once, with the reason: a bug of the real code, unless marked as the
 /// simulator's.
-const KEPT: [(u64, &str); 19] = [
+const KEPT: [(u64, &str); 20] = [
     (8186, "a recovered range continued with a clock that had stood still (its own)"),
     (73, "a list of migrations from before all links broke was believed (the simulator's own)"),
     (184, "values expired between the last reads and the walk, by clocks that differ (its own)"),
@@ -61,12 +61,16 @@ const KEPT: [(u64, &str); 19] = [
     (671, "a range's clock was read before the step of its server's clock was seen (its own)"),
     (3574, "a range's clock ran ahead by the time for which the target of its flip was stopped"),
     (1427, "a reference was compared with the beginning of a turn in which the server was stopped"),
+    (
+        85007299,
+        "a backup dated the clock of an append before the stop of its server within the turn",
+    ),
     (60000343, "the clock of a dead server had stood still for long (its own)"),
     (60002679, "the same (its own)"),
 ];
 
 /// Seeds of replicated runs that failed once.
-const KEPT_REPLICATED: [(u64, &str); 14] = [
+const KEPT_REPLICATED: [(u64, &str); 15] = [
     (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,
@@ -92,6 +96,7 @@ const KEPT_REPLICATED: [(u64, &str); 14] = [
     (83004956, "a backup's report of a damaged replica was lost, and not yet repeated (its own)"),
     (83005584, "the wait for a scrub began the wait for expiry again (its own)"),
     (84001212, "writes waited for memory that was reusable at the end of a backup's sync interval"),
+    (85005345, "a range moved without records, and its owner died before the next beat (its own)"),
     (83000223, "a backup gave up replicas since their disk had failed while it measured them"),
 ];
 
