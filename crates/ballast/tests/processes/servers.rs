@@ -223,7 +223,7 @@ impl Drop for Process {
             let said = File::open(&self.log).map(BufReader::new).into_iter();
             let lines: Vec<String> =
                 said.flat_map(|said| said.lines().map_while(Result::ok)).collect();
-            let end = lines.len().saturating_sub(40);
+            let end = lines.len().saturating_sub(400);
             eprintln!("{} said at last:\n{}", self.address, lines[end..].join("\n"));
         }
         let _ = std::fs::remove_file(&self.log);

@@ -137,12 +137,18 @@ fn assert_each_key_once(addresses: &[SocketAddr], found: &BTreeSet<String>) {
     let missing: Vec<&String> = found.iter().filter(|key| !holders.contains_key(*key)).collect();
     holders.retain(|key, holders| !found.contains(key) || holders.len() > 1);
     let is_right = is_same && missing.is_empty() && holders.is_empty();
+    let state = |&address: &SocketAddr| {
+        let info = ["keyspace", "replication", "persistence"];
+        let mut client = Client::connect(address);
+        info.map(|section| client.ask(&["INFO", section]).text()).concat()
+    };
     assert!(
         is_right,
         "{} keys were found, and servers have {} records; on no server: {missing:?}; on two servers, \
-         or never there: {holders:?}",
+         or never there: {holders:?}; states of the servers:\n{}",
         found.len(),
         records(addresses),
+        addresses.iter().map(state).collect::<Vec<_>>().join("\n"),
     );
 }
 
