@@ -82,14 +82,16 @@ impl ExpiryScan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use store::{Key, RangeClock, Store, StoreConfig, TableSet, Tablet, TabletMap, TabletState};
     use types::limits::SEGMENT_BYTES_MIN;
     use types::{
-        HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, UnixMillis, key_hash,
+        HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, SLOT_COUNT, Slot, UnixMillis,
+        key_hash_in_slot,
     };
 
-    #[test]
-    fn the_scan_steps_through_tables_that_are_used_alone() {
+    /// A store with so many tablets of equal size, and one record in each that has expired.
+    fn store_with_tablets(count: u16, table: TableId) -> (Arc<Store>, Worker) {
         let store = Store::new(StoreConfig {
             memory_bytes: 16 * SEGMENT_BYTES_MIN,
             reactors: 1,
@@ -99,20 +101,31 @@ mod tests {
             segment_bytes: None,
         });
         let store = store.expect("the memory suffices");
-        store.publish(TabletMap::new(vec![Tablet {
-            range: HashRange::ALL,
+        let slots = SLOT_COUNT / count;
+        let tablet = |number| Tablet {
+            range: HashRange::of_slots(Slot(number * slots), Slot(number * slots + slots - 1)),
             epoch: OwnershipEpoch(1),
             incarnations: std::array::from_fn(|table| Incarnation(table as u64 + 1)),
             state: TabletState::Serving,
             clock: RangeClock::OWN,
             flushing: TableSet::NONE,
-        }]));
-        let (mut worker, counts) = (store.worker(ReactorId(0)), KeyCounts::default());
+        };
+        store.publish(TabletMap::new((0..count).map(tablet).collect()));
+        let mut worker = store.worker(ReactorId(0));
         worker.begin_turn(UnixMillis(1));
-        let key = Key { hash: key_hash(store.seed(), b"key"), bytes: b"key" };
-        let last = TableId(TABLES_MAX as u8 - 1);
-        worker.put(last, key, b"value", Some(UnixMillis(2))).expect("there is room");
+        for number in 0..count {
+            let hash = key_hash_in_slot(store.seed(), Slot(number * slots), b"key");
+            let key = Key { hash, bytes: b"key" };
+            worker.put(table, key, b"value", Some(UnixMillis(2))).expect("there is room");
+        }
         worker.begin_turn(UnixMillis(3));
+        (store, worker)
+    }
+
+    #[test]
+    fn the_scan_steps_through_tables_that_are_used_alone() {
+        let last = TableId(TABLES_MAX as u8 - 1);
+        let ((store, mut worker), counts) = (store_with_tablets(1, last), KeyCounts::default());
         let mut scan = ExpiryScan::default();
         let mut tables = Vec::new();
         while store.expired() == 0 || scan.eager_left > 0 {
@@ -121,5 +134,16 @@ mod tests {
         }
         tables.dedup();
         assert_eq!(tables[..3], [0, last.0, 0]);
+    }
+
+    #[test]
+    fn a_step_scans_many_small_tablets() {
+        let count = 1_024;
+        let (store, mut worker) = store_with_tablets(count, TableId(0));
+        let (mut scan, counts) = (ExpiryScan::default(), KeyCounts::default());
+        for _ in 0..64 {
+            scan.step(scan.next, false, &mut worker, &counts);
+        }
+        assert_eq!(store.expired(), u64::from(count));
     }
 }
