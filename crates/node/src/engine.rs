@@ -198,7 +198,7 @@ impl Engine {
         let live = self.node.live();
         if live != self.turn.live {
             self.turn.live = live;
-            self.log_master.update_reach_min(live, &self.node);
+            self.log_master.follow_settings(live, &self.node);
             self.worker.follow_eviction_order();
         }
     }

@@ -13,6 +13,9 @@ use types::{ClusterId, Instant, SegmentId, ServerId};
 use wire::control::{HistoryMark, ReplicaInfo};
 use wire::replica::{BootId, HEADER_BYTES, PIECES_FROM, ReplicaId};
 
+/// Longest queue of a disk thread that is not waited for: two jobs of a busy disk.
+const BACKLOG_MAX: Duration = Duration::from_millis(200);
+
 /// Disk of one server, and the machine that contains it.
 #[derive(Debug, Default)]
 pub(crate) struct SimulatedDisk {
@@ -58,6 +61,12 @@ impl SimulatedDisk {
         let idle_at = self.idle_at.entry(reactor).or_default();
         *idle_at = now.max(*idle_at) + time;
         *idle_at
+    }
+
+    /// Returns whether the disk threads have hardly anything left to do. The jobs of a slow disk
+    /// may queue for seconds after it has become fast again.
+    fn has_caught_up(&self, now: Instant) -> bool {
+        self.idle_at.values().all(|at| *at <= now + BACKLOG_MAX)
     }
 
     /// Makes reactors leave their writes to the disk threads, or not any more.
@@ -198,6 +207,11 @@ impl ServerDisks {
 
     pub(crate) fn disk_mut(&mut self, place: usize) -> &mut SimulatedDisk {
         &mut self.disks[place]
+    }
+
+    /// Returns whether no disk has a long queue.
+    pub(crate) fn have_caught_up(&self, now: Instant) -> bool {
+        self.disks.iter().all(|disk| disk.has_caught_up(now))
     }
 
     pub(crate) fn saved(&self, place: usize) -> Option<SavedIdentity> {

@@ -222,8 +222,14 @@ impl LogMaster {
         self.replication.placement() == LogPlacement::OwnDisk && self.replicator.is_synced()
     }
 
+    /// Follows changed settings. The replicators are told with the map, which is read again.
+    pub(crate) fn follow_settings(&mut self, live: LiveSettings, node: &NodeState) {
+        self.update_reach_min(live, node);
+        self.map = 0;
+    }
+
     /// Recomputes the required number of backups, after a change of settings or members.
-    pub(crate) fn update_reach_min(&mut self, live: LiveSettings, node: &NodeState) {
+    fn update_reach_min(&mut self, live: LiveSettings, node: &NodeState) {
         let replication = &self.replication;
         if !replication.is_with_others() {
             return;
@@ -262,7 +268,9 @@ impl LogMaster {
         self.dead = dead;
         self.update_reach_min(context.live, context.node);
         let died = died.into_iter().map(|backup| ReplicatorEvent::Died { backup });
-        for event in std::iter::once(ReplicatorEvent::Candidates { own, servers }).chain(died) {
+        let needed = ReplicatorEvent::WritesNeed { backups: self.reach_min };
+        let known = [ReplicatorEvent::Candidates { own, servers }, needed];
+        for event in known.into_iter().chain(died) {
             self.drive_all(&event, context);
         }
     }

@@ -41,6 +41,12 @@ pub enum ReplicatorEvent {
         /// master is to keep its log on its own disk, the list contains the master alone.
         servers: Vec<BackupCandidate>,
     },
+    /// A write needs this many answering backups, and is refused while there are fewer: then
+    /// backups that were left out are used again sooner.
+    WritesNeed {
+        /// The number of backups.
+        backups: usize,
+    },
     /// The writer began a new segment. A manifest segment begins with a snapshot.
     Opened {
         /// The segment; ids are never reused.

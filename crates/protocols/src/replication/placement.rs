@@ -6,7 +6,7 @@
 //! while a server in another rack can take it. No two replicas share a rack while a server in a
 //! third rack can take one. If both rack rules cannot hold, the second is given up first.
 
-use super::timing::{DRAWS, OWN_DISK_PAUSE, REFUSED_PAUSE, SHORT_MAX};
+use super::timing::{DRAWS, REFUSED_PAUSE, REFUSED_PAUSE_URGENT, SHORT_MAX};
 use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,12 +47,19 @@ pub struct Misplaced {
 /// The state of a backup that has refused or given up a replica.
 #[derive(Clone, Copy, Debug)]
 struct RefusalPause {
+    since: Instant,
     /// Length of the current pause, during which the backup is not asked.
     pause: Duration,
-    /// End of that pause.
-    until: Instant,
     /// Set once the pause is over. If the backup refuses again, the next pause is longer.
     is_over: bool,
+}
+
+impl RefusalPause {
+    /// Returns the end of the pause. It is urgent while too few other backups answer.
+    fn end(&self, is_urgent: bool) -> Instant {
+        let longest = if is_urgent { REFUSED_PAUSE_URGENT } else { SHORT_MAX };
+        self.since + self.pause.min(longest)
+    }
 }
 
 /// The backups that may hold replicas of one log.
@@ -73,18 +80,9 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Makes the choice for a master. A standalone one asks its own disk
-    /// again soon after a refusal, since it has no other.
+    /// Makes the choice for a master.
     pub(super) fn new(is_standalone: bool) -> Placement {
         Placement { is_standalone, ..Placement::default() }
-    }
-
-    /// Returns the first and the longest pause after a refusal.
-    fn pauses(&self) -> (Duration, Duration) {
-        match self.is_standalone {
-            true => (OWN_DISK_PAUSE, OWN_DISK_PAUSE),
-            false => (REFUSED_PAUSE, SHORT_MAX),
-        }
     }
 
     /// Records that a backup has begun a replica.
@@ -162,27 +160,34 @@ impl Placement {
         if planted::is(Bug::RefusalForgotten) {
             return;
         }
-        let (first, longest) = self.pauses();
         let pause = match self.refused.get(&server) {
             // Refusals of appends that were in flight arrive one after the other and count once.
             Some(refusal) if !refusal.is_over => return,
-            Some(refusal) => (refusal.pause * 2).min(longest),
-            None => first,
+            Some(refusal) => (refusal.pause * 2).min(SHORT_MAX),
+            None => REFUSED_PAUSE,
         };
-        assert!((first..=longest).contains(&pause), "{server} pauses {pause:?}");
-        self.refused.insert(server, RefusalPause { pause, until: now + pause, is_over: false });
+        assert!((REFUSED_PAUSE..=SHORT_MAX).contains(&pause), "{server} pauses {pause:?}");
+        self.refused.insert(server, RefusalPause { since: now, pause, is_over: false });
     }
 
-    /// Ends the pauses that are over. Returns whether a backup may be asked again because of that.
-    pub(super) fn forgive(&mut self, now: Instant) -> bool {
-        self.refused.retain(|_, it| !it.is_over || now < it.until + SHORT_MAX);
-        let ends = self.refused.values_mut().filter(|it| !it.is_over && it.until <= now);
+    /// Ends the pauses that are over; a write needs `needed` backups. Returns whether a backup may
+    /// be asked again because of that.
+    pub(super) fn forgive(&mut self, now: Instant, needed: usize) -> bool {
+        self.refused.retain(|_, it| !it.is_over || now < it.since + it.pause + SHORT_MAX);
+        let is_urgent = self.is_urgent(needed);
+        let ends = self.refused.values_mut().filter(|it| !it.is_over && it.end(is_urgent) <= now);
         ends.map(|refusal| refusal.is_over = true).count() > 0
     }
 
-    /// Returns the next time at which a backup may be asked again.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.refused.values().filter(|it| !it.is_over).map(|it| it.until).min()
+    /// Returns the next time at which a backup may be asked again, if a write needs `needed`.
+    pub(super) fn next_deadline(&self, needed: usize) -> Option<Instant> {
+        let pausing = self.refused.values().filter(|it| !it.is_over);
+        pausing.map(|it| it.end(self.is_urgent(needed))).min()
+    }
+
+    /// Returns whether fewer backups can be asked than a write needs.
+    fn is_urgent(&self, needed: usize) -> bool {
+        !self.refused.is_empty() && self.eligible(&[]).count() < needed
     }
 
     /// Returns whether a backup outside of `holders` could be asked.
@@ -367,10 +372,11 @@ mod tests {
         let only =
             |placement: &mut Placement| place(placement, 3, &BTreeMap::new(), &mut Draws::new(0));
         assert_eq!(only(&mut placement), [ServerId(3)]);
-        assert!(!placement.forgive(Instant(5)));
-        assert_eq!(placement.next_deadline(), Some(Instant(5) + REFUSED_PAUSE));
-        assert!(placement.forgive(Instant(5) + REFUSED_PAUSE));
-        assert_eq!(placement.next_deadline(), None);
+        assert!(!placement.forgive(Instant(5), 1));
+        assert_eq!(placement.next_deadline(1), Some(Instant(5) + REFUSED_PAUSE));
+        assert_eq!(placement.next_deadline(2), Some(Instant(5) + REFUSED_PAUSE_URGENT));
+        assert!(placement.forgive(Instant(5) + REFUSED_PAUSE, 1));
+        assert_eq!(placement.next_deadline(1), None);
         assert_eq!(only(&mut placement).len(), 2);
         placement.set(MASTERS, vec![candidate(1, 0), candidate(2, 0), candidate(4, 0)]);
         let mut holders = only(&mut placement);

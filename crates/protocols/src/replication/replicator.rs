@@ -52,6 +52,8 @@ pub struct Replicator {
     rests_since: Option<Instant>,
     /// Set while a recovery replay that clients wait for runs on this server.
     is_replaying: bool,
+    /// Number of answering backups that a write needs.
+    backups_needed: usize,
     placement: Placement,
     /// Number of replicas at each backup, over all segments.
     replica_counts: ReplicaCounts,
@@ -104,6 +106,7 @@ impl Replicator {
             may_copy: false,
             rests_since: None,
             is_replaying: false,
+            backups_needed: 1,
             placement: Placement::new(settings.is_standalone),
             replica_counts: ReplicaCounts::default(),
             releases: Releases::default(),
@@ -143,6 +146,7 @@ impl Replicator {
                     self.review_all_at(now);
                 }
             }
+            ReplicatorEvent::WritesNeed { backups } => self.backups_needed = backups.max(1),
             ReplicatorEvent::Opened { segment, length, random } => {
                 let quorum = Quorum::of_segment(segment).filter(|_| self.is_manifest_log());
                 self.open(segment, ReplicatedSegment::new(length, random, quorum));
@@ -496,7 +500,7 @@ impl Replicator {
     }
 
     fn reconcile_all(&mut self, now: Instant, out: &mut Outbox<ReplicatorEffect>) {
-        if self.placement.forgive(now) {
+        if self.placement.forgive(now, self.backups_needed) {
             self.may_copy = true;
         }
         if self.rests_until().is_some_and(|until| until <= now) {
@@ -724,7 +728,8 @@ impl Replicator {
     /// asked. An open segment cannot gain replicas.
     fn review(&mut self, now: Instant, id: SegmentId, out: &mut Outbox<ReplicatorEffect>) {
         let latest = now + SHORT_MAX;
-        let review_at = self.placement.next_deadline().map_or(latest, |at| at.min(latest));
+        let review_at =
+            self.placement.next_deadline(self.backups_needed).map_or(latest, |at| at.min(latest));
         let Some(segment) = self.segments.get_mut(&id) else { return };
         if segment.stage > SegmentStage::Open || !self.short.contains(&id) {
             segment.review_at = None;

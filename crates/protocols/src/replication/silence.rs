@@ -153,12 +153,12 @@ impl SilenceDetector {
     }
 
     /// Advances to `now` and returns the backups that may be used again. A backup that answers
-    /// skips the rest of its pause if no `others` are usable and in time: without it every write
-    /// would wait.
+    /// skips the rest of its pause unless `has_enough` others are usable and in time: without it
+    /// every write would wait, and be refused.
     pub(super) fn readmit(
         &mut self,
         now: Instant,
-        others: impl FnOnce() -> usize,
+        has_enough: impl FnOnce() -> bool,
     ) -> Vec<ServerId> {
         if self.calm_at.is_some_and(|at| at <= now) {
             self.limit = (self.limit / 2).max(SILENT_AFTER);
@@ -172,8 +172,8 @@ impl SilenceDetector {
         if !self.backups.values().any(may_come_back) {
             return Vec::new();
         }
-        let has_others = others() > 0;
-        let is_back = |it: &ReplacedBackup| may_come_back(it) && (it.until <= now || !has_others);
+        let has_enough = has_enough();
+        let is_back = |it: &ReplacedBackup| may_come_back(it) && (it.until <= now || !has_enough);
         let back = self.backups.iter_mut().filter(|(_, it)| is_back(it));
         let back = back.map(|(backup, replaced)| {
             replaced.back_since = Some(now);
@@ -248,7 +248,7 @@ mod tests {
             let pause = silence.next_deadline().expect("it comes back").since(now);
             pauses.push(pause.as_secs());
             now = now + pause;
-            assert_eq!(silence.readmit(now, || 2), [A]);
+            assert_eq!(silence.readmit(now, || true), [A]);
             assert_eq!(silence.limit(), SILENT_AFTER, "nobody waits longer for it");
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64]);
@@ -256,12 +256,12 @@ mod tests {
         silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 1);
         assert_eq!(silence.next_deadline(), Some(now));
         silence.record_answer(now, A);
-        assert_eq!(silence.readmit(now + SILENT_PAUSE_MAX, || 1), [A]);
+        assert_eq!(silence.readmit(now + SILENT_PAUSE_MAX, || true), [A]);
         // A minute later the pauses begin anew.
         now = now + SILENT_PAUSE_MAX + SILENT_CALM;
         silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 2);
         silence.record_answer(now, A);
-        assert_eq!(silence.readmit(now + SILENT_PAUSE, || 2), [A]);
+        assert_eq!(silence.readmit(now + SILENT_PAUSE, || true), [A]);
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
         let mut silence = SilenceDetector::default();
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
         silence.record_answer(at(1_201), A);
-        assert_eq!(silence.readmit(at(1_201), || 2), [A]);
+        assert_eq!(silence.readmit(at(1_201), || true), [A]);
         assert_eq!((silence.limit(), silence.calm_at), (SILENT_AFTER, None));
     }
 
@@ -302,26 +302,26 @@ mod tests {
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
         assert_eq!(silence.probes(at(0)), [A]);
         assert_eq!(silence.probes(at(1)), []);
-        assert_eq!(silence.readmit(at(5_000), || 2), [], "no message has arrived");
+        assert_eq!(silence.readmit(at(5_000), || true), [], "no message has arrived");
         assert_eq!(silence.probes(at(5_000)), [A]);
         silence.record_answer(at(5_000), A);
-        assert_eq!(silence.readmit(at(5_000), || 2), [A]);
+        assert_eq!(silence.readmit(at(5_000), || true), [A]);
         assert!(!silence.is_silent(A));
         silence.backup_to_replace(at(6_000), &BTreeSet::from([A]), 3, || 2);
         silence.record_answer(at(6_000), A);
-        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE, || 2), []);
+        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE, || true), []);
         assert_eq!(silence.next_deadline(), Some(at(6_000) + SILENT_PAUSE * 2));
-        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE * 2, || 2), [A]);
+        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE * 2, || true), [A]);
     }
 
     #[test]
     fn a_silent_backup_that_answers_is_used_at_once_if_there_is_no_other() {
         let mut silence = SilenceDetector::default();
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 1);
-        assert_eq!(silence.readmit(at(10), || 0), [], "no message has arrived");
+        assert_eq!(silence.readmit(at(10), || false), [], "no message has arrived");
         silence.record_answer(at(20), A);
-        assert_eq!(silence.readmit(at(20), || 1), [], "B can be used");
-        assert_eq!(silence.readmit(at(20), || 0), [A], "B has refused");
+        assert_eq!(silence.readmit(at(20), || true), [], "B can be used");
+        assert_eq!(silence.readmit(at(20), || false), [A], "B has refused");
         assert!(!silence.is_silent(A));
     }
 
@@ -332,11 +332,11 @@ mod tests {
         silence.backup_to_replace(at(0), &BTreeSet::from([B]), 3, || 2);
         silence.record_answer(at(0), A);
         silence.record_answer(at(0), B);
-        assert_eq!(silence.readmit(at(59_999), || 2), [A, B]);
+        assert_eq!(silence.readmit(at(59_999), || true), [A, B]);
         assert_eq!(silence.limit(), SILENT_AFTER * 4);
-        silence.readmit(at(60_000), || 2);
+        silence.readmit(at(60_000), || true);
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
-        silence.readmit(at(120_000), || 2);
+        silence.readmit(at(120_000), || true);
         assert_eq!((silence.limit(), silence.next_deadline()), (SILENT_AFTER, None));
     }
 }

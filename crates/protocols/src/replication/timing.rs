@@ -74,9 +74,9 @@ pub const BROKEN_AGAIN: Duration = Duration::from_millis(5);
 /// with each further refusal, up to [`SHORT_MAX`].
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// That time for the own disk of a server without a cluster, which has no other backup. Clients'
-/// writes are refused meanwhile.
-pub const OWN_DISK_PAUSE: Duration = Duration::from_millis(100);
+/// Maximum of that time while fewer backups answer than a write needs, so that clients' writes are
+/// refused. The own disk of a server without a cluster has no other backup beside it.
+pub const REFUSED_PAUSE_URGENT: Duration = Duration::from_millis(100);
 
 /// Time after which an open segment with too few replicas is ended, provided another backup might
 /// take a copy. The segment ends earlier when a backup that refused may be asked again, and at
@@ -136,7 +136,7 @@ const _: () = assert!(SILENT_AFTER.as_nanos() < SILENT_SEVERAL.as_nanos());
 const _: () = assert!(SILENT_PROBE.as_nanos() < SILENT_PAUSE.as_nanos());
 const _: () = assert!(SILENT_PAUSE.as_nanos() <= SILENT_PAUSE_MAX.as_nanos());
 const _: () = assert!(SILENT_PAUSE_MAX.as_nanos() < SILENT_CALM.as_nanos());
-const _: () = assert!(OWN_DISK_PAUSE.as_nanos() <= REFUSED_PAUSE.as_nanos());
+const _: () = assert!(REFUSED_PAUSE_URGENT.as_nanos() <= REFUSED_PAUSE.as_nanos());
 const _: () = assert!(REFUSED_PAUSE.as_nanos() <= SHORT_MAX.as_nanos());
 const _: () = assert!(COPIES_REST.as_nanos() <= COPIES_REST_MAX.as_nanos());
 const _: () = assert!(COPIES_MAX > 0 && DRAWS > 0 && COPY_BYTES > 0);

@@ -375,6 +375,10 @@ impl goldenscript::Runner for World {
             }
             "deliver" => self.deliver(),
             "advance" => self.advance(Duration::from_millis(number(0)?.into())),
+            "needed" => {
+                let backups = number(0)? as usize;
+                self.tell(ReplicatorEvent::WritesNeed { backups });
+            }
             "replaying" => self.tell(ReplicatorEvent::Replaying { is_on: words[0] == "on" }),
             "lose" => self.set_rule(&words, Some(Rule::Lose)),
             "hold" => self.set_rule(&words, Some(Rule::Hold)),

@@ -113,7 +113,8 @@ impl SimulatedCluster {
 
     /// Returns whether every server serves its ranges and has all the replicas that it needs.
     pub(crate) fn is_whole(&self) -> bool {
-        self.servers.is_whole(self.timeline.now)
+        let now = self.timeline.now;
+        self.servers.is_whole(now) && self.disks.have_caught_up(now)
     }
 
     /// Draws the duration of an outage, usually up to `usual` microseconds.

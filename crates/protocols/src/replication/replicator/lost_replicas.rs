@@ -115,8 +115,9 @@ impl Replicator {
     ) {
         let late = self.late().filter(|(_, at)| *at <= now);
         let late: BTreeSet<ServerId> = late.map(|(backup, _)| backup).collect();
-        let others = || self.placement.others_than(&late);
-        for backup in self.silence.readmit(now, others) {
+        let needed = self.backups_needed;
+        let has_enough = || self.placement.others_than(&late) >= needed;
+        for backup in self.silence.readmit(now, has_enough) {
             self.placement.set_silent(backup, false);
             self.may_copy = true;
             self.review_all_at(now);

@@ -73,7 +73,7 @@ impl Replicator {
             }
         }
         if !self.short.is_empty() {
-            deadline.add(self.placement.next_deadline());
+            deadline.add(self.placement.next_deadline(self.backups_needed));
             deadline.add(self.rests_until());
         }
         // The announcement of a manifest segment may concern the other ones.
@@ -85,7 +85,7 @@ impl Replicator {
         deadline.add(self.silence.next_deadline());
         deadline.add(self.reported.lease);
         all_from.add(deadline.0);
-        all_from.add(self.placement.next_deadline());
+        all_from.add(self.placement.next_deadline(self.backups_needed));
         all_from.add(self.rests_until());
         let reach = reach.unwrap_or_else(|| self.answering_backups());
         let (deadline, late_check_at, all_from) = (deadline.0, late_check_at.0, all_from.0);
