@@ -64,7 +64,10 @@ pub(crate) struct RangeClockMonitor {
 /// Latest clock of a server that has died.
 #[derive(Clone, Copy, Debug)]
 struct DeadServer {
+    id: ServerId,
     died: Instant,
+    /// Set if its own disk was its only backup, because no other server lived.
+    was_last: bool,
     latest: UnixMillis,
     farthest: HeardClock,
     /// Time at which the latest clock was shown first. It stands still while it is ahead of the
@@ -304,11 +307,14 @@ impl RangeClockMonitor {
 
     /// Returns whether the clock of a dead or fenced server may be known from the disks only: all
     /// its backups have died, with the clocks that they had heard since the last piece of the log.
-    /// A server alone has no other backup.
+    /// A server alone has no other backup, nor has the last one of a cluster.
     fn may_be_forgotten(&self, last: RangeReading) -> bool {
         let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD).count();
         match last.died {
-            Some(_) => died > self.replicas,
+            Some(_) => {
+                let was_last = self.dead.iter().any(|it| it.was_last && it.id == last.server);
+                was_last || died > self.replicas
+            }
             None => self.recovered.contains(&last.server) && died >= self.replicas,
         }
     }
@@ -408,7 +414,9 @@ impl RangeClockMonitor {
             Some(before) => before.farthest.farther(HeardClock { at: before.at, clock: latest }),
             None => HeardClock { at: now, clock: latest },
         };
-        self.dead.push(DeadServer { died: now, latest, farthest, since });
+        let was_last = server.node.durability().is_last_server();
+        let id = server.id;
+        self.dead.push(DeadServer { id, died: now, was_last, latest, farthest, since });
         let lasts = self.ranges.iter_mut().flatten().filter_map(|range| range.last.as_mut());
         for last in lasts.filter(|last| last.server == server.id) {
             last.died.get_or_insert(now);
