@@ -102,7 +102,7 @@ impl Bench {
         let key = Key { hash: key_hash(self.store.seed(), key), bytes: key };
         loop {
             match self.worker.put(TABLE, key, &[8; 100], None) {
-                Ok(()) => return,
+                Ok(_) => return,
                 Err(Stall::OutOfMemory) => self.clean(),
                 Err(other) => panic!("a write is refused: {other:?}"),
             }

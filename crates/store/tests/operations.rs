@@ -102,8 +102,9 @@ impl Judge {
         let (table, name) = (self.table(), self.name());
         let (value, expiry) = (self.value(), self.expiry());
         let key = common::key(&self.server.store, &name);
-        assert_eq!(self.server.worker.put(table, key, &value, expiry), Ok(()));
+        let written = self.server.worker.put(table, key, &value, expiry);
         let version = self.server.store.version();
+        assert_eq!(written, Ok(version), "a write returns the version it has drawn");
         self.twin.records.insert((table, name), Twinned { value, version, expiry });
     }
 

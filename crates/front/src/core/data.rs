@@ -114,7 +114,7 @@ impl Backend {
         expiry: Option<UnixMillis>,
     ) -> Result<(), NotExecuted> {
         match &mut self.staged {
-            None => self.engine.worker.put(table, key, value, expiry)?,
+            None => drop(self.engine.worker.put(table, key, value, expiry)?),
             Some(staged) => {
                 let place = staged.place(table, key)?;
                 staged.change(place, Some((value, expiry)))?;

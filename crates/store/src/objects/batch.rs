@@ -16,7 +16,7 @@ use super::view::{Lookup, Placed, View, kind_of};
 use super::worker::Worker;
 use super::write::{Removal, WriteTarget, WriteValue, Writer};
 use crate::index::Word;
-use types::TableId;
+use types::{TableId, Version};
 use wire::entry::{Body, Entry};
 
 impl Worker {
@@ -46,7 +46,10 @@ impl Worker {
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let writer = Writer { store: &self.store, head, tombstones, view };
         let batch = MultiKeyWrite { writer, keys, accesses: &accesses, found: &found };
-        batch.carry_out(&mut leaves, &self.scratch)?;
+        let steps = batch.carry_out(&mut leaves, &self.scratch)?;
+        let versions: Vec<_> = steps.iter().filter_map(KeyChange::written).collect();
+        drop(steps);
+        self.scratch.versions.extend(versions);
         Ok(result)
     }
 }
@@ -72,8 +75,24 @@ struct KeyChange<'b> {
     may_arrive: bool,
 }
 
+impl KeyChange<'_> {
+    /// Returns the position of the key and the version of its new record, if there is one.
+    fn written(&self) -> Option<(usize, Version)> {
+        let entry = self.entry.as_ref()?;
+        match entry.body {
+            Body::Object { .. } => Some((self.key, entry.version)),
+            Body::Tombstone { .. } | Body::CopiesOf(_) => None,
+        }
+    }
+}
+
 impl<'b> MultiKeyWrite<'b, '_, '_> {
-    fn carry_out(mut self, leaves: &mut Leaves<'_>, scratch: &'b Scratch) -> Result<(), Stall> {
+    /// Applies the changes, and returns them.
+    fn carry_out(
+        mut self,
+        leaves: &mut Leaves<'_>,
+        scratch: &'b Scratch,
+    ) -> Result<Vec<KeyChange<'b>>, Stall> {
         let mut steps = self.plan(leaves.order(), scratch);
         debug_assert!(
             steps.is_sorted_by_key(|step| self.keys[step.key].hash),
@@ -91,7 +110,7 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         for step in &steps {
             self.settle(step);
         }
-        Ok(())
+        Ok(steps)
     }
 
     /// Returns the key at this position with its permission.

@@ -4,7 +4,7 @@
 //! allocate, and the sources of the values may be dropped before the write.
 
 use std::ops::Range;
-use types::UnixMillis;
+use types::{UnixMillis, Version};
 
 /// Collector of changes, filled by the closure of [`super::Worker::update`]. The last change of a
 /// key wins.
@@ -21,6 +21,8 @@ pub type NewValue<'v> = Option<(&'v [u8], Option<UnixMillis>)>;
 pub struct Scratch {
     pub(super) values: Vec<u8>,
     pub(super) list: Vec<Change>,
+    /// Versions of the records that the last update has written, with the positions of their keys.
+    pub(super) versions: Vec<(usize, Version)>,
 }
 
 impl Scratch {
@@ -28,6 +30,12 @@ impl Scratch {
     /// store.
     pub fn changes(&mut self, keys: usize) -> Changes<'_> {
         Changes::new(self, keys)
+    }
+
+    /// Records that the update has given this version to the key at this position.
+    #[inline]
+    pub(super) fn record_version(&mut self, key: usize, version: Option<Version>) {
+        self.versions.extend(version.map(|version| (key, version)));
     }
 
     /// Returns the collected changes in order: the key's position and its new value.
@@ -62,6 +70,7 @@ impl<'c> Changes<'c> {
     pub(super) fn new(scratch: &'c mut Scratch, keys: usize) -> Changes<'c> {
         scratch.values.clear();
         scratch.list.clear();
+        scratch.versions.clear();
         Changes { scratch, keys }
     }
 

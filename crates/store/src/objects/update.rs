@@ -10,10 +10,10 @@ use super::worker::Worker;
 use super::write::{WriteTarget, WriteValue, Writer};
 use crate::index::LeafGuard;
 use planted::Bug;
-use types::{TableId, UnixMillis};
+use types::{TableId, UnixMillis, Version};
 
 impl Worker {
-    /// Sets a key's value unconditionally.
+    /// Sets a key's value unconditionally, and returns the version of the new record.
     #[inline]
     pub fn put(
         &mut self,
@@ -21,7 +21,7 @@ impl Worker {
         key: Key<'_>,
         value: &[u8],
         expiry: Option<UnixMillis>,
-    ) -> Result<(), Stall> {
+    ) -> Result<Version, Stall> {
         check_size(key.bytes, value.len())?;
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
@@ -51,6 +51,12 @@ impl Worker {
         }
     }
 
+    /// Returns the version that the last update has given to the key at this position; `None` if it
+    /// has not written the key, or has removed it.
+    pub fn written_version(&self, key: usize) -> Option<Version> {
+        self.scratch.versions.iter().find(|(written, _)| *written == key).map(|(_, it)| *it)
+    }
+
     /// Does the same as [`Worker::update`] for one key, without allocating.
     pub fn update_one<T>(
         &mut self,
@@ -73,7 +79,8 @@ impl Worker {
         let result = f(record, &mut changes);
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let writer = Writer { store: &self.store, head, tombstones, view };
-        carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
+        let version = carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
+        self.scratch.record_version(0, version);
         if has_expired && self.scratch.list.is_empty() {
             drop(leaf);
             let view = View::new(&self.store, table, &turn);
@@ -124,7 +131,8 @@ impl Worker {
         let result = f(records, &mut changes);
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let writer = Writer { store: &self.store, head, tombstones, view };
-        carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
+        let version = carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
+        self.scratch.record_version(0, version);
         Ok(result)
     }
 }
@@ -150,7 +158,8 @@ fn look<'t>(
     Ok(found)
 }
 
-/// Applies the last change of one key, if there is any.
+/// Applies the last change of one key, if there is any. Returns the version of the new record, if
+/// the change leaves one.
 #[inline]
 fn carry_out(
     scratch: &Scratch,
@@ -158,14 +167,14 @@ fn carry_out(
     leaf: &mut LeafGuard<'_>,
     target: WriteTarget<'_, '_>,
     old: Option<Placed>,
-) -> Result<(), Stall> {
-    let Some(change) = scratch.list.last() else { return Ok(()) };
+) -> Result<Option<Version>, Stall> {
+    let Some(change) = scratch.list.last() else { return Ok(None) };
     match &change.what {
         ChangeAction::Put { value, expiry } => {
             let bytes = &scratch.values[value.clone()];
             check_size(target.key.bytes, bytes.len())?;
-            writer.put(leaf, target, old, WriteValue { bytes, expiry: *expiry })
+            writer.put(leaf, target, old, WriteValue { bytes, expiry: *expiry }).map(Some)
         }
-        ChangeAction::Delete => writer.remove(leaf, target, old),
+        ChangeAction::Delete => writer.remove(leaf, target, old).map(|()| None),
     }
 }

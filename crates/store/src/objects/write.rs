@@ -37,7 +37,8 @@ pub(super) struct Writer<'w, 't> {
 }
 
 impl<'t> Writer<'_, 't> {
-    /// Sets the key's value. Changes nothing if there is no memory.
+    /// Sets the key's value, and returns the version of the new record. Changes nothing if there is
+    /// no memory.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
@@ -45,7 +46,7 @@ impl<'t> Writer<'_, 't> {
         target: WriteTarget<'_, '_>,
         old: Option<Placed>,
         value: WriteValue<'_>,
-    ) -> Result<(), Stall> {
+    ) -> Result<Version, Stall> {
         let mut entry = self.object(target, value, old);
         debug_assert!(self.is_newer(entry.version, old), "a write has an older version");
         let address = match self.view.log.is_durable() {
@@ -54,7 +55,8 @@ impl<'t> Writer<'_, 't> {
         };
         let hash = target.key.hash;
         let word = Word::new(hash, kind_of(&entry), address);
-        self.link(leaf, hash, old, Placed::new(word, &entry))
+        self.link(leaf, hash, old, Placed::new(word, &entry))?;
+        Ok(entry.version)
     }
 
     /// Removes the key. Leaves a tombstone in its place where one is needed.

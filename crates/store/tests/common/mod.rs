@@ -98,7 +98,7 @@ impl Server {
     ) -> Result<(), Stall> {
         let key = self.key(name);
         self.turn();
-        self.worker.put(TABLE, key, value.as_bytes(), expiry)
+        self.worker.put(TABLE, key, value.as_bytes(), expiry).map(drop)
     }
 
     /// Deletes a record. Returns whether it existed.
