@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The workspace crates that each crate may use. Tests and examples may use more.
-const MAY_USE: [(&str, &[&str]); 21] = [
+const MAY_USE: [(&str, &[&str]); 22] = [
     ("types", &[]),
     ("planted", &[]),
     ("measure", &[]),
@@ -19,6 +19,7 @@ const MAY_USE: [(&str, &[&str]); 21] = [
     ("store", &["types", "planted", "wire"]),
     ("backup", &["types", "wire"]),
     ("resp", &[]),
+    ("client", &["types", "resp"]),
     ("protocols", &["types", "planted", "wire"]),
     ("handshake", &["types", "wire"]),
     ("links", &["types", "wire", "handshake"]),
@@ -86,7 +87,7 @@ const MEETS_THE_SYSTEM: [(&str, &[&str]); 8] = [
     ("redb", &["coordinator-server"]),
     // `store` only maps memory with it.
     ("rustix", &["store", "runtime", "bench", "ballast"]),
-    ("tokio", &["server", "coordinator-server", "bench", "ballast"]),
+    ("tokio", &["client", "server", "coordinator-server", "bench", "ballast"]),
 ];
 
 /// Crates that the simulator must not link, and the exceptions: crates through which it may.

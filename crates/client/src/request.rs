@@ -1,0 +1,171 @@
+//! Requests, with the knowledge that routing and retries need.
+
+use crate::core::ServerIndex;
+use resp::RequestWriter;
+use types::{Slot, slot_of};
+
+/// The server that a request is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestRoute {
+    /// The owner of this slot.
+    Slot(Slot),
+    /// Any server.
+    Any,
+    /// This server.
+    At(ServerIndex),
+}
+
+/// The effect of executing a request twice. It decides whether the client may send a request again
+/// whose first copy may have been executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepeatRule {
+    /// None: the request only reads.
+    Harmless,
+    /// The second execution fails, because the first one has changed the version that the request
+    /// requires. The reply is an array that begins with 0 if the condition did not hold.
+    Conditional,
+    /// A second execution may change data again.
+    Never,
+}
+
+/// A request in the form in which it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedRequest {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) route: RequestRoute,
+    pub(crate) repeat: RepeatRule,
+}
+
+impl PreparedRequest {
+    /// Creates a request from its arguments, the first of which is the command's name.
+    pub fn new(arguments: &[&[u8]], route: RequestRoute, repeat: RepeatRule) -> PreparedRequest {
+        let length: usize = arguments.iter().map(|argument| argument.len() + 16).sum();
+        let mut bytes = Vec::with_capacity(length + 16);
+        RequestWriter::write(arguments, &mut bytes);
+        PreparedRequest { bytes, route, repeat }
+    }
+
+    /// Creates a request about one key.
+    pub(crate) fn of_key(key: &[u8], arguments: &[&[u8]], repeat: RepeatRule) -> PreparedRequest {
+        PreparedRequest::new(arguments, RequestRoute::Slot(slot_of(key)), repeat)
+    }
+}
+
+/// Any command, for [`crate::Client::command`].
+///
+/// ```
+/// use ballast_client::Request;
+/// let request = Request::new("GETRANGE").key("greeting").argument("0").argument("4").read_only();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Request {
+    arguments: Vec<Vec<u8>>,
+    route: RequestRoute,
+    repeat: RepeatRule,
+}
+
+impl Request {
+    /// Begins a request with the command's name.
+    pub fn new(name: &str) -> Request {
+        let arguments = vec![name.as_bytes().to_vec()];
+        Request { arguments, route: RequestRoute::Any, repeat: RepeatRule::Never }
+    }
+
+    /// Adds a key. The first one decides which server gets the request. In a cluster, all keys of a
+    /// command must be of one slot.
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Request {
+        let key = key.as_ref();
+        if self.route == RequestRoute::Any {
+            self.route = RequestRoute::Slot(slot_of(key));
+        }
+        self.argument(key)
+    }
+
+    /// Adds an argument that is not a key.
+    pub fn argument(mut self, argument: impl AsRef<[u8]>) -> Request {
+        self.arguments.push(argument.as_ref().to_vec());
+        self
+    }
+
+    /// Declares that the command changes nothing, so that the client may repeat it after it has lost
+    /// the connection.
+    pub fn read_only(mut self) -> Request {
+        self.repeat = RepeatRule::Harmless;
+        self
+    }
+
+    /// Returns whether the command would change the state of a connection that others use.
+    pub(crate) fn is_stateful(&self) -> bool {
+        let words = |at: usize| self.arguments.get(at).map(|word| word.to_ascii_uppercase());
+        let (name, argument) = (words(0).unwrap_or_default(), words(1).unwrap_or_default());
+        match &name[..] {
+            b"CLIENT" => argument == b"REPLY" || argument == b"TRACKING",
+            name => STATEFUL.contains(&name),
+        }
+    }
+
+    /// Returns the request as it is sent, to this server if there is one.
+    pub(crate) fn prepare(&self, at: Option<ServerIndex>) -> PreparedRequest {
+        let arguments: Vec<&[u8]> = self.arguments.iter().map(Vec::as_slice).collect();
+        let route = at.map_or(self.route, RequestRoute::At);
+        PreparedRequest::new(&arguments, route, self.repeat)
+    }
+}
+
+/// Commands that change the state of their connection, or its order of replies.
+const STATEFUL: [&[u8]; 20] = [
+    b"AUTH",
+    b"DISCARD",
+    b"EXEC",
+    b"HELLO",
+    b"MONITOR",
+    b"MULTI",
+    b"PSUBSCRIBE",
+    b"PSYNC",
+    b"PUNSUBSCRIBE",
+    b"QUIT",
+    b"READONLY",
+    b"READWRITE",
+    b"RESET",
+    b"SELECT",
+    b"SSUBSCRIBE",
+    b"SUBSCRIBE",
+    b"SYNC",
+    b"UNSUBSCRIBE",
+    b"UNWATCH",
+    b"WATCH",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_decides_the_route() {
+        let request = Request::new("MGET").key("{a}1").key("{a}2");
+        assert_eq!(request.route, RequestRoute::Slot(slot_of(b"a")));
+        assert_eq!(
+            request.prepare(None).bytes,
+            b"*3\r\n$4\r\nMGET\r\n$4\r\n{a}1\r\n$4\r\n{a}2\r\n"
+        );
+        assert_eq!(Request::new("PING").prepare(None).route, RequestRoute::Any);
+    }
+
+    #[test]
+    fn commands_that_change_a_connection_are_known() {
+        for (name, argument, is_stateful) in [
+            ("multi", None, true),
+            ("Select", Some("1"), true),
+            ("CLIENT", Some("reply"), true),
+            ("CLIENT", Some("LIST"), false),
+            ("GET", Some("k"), false),
+        ] {
+            let request = Request::new(name);
+            let request = match argument {
+                Some(argument) => request.argument(argument),
+                None => request,
+            };
+            assert_eq!(request.is_stateful(), is_stateful, "{name} {argument:?}");
+        }
+    }
+}
