@@ -21,6 +21,11 @@ impl<'b> ReplyWriter<'b> {
         self.protocol = protocol;
     }
 
+    /// Returns the length of the output so far, including what preceded this writer.
+    pub fn position(&self) -> usize {
+        self.out.len()
+    }
+
     /// Writes a short text, such as `OK`.
     #[inline]
     pub fn simple(&mut self, text: &str) {

@@ -38,5 +38,6 @@ mod strangers;
 mod tools;
 mod transactions;
 mod trust;
+mod versions;
 mod waiting;
 mod workers;

@@ -4,7 +4,7 @@ use super::not_executed::{Done, NotExecuted};
 use super::queued::QueuedTransaction;
 use super::resumption::{KeyspaceScan, Past};
 use crate::core::backend::Backend;
-use crate::core::data::{Changes, Key, Need, Record};
+use crate::core::data::{Changes, Key, Need, Record, RecordVersion};
 use crate::session::Session;
 use planted::Bug;
 use resp::ReplyWriter;
@@ -106,6 +106,19 @@ impl<'a> Call<'a> {
     pub(crate) fn integer(&mut self, number: impl Into<i64>) -> Done {
         self.reply.integer(number.into());
         Ok(())
+    }
+
+    /// Writes the version of a record, as an integer.
+    pub(crate) fn version(&mut self, version: RecordVersion) {
+        match (version, &mut self.backend.staged) {
+            (RecordVersion::Known(version), _) => self.reply.integer(version.0 as i64),
+            (RecordVersion::Pending { place }, Some(staged)) => {
+                staged.note_missing_version(self.reply.position(), place);
+            }
+            (RecordVersion::Pending { .. }, None) => {
+                unreachable!("only a transaction writes records before it draws their versions")
+            }
+        }
     }
 
     /// Replies with bytes.

@@ -1,5 +1,5 @@
 //! Hints of `COMMAND` for clients: how to distribute requests over servers, and how commands use
-//! their keys. Both tables were recorded from Valkey 9.1.2.
+//! their keys. Both tables were recorded from Valkey 9.1.2, but for the commands of Ballast only.
 
 use super::command::{Command, Keys};
 use resp::ReplyWriter;
@@ -55,6 +55,8 @@ const TIPS: &[(&str, &[&str])] = &[
 /// they differ. Commands not listed only read.
 const ACCESS: &[(&str, &[&[&str]])] = &[
     ("append", &[&["RW", "insert"]]),
+    ("ballast.del", &[&["RM", "delete"]]),
+    ("ballast.set", &[&["RW", "update"]]),
     ("bitfield set", &[&["RW", "access", "update", "variable_flags"]]),
     ("bitop", &[&["OW", "update"], READS]),
     ("copy", &[READS, &["OW", "update"]]),

@@ -49,6 +49,7 @@ mod strings;
 mod table;
 mod tasks;
 mod transactions;
+mod versioned;
 mod waiting;
 
 pub(crate) use call::Call;

@@ -26,6 +26,7 @@ static FAMILIES: &[&Family] = &[
     &super::introspection::FAMILY,
     &super::server::FAMILY,
     &super::cluster::FAMILY,
+    &super::versioned::FAMILY,
 ];
 
 /// Returns all commands with their families, sorted by name.

@@ -247,6 +247,7 @@ fn attempt(
     let (replies, executed) = run_all(call, transaction);
     let staged = call.backend.staged.take();
     let found = staged.as_ref().map(TransactionRecords::found).unwrap_or_default();
+    let mut written = None;
     if let Some(staged) = staged.filter(TransactionRecords::is_changed) {
         let update = call.backend.update(table, keys, Need::Records, |records, changes| {
             let is_current = staged.is_current(records);
@@ -263,10 +264,15 @@ fn attempt(
             }
             Err(next) => return Err(next),
         }
+        written = Some(staged);
     }
-    call.reply.written(&replies);
     call.backend.counts.found(found);
     executed.iter().for_each(|one| one.count(call, transaction, &replies));
+    let replies = match written {
+        Some(staged) => staged.with_versions(replies, |at| call.backend.written_version(at)),
+        None => replies,
+    };
+    call.reply.written(&replies);
     Ok(true)
 }
 

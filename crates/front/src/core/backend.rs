@@ -13,7 +13,7 @@ use settings::ServerConfiguration;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Missing;
-use types::{HashRange, Instant, ReactorCounts, Slot, TableId, UnixMillis};
+use types::{HashRange, Instant, ReactorCounts, Slot, TableId, UnixMillis, Version};
 use wire::control::Ask;
 
 /// The engine of a reactor, with the settings and counters that commands use beside it.
@@ -124,6 +124,12 @@ impl Backend {
             | Cause::Paused
             | Cause::Memory => Ok(cause),
         }
+    }
+
+    /// Returns the version that the last update of several keys has given to the one at this
+    /// position; `None` if it has not written the key, or has removed it.
+    pub(crate) fn written_version(&self, position: usize) -> Option<Version> {
+        self.engine.worker.written_version(position)
     }
 
     pub(crate) fn table_records(&self, table: TableId) -> u64 {

@@ -5,9 +5,22 @@ use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
 use planted::Bug;
 use store::Stall;
-use types::{Instant, KeyHash, TableId, UnixMillis};
+use types::{Instant, KeyHash, TableId, UnixMillis, Version};
 
 pub(crate) use store::{Accessed, Changes, Key, Missing, Need, Record, TableKey};
+
+/// The version of a record, as far as it is known when the reply is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordVersion {
+    /// This version; 0 if there is no record.
+    Known(Version),
+    /// The current transaction has written the record. Its version is drawn when the transaction
+    /// takes effect.
+    Pending {
+        /// Position of the record among those of the transaction.
+        place: usize,
+    },
+}
 
 /// The data that commands read and write: the records of the store, or a transaction's copies.
 impl Backend {
@@ -149,6 +162,44 @@ impl Backend {
         };
         self.note_written(table, keys);
         Ok(result)
+    }
+
+    /// Returns the version of the record that was read under this key; of an absent one, 0.
+    pub(crate) fn version_read(
+        &self,
+        table: TableId,
+        key: Key<'_>,
+        record: Option<Version>,
+    ) -> Result<RecordVersion, NotExecuted> {
+        let Some(version) = record else { return Ok(RecordVersion::Known(Version(0))) };
+        let staged = self.staged_version(table, key)?;
+        Ok(staged.unwrap_or(RecordVersion::Known(version)))
+    }
+
+    /// Returns the pending version of a record that the current transaction has written.
+    pub(crate) fn staged_version(
+        &self,
+        table: TableId,
+        key: Key<'_>,
+    ) -> Result<Option<RecordVersion>, NotExecuted> {
+        let Some(staged) = &self.staged else { return Ok(None) };
+        let place = staged.place(table, key)?;
+        Ok(staged.is_written(place).then_some(RecordVersion::Pending { place }))
+    }
+
+    /// Returns the version that the last update, of this key alone, has given to its record.
+    pub(crate) fn version_written(
+        &self,
+        table: TableId,
+        key: Key<'_>,
+    ) -> Result<RecordVersion, NotExecuted> {
+        match &self.staged {
+            None => {
+                let version = self.engine.worker.written_version(0);
+                Ok(RecordVersion::Known(version.unwrap_or(Version(0))))
+            }
+            Some(staged) => Ok(RecordVersion::Pending { place: staged.place(table, key)? }),
+        }
     }
 
     /// Notes writes of the current command, for eviction.

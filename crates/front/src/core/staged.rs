@@ -7,6 +7,7 @@
 
 use crate::commands::{NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
+use resp::{Protocol, ReplyWriter};
 use std::collections::HashMap;
 use store::{Changes, Key, NewValue, Record, Scratch};
 use types::limits::VALUE_BYTES_MAX;
@@ -23,6 +24,16 @@ pub(crate) struct TransactionRecords {
     pub(super) scratch: Scratch,
     /// Results of the commands so far.
     pub(super) found: Found,
+    /// Places in the replies at which versions are missing, in order.
+    missing_versions: Vec<MissingVersion>,
+}
+
+/// A place in the replies of a transaction at which the version of a record is missing.
+struct MissingVersion {
+    /// Offset in the replies.
+    offset: usize,
+    /// Position of the record.
+    place: usize,
 }
 
 /// One record, or its absence.
@@ -54,7 +65,42 @@ impl TransactionRecords {
             places: keys.iter().enumerate().map(place).collect(),
             scratch: Scratch::default(),
             found: Found::default(),
+            missing_versions: Vec::new(),
         }
+    }
+
+    /// Returns whether a command has written or removed this record.
+    pub(super) fn is_written(&self, place: usize) -> bool {
+        self.records[place].is_changed
+    }
+
+    /// Records that the version of a record belongs at this offset of the replies.
+    pub(crate) fn note_missing_version(&mut self, offset: usize, place: usize) {
+        let last = self.missing_versions.last();
+        assert!(last.is_none_or(|last| last.offset <= offset), "replies are written in order");
+        self.missing_versions.push(MissingVersion { offset, place });
+    }
+
+    /// Returns the replies with the versions that the transaction has given to its records: of a
+    /// record that it has removed in the end, 0.
+    pub(crate) fn with_versions(
+        &self,
+        replies: Vec<u8>,
+        version_of: impl Fn(usize) -> Option<Version>,
+    ) -> Vec<u8> {
+        if self.missing_versions.is_empty() {
+            return replies;
+        }
+        let mut whole = Vec::with_capacity(replies.len() + 24 * self.missing_versions.len());
+        let mut from = 0;
+        for missing in &self.missing_versions {
+            whole.extend_from_slice(&replies[from..missing.offset]);
+            let version = version_of(missing.place).unwrap_or(Version(0));
+            ReplyWriter::new(Protocol::Resp2, &mut whole).integer(version.0 as i64);
+            from = missing.offset;
+        }
+        whole.extend_from_slice(&replies[from..]);
+        whole
     }
 
     /// Returns whether the given records are still the versions that were read.
