@@ -101,7 +101,11 @@ impl Node {
     /// the slot is not served. Returns `None` if the request should wait: no owner is known, or
     /// this server is about to become the owner, or the range is being recovered.
     pub fn redirection(&self, key: &[u8]) -> Option<String> {
-        let slot = slot_of(key);
+        self.redirection_of(slot_of(key))
+    }
+
+    /// Returns the same as [`Node::redirection`] for a key of this slot.
+    pub fn redirection_of(&self, slot: Slot) -> Option<String> {
         let Some(owner) = self.owner_of(slot) else { return self.not_held(slot) };
         let map = self.map();
         let server = map.servers.iter().find(|server| server.id == owner)?;

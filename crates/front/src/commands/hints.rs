@@ -18,7 +18,11 @@ const TIPS: &[(&str, &[&str])] = &[
          object|idletime object|refcount pttl time ttl",
         &["nondeterministic_output"],
     ),
-    ("scan", &["nondeterministic_output", "request_policy:special", "response_policy:special"]),
+    ("ballast.map", &["nondeterministic_output"]),
+    (
+        "ballast.scan scan",
+        &["nondeterministic_output", "request_policy:special", "response_policy:special"],
+    ),
     ("cluster|slot-stats", &["nondeterministic_output", "request_policy:all_shards"]),
     ("command command|docs command|info command|list", &["nondeterministic_output_order"]),
     ("commandlog|get slowlog|get", &["request_policy:all_nodes", "nondeterministic_output"]),

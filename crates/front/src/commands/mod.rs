@@ -32,6 +32,7 @@ mod keys;
 mod lcs;
 mod migrate;
 mod moving;
+mod native;
 mod not_executed;
 mod numbers;
 mod object;

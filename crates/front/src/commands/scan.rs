@@ -35,8 +35,8 @@ pub(super) static TABLE_FAMILY: Family = Family {
 
 /// Buckets per step and most steps of one `SCAN`. They bound a turn, however large `COUNT` is or
 /// however sparse the table.
-const STEP_BUCKETS: usize = 4;
-const STEPS_MAX: usize = 1024;
+pub(super) const STEP_BUCKETS: usize = 4;
+pub(super) const STEPS_MAX: usize = 1024;
 /// Steps of a longer scan in one turn.
 const TURN_STEPS: usize = 32;
 
@@ -49,14 +49,15 @@ fn dbsize(call: &mut Call<'_>) -> Done {
 /// Redis's names of value types.
 const TYPES: [&[u8]; 6] = [b"STRING", b"LIST", b"SET", b"ZSET", b"HASH", b"STREAM"];
 
-struct ScanOptions<'a> {
+/// The options of `SCAN`.
+pub(super) struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     count: usize,
     strings: bool,
 }
 
 impl<'a> ScanOptions<'a> {
-    fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
+    pub(super) fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
         let mut options = ScanOptions { pattern: None, count: 10, strings: true };
         let (pairs, rest) = arguments.as_chunks::<2>();
         for [word, value] in pairs {
@@ -84,6 +85,16 @@ impl<'a> ScanOptions<'a> {
         }
         Ok(options)
     }
+
+    /// Returns the number of keys after which a scan stops.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns whether a scan returns this key.
+    pub(super) fn matches(&self, key: &[u8]) -> bool {
+        self.strings && self.pattern.is_none_or(|pattern| glob_matches(pattern, key, false))
+    }
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`. The cursor is the key hash at which the
@@ -101,7 +112,7 @@ fn scan(call: &mut Call<'_>) -> Done {
         }
         next = call.backend.scan(call.session.status.table, from, STEP_BUCKETS, |key, _| {
             seen += 1;
-            if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
+            if options.matches(key) {
                 found.push(key.to_vec());
             }
         })?;

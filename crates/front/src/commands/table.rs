@@ -27,6 +27,7 @@ static FAMILIES: &[&Family] = &[
     &super::server::FAMILY,
     &super::cluster::FAMILY,
     &super::versioned::FAMILY,
+    &super::native::FAMILY,
 ];
 
 /// Returns all commands with their families, sorted by name.

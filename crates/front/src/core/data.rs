@@ -238,6 +238,11 @@ impl Backend {
         }
     }
 
+    /// Returns why a scan cannot continue at this hash, if the tablets decide that alone.
+    pub(crate) fn check_owned(&self, table: TableId, hash: KeyHash) -> Result<(), NotExecuted> {
+        Ok(self.engine.worker.check_access(table, hash)?)
+    }
+
     /// Scans buckets of the store like `store::Worker::scan`, also inside a transaction.
     pub(crate) fn scan(
         &mut self,

@@ -15,6 +15,11 @@ use std::sync::Arc;
 use types::{HashRange, KeyHash, TableId, key_hash_in_slot};
 
 impl Worker {
+    /// Returns why an operation on this hash would stall, as far as the tablets decide that.
+    pub fn check_access(&self, table: TableId, hash: KeyHash) -> Result<(), Stall> {
+        self.tablets.access(table, hash).map(drop)
+    }
+
     /// Passes every record of a table in the owned tablets to `f`, from `cursor` on, in a bounded
     /// step. Returns where to resume; `None` at the end.
     ///

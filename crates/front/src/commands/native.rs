@@ -1,0 +1,106 @@
+//! Commands for the native client: `BALLAST.MAP` and `BALLAST.SCAN`.
+
+use super::command::flag::{ANYTIME, READONLY};
+use super::command::{Family, Keys, command};
+use super::scan::{STEP_BUCKETS, STEPS_MAX, ScanOptions};
+use super::slots::slot_ranges;
+use super::{Call, Cause, Done, NotExecuted, parse_unsigned, refused};
+use node::Node;
+use types::{KeyHash, ServerId};
+use wire::control::{ClusterMap, ServerInfo};
+
+pub(super) static FAMILY: Family = Family {
+    group: "ballast",
+    category: None,
+    commands: &[
+        command("ballast.map", 1, ANYTIME, Keys::None, map),
+        command("ballast.scan", -2, READONLY, Keys::Unnamed, scan),
+    ],
+};
+
+/// `BALLAST.MAP`: cluster, version of the map, servers, and the owner of each range of slots, as the
+/// position of a server. Ranges without a living owner are omitted. A server outside of clusters
+/// names itself with an empty host: the client knows where it has connected.
+fn map(call: &mut Call<'_>) -> Done {
+    let node = call.backend.node();
+    let map = node.map();
+    let servers: Vec<&ServerInfo> = map.servers.iter().filter(|server| !server.is_dead).collect();
+    let position = |id: ServerId| servers.iter().position(|server| server.id == id);
+    let ranges = slot_ranges(&map).into_iter();
+    let ranges: Vec<_> =
+        ranges.filter_map(|(first, last, owner)| Some((first, last, position(owner)?))).collect();
+    let addresses: Vec<_> = servers.iter().map(|server| address(node, &map, server)).collect();
+    let reply = &mut call.reply;
+    reply.map(4);
+    reply.bulk(b"cluster");
+    reply.bulk(format!("{:016x}", map.cluster.0).as_bytes());
+    reply.bulk(b"version");
+    reply.integer(i64::try_from(map.version).unwrap_or(i64::MAX));
+    reply.bulk(b"servers");
+    reply.array(addresses.len());
+    for (name, host, port) in addresses {
+        reply.array(3);
+        reply.bulk(name.as_bytes());
+        reply.bulk(host.as_bytes());
+        reply.integer(i64::from(port));
+    }
+    reply.bulk(b"ranges");
+    reply.array(ranges.len());
+    for (first, last, owner) in ranges {
+        reply.array(3);
+        reply.integer(i64::from(first.0));
+        reply.integer(i64::from(last.0));
+        reply.integer(owner as i64);
+    }
+    Ok(())
+}
+
+/// Returns a server's node name, host and port for clients.
+fn address<'m>(node: &Node, map: &ClusterMap, server: &'m ServerInfo) -> (String, &'m str, u16) {
+    let host = if node.is_cluster() { server.host.as_str() } else { "" };
+    (server.id.node_name(map.cluster), host, server.client_port)
+}
+
+/// `BALLAST.SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: as `SCAN`, but never past the end
+/// of a range that this server owns. If the cursor is in another server's range, the client is
+/// redirected. So a client that scans all servers misses no key that moves meanwhile.
+fn scan(call: &mut Call<'_>) -> Done {
+    let cursor = parse_unsigned(call.args[1]).ok_or_else(|| refused("ERR invalid cursor"))?;
+    let options = ScanOptions::parse(&call.args[2..])?;
+    let table = call.session.status.table;
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    let (mut seen, mut steps) = (0, 0);
+    let mut next = Some(KeyHash(cursor));
+    while let Some(from) = next
+        && steps < STEPS_MAX
+        && seen < options.count()
+    {
+        match call.backend.check_owned(table, from) {
+            Ok(()) => {}
+            Err(NotExecuted::Redirect) if steps > 0 => break,
+            Err(NotExecuted::Redirect) => return Err(redirect(call, from)),
+            Err(next) => return Err(next),
+        }
+        next = call.backend.scan(table, from, STEP_BUCKETS, |key, _| {
+            seen += 1;
+            if options.matches(key) {
+                found.push(key.to_vec());
+            }
+        })?;
+        steps += 1;
+    }
+    call.reply.array(2);
+    let cursor = next.map_or(0, |hash| hash.0);
+    call.reply.bulk(itoa::Buffer::new().format(cursor).as_bytes());
+    call.reply.bulks(&found);
+    Ok(())
+}
+
+/// Returns the redirection to the owner of a hash.
+fn redirect(call: &Call<'_>, hash: KeyHash) -> NotExecuted {
+    match call.backend.node().redirection_of(hash.slot()) {
+        Some(moved) => refused(moved),
+        // The newest map names this server, whose tablets are older.
+        None => NotExecuted::Retry(Cause::Held),
+    }
+}
