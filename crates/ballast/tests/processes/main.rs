@@ -22,6 +22,7 @@ mod lifetimes;
 mod live_migration;
 mod losses;
 mod moves;
+mod native_client;
 mod nemesis;
 mod network;
 mod operators;

@@ -37,7 +37,7 @@ fn redis_rs_works_through_migrations_without_an_error() {
 }
 
 /// Runs a function while ranges move between a cluster's servers.
-fn while_ranges_move<T>(cluster: &Cluster, run: impl FnOnce() -> T) -> T {
+pub(crate) fn while_ranges_move<T>(cluster: &Cluster, run: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     let (result, ended) = std::thread::scope(|scope| {
         let moves = scope.spawn(|| Mover::new(cluster, 2).keep_moving(&stop));
