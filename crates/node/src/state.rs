@@ -16,9 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use store::{Store, Tablet, TabletMap};
-use types::{ClusterId, HashRange, Instant, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis};
+use types::{
+    ClusterId, HashRange, Instant, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis, Version,
+};
 use wire::control::ClusterMap;
 use wire::replica::Stamp;
+
+/// Upper bound for the number of versions that were drawn for writes which the log has lost.
+const LOST_VERSIONS: u64 = 1 << 32;
 
 /// State that all reactors of one server share, besides the machines of migrations and
 /// recoveries. Components reach it through their context.
@@ -196,9 +201,11 @@ impl NodeState {
     }
 
     /// Ends loading: all persisted records are in memory again, and the server begins to serve
-    /// with the version and clock that its log had reached.
+    /// with the clock that its log had reached, and with a higher version. The end of the log may be
+    /// missing after a power cut (durability `interval`). Clients may know versions of lost writes,
+    /// which must not come back.
     pub(crate) fn loaded(&self, now: Instant, last: Stamp) {
-        self.store.raise_version(last.version);
+        self.store.raise_version(Version(last.version.0.saturating_add(LOST_VERSIONS)));
         self.clock.resume(now, last.clock);
         self.store.raise_clock(last.clock);
         self.durability.loading().end();

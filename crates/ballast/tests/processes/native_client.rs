@@ -253,3 +253,23 @@ async fn load(seeds: &[SocketAddr]) {
     assert!(swaps > 0 && conflicts > 0, "the registers are hardly used");
     assert_eq!(client.servers().len(), 3);
 }
+
+/// Clients may know versions of writes that a power cut has taken back. After a restart, versions
+/// begin far above them.
+#[test]
+fn versions_after_a_restart_are_above_those_of_lost_writes() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder can be made");
+    let server = Process::kept(folder.path(), &MODEST);
+    let before = run(async { client_of(&[server.address]).await.set_versioned("k", "1").await });
+    let before = before.unwrap();
+    server.kill();
+    let server = Process::kept(folder.path(), &MODEST);
+    run(async {
+        // The client waits until the log is loaded.
+        let client = client_of(&[server.address]).await;
+        let read = client.get_versioned("k").await.unwrap();
+        assert_eq!((read.value, read.version), (Some(b"1".to_vec()), before));
+        let after = client.set_versioned("k", "2").await.unwrap();
+        assert!(after > before + (1 << 32), "{before}, then {after}");
+    });
+}
