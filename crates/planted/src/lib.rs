@@ -125,6 +125,8 @@ pub enum Bug {
     WriteNotGated,
     /// A reply shows a write that is not acknowledged.
     ReadNotGated,
+    /// A write on condition of a version does not check it.
+    VersionNotChecked,
     /// A recovery does not replay tombstones.
     TombstoneNotReplayed,
     /// Replayed records keep the incarnation of the log from which they come.

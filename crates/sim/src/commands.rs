@@ -2,6 +2,7 @@
 
 use crate::history::{Lifetime, OperationOutcome, RegisterAction, RemainingTime};
 use crate::servers::server_at;
+use crate::versions::SeenVersion;
 use crate::workload::{Register, decode};
 use resp::{Items, Reply, RequestWriter};
 use std::fmt;
@@ -77,6 +78,74 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
     }
 }
 
+/// Appends the request of an operation on one key as a command with versions. A swap needs
+/// `version`, that of its expected value. Returns `false` if there is no such command.
+pub(crate) fn write_versioned(
+    register: &Register,
+    action: RegisterAction,
+    version: Option<u64>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let [(_, key)] = &register.keys[..] else { return false };
+    let set_if = |new: u64, version: u64, out: &mut Vec<u8>| {
+        let words = [b"BALLAST.SET", &key[..], &register.encode(new), b"IFVERSION"];
+        with_number(&words, version as i64, out);
+    };
+    match (action, version) {
+        (RegisterAction::Read, _) => with_keys(b"BALLAST.GET", register, out),
+        (RegisterAction::Write(new), _) => {
+            RequestWriter::write(&[b"BALLAST.SET", key, &register.encode(new)], out);
+        }
+        (RegisterAction::WriteIfAbsent(new), _) => set_if(new, 0, out),
+        (RegisterAction::Swap(_, new), Some(version)) => set_if(new, version, out),
+        _ => return false,
+    }
+    true
+}
+
+/// Returns the version that a reply shows, if it is the reply to a command with versions, and the
+/// value that it belongs to is known.
+pub(crate) fn version_in(
+    register: &Register,
+    action: RegisterAction,
+    reply: &Reply<'_>,
+) -> Option<SeenVersion> {
+    let Reply::Array(items) = reply else { return None };
+    let (first, version) = pair_of(register, *items)?;
+    let value = match (action, first) {
+        (RegisterAction::Read, first) => value(&first)?,
+        (
+            RegisterAction::Write(new)
+            | RegisterAction::WriteIfAbsent(new)
+            | RegisterAction::Swap(_, new),
+            Reply::Integer(1),
+        ) => Some(new),
+        _ => return None,
+    };
+    Some(SeenVersion { value, version })
+}
+
+/// Returns the first item of the reply to a command with versions, and the version.
+fn pair_of<'r>(register: &Register, mut items: Items<'r>) -> Option<(Reply<'r>, u64)> {
+    let (first, second) = (items.next()?, items.next()?);
+    let Reply::Integer(version) = second else { return None };
+    let is_pair = register.keys.len() == 1 && items.next().is_none();
+    Some((first, u64::try_from(version).ok()?)).filter(|_| is_pair)
+}
+
+/// Interprets the reply to a command with versions.
+fn read_versioned(action: RegisterAction, first: &Reply<'_>) -> Option<OperationOutcome> {
+    match (action, first) {
+        (RegisterAction::Read, first) => value(first).map(OperationOutcome::Value),
+        (RegisterAction::Write(_), Reply::Integer(1)) => Some(OperationOutcome::Done),
+        (
+            RegisterAction::WriteIfAbsent(_) | RegisterAction::Swap(..),
+            Reply::Integer(done @ (0 | 1)),
+        ) => Some(OperationOutcome::Applied(*done == 1)),
+        _ => None,
+    }
+}
+
 /// Returns the option of `SET` and `GETEX` for a time to live, and its number.
 fn expiry_option(register: &Register, lifetime: Lifetime) -> (&'static [u8], i64) {
     match lifetime {
@@ -132,6 +201,12 @@ fn with_values(name: &[u8], register: &Register, value: &[u8], out: &mut Vec<u8>
 pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_>) -> ReplyMeaning {
     if let Reply::Error(text) = reply {
         return read_error(text);
+    }
+    if let Reply::Array(items) = reply
+        && let Some((first, _)) = pair_of(register, *items)
+    {
+        let outcome = read_versioned(action, &first);
+        return outcome.map_or(ReplyMeaning::Nonsense, ReplyMeaning::Outcome);
     }
     if let (RegisterAction::Write(_) | RegisterAction::Delete, Reply::Array(items)) =
         (action, reply)

@@ -54,6 +54,8 @@ named! {
         "Replies arrive in the order of their requests, and each reply is valid for its request.";
     WalksComplete, "walks-complete",
         "A scan returns every key that exists during the whole scan and does not move.";
+    VersionsUnique, "versions-unique",
+        "A version of a register belongs to one value, unless data was lost.";
     WholePairs, "whole-pairs",
         "Two keys that are only written together are never read half-written.";
     OneOwner, "one-owner",

@@ -70,6 +70,7 @@ mod settings;
 mod streams;
 mod timeline;
 mod trace;
+mod versions;
 mod workload;
 
 pub use cluster_size::SERVERS_POSSIBLE;

@@ -102,6 +102,7 @@ bugs! {
     LifetimeNotKept = LifetimeNotKept,
     LifetimeNotChanged = LifetimeNotChanged,
     RemainingFromWallClock = RemainingFromWallClock,
+    VersionNotChecked = VersionNotChecked,
     AcknowledgedBeforeReplicas = AcknowledgedBeforeReplicas,
     DataBeforeOpen = DataBeforeOpen,
     DroppedBeforeSafe = LeftBeforeSynced,

@@ -120,4 +120,5 @@ named! {
     Flushes, "flushes", "Tables are flushed.";
     Expiry, "expiry", "Some values expire.";
     Lifetimes, "lifetimes", "Times to live are changed, removed, kept, and read.";
+    Versions, "versions", "In a quarter of the runs, clients read versions and write on condition of them.";
 }

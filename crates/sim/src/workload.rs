@@ -241,7 +241,8 @@ impl Workload {
         self.last_value
     }
 
-    fn may_expire(&self, register: usize) -> bool {
+    /// Returns whether values of a register may have a time to live.
+    pub(crate) fn may_expire(&self, register: usize) -> bool {
         self.expiring > 0
             && matches!(self.registers[register].kind, RegisterKind::Plain | RegisterKind::Counter)
     }

@@ -40,6 +40,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LifetimeNotKept
         | Planted::LifetimeNotChanged
         | Planted::RemainingFromWallClock
+        | Planted::VersionNotChecked
         | Planted::BarrierTooEarly => 100,
         Planted::LateReplyInserted
         | Planted::ReclaimedWithoutTombstone

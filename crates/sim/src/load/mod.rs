@@ -9,6 +9,7 @@ use crate::cluster::SimulatedCluster;
 use crate::history::RegisterAction;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, RunPhase, RunTimeline};
+use crate::versions::{self, SeenVersions};
 use crate::workload::{ClientJob, FLUSHED_TABLE, RegisterKind, TABLE, Workload};
 use fastrand::Rng;
 use follower::Follower;
@@ -24,6 +25,8 @@ pub(crate) struct ClientLoad {
     pub(crate) workload: Workload,
     pub(crate) clients: SimulatedClients,
     pub(crate) follower: Follower,
+    /// Versions that clients have seen, if they use commands with versions.
+    versions: Option<SeenVersions>,
     /// Number of `ECHO` requests so far.
     echoes: u64,
     /// Final jobs of the clients.
@@ -41,7 +44,8 @@ impl ClientLoad {
         let clients = SimulatedClients::new(&depths, servers, workload.registers.len());
         let closing = draw_closing(rng, &workload, servers);
         let follower = Follower::draw(settings);
-        ClientLoad { workload, clients, follower, echoes: 0, closing }
+        let versions = versions::are_used(settings).then(SeenVersions::default);
+        ClientLoad { workload, clients, follower, versions, echoes: 0, closing }
     }
 
     /// Lets clients read the registers that they are changing at a server that has died.

@@ -125,6 +125,7 @@ impl ClientLoad {
         match self.clients.job(slot).job {
             ClientJob::Operation(register, action) => {
                 let said = commands::read(&self.workload.registers[register], action, reply);
+                self.check_version(cluster, register, action, reply);
                 let is_planted = cluster.profile.settings.planted
                     == Some(Planted::RefusedAfterRecovery)
                     && action == RegisterAction::Read
@@ -147,6 +148,24 @@ impl ClientLoad {
             }
             ClientJob::Walk(place) => self.process_scan_step(cluster, slot, place, reply),
             ClientJob::Count(..) => self.end_count(cluster, slot, reply),
+        }
+    }
+
+    /// Records the version that a reply shows. Lost data may take its versions along.
+    fn check_version(
+        &mut self,
+        cluster: &mut SimulatedCluster,
+        register: usize,
+        action: RegisterAction,
+        reply: &Reply<'_>,
+    ) {
+        let Some(versions) = &mut self.versions else { return };
+        let seen = commands::version_in(&self.workload.registers[register], action, reply);
+        if let Some(seen) = seen
+            && let Err(failure) = versions.record(register, seen)
+            && !cluster.losses.is_excused(register)
+        {
+            cluster.timeline.fail(failure);
         }
     }
 

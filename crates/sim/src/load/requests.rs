@@ -4,6 +4,7 @@ use super::ClientLoad;
 use crate::clients::{ExpectedReply, JobState};
 use crate::cluster::{RefusedOperation, SimulatedCluster};
 use crate::commands;
+use crate::history::RegisterAction;
 use crate::network::in_pieces;
 use crate::reactor::Inbound;
 use crate::settings::Knob;
@@ -43,7 +44,7 @@ impl ClientLoad {
         match open.job {
             ClientJob::Operation(..) if is_transaction => RequestWriter::write(&[b"EXEC"], out),
             ClientJob::Operation(register, action) => {
-                commands::write(&self.workload.registers[register], action, out);
+                self.write_operation(slot, register, action, out);
             }
             ClientJob::Flush(_) => RequestWriter::write(&[b"FLUSHDB"], out),
             ClientJob::Count(..) => RequestWriter::write(&[b"DBSIZE"], out),
@@ -56,6 +57,33 @@ impl ClientLoad {
         cluster.timeline.note_bytes(&numbers, &output[before..], line);
         if let Some(connection) = self.clients.connection(client, place) {
             connection.output = output;
+        }
+    }
+
+    /// Writes the request of an operation, in every second slot as a command with versions, if the
+    /// run has them.
+    fn write_operation(
+        &self,
+        slot: usize,
+        number: usize,
+        action: RegisterAction,
+        out: &mut Vec<u8>,
+    ) {
+        let register = &self.workload.registers[number];
+        let versions = self.versions.as_ref().filter(|_| slot % 2 == 1);
+        let is_written = versions.is_some_and(|versions| {
+            let version = match action {
+                // A new time to live changes the version of a value, so a swap may fail although the
+                // value is the expected one.
+                RegisterAction::Swap(old, _) if !self.workload.may_expire(number) => {
+                    versions.version_of(number, old)
+                }
+                _ => None,
+            };
+            commands::write_versioned(register, action, version, out)
+        });
+        if !is_written {
+            commands::write(register, action, out);
         }
     }
 

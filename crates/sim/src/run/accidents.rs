@@ -76,7 +76,8 @@ impl ClusterRun {
             | Knob::Replicated
             | Knob::Lineage
             | Knob::Expiry
-            | Knob::Lifetimes => unreachable!("no fault"),
+            | Knob::Lifetimes
+            | Knob::Versions => unreachable!("no fault"),
         }
         self.cluster.plan_fault();
     }
