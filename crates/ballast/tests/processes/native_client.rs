@@ -1,7 +1,9 @@
 //! The client of `crates/client` against real servers: all its commands, and a cluster whose slots
 //! move under load.
 
+use crate::crashes::alone;
 use crate::live_migration::seed;
+use crate::seats::{Plan, Seats};
 use crate::servers::{Cluster, MODEST, Process};
 use crate::stock_clients::while_ranges_move;
 use ballast_client::{
@@ -13,7 +15,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Runs a test with a runtime of one thread.
@@ -271,5 +273,98 @@ fn versions_after_a_restart_are_above_those_of_lost_writes() {
         assert_eq!((read.value, read.version), (Some(b"1".to_vec()), before));
         let after = client.set_versioned("k", "2").await.unwrap();
         assert!(after > before + (1 << 32), "{before}, then {after}");
+    });
+}
+
+/// Results of the tasks while servers die. The outcome of some writes stays unknown.
+#[derive(Default)]
+struct Survived {
+    reads: AtomicU64,
+    increments: AtomicU64,
+    swaps: AtomicU64,
+    uncertain_increments: AtomicU64,
+    uncertain_swaps: AtomicU64,
+    may_stop: AtomicBool,
+}
+
+/// Counts a write by its outcome. A server may refuse a write while it lacks backups.
+fn count<T>(outcome: Result<T, ClientError>, certain: &AtomicU64, uncertain: &AtomicU64) {
+    match outcome {
+        Ok(_) => certain.fetch_add(1, Ordering::Relaxed),
+        Err(ClientError::MaybeExecuted(_)) => uncertain.fetch_add(1, Ordering::Relaxed),
+        Err(ClientError::Refused(text)) if text.starts_with("NOREPLICAS") => 0,
+        Err(error) => panic!("a write fails although the cluster heals: {error}"),
+    };
+}
+
+async fn survive(client: Client, number: usize, done: Arc<Survived>) {
+    let mut random = fastrand::Rng::with_seed(seed() + number as u64);
+    while !done.may_stop.load(Ordering::Relaxed) {
+        let register = format!("register {}", random.usize(..REGISTERS));
+        let read = client.get_versioned(&register).await.expect("reads are repeated");
+        done.reads.fetch_add(1, Ordering::Relaxed);
+        if random.bool() {
+            let key = format!("counter {}", random.usize(..COUNTERS));
+            let outcome = client.increment(key).await;
+            count(outcome, &done.increments, &done.uncertain_increments);
+            continue;
+        }
+        let after = (number_in(&read.value) + 1).to_string();
+        match client.set_if(&register, after, read.version).await {
+            Ok(WriteOutcome::Conflict { version }) => assert_ne!(version, read.version),
+            outcome => count(outcome, &done.swaps, &done.uncertain_swaps),
+        }
+    }
+}
+
+/// Kills a server and stops another, each until the rest serves its slots, and lets them return.
+fn strike(seats: &mut Seats) {
+    seats.servers[0].kill();
+    seats.until_served();
+    seats.servers[0].start();
+    seats.servers[0].ready();
+    seats.until_whole();
+    seats.servers[1].stop();
+    seats.until_served();
+    seats.servers[1].resume();
+    seats.until_whole();
+}
+
+#[test]
+fn when_servers_die_reads_go_on_and_uncertain_writes_are_reported() {
+    let _alone = alone();
+    let plan = Plan { servers: 3, replicas: 1, durability: "memory", network: None };
+    let mut seats = Seats::start(plan, |_| ());
+    seats.spread();
+    let addresses = seats.addresses();
+    let done = Arc::new(Survived::default());
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            run(async {
+                let client = client_of(&addresses).await;
+                let mut tasks = tokio::task::JoinSet::new();
+                for number in 0..TASKS {
+                    tasks.spawn(survive(client.clone(), number, done.clone()));
+                }
+                while let Some(ended) = tasks.join_next().await {
+                    ended.expect("no task panics");
+                }
+                (sum(&client, "counter", COUNTERS).await, sum(&client, "register", REGISTERS).await)
+            })
+        });
+        let struck = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| strike(&mut seats)));
+        done.may_stop.store(true, Ordering::Relaxed);
+        let sums = load.join().expect("the load ends");
+        struck.expect("the cluster heals");
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        for (name, sum, certain, uncertain) in [
+            ("increments", sums.0, count(&done.increments), count(&done.uncertain_increments)),
+            ("swaps", sums.1, count(&done.swaps), count(&done.uncertain_swaps)),
+        ] {
+            println!("{certain} {name}, {uncertain} uncertain, {sum} counted");
+            assert!((certain..=certain + uncertain).contains(&sum), "{name}");
+            assert!(certain > 0, "no {name}");
+        }
+        println!("{} reads", count(&done.reads));
     });
 }
