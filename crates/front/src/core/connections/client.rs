@@ -408,7 +408,7 @@ impl Conversation {
         // `CLIENT REPLY` and similar commands decide about their own reply when they are executed.
         state.is_silent = !state.blocks_parsing && !self.session.takes_reply();
         let number = self.queue.push_waiting(ParkedRequest {
-            request: request.to_owned(),
+            request: Arc::new(request.to_owned()),
             scope: scope_of(request, &self.session, &turn.backend.engine),
             table: self.session.status.table,
             protocol: self.session.status.protocol,
@@ -446,7 +446,7 @@ impl Conversation {
 
     fn execute_waiting(&mut self, number: u64, turn: &mut ConnectionTurn<'_>) {
         let Some(waiting) = self.queue.waiting(number) else { return };
-        let request = waiting.request.clone();
+        let request = Arc::clone(&waiting.request);
         let mut state = std::mem::take(&mut waiting.state);
         let current = (self.session.status.table, self.session.status.protocol);
         (self.session.status.table, self.session.status.protocol) =

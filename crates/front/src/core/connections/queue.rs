@@ -12,6 +12,7 @@ use crate::commands::{Cause, KeyspaceScan, Past, QueuedTransaction};
 use planted::Bug;
 use resp::{OwnedRequest, Protocol};
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use types::{KeyHash, TableId};
 use wire::control::Answer;
 
@@ -39,7 +40,8 @@ impl Scope {
 
 /// A request that was not executed. A retry starts it from the beginning.
 pub(crate) struct ParkedRequest {
-    pub(crate) request: OwnedRequest,
+    /// Shared with its execution: a retry does not copy a long value.
+    pub(crate) request: Arc<OwnedRequest>,
     pub(crate) scope: Scope,
     /// The connection's table and protocol when the request was parsed.
     pub(crate) table: TableId,
@@ -291,7 +293,7 @@ mod tests {
         let mut parser = RequestParser::new(RequestLimits::default());
         let request = parser.next(&mut &bytes[..]).unwrap().unwrap().to_owned();
         ParkedRequest {
-            request,
+            request: Arc::new(request),
             scope: keys_of(keys),
             table: TableId(0),
             protocol: Protocol::Resp2,
