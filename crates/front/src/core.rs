@@ -183,6 +183,12 @@ impl Core {
         self.clients.get(&connection).map_or(0, RedisClient::wanted)
     }
 
+    /// Returns the average length of the requests in the `consumed` bytes that [`Core::receive`]
+    /// has just consumed, as an estimate for the next request. 0: none ends there.
+    pub fn request_bytes(&self, connection: ConnectionId, consumed: usize) -> usize {
+        self.clients.get(&connection).map_or(0, |client| client.request_bytes(consumed))
+    }
+
     /// Processes the end of input on a connection, a client's or another.
     pub fn input_ended(&mut self, connection: ConnectionId, io: &mut impl Connections) {
         let next = match self.clients.get_mut(&connection) {

@@ -15,6 +15,15 @@ const LARGE_ROUNDING_BYTES: usize = 4 << 10;
 /// space but no memory, and a message of 1 MiB is not copied as it grows.
 const BELIEVED_FACTOR: usize = 64;
 
+/// Largest ratio of the buffer of an expected message to its received bytes. Above
+/// [`BELIEVED_FACTOR`] times two, by which a buffer may be too large: a buffer that was exchanged
+/// for a smaller one and has grown again must not be exchanged again.
+const EXPECTED_FACTOR: usize = 3 * BELIEVED_FACTOR;
+
+/// Length from which a client's message is worth a buffer of its own that is expected in advance
+/// (see [`Input::expect_message`]): the length from which io_uring leaves its socket to epoll.
+pub const LARGE_MESSAGE_BYTES: usize = 3 * BUFFER_BYTES;
+
 /// Size from which taking a message moves its buffer instead of copying it.
 const MOVE_BYTES_MIN: usize = 8 << 10;
 
@@ -26,6 +35,8 @@ pub struct Input {
     start: usize,
     /// Bytes required before the service is called again; 0 means any.
     wanted: usize,
+    /// Probable length of the next message, if it is large; 0 if it is not.
+    expected: usize,
 }
 
 impl Input {
@@ -48,13 +59,30 @@ impl Input {
     pub fn consume(&mut self, count: usize) {
         assert!(count <= self.len(), "consumed {count} of {} bytes", self.len());
         self.start += count;
+        self.has_consumed(count);
+    }
+
+    #[inline]
+    fn has_consumed(&mut self, count: usize) {
         self.wanted = 0;
+        if (1..LARGE_MESSAGE_BYTES).contains(&count) {
+            self.expected = 0;
+        }
     }
 
     /// Postpones the next call of the service until `count` bytes are present, counted from the
     /// start of `bytes`. The caller must have checked that it accepts this size.
     pub fn want(&mut self, count: usize) {
         self.wanted = count;
+    }
+
+    /// Announces the probable length of the next message, after a large one was consumed. Then one
+    /// read receives the whole message into a buffer of its size. Consuming less than
+    /// [`LARGE_MESSAGE_BYTES`] ends this: an ordinary client gets one bite per turn.
+    pub fn expect_message(&mut self, bytes: usize) {
+        // Slowly decreasing, so that messages of different lengths fit.
+        let lasting = self.expected - self.expected / 8;
+        self.expected = if bytes < LARGE_MESSAGE_BYTES { 0 } else { bytes.max(lasting) };
     }
 
     /// Removes and returns the first `count` bytes. Large messages announced by `want` are moved.
@@ -69,7 +97,7 @@ impl Input {
         let rest = self.buffer[count..].to_vec();
         let mut taken = std::mem::replace(&mut self.buffer, rest);
         taken.truncate(count);
-        self.wanted = 0;
+        self.has_consumed(count);
         taken
     }
 
@@ -98,14 +126,21 @@ impl Input {
     }
 
     fn capacity_needed(&self, trusted: bool) -> usize {
+        if self.is_empty() && self.expected > 0 {
+            // A read that does not fill its buffer has emptied the socket.
+            return self.expected + 1;
+        }
         if self.wanted.max(self.len() + 1) <= BUFFER_BYTES {
             return BUFFER_BYTES;
         }
         let wanted = if self.wanted > self.len() { self.wanted } else { 2 * self.len() };
-        let is_full = self.len() >= self.buffer.capacity().max(BUFFER_BYTES);
-        match (trusted, is_full) {
+        let (capacity, believed) = (self.buffer.capacity(), BELIEVED_FACTOR * self.len());
+        let is_full = self.len() >= capacity.max(BUFFER_BYTES);
+        // An expected message that is longer than its buffer moves before more bytes must.
+        let is_too_small = self.len() >= BUFFER_BYTES && (capacity..believed).contains(&wanted);
+        match (trusted, is_full || is_too_small) {
             (true, _) => wanted,
-            (false, true) => wanted.min(BELIEVED_FACTOR * self.len()),
+            (false, true) => wanted.min(believed),
             (false, false) => BUFFER_BYTES,
         }
     }
@@ -126,11 +161,22 @@ impl Input {
         if self.is_empty() {
             buffers.give(std::mem::take(&mut self.buffer));
             self.start = 0;
-        } else if self.wanted <= BUFFER_BYTES && self.len() <= BUFFER_BYTES / 4 {
+        } else if self.is_mostly_unneeded() {
             let rest = self.bytes().to_vec();
             buffers.give(std::mem::replace(&mut self.buffer, rest));
             self.start = 0;
         }
+    }
+
+    /// Returns whether the buffer is too large for its bytes. The buffer of an expected message
+    /// must not stay with a client that sends something else, or only the beginning.
+    fn is_mostly_unneeded(&self) -> bool {
+        let capacity = self.buffer.capacity();
+        if self.wanted <= BUFFER_BYTES {
+            let is_large = capacity > 2 * BUFFER_BYTES;
+            return self.len() <= BUFFER_BYTES / 4 || (is_large && self.len() <= BUFFER_BYTES);
+        }
+        self.expected > 0 && capacity > EXPECTED_FACTOR * self.len()
     }
 }
 
@@ -211,6 +257,81 @@ mod tests {
             arrive(&mut input, &mut buffers, false, &mut stream);
             assert!(input.buffer.capacity() <= BELIEVED_FACTOR * sent.len());
         }
+    }
+
+    #[test]
+    fn an_expected_message_is_received_by_one_read_that_does_not_fill_its_buffer() {
+        let (mut input, mut buffers) = (Input::default(), Buffers::default());
+        let message = vec![5; 64 * LARGE_ROUNDING_BYTES];
+        for round in 0..3 {
+            let mut stream = &message[..];
+            while !stream.is_empty() {
+                arrive(&mut input, &mut buffers, false, &mut stream);
+                assert!(round == 0 || stream.is_empty(), "an expected message was cut");
+                input.want(message.len());
+            }
+            assert!(round == 0 || input.buffer.capacity() > message.len());
+            assert_eq!(input.bytes(), message);
+            input.consume(message.len());
+            input.expect_message(message.len());
+            input.release_unneeded(&mut buffers);
+            assert_eq!(input.buffer.capacity(), 0, "an idle input holds a buffer");
+        }
+    }
+
+    /// Returns an input that expects a message of this length.
+    fn expecting(bytes: usize, buffers: &mut Buffers) -> Input {
+        let mut input = Input::default();
+        arrive(&mut input, buffers, true, &mut &vec![1; BUFFER_BYTES][..]);
+        input.consume(input.len());
+        input.expect_message(bytes);
+        input.release_unneeded(buffers);
+        input
+    }
+
+    #[test]
+    fn a_client_whose_small_message_was_expected_to_be_large_reads_in_bites_again() {
+        let mut buffers = Buffers::default();
+        let mut input = expecting(1 << 20, &mut buffers);
+        arrive(&mut input, &mut buffers, false, &mut &b"small"[..]);
+        assert!(input.buffer.capacity() > 1 << 20);
+        input.consume(input.len());
+        input.release_unneeded(&mut buffers);
+        arrive(&mut input, &mut buffers, false, &mut &vec![1; 1 << 20][..]);
+        assert_eq!(input.len(), BUFFER_BYTES);
+    }
+
+    #[test]
+    fn a_client_that_sends_the_beginning_of_an_expected_message_holds_a_small_buffer() {
+        // Of nothing announced, of a small message, and of another large one.
+        for (sent, wanted) in [(100, 0), (10_000, 15_000), (100, 500_000), (3_000, 1 << 20)] {
+            let mut buffers = Buffers::default();
+            let mut input = expecting(1 << 20, &mut buffers);
+            arrive(&mut input, &mut buffers, false, &mut &vec![7; sent][..]);
+            input.want(wanted);
+            input.release_unneeded(&mut buffers);
+            assert!(input.buffer.capacity() <= 2 * sent, "{sent} of {wanted}");
+            for _ in 0..3 * BUFFER_BYTES {
+                arrive(&mut input, &mut buffers, false, &mut &[7][..]);
+                input.release_unneeded(&mut buffers);
+                let limit = (EXPECTED_FACTOR * input.len()).max(2 * BUFFER_BYTES);
+                assert!(input.buffer.capacity() <= limit, "{} of {wanted}", input.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_longer_than_expected_moves_once_and_early() {
+        let mut buffers = Buffers::default();
+        let mut input = expecting(LARGE_MESSAGE_BYTES, &mut buffers);
+        let message = vec![9; 2 << 20];
+        let mut stream = &message[..];
+        let mut part = &stream[..2 * BUFFER_BYTES];
+        arrive(&mut input, &mut buffers, false, &mut part);
+        stream = &stream[input.len()..];
+        input.want(message.len());
+        arrive(&mut input, &mut buffers, false, &mut stream);
+        assert!(stream.is_empty() && input.bytes() == message, "the rest came with one read");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub use connection::{Class, Closed, ConnectTag, Opened, Port};
 pub use cpus::cpu_count;
 pub use descriptors::spawn_without_descriptors;
 pub use driver::DriverKind;
-pub use input::Input;
+pub use input::{Input, LARGE_MESSAGE_BYTES};
 pub use io::Io;
 pub use mailbox::{Mailbox, Mailboxes};
 pub use reactors::{Config, Reactors};

@@ -373,12 +373,13 @@ impl UringSocket {
     }
 
     /// Moves the oldest bytes to `room`: exchanges the whole buffer for an empty one, or copies
-    /// as much as fits.
+    /// as much as fits. The buffer of a large message is not exchanged: it would be provided.
     fn take(&mut self, room: &mut Vec<u8>) -> usize {
         let Some(first) = self.pending.front_mut() else { return 0 };
         let spare = room.capacity() - room.len();
         let count = (first.len() - self.taken).min(spare);
-        if room.is_empty() && self.taken == 0 && count == first.len() {
+        let is_ordinary = room.capacity() <= 2 * BUFFER_BYTES;
+        if room.is_empty() && is_ordinary && self.taken == 0 && count == first.len() {
             std::mem::swap(room, first);
             self.pending_bytes -= count;
             return count;

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use runtime::{
-    Class, Closed, Config, ConnectTag, DriverKind, Input, Io, Listener, Mailboxes, Opened, Port,
-    Reactors, Service,
+    Class, Closed, Config, ConnectTag, DriverKind, Input, Io, LARGE_MESSAGE_BYTES, Listener,
+    Mailboxes, Opened, Port, Reactors, Service,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -112,6 +112,9 @@ impl Service for Frames {
             }
             let is_pause = input.bytes()[4] == PAUSE;
             let frame = input.take(length);
+            if length >= LARGE_MESSAGE_BYTES {
+                input.expect_message(length);
+            }
             self.answer(connection, frame, io);
             if is_pause {
                 return;

@@ -5,7 +5,7 @@ use crate::common::{
     DROP, ECHO, FLOOD, Mail, Notice, PAUSE, QUIT, WHERE, connect, expect, expect_end, frame, send,
     server,
 };
-use runtime::Closed;
+use runtime::{Closed, LARGE_MESSAGE_BYTES};
 use std::io::Read;
 use std::net::Shutdown;
 use types::PollPolicy;
@@ -83,6 +83,36 @@ fn large_frames_one_after_the_other_arrive_however_they_are_cut() {
             clients.iter_mut().for_each(|client| send(client, part));
         }
         clients.iter_mut().for_each(|client| expect(client, &request));
+    }
+    server.reactors.stop();
+}
+
+#[test]
+fn messages_around_every_threshold_follow_large_ones_however_they_are_cut() {
+    const BITE: usize = 20 << 10;
+    let lengths = [6, 100, BITE, 2 * BITE, LARGE_MESSAGE_BYTES, 64 << 10, 1 << 20, 3 << 20];
+    let server = server(1, PollPolicy::Adaptive);
+    let mut client = server.client();
+    for large in [LARGE_MESSAGE_BYTES, 300_000, 1 << 20] {
+        for length in lengths.into_iter().flat_map(|length| [length - 1, length, length + 1]) {
+            for cut in [1, 4, BITE - 1, BITE, BITE + 1, large, length - 1] {
+                let expected = frame(ECHO, &vec![1; large - 5]);
+                send(&mut client, &expected);
+                expect(&mut client, &expected);
+                let request = frame(ECHO, &vec![cut as u8; length - 5]);
+                let (first, rest) = request.split_at(cut.min(request.len()));
+                send(&mut client, first);
+                if cut % 2 == 0 {
+                    // The server has received the first part when it has answered another client.
+                    let ping = frame(ECHO, b"ping");
+                    let mut other = server.client();
+                    send(&mut other, &ping);
+                    expect(&mut other, &ping);
+                }
+                send(&mut client, rest);
+                expect(&mut client, &request);
+            }
+        }
     }
     server.reactors.stop();
 }

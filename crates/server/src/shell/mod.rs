@@ -16,7 +16,9 @@ use front::Operators;
 use front::core::Core;
 use handshake::Credentials;
 use node::{DiskDone, DiskJob, Engine, Node};
-use runtime::{Clock, Closed, ConnectTag, Input, Io, Mailbox, Opened, Port, Service};
+use runtime::{
+    Clock, Closed, ConnectTag, Input, Io, LARGE_MESSAGE_BYTES, Mailbox, Opened, Port, Service,
+};
 use sockets::{BusInput, BusSockets, ClientSockets};
 use std::io;
 use std::sync::Arc;
@@ -168,6 +170,9 @@ impl Service for ServerReactor {
         if let Some(consumed) = self.core.receive(connection, input.bytes(), &mut ClientSockets(io))
         {
             input.consume(consumed);
+            if consumed >= LARGE_MESSAGE_BYTES {
+                input.expect_message(self.core.request_bytes(connection, consumed));
+            }
             if !input.is_empty() {
                 input.want(self.core.wanted(connection));
             }

@@ -72,6 +72,8 @@ pub(crate) struct RedisClient {
     is_paused: bool,
     /// True if the parser's limits are those of an authenticated client.
     is_trusted: bool,
+    /// Number of requests that the last call of [`RedisClient::receive`] has finished parsing.
+    requests: u64,
     /// Start of the period during which the backlog has exceeded the soft output limit.
     pub(crate) over_limit_since: Option<Instant>,
 }
@@ -110,6 +112,7 @@ impl RedisClient {
             conversation: Conversation { id, session, queue: Queue::default() },
             is_paused: false,
             is_trusted: is_authenticated,
+            requests: 0,
             over_limit_since: None,
         }
     }
@@ -199,7 +202,14 @@ impl RedisClient {
             unsent: before as u64,
         });
         turn.backend.counts.requests.add(requests);
+        self.requests = requests;
         Received { consumed: input.len() - rest.len(), next }
+    }
+
+    /// Returns the average length of the requests in the `consumed` bytes that
+    /// [`RedisClient::receive`] has just consumed. 0: none ends there.
+    pub(crate) fn request_bytes(&self, consumed: usize) -> usize {
+        consumed.checked_div(self.requests as usize).unwrap_or(0)
     }
 
     /// Returns how many bytes beyond the point where [`RedisClient::receive`] stopped must arrive

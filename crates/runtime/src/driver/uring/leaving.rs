@@ -6,9 +6,10 @@ use super::{Intake, RingOperation, Uring, socket_at};
 use crate::buffers::BUFFER_BYTES;
 use crate::connection::Class;
 use crate::driver::Driver;
+use crate::input::LARGE_MESSAGE_BYTES;
 
 /// Space for the rest of a message from which it counts as large; for less, moving does not pay.
-const LARGE_BYTES: usize = 2 * BUFFER_BYTES;
+const LARGE_BYTES: usize = LARGE_MESSAGE_BYTES - BUFFER_BYTES;
 
 impl Uring {
     /// Starts the move if `room`, the space for the next bytes, is that of a large message.
