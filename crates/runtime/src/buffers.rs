@@ -8,15 +8,20 @@ pub(crate) const BUFFER_BYTES: usize = 20 << 10;
 const BUFFERS_MAX: usize = 256;
 
 /// Most larger buffers kept for reuse, and their total bytes: enough for one reactor's pull replies
-/// in flight. Fresh memory costs a page fault per 4 KiB, which is more than the copy it saves.
-const LARGE_BUFFERS_MAX: usize = 32;
-const LARGE_BYTES_MAX: usize = 16 << 20;
+/// in flight, and for 50 clients that send values of 1 MiB at the same time. Fresh memory costs a
+/// page fault per 4 KiB, which is more than the copy it saves. Unused ones are freed soon
+/// ([`Buffers::trim`]).
+const LARGE_BUFFERS_MAX: usize = 128;
+const LARGE_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Default)]
 pub(crate) struct Buffers {
     ordinary: Vec<Vec<u8>>,
+    /// Larger buffers. The last was used last, so the first ones are those that nobody needs.
     large: Vec<Vec<u8>>,
     large_bytes: usize,
+    /// Smallest number of larger buffers since the last [`Buffers::trim`].
+    unused: usize,
 }
 
 impl Buffers {
@@ -30,8 +35,9 @@ impl Buffers {
         let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
         match self.large.iter().rposition(fits) {
             Some(position) => {
-                let buffer = self.large.swap_remove(position);
+                let buffer = self.large.remove(position);
                 self.large_bytes -= buffer.capacity();
+                self.unused = self.unused.min(self.large.len());
                 buffer
             }
             None => Vec::with_capacity(bytes),
@@ -61,6 +67,19 @@ impl Buffers {
             "the bytes of the pool are counted wrongly"
         );
     }
+
+    /// Returns whether the pool has larger buffers, some of which may be unneeded.
+    pub(crate) fn has_large(&self) -> bool {
+        !self.large.is_empty()
+    }
+
+    /// Frees the larger buffers that were not used since the last call.
+    pub(crate) fn trim(&mut self) {
+        assert!(self.unused <= self.large.len(), "more buffers are unused than there are");
+        let freed: usize = self.large.drain(..self.unused).map(|buffer| buffer.capacity()).sum();
+        self.large_bytes -= freed;
+        self.unused = self.large.len();
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +98,20 @@ mod tests {
         assert_eq!(buffers.take_large(100 << 10).capacity(), 100 << 10, "far too large a buffer");
         assert_eq!(buffers.take_large(600 << 10).capacity(), 1 << 20, "the kept one fits");
         assert_eq!(buffers.large_bytes, 0);
+    }
+
+    #[test]
+    fn a_trim_frees_the_large_buffers_that_were_not_needed_since_the_last_one() {
+        let mut buffers = Buffers::default();
+        (0..4).for_each(|_| buffers.give(Vec::with_capacity(1 << 20)));
+        buffers.trim();
+        assert_eq!(buffers.large.len(), 4, "they came back just now");
+        let used = [buffers.take_large(1 << 20), buffers.take_large(1 << 20)];
+        used.into_iter().for_each(|buffer| buffers.give(buffer));
+        buffers.trim();
+        assert_eq!((buffers.large.len(), buffers.large_bytes), (2, 2 << 20));
+        buffers.trim();
+        assert!(!buffers.has_large() && buffers.large_bytes == 0);
     }
 
     #[test]

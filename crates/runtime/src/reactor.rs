@@ -37,6 +37,10 @@ const CONNECTIONS_PER_TURN_MAX: usize = 32;
 /// the bus; a service that limits its requests pauses or closes far below it.
 const INPUT_BYTES_MAX: usize = 80 << 20;
 
+/// Time after which unneeded buffers are freed. Short, because a burst of large messages leaves
+/// up to 64 MiB; long compared with the time between two messages of a busy client.
+const BUFFERS_TRIMMED_AFTER: Duration = Duration::from_secs(1);
+
 /// Longest time for sending a connection's last output.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -59,6 +63,8 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
     draining: VecDeque<(Instant, ConnectionId)>,
     /// Deadline for ending, set when the reactor must stop; remaining output is then dropped.
     stops_at: Option<Instant>,
+    /// Time of the next trim of the buffers; `None` if there is nothing to trim.
+    trims_at: Option<Instant>,
 }
 
 /// The parts of a new reactor.
@@ -95,6 +101,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             messages,
             draining,
             stops_at: None,
+            trims_at: None,
         }
     }
 
@@ -127,7 +134,19 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
         self.end_slow_drains(now);
         self.apply_effects();
+        self.trim_buffers(now);
         self.run_background(has_served);
+    }
+
+    /// Frees buffers that were not needed for a while. An idle reactor wakes for it until none is
+    /// left.
+    fn trim_buffers(&mut self, now: Instant) {
+        match self.trims_at {
+            None if self.io.buffers.has_large() => {}
+            Some(at) if at <= now => self.io.buffers.trim(),
+            None | Some(_) => return,
+        }
+        self.trims_at = self.io.buffers.has_large().then(|| now + BUFFERS_TRIMMED_AFTER);
     }
 
     /// Returns how to wait when idle.
@@ -157,6 +176,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             self.service.next_deadline(),
             self.draining.front().map(|&(deadline, _)| deadline),
             self.stops_at,
+            self.trims_at,
         ];
         let timeout = deadlines.into_iter().flatten().min().map(|at| at.since(self.accounted));
         self.service.sleep();
