@@ -84,13 +84,13 @@ impl Epoll {
         self.epoll.as_fd()
     }
 
-    /// Polls like [`Driver::poll`]. Returns the number of reports, including those without an
-    /// event.
+    /// Polls like [`Driver::poll`]. Returns whether another poll may report something that is
+    /// ready already: a connection is reported once, a listener until nobody waits.
     pub(super) fn poll_events(
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<NetworkEvent>,
-    ) -> io::Result<usize> {
+    ) -> io::Result<bool> {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
@@ -98,12 +98,14 @@ impl Epoll {
         let mut room = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
             Ok((reported, _)) => {
+                let mut may_have_more = reported.len() == EVENTS_MAX;
                 for &event in &*reported {
+                    may_have_more |= (LISTENERS..WAKER).contains(&event.data.u64());
                     self.translate(event, events);
                 }
-                Ok(reported.len())
+                Ok(may_have_more)
             }
-            Err(Errno::INTR) => Ok(0),
+            Err(Errno::INTR) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }

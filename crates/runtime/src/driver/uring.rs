@@ -295,9 +295,9 @@ impl Uring {
             self.others_polled = true;
             self.ring.poll_repeatedly(self.others.descriptor());
         }
-        // The ring reports only when something becomes ready: poll until nothing is left.
+        // The ring reports only what becomes ready: poll until everything else was reported.
         if self.others_ready {
-            self.others_ready = self.others.poll_events(Some(Duration::ZERO), events)? > 0;
+            self.others_ready = self.others.poll_events(Some(Duration::ZERO), events)?;
         }
         Ok(())
     }
