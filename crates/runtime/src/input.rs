@@ -15,6 +15,11 @@ const LARGE_ROUNDING_BYTES: usize = 4 << 10;
 /// space but no memory, and a message of 1 MiB is not copied as it grows.
 const BELIEVED_FACTOR: usize = 64;
 
+/// Length up to which a message is expected. A client that sends small requests instead may fill
+/// the buffer with them once, which the service then processes in one turn. A longer message moves
+/// to a longer buffer in any case.
+const EXPECTED_BYTES_MAX: usize = BELIEVED_FACTOR * BUFFER_BYTES;
+
 /// Largest ratio of the buffer of an expected message to its received bytes. Above
 /// [`BELIEVED_FACTOR`] times two, by which a buffer may be too large: a buffer that was exchanged
 /// for a smaller one and has grown again must not be exchanged again.
@@ -82,7 +87,11 @@ impl Input {
     pub fn expect_message(&mut self, bytes: usize) {
         // Slowly decreasing, so that messages of different lengths fit.
         let lasting = self.expected - self.expected / 8;
-        self.expected = if bytes < LARGE_MESSAGE_BYTES { 0 } else { bytes.max(lasting) };
+        self.expected = match bytes {
+            LARGE_MESSAGE_BYTES..=EXPECTED_BYTES_MAX => bytes.max(lasting),
+            _ => 0,
+        };
+        assert!(self.expected <= EXPECTED_BYTES_MAX, "too long a message is expected");
     }
 
     /// Removes and returns the first `count` bytes. Large messages announced by `want` are moved.
@@ -317,6 +326,20 @@ mod tests {
                 let limit = (EXPECTED_FACTOR * input.len()).max(2 * BUFFER_BYTES);
                 assert!(input.buffer.capacity() <= limit, "{} of {wanted}", input.len());
             }
+        }
+    }
+
+    #[test]
+    fn only_large_messages_of_a_bounded_length_are_expected() {
+        let mut buffers = Buffers::default();
+        let longest = [LARGE_MESSAGE_BYTES - 1, EXPECTED_BYTES_MAX + 1, 64 << 20];
+        for (bytes, is_expected) in [(LARGE_MESSAGE_BYTES, true), (EXPECTED_BYTES_MAX, true)]
+            .into_iter()
+            .chain(longest.map(|bytes| (bytes, false)))
+        {
+            let mut input = expecting(bytes, &mut buffers);
+            arrive(&mut input, &mut buffers, false, &mut &vec![1; 64 << 20][..]);
+            assert_eq!(input.len() > bytes, is_expected, "{bytes} bytes: {}", input.len());
         }
     }
 

@@ -37,9 +37,9 @@ const CONNECTIONS_PER_TURN_MAX: usize = 32;
 /// the bus; a service that limits its requests pauses or closes far below it.
 const INPUT_BYTES_MAX: usize = 80 << 20;
 
-/// Time after which unneeded buffers are freed. Short, because a burst of large messages leaves
-/// up to 64 MiB; long compared with the time between two messages of a busy client.
-const BUFFERS_TRIMMED_AFTER: Duration = Duration::from_secs(1);
+/// Time after which unneeded buffers are freed, as with free memory of the log. Long compared with
+/// the pauses of a busy client: with one second, each burst paid for fresh pages.
+const BUFFERS_TRIMMED_AFTER: Duration = Duration::from_secs(10);
 
 /// Longest time for sending a connection's last output.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
