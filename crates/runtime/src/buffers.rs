@@ -8,11 +8,11 @@ pub(crate) const BUFFER_BYTES: usize = 20 << 10;
 const BUFFERS_MAX: usize = 256;
 
 /// Most larger buffers kept for reuse, and their total bytes: enough for one reactor's pull replies
-/// in flight, and for 50 clients that send values of 1 MiB at the same time. Fresh memory costs a
-/// page fault per 4 KiB, which is more than the copy it saves. Unused ones are freed soon
-/// ([`Buffers::trim`]).
-const LARGE_BUFFERS_MAX: usize = 128;
-const LARGE_BYTES_MAX: usize = 64 << 20;
+/// in flight, and for 50 clients of two reactors that send values of 1 MiB at the same time. Fresh
+/// memory costs a page fault per 4 KiB, which is more than the copy it saves. Unused ones are freed
+/// after a while ([`Buffers::trim`]).
+const LARGE_BUFFERS_MAX: usize = 64;
+const LARGE_BYTES_MAX: usize = 32 << 20;
 
 #[derive(Default)]
 pub(crate) struct Buffers {
