@@ -18,6 +18,7 @@ mod fidelity;
 mod folders;
 mod gray;
 mod kept;
+mod large_values;
 mod lifetimes;
 mod live_migration;
 mod losses;
