@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_client_that_sends_the_beginning_of_an_expected_message_holds_a_small_buffer() {
-        // Of nothing announced, of a small message, and of another large one.
+        // Nothing is announced, or a small message, or another large one.
         for (sent, wanted) in [(100, 0), (10_000, 15_000), (100, 500_000), (3_000, 1 << 20)] {
             let mut buffers = Buffers::default();
             let mut input = expecting(1 << 20, &mut buffers);
