@@ -40,7 +40,7 @@ impl Worker {
         for (range, access) in self.tablets.accessible_from(table, cursor) {
             self.words.clear();
             let next = view.gather(range, buckets_left, &mut self.words);
-            reclaim_expired(&mut writer, (range, access), &self.words, &mut self.expiring);
+            reclaim_expired(&mut writer, range, access, &self.words, &mut self.expiring);
             if next.is_some() {
                 return next;
             }
@@ -66,7 +66,8 @@ fn slots_in(range: HashRange) -> usize {
 /// Reclaims the expired records among these words of a range.
 fn reclaim_expired(
     writer: &mut Writer<'_, '_>,
-    (range, access): (HashRange, Access<'_>),
+    range: HashRange,
+    access: Access<'_>,
     words: &[(KeyHash, Word)],
     expiring: &mut Expiring,
 ) {
