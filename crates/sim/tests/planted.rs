@@ -73,13 +73,11 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DataBeforeOpen
         | Planted::RecoveredClockAhead
         | Planted::IncarnationNotRenewed => 100,
-        Planted::SilentBackupKept
-        | Planted::LapsedLeaseWaits
-        | Planted::PromisedUnreached
-        | Planted::OrphanNotReassigned => 60,
+        Planted::SilentBackupKept | Planted::LapsedLeaseWaits | Planted::OrphanNotReassigned => 60,
         Planted::CutBeforeSplice
         | Planted::LostPieceForgotten
         | Planted::RefusalForgotten
+        | Planted::PromisedUnreached
         | Planted::ArrivalWithoutEnd => 180,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
