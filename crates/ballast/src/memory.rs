@@ -26,6 +26,10 @@ const IDLE_THREADS_MAX: usize = 4;
 /// Time for which needed segments may be missing before the impatient thread prepares one.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// Time after which a writer that waits for memory gets some from a thread of normal priority,
+/// because the other helpers do not run. Well below the time for which a write waits.
+const URGENT_AFTER: Duration = Duration::from_millis(500);
+
 /// Niceness of the impatient thread: it gets a tenth of a processor that others want as well.
 const NICENESS: i32 = 10;
 
@@ -36,6 +40,7 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
     let stock = stock_bytes.div_ceil(log.segment_bytes()).max(STOCK_MIN);
     let impatient =
         start_impatient(Arc::clone(node)).context("cannot start a thread for memory")?;
+    let urgent = start_urgent(Arc::clone(node)).context("cannot start a thread for memory")?;
     let start = |number| start_idle(number, Arc::clone(log), impatient.clone());
     let count = runtime::cpu_count().min(IDLE_THREADS_MAX);
     let idle: Result<Vec<Thread>, _> = (0..count).map(start).collect();
@@ -45,7 +50,10 @@ pub(crate) fn keep_ready(node: &Arc<Node>, stock_bytes: usize) -> anyhow::Result
         Box::new(move |why| {
             idle.iter().for_each(Thread::unpark);
             match why {
-                Preparation::Needed => impatient.unpark(),
+                Preparation::Needed => {
+                    impatient.unpark();
+                    urgent.unpark();
+                }
                 Preparation::Stock => {}
             }
         }),
@@ -89,11 +97,9 @@ fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
         let mut trimmed = now();
         loop {
             let segments = node.store().log().ready_segments();
-            if segments.has_one() && segments.take_awaited() {
-                node.wake_all();
-            }
+            wake_waiting(&node);
             let pause = match segments.lack(Preparation::Needed) {
-                true if shortage.lasts(segments.prepared(), now()) => {
+                true if shortage.lasts(segments.prepared(), now(), PATIENCE) => {
                     segments.prepare(Preparation::Needed);
                     continue;
                 }
@@ -113,6 +119,36 @@ fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
     Ok(thread.thread().clone())
 }
 
+/// Starts the thread that prepares what is needed at normal priority when writers have waited for
+/// [`URGENT_AFTER`] and no segment became ready. On a busy machine the others may not run for
+/// longer than a write waits.
+fn start_urgent(node: Arc<Node>) -> std::io::Result<Thread> {
+    let thread = Builder::new().name("memory-urgent".into()).spawn(move || {
+        loop {
+            let segments = node.store().log().ready_segments();
+            let mut shortage = Shortage::default();
+            while segments.lack(Preparation::Needed) && segments.is_awaited() {
+                if shortage.lasts(segments.prepared(), now(), URGENT_AFTER) {
+                    while segments.prepare(Preparation::Needed) {
+                        wake_waiting(&node);
+                    }
+                }
+                std::thread::park_timeout(URGENT_AFTER);
+            }
+            std::thread::park();
+        }
+    })?;
+    Ok(thread.thread().clone())
+}
+
+/// Wakes the reactors if they wait for ready memory and there is some.
+fn wake_waiting(node: &Node) {
+    let segments = node.store().log().ready_segments();
+    if segments.has_one() && segments.take_awaited() {
+        node.wake_all();
+    }
+}
+
 /// A period in which needed segments were missing and none was prepared.
 #[derive(Default)]
 struct Shortage {
@@ -121,12 +157,12 @@ struct Shortage {
 }
 
 impl Shortage {
-    /// Returns whether the shortage has lasted for longer than [`PATIENCE`]. `prepared` is the
-    /// number of segments that were prepared so far.
-    fn lasts(&mut self, prepared: u64, now: Instant) -> bool {
+    /// Returns whether the shortage has lasted for longer than `patience`. `prepared` is the number
+    /// of segments that were prepared so far.
+    fn lasts(&mut self, prepared: u64, now: Instant, patience: Duration) -> bool {
         let begun = self.begun.filter(|(before, _)| *before == prepared);
         let (_, since) = *self.begun.insert(begun.unwrap_or((prepared, now)));
-        now.duration_since(since) >= PATIENCE
+        now.duration_since(since) >= patience
     }
 }
 
@@ -154,9 +190,9 @@ mod tests {
     fn only_a_shortage_without_progress_lasts() {
         let begin = now();
         let mut shortage = Shortage::default();
-        assert!(!shortage.lasts(7, begin));
-        assert!(!shortage.lasts(8, begin + PATIENCE), "one was prepared meanwhile");
-        assert!(!shortage.lasts(8, begin + 3 * PATIENCE / 2));
-        assert!(shortage.lasts(8, begin + 2 * PATIENCE));
+        assert!(!shortage.lasts(7, begin, PATIENCE));
+        assert!(!shortage.lasts(8, begin + PATIENCE, PATIENCE), "one was prepared meanwhile");
+        assert!(!shortage.lasts(8, begin + 3 * PATIENCE / 2, PATIENCE));
+        assert!(shortage.lasts(8, begin + 2 * PATIENCE, PATIENCE));
     }
 }
