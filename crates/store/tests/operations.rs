@@ -487,3 +487,16 @@ fn publishing_tablets_that_overlap_is_our_bug() {
     let whole = || tablet(HashRange::ALL, TabletState::Serving);
     TabletMap::new(vec![whole(), whole()]);
 }
+
+#[test]
+fn a_slot_that_two_tablets_share_is_counted_once() {
+    let mut server = common::Server::new(64 << 20);
+    let hash = types::key_hash(server.store.seed(), b"key");
+    let halves = [(KeyHash(0), KeyHash(hash.0 - 1)), (hash, HashRange::ALL.last())];
+    let halves = halves.map(|(first, last)| HashRange::new(first, last));
+    let tablets = halves.map(|range| common::tablet(range, TabletState::Serving));
+    server.store.publish(TabletMap::new(tablets.to_vec()));
+    server.turn();
+    server.worker.put(TABLE, Key { hash, bytes: b"key" }, b"value", None).expect("there is room");
+    assert_eq!(server.worker.table_records(TABLE), 1);
+}
