@@ -2,9 +2,9 @@
 
 use super::command::flag::{ANYTIME, READONLY};
 use super::command::{Family, Keys, command};
-use super::scan::{STEP_BUCKETS, STEPS_MAX, ScanOptions};
+use super::scan::scan_while;
 use super::slots::slot_ranges;
-use super::{Call, Cause, Done, NotExecuted, parse_unsigned, refused};
+use super::{Call, Cause, Done, NotExecuted, refused};
 use node::Node;
 use types::{KeyHash, ServerId};
 use wire::control::{ClusterMap, ServerInfo};
@@ -65,35 +65,13 @@ fn address<'m>(node: &Node, map: &ClusterMap, server: &'m ServerInfo) -> (String
 /// of a range that this server owns. If the cursor is in another server's range, the client is
 /// redirected. So a client that scans all servers misses no key that moves meanwhile.
 fn scan(call: &mut Call<'_>) -> Done {
-    let cursor = parse_unsigned(call.args[1]).ok_or_else(|| refused("ERR invalid cursor"))?;
-    let options = ScanOptions::parse(&call.args[2..])?;
     let table = call.session.status.table;
-    let mut found: Vec<Vec<u8>> = Vec::new();
-    let (mut seen, mut steps) = (0, 0);
-    let mut next = Some(KeyHash(cursor));
-    while let Some(from) = next
-        && steps < STEPS_MAX
-        && seen < options.count()
-    {
-        match call.backend.check_owned(table, from) {
-            Ok(()) => {}
-            Err(NotExecuted::Redirect) if steps > 0 => break,
-            Err(NotExecuted::Redirect) => return Err(redirect(call, from)),
-            Err(next) => return Err(next),
-        }
-        next = call.backend.scan(table, from, STEP_BUCKETS, |key, _| {
-            seen += 1;
-            if options.matches(key) {
-                found.push(key.to_vec());
-            }
-        })?;
-        steps += 1;
-    }
-    call.reply.array(2);
-    let cursor = next.map_or(0, |hash| hash.0);
-    call.reply.bulk(itoa::Buffer::new().format(cursor).as_bytes());
-    call.reply.bulks(&found);
-    Ok(())
+    scan_while(call, |call, from, steps| match call.backend.check_owned(table, from) {
+        Ok(()) => Ok(true),
+        Err(NotExecuted::Redirect) if steps > 0 => Ok(false),
+        Err(NotExecuted::Redirect) => Err(redirect(call, from)),
+        Err(next) => Err(next),
+    })
 }
 
 /// Returns the redirection to the owner of a hash.

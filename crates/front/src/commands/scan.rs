@@ -35,8 +35,8 @@ pub(super) static TABLE_FAMILY: Family = Family {
 
 /// Buckets per step and most steps of one `SCAN`. They bound a turn, however large `COUNT` is or
 /// however sparse the table.
-pub(super) const STEP_BUCKETS: usize = 4;
-pub(super) const STEPS_MAX: usize = 1024;
+const STEP_BUCKETS: usize = 4;
+const STEPS_MAX: usize = 1024;
 /// Steps of a longer scan in one turn.
 const TURN_STEPS: usize = 32;
 
@@ -49,15 +49,14 @@ fn dbsize(call: &mut Call<'_>) -> Done {
 /// Redis's names of value types.
 const TYPES: [&[u8]; 6] = [b"STRING", b"LIST", b"SET", b"ZSET", b"HASH", b"STREAM"];
 
-/// The options of `SCAN`.
-pub(super) struct ScanOptions<'a> {
+struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     count: usize,
     strings: bool,
 }
 
 impl<'a> ScanOptions<'a> {
-    pub(super) fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
+    fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
         let mut options = ScanOptions { pattern: None, count: 10, strings: true };
         let (pairs, rest) = arguments.as_chunks::<2>();
         for [word, value] in pairs {
@@ -85,34 +84,33 @@ impl<'a> ScanOptions<'a> {
         }
         Ok(options)
     }
-
-    /// Returns the number of keys after which a scan stops.
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Returns whether a scan returns this key.
-    pub(super) fn matches(&self, key: &[u8]) -> bool {
-        self.strings && self.pattern.is_none_or(|pattern| glob_matches(pattern, key, false))
-    }
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`. The cursor is the key hash at which the
 /// scan continues, so it stays valid while the table grows, shrinks or moves.
 fn scan(call: &mut Call<'_>) -> Done {
+    scan_while(call, |_, _, _| Ok(true))
+}
+
+/// Executes a command with the arguments of `SCAN`. `continues` is asked before each step, with the
+/// hash at which it begins and the number of steps before it.
+pub(super) fn scan_while(
+    call: &mut Call<'_>,
+    continues: impl Fn(&Call<'_>, KeyHash, usize) -> Result<bool, NotExecuted>,
+) -> Done {
     let cursor = parse_unsigned(call.args[1]).ok_or_else(|| refused("ERR invalid cursor"))?;
     let options = ScanOptions::parse(&call.args[2..])?;
     let mut found: Vec<Vec<u8>> = Vec::new();
     let mut seen = 0;
     let mut next = Some(KeyHash(cursor));
-    for _ in 0..STEPS_MAX {
+    for steps in 0..STEPS_MAX {
         let Some(from) = next else { break };
-        if seen >= options.count {
+        if seen >= options.count || !continues(call, from, steps)? {
             break;
         }
         next = call.backend.scan(call.session.status.table, from, STEP_BUCKETS, |key, _| {
             seen += 1;
-            if options.matches(key) {
+            if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
                 found.push(key.to_vec());
             }
         })?;
