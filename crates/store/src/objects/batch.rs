@@ -46,10 +46,11 @@ impl Worker {
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let writer = Writer { store: &self.store, head, tombstones, view };
         let batch = MultiKeyWrite { writer, keys, accesses: &accesses, found: &found };
+        let mut versions = std::mem::take(&mut self.scratch.versions);
         let steps = batch.carry_out(&mut leaves, &self.scratch)?;
-        let versions: Vec<_> = steps.iter().filter_map(KeyChange::written).collect();
+        versions.extend(steps.iter().filter_map(KeyChange::written));
         drop(steps);
-        self.scratch.versions.extend(versions);
+        self.scratch.versions = versions;
         Ok(result)
     }
 }
