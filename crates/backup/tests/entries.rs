@@ -7,7 +7,7 @@ use common::{BOOT, Writing, header, id, open};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use types::{HashRange, HashSeed, Incarnation, SegmentId, Version, key_hash};
+use types::{HashRange, HashSeed, Incarnation, SegmentId, TypedValue, Version, key_hash};
 use wire::entries::EntryReader;
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::{RecoveryNext, RecoveryRead};
@@ -90,7 +90,7 @@ fn records(count: u64) -> Vec<Vec<u8>> {
         let body = match number % 7 {
             0 => Body::Tombstone { dead: Dead::Nothing },
             1 => return encoded(&Entry::note(SegmentId(number))),
-            _ => Body::Object { expiry: None, replaces: None, value: &value },
+            _ => Body::Object { expiry: None, replaces: None, value: TypedValue::string(&value) },
         };
         // Versions are drawn from 1.
         let (incarnation, version) = (Incarnation(1), Version(number + 1));

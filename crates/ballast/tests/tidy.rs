@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The workspace crates that each crate may use. Tests and examples may use more.
-const MAY_USE: [(&str, &[&str]); 22] = [
+const MAY_USE: [(&str, &[&str]); 23] = [
     ("types", &[]),
     ("planted", &[]),
     ("measure", &[]),
@@ -19,6 +19,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     ("store", &["types", "planted", "wire"]),
     ("backup", &["types", "wire"]),
     ("resp", &[]),
+    ("values", &["types"]),
     ("client", &["types", "resp"]),
     ("protocols", &["types", "planted", "wire"]),
     ("handshake", &["types", "wire"]),
@@ -26,7 +27,7 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     ("runtime", &["types"]),
     ("node", &["types", "planted", "wire", "store", "backup", "protocols"]),
     ("settings", &["types"]),
-    ("front", &["types", "planted", "wire", "store", "resp", "node", "settings"]),
+    ("front", &["types", "planted", "wire", "store", "resp", "values", "node", "settings"]),
     ("bus", &["types", "wire", "handshake", "links", "node"]),
     (
         "server",

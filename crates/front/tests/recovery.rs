@@ -13,8 +13,8 @@ use store::TabletState;
 use types::ConnectionId;
 use types::limits::TABLES_MAX;
 use types::{
-    HashRange, HashSeed, Incarnation, Instant, OwnershipEpoch, SegmentId, ServerId, UnixMillis,
-    Version, slot_of,
+    HashRange, HashSeed, Incarnation, Instant, OwnershipEpoch, SegmentId, ServerId, TypedValue,
+    UnixMillis, Version, slot_of,
 };
 use wire::control::{
     ClusterMap, FromCoordinator, LoadProfile, LogRequest, LogUpdate, MANIFEST_BYTES_PER_MESSAGE,
@@ -78,7 +78,11 @@ fn write(disk: &Replicas, segment: u64, entries: &[(u64, &str, Option<&str>)]) -
     let mut writer = PieceWriter::new(replica.identity());
     for &(version, key, value) in entries {
         let body = match value {
-            Some(value) => Body::Object { expiry: None, replaces: None, value: value.as_bytes() },
+            Some(value) => Body::Object {
+                expiry: None,
+                replaces: None,
+                value: TypedValue::string(value.as_bytes()),
+            },
             None => Body::Tombstone { dead: Dead::Nothing },
         };
         let version = Version(version);

@@ -82,8 +82,8 @@ impl CleaningSchedule {
 mod tests {
     use super::*;
     use store::log::LogConfig;
-    use types::Version;
     use types::limits::SEGMENT_BYTES_MIN;
+    use types::{TypedValue, Version};
     use wire::entry::{Body, Entry};
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
         let mut schedule = CleaningSchedule::default();
         assert!(!schedule.goes_first(&log), "there is enough memory");
         let (mut head, value) = (log.head(), vec![1; 100_000]);
-        let body = Body::Object { expiry: None, replaces: None, value: &value };
+        let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(&value) };
         let incarnation = types::Incarnation(1);
         while !log.is_low() {
             let entry = Entry { incarnation, version: Version(1), key: b"key", body };

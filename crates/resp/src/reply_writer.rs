@@ -16,6 +16,11 @@ impl<'b> ReplyWriter<'b> {
         ReplyWriter { out, protocol }
     }
 
+    /// Returns the protocol version of the replies.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
     /// Changes the version of subsequent output. `HELLO` does so before its own reply.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;

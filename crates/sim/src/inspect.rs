@@ -202,7 +202,7 @@ impl Inspector {
                     bytes += record.encoded.len() as u64;
                     match entry.body {
                         Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
-                            let number = decode(value).expect("values are numbers");
+                            let number = decode(value.bytes).expect("values are numbers");
                             let before = held.insert(entry.key.to_vec(), number);
                             assert!(before.is_none(), "a scan returns a record twice");
                         }

@@ -250,7 +250,7 @@ pub(crate) fn insert_regardless(worker: &mut Worker, batch: &[u8]) {
             && is_passed
             && !is_here
         {
-            let _ = worker.put(TABLE, key, value, None);
+            let _ = worker.put(TABLE, key, value.bytes, None);
         }
     }
 }

@@ -46,7 +46,7 @@ fn operate(records: usize, huge_pages: bool, durable: bool) {
     let fresh = each(&mut worker, &all, put);
     let again = each(&mut worker, &shuffled[..records / 2], put);
     let read = each(&mut worker, &shuffled, |worker, key| {
-        let first = worker.read_one(TABLE, key, |record| record.map(|r| r.value[0]));
+        let first = worker.read_one(TABLE, key, |record| record.map(|r| r.value.bytes[0]));
         assert_eq!(black_box(first), Ok(Some(7)));
     });
     let delete = each(&mut worker, &all[..records / 4], delete);

@@ -10,7 +10,7 @@ use store::{
     Address,
     log::{Backlog, Head, Log, LogConfig, Participant, Reclaim, SideLogKind, Survivors},
 };
-use types::{Incarnation, ReactorId, Version};
+use types::{Incarnation, ReactorId, TypedValue, Version};
 use wire::entry::{Body, Entry};
 
 const KEY: &[u8; 30] = b"user:0123456789012345678901234";
@@ -53,7 +53,7 @@ fn show(what: &str, nanos: f64) {
 }
 
 fn record(version: u64) -> Entry<'static> {
-    let body = Body::Object { expiry: None, replaces: None, value: &VALUE };
+    let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(&VALUE) };
     Entry { incarnation: Incarnation(1), version: Version(version), key: KEY, body }
 }
 
@@ -212,7 +212,7 @@ fn copying() {
 }
 
 fn kilobyte(key: &[u8]) -> Entry<'_> {
-    let body = Body::Object { expiry: None, replaces: None, value: &[7; 1000] };
+    let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(&[7; 1000]) };
     Entry { incarnation: Incarnation(1), version: Version(1), key, body }
 }
 

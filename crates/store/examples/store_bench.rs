@@ -21,7 +21,7 @@ use store::{
 };
 use types::{
     HashRange, HashSeed, Incarnation, KeyHash, MigrationId, ReactorId, ServerId, TableId,
-    UnixMillis, Version, key_hash, key_hash_in_slot,
+    TypedValue, UnixMillis, Version, key_hash, key_hash_in_slot,
 };
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
@@ -286,7 +286,7 @@ fn recover(records: usize, huge_pages: bool, expects: bool) {
 
 /// Appends an encoded entry to a log.
 fn append_record(log: &mut Vec<u8>, number: usize, version: u64) {
-    let body = Body::Object { expiry: None, replaces: None, value: &[7; 100] };
+    let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(&[7; 100]) };
     let (incarnation, version, key) = (Incarnation(9), Version(version), &key_of(number)[..]);
     let entry = Entry { incarnation, version, key, body };
     let from = log.len();
@@ -346,7 +346,7 @@ fn read_all(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
         for &at in turn {
             let key = &key_of(at);
             let key = Key { hash: key_hash(seed, key), bytes: key };
-            let first = worker.read_one(TABLE, key, |record| record.map(|r| r.value[0]));
+            let first = worker.read_one(TABLE, key, |record| record.map(|r| r.value.bytes[0]));
             assert_eq!(black_box(first), Ok(Some(7)));
         }
     }
@@ -372,7 +372,7 @@ fn increment(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
             let updated = worker.update(TABLE, &[key], Need::Records, |records, changes| {
                 let record = records[0].expect("every key has a record");
                 let mut value = [0; 100];
-                value.copy_from_slice(record.value);
+                value.copy_from_slice(record.value.bytes);
                 value[0] = value[0].wrapping_add(1);
                 changes.put(0, &value, None);
             });

@@ -8,8 +8,8 @@ use store::{
     Arrival, ArrivalPlan, Missing, Need, RangeClock, ReplayError, Stall, TableKey, TabletState,
 };
 use types::{
-    HashRange, Incarnation, KeyHash, MigrationId, ServerId, Slot, TableId, UnixMillis, Version,
-    slot_of,
+    HashRange, Incarnation, KeyHash, MigrationId, ServerId, Slot, TableId, TypedValue, UnixMillis,
+    Version, slot_of,
 };
 use wire::batch::BatchWriter;
 use wire::entry::{Body, Entry};
@@ -386,7 +386,7 @@ fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
         let (beside, changed) = (TableKey { table: from, key }, TableKey { table: to, key });
         server.worker.update_beside(beside, changed, |[record, old], changes| {
             let record = record.filter(|_| old.is_none());
-            record.map(|record| changes.put(0, record.value, record.expiry)).is_some()
+            record.map(|record| changes.put(0, record.value.bytes, record.expiry)).is_some()
         })
     };
     let missing_in = |table: TableId, moving: &Move| match moving.missing(&["a"]) {
@@ -402,7 +402,8 @@ fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
     assert_eq!(copy(&mut target, TABLE, other), Ok(true));
     assert_eq!(copy(&mut target, TABLE, other), Ok(false));
     let key = target.key("a");
-    let copied = target.worker.read_one(other, key, |record| record.map(|r| r.value.to_vec()));
+    let copied =
+        target.worker.read_one(other, key, |record| record.map(|r| r.value.bytes.to_vec()));
     assert_eq!(copied, Ok(Some(b"1".to_vec())));
 }
 
@@ -474,7 +475,7 @@ fn a_range_that_comes_from_a_clock_behind_goes_on_from_there() {
 
 #[test]
 fn records_in_another_slot_or_range_than_they_belong_to_are_refused() {
-    let body = Body::Object { expiry: None, replaces: None, value: b"1" };
+    let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"1") };
     let entry = Entry { incarnation: Incarnation(1), version: Version(1), key: b"foo", body };
     let mut encoded = vec![0; entry.encoded_bytes()];
     entry.encode(&mut encoded);

@@ -122,7 +122,10 @@ impl World {
             let store = Arc::clone(&server.store);
             let keys: Vec<Key<'_>> = names.iter().map(|name| common::key(&store, name)).collect();
             server.worker.read(TABLE, &keys, |records| {
-                records.iter().map(|record| record.map(|r| r.value.to_vec())).collect::<Vec<_>>()
+                records
+                    .iter()
+                    .map(|record| record.map(|r| r.value.bytes.to_vec()))
+                    .collect::<Vec<_>>()
             })
         });
         let expected: Vec<_> = names.iter().map(|name| self.expected(name)).collect();
@@ -136,7 +139,8 @@ impl World {
             let store = Arc::clone(&server.store);
             let key = common::key(&store, &name);
             server.worker.update(TABLE, &[key], Need::Records, |records, changes| {
-                let (value, expiry) = records[0].map_or((&[][..], None), |r| (r.value, r.expiry));
+                let (value, expiry) =
+                    records[0].map_or((&[][..], None), |r| (r.value.bytes, r.expiry));
                 changes.put_joined(0, &[value, b"+"], expiry);
                 ([value, b"+"].concat(), expiry)
             })
@@ -176,7 +180,7 @@ impl World {
             server.worker.update(TABLE, &keys, Need::Records, |records, changes| {
                 for at in 0..2 {
                     match records[1 - at] {
-                        Some(record) => changes.put(at, record.value, None),
+                        Some(record) => changes.put(at, record.value.bytes, None),
                         None => changes.delete(at),
                     }
                 }
@@ -320,7 +324,7 @@ impl World {
         while let Some(from) = cursor {
             server.turn();
             let step = server.worker.scan(TABLE, from, 1000, |key, record| {
-                let twice = seen.insert(key.to_vec(), (record.value.to_vec(), record.expiry));
+                let twice = seen.insert(key.to_vec(), (record.value.bytes.to_vec(), record.expiry));
                 assert!(twice.is_none(), "a record is shown once");
             });
             cursor = step.unwrap();

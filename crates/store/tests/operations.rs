@@ -113,7 +113,7 @@ impl Judge {
         let key = common::key(&self.server.store, &name);
         let expected = self.twin.read(table, &name, self.server.now);
         let read = self.server.worker.read_one(table, key, |record| {
-            let record = record.map(|r| (r.value, r.version, r.expiry));
+            let record = record.map(|r| (r.value.bytes, r.version, r.expiry));
             assert_eq!(record, expected.map(|r| (r.value.as_slice(), r.version, r.expiry)));
         });
         assert_eq!(read, Ok(()));
@@ -127,7 +127,7 @@ impl Judge {
         let read = self.server.worker.read(table, &keys, |records| {
             for (record, name) in records.iter().zip(&names) {
                 let expected = twin.read(table, name, now).map(|r| (r.value.as_slice(), r.version));
-                assert_eq!(record.map(|r| (r.value, r.version)), expected);
+                assert_eq!(record.map(|r| (r.value.bytes, r.version)), expected);
             }
         });
         assert_eq!(read, Ok(()));
@@ -140,7 +140,7 @@ impl Judge {
         let store = self.server.store.clone();
         let key = common::key(&store, &name);
         let after = self.server.worker.update(table, &[key], Need::Records, |records, changes| {
-            let before = records[0].map(|record| record.value.to_vec());
+            let before = records[0].map(|record| record.value.bytes.to_vec());
             match (choice, before) {
                 (0, _) => None,
                 (1, Some(_)) => {
@@ -247,7 +247,7 @@ impl Judge {
         while let Some(from) = cursor {
             self.server.turn();
             let step = self.server.worker.scan(table, from, 100, |key, record| {
-                let twice = seen.insert(key.to_vec(), record.value.to_vec());
+                let twice = seen.insert(key.to_vec(), record.value.bytes.to_vec());
                 assert_eq!(twice, None, "a record is shown once");
             });
             cursor = step.unwrap();

@@ -5,7 +5,7 @@ mod common;
 use common::{Move, NOW, Server, TABLE, tablet, value};
 use std::sync::Arc;
 use store::{Recovery, RecoveryPlan, ReplayCounters, ReplayError, Stall, TabletMap, TabletState};
-use types::{HashRange, Incarnation, KeyHash, SegmentId, TableId, UnixMillis, Version};
+use types::{HashRange, Incarnation, KeyHash, SegmentId, TableId, TypedValue, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry, Location};
 
 /// Incarnation of table 0; table 1 has the next one.
@@ -18,7 +18,8 @@ fn encoded(entry: &Entry<'_>) -> Vec<u8> {
 }
 
 fn object(incarnation: Incarnation, key: &str, version: u64, value: &str) -> Vec<u8> {
-    let body = Body::Object { expiry: None, replaces: None, value: value.as_bytes() };
+    let body =
+        Body::Object { expiry: None, replaces: None, value: TypedValue::string(value.as_bytes()) };
     encoded(&Entry { incarnation, version: Version(version), key: key.as_bytes(), body })
 }
 
@@ -133,7 +134,7 @@ fn what_does_not_count_is_dropped() {
     let mut server = recovering.serve();
     assert_eq!(server.get("a"), value("counts"));
     let other = server.worker.read_one(TableId(1), common::key(&server.store, b"a"), |record| {
-        record.map(|record| record.value.to_vec())
+        record.map(|record| record.value.bytes.to_vec())
     });
     assert_eq!(other, value("in another table"));
     assert!(server.store.version() >= Version(10), "not below any version that was seen");
@@ -207,7 +208,7 @@ fn nobody_operates_on_a_range_that_is_being_recovered() {
 fn what_has_expired_is_left_alone_and_hidden_when_it_is_served() {
     let expired = |version, value: &'static [u8]| {
         let expiry = Some(UnixMillis(NOW.0 - 1));
-        let body = Body::Object { expiry, replaces: None, value };
+        let body = Body::Object { expiry, replaces: None, value: TypedValue::string(value) };
         encoded(&Entry { incarnation: OLD, version: Version(version), key: b"a", body })
     };
     let mut recovering = Recovering::new();

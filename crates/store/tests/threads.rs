@@ -13,7 +13,8 @@ use store::{
     TabletMap, TabletState, Worker,
 };
 use types::{
-    HashRange, Incarnation, KeyHash, MigrationId, ReactorId, ServerId, UnixMillis, Version,
+    HashRange, Incarnation, KeyHash, MigrationId, ReactorId, ServerId, TypedValue, UnixMillis,
+    Version,
 };
 use wire::entry::{Body, Dead, Entry};
 use wire::peer::RecordCounts;
@@ -48,14 +49,14 @@ fn refuse(_: &mut Worker, stall: Stall) {
 }
 
 fn add_one(records: &[Option<Record<'_>>], changes: &mut Changes<'_>) {
-    let before = records[0].map_or(0, |record| number(record.value));
+    let before = records[0].map_or(0, |record| number(record.value.bytes));
     changes.put(0, (before + 1).to_string().as_bytes(), None);
 }
 
 /// Moves money within a pair.
 fn transfer(records: &[Option<Record<'_>>], changes: &mut Changes<'_>, amount: u64) {
     let [Some(from), Some(to)] = records else { panic!("both accounts exist throughout") };
-    let [from, to] = [from, to].map(|record| number(record.value));
+    let [from, to] = [from, to].map(|record| number(record.value.bytes));
     let amount = amount.min(from);
     changes.put(0, (from - amount).to_string().as_bytes(), None);
     changes.put(1, (to + amount).to_string().as_bytes(), None);
@@ -79,7 +80,7 @@ fn work(store: &Arc<Store>, reactor: u16, cleaned: &AtomicUsize) {
             }
             3..6 => {
                 let sum = |records: &[Option<Record<'_>>]| -> u64 {
-                    records.iter().map(|r| r.map_or(0, |record| number(record.value))).sum()
+                    records.iter().map(|r| r.map_or(0, |record| number(record.value.bytes))).sum()
                 };
                 let read = |worker: &mut Worker| worker.read(TABLE, &keys, sum);
                 assert_eq!(persist(&mut worker, read, refuse), 2 * MONEY, "half of a transfer");
@@ -271,7 +272,9 @@ fn no_increment_is_lost_while_threads_replay_what_arrives() {
         for name in (0..COUNTERS).map(counter) {
             let key = common::key(&store, &name);
             sum += worker
-                .read_one(TABLE, key, |record| record.map_or(0, |record| number(record.value)))
+                .read_one(TABLE, key, |record| {
+                    record.map_or(0, |record| number(record.value.bytes))
+                })
                 .expect("everything has arrived");
         }
         assert_eq!(sum as usize, increments.into_inner(), "increments are lost");
@@ -289,10 +292,11 @@ fn a_log_that_several_threads_replay_at_once_is_as_if_one_had() {
     let entries: Vec<Vec<u8>> = (0..3 * KEYS)
         .map(|number| {
             let (key, version) = (number % KEYS, Version(number + 1));
+            let value = version.0.to_le_bytes();
             let body = match number / KEYS == 2 && key.is_multiple_of(3) {
                 true => Body::Tombstone { dead: Dead::Nothing },
                 false => {
-                    Body::Object { expiry: None, replaces: None, value: &version.0.to_le_bytes() }
+                    Body::Object { expiry: None, replaces: None, value: TypedValue::string(&value) }
                 }
             };
             let name = format!("{{{}}}{key}", key % 20);

@@ -18,6 +18,7 @@ mod random;
 mod range;
 mod reactor;
 mod time;
+mod value;
 
 pub use connection::ConnectionId;
 pub use eviction::{EvictionOrder, EvictionPolicy};
@@ -32,3 +33,4 @@ pub use random::{SplitMix64, mixed};
 pub use range::HashRange;
 pub use reactor::{PollPolicy, ReactorCounts};
 pub use time::{Instant, UnixMillis};
+pub use value::{TypedValue, ValueType};

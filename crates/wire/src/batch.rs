@@ -189,7 +189,7 @@ impl<'a> Iterator for BatchReader<'a> {
 mod tests {
     use super::*;
     use crate::entry::Body;
-    use types::{Incarnation, Version};
+    use types::{Incarnation, TypedValue, Version};
 
     #[test]
     #[should_panic(expected = "an entry of 7 bytes")]
@@ -202,7 +202,8 @@ mod tests {
         let mut out = Vec::new();
         let mut writer = BatchWriter::new(&mut out);
         for (table, slot, key) in [(0, 1, "a"), (0, 1, "b"), (0, 2, "c"), (3, 2, "d")] {
-            let body = Body::Object { expiry: None, replaces: None, value: b"value" };
+            let body =
+                Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"value") };
             let entry = Entry {
                 incarnation: Incarnation(1),
                 version: Version(2),

@@ -74,10 +74,11 @@ impl<'a> EntryReader<'a> {
 mod tests {
     use super::*;
     use crate::entry::Body;
-    use types::{Incarnation, SegmentId, Version};
+    use types::{Incarnation, SegmentId, TypedValue, Version};
 
     fn segment() -> (Vec<u8>, Vec<usize>) {
-        let object = |value| Body::Object { expiry: None, replaces: None, value };
+        let object =
+            |value| Body::Object { expiry: None, replaces: None, value: TypedValue::string(value) };
         let bodies = [object(&b"value"[..]), Body::CopiesOf(SegmentId(3)), object(b"")];
         let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
         for body in bodies {

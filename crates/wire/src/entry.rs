@@ -5,19 +5,19 @@
 //! | 0 | 4 | CRC-32C of everything from offset 10 to the end of the value |
 //! | 4 | 6 | incarnation (the incarnation of the range) |
 //! | 10 | 1 | kind (low four bits) and flags (high four bits) |
-//! | 11 | 3 | value length |
+//! | 11 | 3 | value length, with the type |
 //! | 14 | 2 | key length |
 //! | 16 | 8 | version |
 //! | 24 | 8 | object with the expiry flag: expiry in ms since 1970 |
 //! | then | 8 | object that *replaces*, tombstone: superseded location; note: segment |
-//! | then | | key, value, zero to seven bytes of padding up to a multiple of 8 |
+//! | then | | key, type if *typed*, value, zero to seven bytes of padding up to a multiple of 8 |
 //!
 //! All numbers are little-endian. The checksum does not cover the incarnation, so that a migration's
 //! target stores a received entry under its own incarnation without recomputing the checksum.
 
 use crate::Corrupt;
 use crate::checksum::{copy_with_crc32c, crc32c};
-use types::{Incarnation, SegmentId, UnixMillis, Version};
+use types::{Incarnation, SegmentId, TypedValue, UnixMillis, ValueType, Version};
 
 /// Bytes of the fixed part of an entry's header.
 pub const HEADER_BYTES: usize = 24;
@@ -39,8 +39,13 @@ const KIND_COPIES: u8 = 3;
 const FLAG_EXPIRY: u8 = 0x10;
 /// Flag of an object that names the version it superseded.
 const FLAG_REPLACES: u8 = 0x20;
+/// Flag of an object whose value is not a string: its first byte is the type's number.
+const FLAG_TYPED: u8 = 0x40;
 /// Flag of a tombstone: the superseded version may be in any segment up to the named one.
 const FLAG_UP_TO: u8 = 0x10;
+
+/// All flags of an object.
+const FLAGS_OF_OBJECT: u8 = FLAG_EXPIRY | FLAG_REPLACES | FLAG_TYPED;
 
 /// Encoding of "no version here" in a tombstone.
 const NOTHING: u64 = u64::MAX;
@@ -98,7 +103,7 @@ pub enum Body<'a> {
         /// The superseded version of the key, if another segment contains it.
         replaces: Option<Location>,
         /// The value.
-        value: &'a [u8],
+        value: TypedValue<'a>,
     },
     /// The key is deleted as of this version.
     Tombstone {
@@ -139,7 +144,8 @@ impl<'a> Entry<'a> {
     pub fn encoded_bytes(&self) -> usize {
         let (extras, value) = match self.body {
             Body::Object { expiry, replaces, value } => {
-                (usize::from(expiry.is_some()) + usize::from(replaces.is_some()), value.len())
+                let extras = usize::from(expiry.is_some()) + usize::from(replaces.is_some());
+                (extras, value.stored_bytes())
             }
             Body::Tombstone { .. } | Body::CopiesOf(_) => (1, 0),
         };
@@ -148,22 +154,26 @@ impl<'a> Entry<'a> {
 
     /// Returns kind and flags, the extra numbers in order, and the value.
     #[inline]
-    fn parts(&self) -> (u8, [Option<u64>; 2], &'a [u8]) {
+    fn parts(&self) -> (u8, [Option<u64>; 2], TypedValue<'a>) {
+        const NONE: TypedValue<'_> = TypedValue::string(&[]);
         match self.body {
             Body::Object { expiry, replaces, value } => {
                 let expires = if expiry.is_some() { FLAG_EXPIRY } else { 0 };
                 let names = if replaces.is_some() { FLAG_REPLACES } else { 0 };
+                let typed = if value.value_type == ValueType::String { 0 } else { FLAG_TYPED };
                 let extras = [expiry.map(|at| at.0), replaces.map(Location::packed)];
-                (KIND_OBJECT | expires | names, extras, value)
+                (KIND_OBJECT | expires | names | typed, extras, value)
             }
-            Body::Tombstone { dead: Dead::Nothing } => (KIND_TOMBSTONE, [Some(NOTHING), None], &[]),
+            Body::Tombstone { dead: Dead::Nothing } => {
+                (KIND_TOMBSTONE, [Some(NOTHING), None], NONE)
+            }
             Body::Tombstone { dead: Dead::At(location) } => {
-                (KIND_TOMBSTONE, [Some(location.packed()), None], &[])
+                (KIND_TOMBSTONE, [Some(location.packed()), None], NONE)
             }
             Body::Tombstone { dead: Dead::UpTo(segment) } => {
-                (KIND_TOMBSTONE | FLAG_UP_TO, [Some(segment.0), None], &[])
+                (KIND_TOMBSTONE | FLAG_UP_TO, [Some(segment.0), None], NONE)
             }
-            Body::CopiesOf(segment) => (KIND_COPIES, [Some(segment.0), None], &[]),
+            Body::CopiesOf(segment) => (KIND_COPIES, [Some(segment.0), None], NONE),
         }
     }
 
@@ -177,7 +187,9 @@ impl<'a> Entry<'a> {
         let bytes = self.encoded_bytes();
         let (kind, extras, value) = self.parts();
         assert!(self.key.len() <= types::limits::KEY_BYTES_MAX, "key of {} bytes", self.key.len());
-        assert!(value.len() <= types::limits::VALUE_BYTES_MAX, "value of {} bytes", value.len());
+        let (value_length, value_type, value) =
+            (value.stored_bytes(), value.value_type, value.bytes);
+        assert!(value_length <= types::limits::VALUE_BYTES_MAX, "value of {value_length} bytes");
         assert!(
             self.incarnation <= Incarnation::MAX,
             "incarnation {} does not fit",
@@ -186,7 +198,7 @@ impl<'a> Entry<'a> {
         let out = &mut out[..bytes];
         out[4..10].copy_from_slice(&self.incarnation.0.to_le_bytes()[..6]);
         out[10] = kind;
-        out[11..14].copy_from_slice(&(value.len() as u32).to_le_bytes()[..3]);
+        out[11..14].copy_from_slice(&(value_length as u32).to_le_bytes()[..3]);
         out[14..16].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
         out[16..24].copy_from_slice(&self.version.0.to_le_bytes());
         let mut at = HEADER_BYTES;
@@ -196,6 +208,10 @@ impl<'a> Entry<'a> {
         }
         out[at..at + self.key.len()].copy_from_slice(self.key);
         at += self.key.len();
+        if value_type != ValueType::String {
+            out[at] = value_type.number();
+            at += 1;
+        }
         let end = at + value.len();
         let crc = if value.len() < PIECEWISE_BYTES_MIN {
             out[at..end].copy_from_slice(value);
@@ -231,7 +247,7 @@ impl<'a> Entry<'a> {
         let kind = header[10];
         let (mut expiry, mut replaces, mut other) = (None, None, None);
         match kind & KIND_MASK {
-            KIND_OBJECT if kind & !(KIND_MASK | FLAG_EXPIRY | FLAG_REPLACES) == 0 => {
+            KIND_OBJECT if kind & !(KIND_MASK | FLAGS_OF_OBJECT) == 0 => {
                 if kind & FLAG_EXPIRY != 0 {
                     expiry = Some(UnixMillis(extra()?));
                 }
@@ -254,7 +270,10 @@ impl<'a> Entry<'a> {
         }
         let (key, rest) = rest.split_at_checked(key_length).ok_or(SHORT)?;
         let value = rest.get(..value_length).ok_or(SHORT)?;
-        let body = other.unwrap_or(Body::Object { expiry, replaces, value });
+        let body = match other {
+            Some(other) => other,
+            None => Body::Object { expiry, replaces, value: value_of(kind, value)? },
+        };
         Ok(Entry { incarnation, version, key, body })
     }
 
@@ -269,7 +288,7 @@ impl<'a> Entry<'a> {
         }
         let (_, extras, value) = entry.parts();
         // The length field could hold more, but no segment could store such an entry.
-        if value.len() > types::limits::VALUE_BYTES_MAX {
+        if value.stored_bytes() > types::limits::VALUE_BYTES_MAX {
             return Err(Corrupt::Invalid { what: "value length of log entry" });
         }
         // No server draws a version outside of this range, which leaves room below and above. A
@@ -282,7 +301,7 @@ impl<'a> Entry<'a> {
             return Err(Corrupt::Invalid { what: "version of log entry" });
         }
         let extra_bytes = extras.into_iter().flatten().count() * EXTRA_BYTES;
-        let end = HEADER_BYTES + extra_bytes + entry.key.len() + value.len();
+        let end = HEADER_BYTES + extra_bytes + entry.key.len() + value.stored_bytes();
         let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if crc32c(&bytes[CHECKED_FROM..end]) != stored {
             return Err(Corrupt::Checksum { what: "log entry" });
@@ -306,6 +325,24 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// Returns the value of an object with these flags. A string has no type byte, so there is one
+/// encoding of each value.
+#[inline]
+fn value_of(kind: u8, value: &[u8]) -> Result<TypedValue<'_>, Corrupt> {
+    if kind & FLAG_TYPED == 0 {
+        return Ok(TypedValue::string(value));
+    }
+    let (number, bytes) = value.split_first().ok_or(UNKNOWN_TYPE)?;
+    let value_type = ValueType::of_number(*number).ok_or(UNKNOWN_TYPE)?;
+    if value_type == ValueType::String {
+        Err(UNKNOWN_TYPE)
+    } else {
+        Ok(TypedValue { value_type, bytes })
+    }
+}
+
+const UNKNOWN_TYPE: Corrupt = Corrupt::Invalid { what: "value type of log entry" };
+
 /// Returns the bytes of an entry with a key and a value of these lengths and `extras` extra
 /// numbers (expiry, location).
 #[inline]
@@ -321,7 +358,7 @@ pub const fn encoded_bytes_of(header: &[u8; HEADER_BYTES]) -> usize {
     let key = u16::from_le_bytes([header[14], header[15]]) as usize;
     let kind = header[10];
     let extras = match kind & KIND_MASK {
-        KIND_OBJECT => (kind >> 4).count_ones() as usize,
+        KIND_OBJECT => (kind & (FLAG_EXPIRY | FLAG_REPLACES)).count_ones() as usize,
         _ => 1,
     };
     encoded_bytes(key, value, extras)
@@ -351,13 +388,17 @@ mod tests {
                 incarnation,
                 version,
                 key: b"key",
-                body: Body::Object { expiry: None, replaces: None, value: b"value" },
+                body: Body::Object {
+                    expiry: None,
+                    replaces: None,
+                    value: TypedValue::string(b"value"),
+                },
             },
             Entry {
                 incarnation,
                 version,
                 key: b"",
-                body: Body::Object { expiry: None, replaces: None, value: b"" },
+                body: Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"") },
             },
             Entry {
                 incarnation,
@@ -366,7 +407,7 @@ mod tests {
                 body: Body::Object {
                     expiry: Some(UnixMillis(1_700_000_000_000)),
                     replaces: None,
-                    value: &[7; 300],
+                    value: TypedValue::string(&[7; 300]),
                 },
             },
             Entry {
@@ -391,7 +432,11 @@ mod tests {
                 incarnation,
                 version,
                 key: b"again",
-                body: Body::Object { expiry: None, replaces: Some(LOCATION), value: b"value" },
+                body: Body::Object {
+                    expiry: None,
+                    replaces: Some(LOCATION),
+                    value: TypedValue::string(b"value"),
+                },
             },
             Entry {
                 incarnation,
@@ -400,7 +445,27 @@ mod tests {
                 body: Body::Object {
                     expiry: Some(UnixMillis(1)),
                     replaces: Some(LOCATION),
-                    value: b"",
+                    value: TypedValue::string(b""),
+                },
+            },
+            Entry {
+                incarnation,
+                version,
+                key: b"hash",
+                body: Body::Object {
+                    expiry: Some(UnixMillis(1)),
+                    replaces: Some(LOCATION),
+                    value: TypedValue { value_type: ValueType::Hash, bytes: b"elements" },
+                },
+            },
+            Entry {
+                incarnation,
+                version,
+                key: b"set",
+                body: Body::Object {
+                    expiry: None,
+                    replaces: None,
+                    value: TypedValue { value_type: ValueType::Set, bytes: b"" },
                 },
             },
             Entry::note(SegmentId(77)),
@@ -473,10 +538,28 @@ mod tests {
     }
 
     #[test]
+    fn unknown_types_and_strings_with_a_type_are_refused() {
+        let set = TypedValue { value_type: ValueType::Set, bytes: b"" };
+        let body = Body::Object { expiry: None, replaces: None, value: set };
+        let whole = encoded(&Entry { body, ..samples()[0] });
+        let place = HEADER_BYTES + samples()[0].key.len();
+        assert_eq!(whole[place], ValueType::Set.number());
+        for number in [ValueType::String.number(), ValueType::ALL.len() as u8, 255] {
+            let mut changed = whole.clone();
+            changed[place] = number;
+            assert_eq!(Entry::parse(&changed), Err(UNKNOWN_TYPE), "{number}");
+        }
+    }
+
+    #[test]
     fn long_values_have_the_checksum_of_short_ones() {
         let bytes = vec![0x5a; 3 * PIECEWISE_BYTES_MIN];
         for length in [PIECEWISE_BYTES_MIN - 1, PIECEWISE_BYTES_MIN, bytes.len() - 1] {
-            let body = Body::Object { expiry: None, replaces: None, value: &bytes[..length] };
+            let body = Body::Object {
+                expiry: None,
+                replaces: None,
+                value: TypedValue::string(&bytes[..length]),
+            };
             let entry = Entry { incarnation: Incarnation(1), version: Version(2), key: b"k", body };
             let encoded = encoded(&entry);
             assert_eq!(Entry::parse_checked(&encoded), Ok((entry, encoded.len())), "{length}");
@@ -490,7 +573,7 @@ mod tests {
             incarnation: Incarnation(3),
             version: Version(258),
             key: b"foo",
-            body: Body::Object { expiry: None, replaces: None, value: b"bar!" },
+            body: Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"bar!") },
         };
         let hex: String = encoded(&entry).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(

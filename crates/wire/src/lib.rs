@@ -37,7 +37,7 @@ mod checksum;
 pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
 /// Version of the bus protocol, compared in the handshake. Every change of a message raises it.
-pub const PROTOCOL_VERSION: u16 = 9;
+pub const PROTOCOL_VERSION: u16 = 10;
 
 /// An error: bytes that do not decode, with the kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use types::{
     ClusterId, Generation, HashSeed, Incarnation, MigrationId, SegmentId, ServerId, Slot, TableId,
-    UnixMillis, Version, key_hash, slot_of,
+    TypedValue, UnixMillis, ValueType, Version, key_hash, slot_of,
 };
 use wire::batch::BatchWriter;
 use wire::control::{
@@ -39,13 +39,24 @@ fn encoded(version: u64, body: Body<'_>) -> Vec<u8> {
 
 #[test]
 fn entries_and_batches_are_as_documented() {
-    let object = encoded(258, Body::Object { expiry: None, replaces: None, value: b"bar!" });
+    let object = encoded(
+        258,
+        Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"bar!") },
+    );
     assert_shown(&object);
     let expiry = Some(UnixMillis(1_700_000_000_000));
-    assert_shown(&encoded(260, Body::Object { expiry, replaces: None, value: b"bar!" }));
+    assert_shown(&encoded(
+        260,
+        Body::Object { expiry, replaces: None, value: TypedValue::string(b"bar!") },
+    ));
     let location = Location { segment: SegmentId(9), offset: 4096 };
     let replaces = Some(location);
-    assert_shown(&encoded(261, Body::Object { expiry: None, replaces, value: b"bar!" }));
+    assert_shown(&encoded(
+        261,
+        Body::Object { expiry: None, replaces, value: TypedValue::string(b"bar!") },
+    ));
+    let hash = TypedValue { value_type: ValueType::Hash, bytes: b"\x01\x01f\x04bar!" };
+    assert_shown(&encoded(263, Body::Object { expiry: None, replaces: None, value: hash }));
     assert_shown(&encoded(259, Body::Tombstone { dead: Dead::At(location) }));
     assert_shown(&encoded(262, Body::Tombstone { dead: Dead::UpTo(SegmentId(9)) }));
     let mut note = [0xaa; NOTE_BYTES];

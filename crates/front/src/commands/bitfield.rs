@@ -3,7 +3,7 @@
 use super::bits::check_bit_offset;
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
-use super::pieces::value_of;
+use super::pieces::string_or_empty;
 use super::{Call, Done, Refusal, parse_integer, refused};
 use types::limits::VALUE_BYTES_MAX;
 
@@ -202,13 +202,13 @@ fn bitfield(call: &mut Call<'_>) -> Done {
         return Err(Refusal::TooLarge.into());
     }
     let results = call.update(|record, changes| {
-        let (old, expiry) = value_of(record);
+        let (old, expiry) = string_or_empty(record)?;
         let mut value = old.to_vec();
         value.resize(old.len().max(end), 0);
         let results: Vec<_> = operations.iter().map(|one| one.run(&mut value)).collect();
         changes.put(0, &value, expiry);
-        results
-    })?;
+        Ok::<_, Refusal>(results)
+    })??;
     reply(call, &results);
     Ok(())
 }
@@ -224,9 +224,10 @@ fn bitfield_ro(call: &mut Call<'_>) -> Done {
 
 fn read(call: &mut Call<'_>, operations: &[FieldOperation]) -> Done {
     let results = call.read(|record| {
-        let (value, _) = value_of(record);
-        operations.iter().map(|one| Some(one.field.get(value))).collect::<Vec<_>>()
-    })?;
+        let (value, _) = string_or_empty(record)?;
+        let results = operations.iter().map(|one| Some(one.field.get(value)));
+        Ok::<_, Refusal>(results.collect::<Vec<_>>())
+    })??;
     reply(call, &results);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{FROM_SECOND, Family, ONE, command};
-use super::pieces::{clamped, piece, value_of};
+use super::pieces::{clamped, piece, string, string_or_empty};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
 use crate::core::data::Need;
 use crate::operators::counts::Found;
@@ -41,7 +41,8 @@ fn bit_at(value: &[u8], at: usize) -> bool {
 /// `GETBIT key offset`.
 fn getbit(call: &mut Call<'_>) -> Done {
     let offset = parse_bit_offset(call.args[2])?;
-    let bit = call.read(|record| bit_at(value_of(record).0, offset))?;
+    let bit =
+        call.read(|record| Ok::<_, Refusal>(bit_at(string_or_empty(record)?.0, offset)))??;
     call.integer(bit)
 }
 
@@ -55,13 +56,13 @@ fn setbit(call: &mut Call<'_>) -> Done {
     };
     let at = offset / 8;
     let before = call.update(|record, changes| {
-        let (old, expiry) = value_of(record);
+        let (old, expiry) = string_or_empty(record)?;
         let gap = vec![0; at.saturating_sub(old.len())];
         let byte = old.get(at).copied().unwrap_or(0) & !(0x80 >> (offset % 8)) | bit;
         let (front, back) = (&old[..at.min(old.len())], old.get(at + 1..).unwrap_or_default());
         changes.put_joined(0, &[front, &gap, &[byte], back], expiry);
-        bit_at(old, offset)
-    })?;
+        Ok::<_, Refusal>(bit_at(old, offset))
+    })??;
     call.integer(before)
 }
 
@@ -111,9 +112,10 @@ impl Bounds {
 fn bitcount(call: &mut Call<'_>) -> Done {
     let bounds = Bounds::parse(&call.args[2..])?;
     let count = call.read(|record| {
-        let (value, _) = value_of(record);
-        bounds.bits(value.len(), piece).map_or(0, |bits| count_bits(value, bits))
-    })?;
+        let (value, _) = string_or_empty(record)?;
+        let bits = bounds.bits(value.len(), piece);
+        Ok::<_, Refusal>(bits.map_or(0, |bits| count_bits(value, bits)))
+    })??;
     call.integer(count as i64)
 }
 
@@ -126,12 +128,13 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     };
     let bounds = Bounds::parse(&call.args[3..])?;
     let found = call.read(|record| {
-        let Some(record) = record else { return if bit { None } else { Some(0) } };
-        let bits = bounds.bits(record.value.len(), clamped)?;
+        let Some(record) = record else { return Ok(if bit { None } else { Some(0) }) };
+        let value = string(record)?;
+        let Some(bits) = bounds.bits(value.len(), clamped) else { return Ok(None) };
         // Without an end position, zeros follow the value.
-        let beyond = (!bit && bounds.last.is_none()).then_some(8 * record.value.len());
-        find_bit(record.value, bit, bits).or(beyond)
-    })?;
+        let beyond = (!bit && bounds.last.is_none()).then_some(8 * value.len());
+        Ok::<_, Refusal>(find_bit(value, bit, bits).or(beyond))
+    })??;
     call.integer(found.map_or(-1, |at| at as i64))
 }
 
@@ -235,14 +238,15 @@ fn bitop(call: &mut Call<'_>) -> Done {
     let mut found = Found::default();
     let length = call.update_keys(&keys, Need::Records, |records, changes| {
         found = Found::keys(&records[1..]);
-        let values: Vec<&[u8]> = records[1..].iter().map(|record| value_of(*record).0).collect();
+        let values = records[1..].iter().map(|record| Ok(string_or_empty(*record)?.0));
+        let values: Vec<&[u8]> = values.collect::<Result<_, Refusal>>()?;
         let result = operator.combine(&values);
         match result.is_empty() {
             true => changes.delete(0),
             false => changes.put(0, &result, None),
         }
-        result.len()
-    })?;
+        Ok::<_, Refusal>(result.len())
+    })??;
     call.backend.count(found);
     call.integer(length as i64)
 }

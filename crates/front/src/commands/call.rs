@@ -1,6 +1,6 @@
 //! The execution of a command: its arguments, and access to data, connection and reply.
 
-use super::not_executed::{Done, NotExecuted};
+use super::not_executed::{Done, NotExecuted, Refusal};
 use super::queued::QueuedTransaction;
 use super::resumption::{KeyspaceScan, Past};
 use crate::core::backend::Backend;
@@ -46,16 +46,17 @@ impl<'a> Call<'a> {
         positions.map(|position| self.key(position)).collect()
     }
 
-    /// Replies about the record whose key is the argument at this position.
+    /// Replies about the record whose key is the argument at this position. If `f` returns an error,
+    /// it has written nothing.
     #[inline]
     pub(crate) fn reply_with(
         &mut self,
         position: usize,
-        f: impl FnOnce(&mut ReplyWriter<'a>, Option<Record<'_>>),
+        f: impl FnOnce(&mut ReplyWriter<'a>, Option<Record<'_>>) -> Result<(), Refusal>,
     ) -> Done {
         let key = self.key(position);
         let reply = &mut self.reply;
-        self.backend.read_one(self.session.status.table, key, |record| f(reply, record))
+        Ok(self.backend.read_one(self.session.status.table, key, |record| f(reply, record))??)
     }
 
     /// Reads the record whose key is argument 1.
@@ -99,6 +100,13 @@ impl<'a> Call<'a> {
             return self.wall;
         }
         self.backend.clock_of(keys, self.now)
+    }
+
+    /// Returns a source of random numbers for this execution.
+    pub(crate) fn random(&mut self) -> fastrand::Rng {
+        self.session.draws += 1;
+        let seed = [self.now.0, self.session.id(), self.session.draws].map(u64::to_le_bytes);
+        fastrand::Rng::with_seed(self.backend.key(seed.as_flattened()).hash.0)
     }
 
     /// Replies with a number.

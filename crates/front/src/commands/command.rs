@@ -4,8 +4,7 @@
 
 use super::call::Call;
 use super::not_executed::{Done, Refusal};
-use super::numbers::parse_unsigned;
-use super::{UNKNOWN_BYTES_MAX, printable};
+use super::{UNKNOWN_BYTES_MAX, parse_unsigned, printable};
 
 /// The handler of a command: writes one reply, or changes nothing and returns the reason.
 pub(crate) type Handler = fn(&mut Call<'_>) -> Done;
@@ -17,6 +16,8 @@ pub(crate) enum Keys {
     None,
     /// Arguments `first` to `last` in steps of `step`. A negative `last` counts from the end.
     At { first: u8, last: i8, step: u8 },
+    /// Argument 1 is the number of keys. The keys follow it.
+    Counted,
     /// Argument 1 is the number of keys. The keys follow it, each with a value.
     CountedPairs,
     /// The command reads keys that it does not name, so it runs alone on its connection.
@@ -180,6 +181,11 @@ impl Command {
         self.keys == ONE
     }
 
+    /// Returns whether an argument is the number of keys.
+    pub(super) fn counts_keys(&self) -> bool {
+        matches!(self.keys, Keys::Counted | Keys::CountedPairs)
+    }
+
     pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         let is_it = |command: &&Command| command.last_name().as_bytes().eq_ignore_ascii_case(name);
         self.subcommands.iter().find(is_it)
@@ -211,9 +217,12 @@ impl Command {
     ) -> impl Iterator<Item = usize> + use<> {
         let (first, last, step) = match self.keys {
             Keys::None | Keys::Unnamed => (1, 0, 1),
-            Keys::CountedPairs => {
-                let pairs = first.and_then(parse_unsigned).unwrap_or(0).min(arguments as u64);
-                (2, (2 * pairs as usize).min(arguments.saturating_sub(1)), 2)
+            Keys::Counted | Keys::CountedPairs => {
+                let step = if self.keys == Keys::CountedPairs { 2 } else { 1 };
+                let keys = first.and_then(parse_unsigned).unwrap_or(0).min(arguments as u64);
+                let last = 2 + (keys as usize * step).saturating_sub(step);
+                let last = if keys == 0 { 1 } else { last };
+                (2, last.min(arguments.saturating_sub(1)), step)
             }
             Keys::At { first, last, step } => {
                 let last = if last < 0 {

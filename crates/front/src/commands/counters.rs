@@ -2,8 +2,9 @@
 
 use super::command::flag::{DENYOOM, FAST, WRITE};
 use super::command::{Family, ONE, command};
-use super::extended::Extended;
+use super::pieces::string;
 use super::{Call, Done, Refusal, parse_integer, refused};
+use values::Extended;
 
 pub(super) static FAMILY: Family = Family {
     group: "string",
@@ -35,7 +36,7 @@ fn add(call: &mut Call<'_>, number: i64) -> Done {
     let sum = call.update(|record, changes| {
         let (old, expiry) = match record {
             None => (Some(0), None),
-            Some(record) => (parse_integer(record.value), record.expiry),
+            Some(record) => (parse_integer(string(record)?), record.expiry),
         };
         let old = old.ok_or(Refusal::NotAnInteger)?;
         let sum = old.checked_add(number).ok_or(OVERFLOW)?;
@@ -51,10 +52,13 @@ const OVERFLOW: Refusal = Refusal::because("ERR increment or decrement would ove
 fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let number = call.args[2];
     let sum = call.update(|record, changes| {
-        let (old, expiry) = record.map_or((&b"0"[..], None), |r| (r.value, r.expiry));
+        let (old, expiry) = match record {
+            None => (&b"0"[..], None),
+            Some(record) => (string(record)?, record.expiry),
+        };
         let old = Extended::parse(old).ok_or(NOT_A_FLOAT)?;
         let number = Extended::parse(number).ok_or(NOT_A_FLOAT)?;
-        let sum = old.add(number).ok_or(INFINITE)?.format();
+        let sum = old.checked_add(number).ok_or(INFINITE)?.format();
         changes.put(0, sum.as_bytes(), expiry);
         Ok::<String, Refusal>(sum)
     })??;

@@ -2,10 +2,10 @@
 
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
-use super::rdb::{self, Unreadable};
 use super::{Call, Done, Refusal, parse_integer};
 use crate::core::data::{Accessed, Need};
 use types::UnixMillis;
+use values::{RestoredValue, Unreadable};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -20,8 +20,14 @@ pub(super) static FAMILY: Family = Family {
 /// `DUMP key`.
 fn dump(call: &mut Call<'_>) -> Done {
     call.reply_with(1, |reply, record| match record {
-        Some(record) => reply.bulk(&rdb::dump(record.value)),
-        None => reply.null(),
+        Some(record) => {
+            reply.bulk(&values::dump(record.value)?);
+            Ok(())
+        }
+        None => {
+            reply.null();
+            Ok(())
+        }
     })
 }
 
@@ -84,7 +90,7 @@ fn restore(call: &mut Call<'_>) -> Done {
         }
         match restored? {
             (_, Some(expiry)) if expiry <= now => changes.delete(0),
-            (value, expiry) => changes.put(0, &value, expiry),
+            (restored, expiry) => changes.put_value(0, restored.value(), expiry),
         }
         Ok(())
     })??;
@@ -102,13 +108,13 @@ fn parse(
     dump: &[u8],
     is_absolute: bool,
     now: UnixMillis,
-) -> Result<(Vec<u8>, Option<UnixMillis>), Refusal> {
+) -> Result<(RestoredValue, Option<UnixMillis>), Refusal> {
     let ttl = parse_between(ttl, i64::MAX, BAD_TTL)?;
     let at = if is_absolute { ttl } else { ttl.saturating_add(now.0).min(i64::MAX as u64) };
-    let value = rdb::restore(dump).map_err(|error| {
+    let value = values::restore(dump).map_err(|error| {
         Refusal::Because(match error {
             Unreadable::Footer => "ERR DUMP payload version or checksum are wrong".into(),
-            Unreadable::OtherType => "ERR only strings can be restored".into(),
+            Unreadable::OtherType => "ERR only strings, hashes and sets can be restored".into(),
             Unreadable::Body => "ERR Bad data format".into(),
         })
     })?;

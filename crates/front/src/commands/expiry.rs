@@ -47,7 +47,7 @@ fn show_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
 fn persist(call: &mut Call<'_>) -> Done {
     let persisted = call.update(|record, changes| match record {
         Some(record) if record.expiry.is_some() => {
-            changes.put(0, record.value, None);
+            changes.put_value(0, record.value, None);
             true
         }
         Some(_) | None => false,
@@ -120,7 +120,7 @@ fn set_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
             expired = 1;
             changes.delete(0);
         } else {
-            changes.put(0, record.value, Some(UnixMillis(at)));
+            changes.put_value(0, record.value, Some(UnixMillis(at)));
         }
         true
     })?;

@@ -14,8 +14,8 @@ const TIPS: &[(&str, &[&str])] = &[
     (
         "client|info client|list cluster|bumpepoch cluster|count-failure-reports \
          cluster|getkeysinslot cluster|info cluster|links cluster|myshardid cluster|nodes \
-         cluster|replicas cluster|shards cluster|slots dump lastsave object|encoding object|freq \
-         object|idletime object|refcount pttl time ttl",
+         cluster|replicas cluster|shards cluster|slots dump hrandfield hscan lastsave object|encoding \
+         object|freq object|idletime object|refcount pttl spop srandmember sscan time ttl",
         &["nondeterministic_output"],
     ),
     ("ballast.map", &["nondeterministic_output"]),
@@ -24,7 +24,11 @@ const TIPS: &[(&str, &[&str])] = &[
         &["nondeterministic_output", "request_policy:special", "response_policy:special"],
     ),
     ("cluster|slot-stats", &["nondeterministic_output", "request_policy:all_shards"]),
-    ("command command|docs command|info command|list", &["nondeterministic_output_order"]),
+    (
+        "command command|docs command|info command|list hgetall hkeys hvals sdiff sinter smembers \
+         sunion",
+        &["nondeterministic_output_order"],
+    ),
     ("commandlog|get slowlog|get", &["request_policy:all_nodes", "nondeterministic_output"]),
     (
         "commandlog|len slowlog|len",
@@ -62,24 +66,27 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
     ("ballast.del", &[&["RM", "delete"]]),
     ("ballast.set", &[&["RW", "update"]]),
     ("bitfield set", &[&["RW", "access", "update", "variable_flags"]]),
-    ("bitop", &[&["OW", "update"], READS]),
+    ("bitop sdiffstore sinterstore sunionstore", &[&["OW", "update"], READS]),
     ("copy", &[READS, &["OW", "update"]]),
     (
-        "decr decrby getex getset incr incrby incrbyfloat move setbit",
+        "decr decrby getex getset hincrby hincrbyfloat incr incrby incrbyfloat move setbit",
         &[&["RW", "access", "update"]],
     ),
     ("del delifeq unlink", &[&["RM", "delete"]]),
     (
-        "debug|object exists memory|usage object|encoding object|freq object|idletime \
-         object|refcount strlen touch type watch",
+        "debug|object exists hexists hlen hstrlen memory|usage object|encoding object|freq \
+         object|idletime object|refcount scard sismember strlen touch type watch",
         &[&["RO"]],
     ),
-    ("expire expireat persist pexpire pexpireat setrange", &[&["RW", "update"]]),
-    ("getdel", &[&["RW", "access", "delete"]]),
+    ("expire expireat hmset hset persist pexpire pexpireat setrange", &[&["RW", "update"]]),
+    ("getdel hgetdel spop", &[&["RW", "access", "delete"]]),
+    ("hdel srem", &[&["RW", "delete"]]),
+    ("hsetnx sadd", &[&["RW", "insert"]]),
     ("mset msetex psetex restore restore-asking setex", &[&["OW", "update"]]),
     ("msetnx setnx", &[&["OW", "insert"]]),
     ("rename", &[&["RW", "access", "delete"], &["OW", "update"]]),
     ("renamenx", &[&["RW", "access", "delete"], &["OW", "insert"]]),
+    ("smove", &[&["RW", "access", "delete"], &["RW", "insert"]]),
 ];
 
 const READS: &[&str] = &["RO", "access"];
@@ -117,10 +124,12 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
     let access = of(ACCESS, command.name).unwrap_or(&[READS]);
     match (command.keys, access) {
         (Keys::None | Keys::Unnamed, _) => reply.set(0),
-        (Keys::CountedPairs, _) => {
+        (Keys::Counted | Keys::CountedPairs, _) => {
+            let step = if command.keys == Keys::CountedPairs { 2 } else { 1 };
             reply.set(1);
             begin(command, access[0], 1, reply);
-            write_search(reply, "keynum", &[("keynumidx", 0), ("firstkey", 1), ("keystep", 2)]);
+            let search = [("keynumidx", 0), ("firstkey", 1), ("keystep", step)];
+            write_search(reply, "keynum", &search);
         }
         (Keys::At { first, last, step }, access) => {
             let (first, last, step) = (i64::from(first), i64::from(last), i64::from(step));

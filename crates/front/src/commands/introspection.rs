@@ -130,7 +130,7 @@ fn get_keys(call: &mut Call<'_>) -> Done {
     }
     let positions = command.key_positions(arguments.len(), arguments.get(1).copied());
     let keys: Vec<&[u8]> = positions.map(|at| arguments[at]).collect();
-    if keys.is_empty() && command.keys == Keys::CountedPairs {
+    if keys.is_empty() && command.counts_keys() {
         return Err(refused("ERR Invalid arguments specified for command"));
     }
     if keys.is_empty() {
@@ -174,11 +174,11 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     let names = flag::NAMES.iter().enumerate();
     let mut flags: Vec<&str> =
         names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
-    if command.keys == Keys::CountedPairs {
+    if command.counts_keys() {
         flags.push("movablekeys");
     }
     let (first, last, step) = match command.keys {
-        Keys::None | Keys::CountedPairs | Keys::Unnamed => (0, 0, 0),
+        Keys::None | Keys::Counted | Keys::CountedPairs | Keys::Unnamed => (0, 0, 0),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
     let categories = categories(family, command);

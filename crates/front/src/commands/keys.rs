@@ -55,8 +55,8 @@ fn exists(call: &mut Call<'_>) -> Done {
 
 /// `TYPE key`.
 fn kind(call: &mut Call<'_>) -> Done {
-    let exists = call.read(|record| record.is_some())?;
-    call.reply.simple(if exists { "string" } else { "none" });
+    let name = call.read(|record| record.map_or("none", |it| it.value.value_type.name()))?;
+    call.reply.simple(name);
     Ok(())
 }
 
@@ -83,7 +83,7 @@ fn rename_if(
         let record = records[0].ok_or(NO_SUCH_KEY)?;
         let renamed = allows(records[1]);
         if renamed && keys[0] != keys[1] {
-            changes.put(1, record.value, record.expiry);
+            changes.put_value(1, record.value, record.expiry);
             changes.delete(0);
         }
         Ok::<bool, Refusal>(renamed)
@@ -114,7 +114,7 @@ fn copy(call: &mut Call<'_>) -> Done {
                     changes: &mut Changes<'_>| {
         found = Found::key(record.is_some());
         let Some(record) = record.filter(|_| replaces || old.is_none()) else { return false };
-        changes.put(to, record.value, record.expiry);
+        changes.put_value(to, record.value, record.expiry);
         true
     };
     let copied = if table == to {

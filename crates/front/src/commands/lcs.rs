@@ -5,7 +5,7 @@
 
 use super::command::flag::READONLY;
 use super::command::{Family, TWO, command};
-use super::pieces::value_of;
+use super::pieces::string_or_empty;
 use super::{Call, Done, Refusal, parse_integer, refused};
 use std::ops::Range;
 use types::limits::VALUE_BYTES_MAX;
@@ -65,12 +65,17 @@ struct Common {
 
 /// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN length] [WITHMATCHLEN]`.
 fn lcs(call: &mut Call<'_>) -> Done {
-    let options = LcsOptions::parse(&call.args[3..])?;
+    let words = &call.args[3..];
     let keys = [call.key(1), call.key(2)];
-    let common = call.backend.read(call.session.status.table, &keys, |records| {
-        let [first, second] = [value_of(records[0]).0, value_of(records[1]).0];
-        Common::of(first, second)
-    })?;
+    let (common, options) = call.backend.read(call.session.status.table, &keys, |records| {
+        let [first, second] = [records[0], records[1]].map(|record| {
+            string_or_empty(record).map_or(Err(NOT_STRINGS), |(string, _)| Ok(string))
+        });
+        let (first, second) = (first?, second?);
+        // Redis checks the types before the options.
+        let options = LcsOptions::parse(words)?;
+        Ok::<_, Refusal>((Common::of(first, second), options))
+    })??;
     let common = common.ok_or_else(|| {
         refused("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len")
     })?;
@@ -101,6 +106,8 @@ fn lcs(call: &mut Call<'_>) -> Done {
     }
     Ok(())
 }
+
+const NOT_STRINGS: Refusal = Refusal::because("ERR The specified keys must contain string values");
 
 /// Lengths of the longest common subsequences of all prefixes of two texts.
 struct PrefixLengths {

@@ -55,6 +55,8 @@ pub(crate) enum Refusal {
     OutOfMemory,
     /// A value would exceed the maximum size.
     TooLarge,
+    /// The key has a value of another type.
+    WrongType,
     /// Another reason, as an error text that begins with the error code.
     Because(Cow<'static, str>),
 }
@@ -79,6 +81,9 @@ impl Refusal {
             }
             Refusal::TooLarge => {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into()
+            }
+            Refusal::WrongType => {
+                "WRONGTYPE Operation against a key holding the wrong kind of value".into()
             }
             Refusal::Because(text) => text.clone(),
         }

@@ -6,6 +6,7 @@
 use super::command::flag::{ANYTIME, NO_ACCESS, READONLY};
 use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
+use super::packed;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use crate::core::data::{Accessed, Record};
 
@@ -26,7 +27,10 @@ static OBJECT: &[Command] = &[
     help("object|help"),
     command("object|idletime", 3, QUIET, SECOND, idle_time),
     command("object|refcount", 3, QUIET, SECOND, |call| {
-        reply_about(call, |reply, _| reply.integer(1))
+        reply_about(call, |reply, _| {
+            reply.integer(1);
+            Ok(())
+        })
     }),
 ];
 
@@ -42,11 +46,14 @@ static MEMORY: &[Command] = &[
 /// Replies about a record, or with null if there is none.
 fn reply_about(
     call: &mut Call<'_>,
-    f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>),
+    f: impl FnOnce(&mut resp::ReplyWriter<'_>, Record<'_>) -> Result<(), Refusal>,
 ) -> Done {
     call.reply_with(2, |reply, record| match record {
         Some(record) => f(reply, record),
-        None => reply.null(),
+        None => {
+            reply.null();
+            Ok(())
+        }
     })
 }
 
@@ -56,30 +63,38 @@ const EMBEDDED_BYTES_MAX: usize = 44;
 /// `OBJECT ENCODING key`.
 fn encoding(call: &mut Call<'_>) -> Done {
     reply_about(call, |reply, record| {
-        reply.bulk(match record.value.len() {
-            _ if parse_integer(record.value).is_some() => b"int",
-            0..=EMBEDDED_BYTES_MAX => b"embstr",
-            _ => b"raw",
+        reply.bulk(match record.value.as_string() {
+            None => packed::encoding(record.value)?,
+            Some(string) if parse_integer(string).is_some() => b"int",
+            Some(string) if string.len() <= EMBEDDED_BYTES_MAX => b"embstr",
+            Some(_) => b"raw",
         });
+        Ok(())
     })
 }
 
 /// `OBJECT IDLETIME key`: 0 if no policy needs it.
 fn idle_time(call: &mut Call<'_>) -> Done {
     let accessed = call.backend.accessed(call.session.status.table, call.key(2));
-    reply_about(call, |reply, _| match accessed {
-        Some(Accessed::Before { millis }) => reply.integer((millis / 1000) as i64),
-        Some(Accessed::Times { .. }) => reply.error(NOT_TIMED),
-        None => reply.integer(0),
+    reply_about(call, |reply, _| {
+        match accessed {
+            Some(Accessed::Before { millis }) => reply.integer((millis / 1000) as i64),
+            Some(Accessed::Times { .. }) => reply.error(NOT_TIMED),
+            None => reply.integer(0),
+        }
+        Ok(())
     })
 }
 
 /// `OBJECT FREQ key`.
 fn frequency(call: &mut Call<'_>) -> Done {
     let accessed = call.backend.accessed(call.session.status.table, call.key(2));
-    reply_about(call, |reply, _| match accessed {
-        Some(Accessed::Times { count }) => reply.integer(count.into()),
-        Some(Accessed::Before { .. }) | None => reply.error(NOT_COUNTED),
+    reply_about(call, |reply, _| {
+        match accessed {
+            Some(Accessed::Times { count }) => reply.integer(count.into()),
+            Some(Accessed::Before { .. }) | None => reply.error(NOT_COUNTED),
+        }
+        Ok(())
     })
 }
 
@@ -105,7 +120,7 @@ fn usage(call: &mut Call<'_>) -> Done {
     let bytes = call.backend.peek_one(call.session.status.table, key, |record| {
         let record = record?;
         let expires = usize::from(record.expiry.is_some());
-        Some(wire::entry::encoded_bytes(key.bytes.len(), record.value.len(), expires))
+        Some(wire::entry::encoded_bytes(key.bytes.len(), record.value.stored_bytes(), expires))
     })?;
     match bytes {
         Some(bytes) => call.reply.integer((bytes + INDEX_WORD_BYTES) as i64),

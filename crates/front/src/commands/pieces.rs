@@ -20,9 +20,18 @@ pub(super) static FAMILY: Family = Family {
     ],
 };
 
-/// Returns a record's value and expiry. A missing record is an empty value without expiry.
-pub(super) fn value_of(record: Option<Record<'_>>) -> (&[u8], Option<UnixMillis>) {
-    record.map_or((&[], None), |record| (record.value, record.expiry))
+/// Returns the string of a record.
+#[inline]
+pub(super) fn string(record: Record<'_>) -> Result<&[u8], Refusal> {
+    record.value.as_string().ok_or(Refusal::WrongType)
+}
+
+/// Returns the string and the expiry of a record. A missing record is an empty string without
+/// expiry.
+pub(super) fn string_or_empty(
+    record: Option<Record<'_>>,
+) -> Result<(&[u8], Option<UnixMillis>), Refusal> {
+    record.map_or(Ok((&[], None)), |record| Ok((string(record)?, record.expiry)))
 }
 
 /// Returns the range between two inclusive positions of `length` units, by Redis's rules: negative
@@ -45,7 +54,7 @@ pub(super) fn clamped(first: i64, last: i64, length: usize) -> Option<Range<usiz
 
 /// `STRLEN key`.
 fn strlen(call: &mut Call<'_>) -> Done {
-    let length = call.read(|record| record.map_or(0, |record| record.value.len()))?;
+    let length = call.read(|record| Ok::<_, Refusal>(string_or_empty(record)?.0.len()))??;
     call.integer(length as i64)
 }
 
@@ -54,8 +63,9 @@ fn getrange(call: &mut Call<'_>) -> Done {
     let first = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let last = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
     call.reply_with(1, |reply, record| {
-        let (value, _) = value_of(record);
+        let (value, _) = string_or_empty(record)?;
         reply.bulk(piece(first, last, value.len()).map_or(&[], |piece| &value[piece]));
+        Ok(())
     })
 }
 
@@ -63,7 +73,7 @@ fn getrange(call: &mut Call<'_>) -> Done {
 fn append(call: &mut Call<'_>) -> Done {
     let tail = call.args[2];
     let length = call.update(|record, changes| {
-        let (old, expiry) = value_of(record);
+        let (old, expiry) = string_or_empty(record)?;
         let length = old.len() + tail.len();
         if length > VALUE_BYTES_MAX {
             return Err(Refusal::TooLarge);
@@ -81,7 +91,7 @@ fn setrange(call: &mut Call<'_>) -> Done {
     let new = call.args[3];
     let end = offset.saturating_add(new.len() as u64);
     let length = call.update(|record, changes| {
-        let (old, expiry) = value_of(record);
+        let (old, expiry) = string_or_empty(record)?;
         if new.is_empty() {
             return Ok(old.len());
         }

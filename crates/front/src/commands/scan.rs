@@ -8,7 +8,7 @@ use super::{
     parse_unsigned, printable, refused, uppercase_is,
 };
 use resp::{Protocol, ReplyWriter};
-use types::{KeyHash, TableId};
+use types::{KeyHash, TableId, ValueType};
 use wire::control::Ask;
 
 pub(super) static FAMILY: Family = Family {
@@ -52,12 +52,32 @@ const TYPES: [&[u8]; 6] = [b"STRING", b"LIST", b"SET", b"ZSET", b"HASH", b"STREA
 struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     count: usize,
-    strings: bool,
+    /// Type of the keys to return.
+    value_type: TypeFilter,
+}
+
+/// The condition `TYPE` of `SCAN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TypeFilter {
+    Any,
+    Is(ValueType),
+    /// A type of Redis that no key here can have.
+    None,
+}
+
+impl TypeFilter {
+    fn allows(self, value_type: ValueType) -> bool {
+        match self {
+            TypeFilter::Any => true,
+            TypeFilter::Is(wanted) => value_type == wanted,
+            TypeFilter::None => false,
+        }
+    }
 }
 
 impl<'a> ScanOptions<'a> {
     fn parse(arguments: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
-        let mut options = ScanOptions { pattern: None, count: 10, strings: true };
+        let mut options = ScanOptions { pattern: None, count: 10, value_type: TypeFilter::Any };
         let (pairs, rest) = arguments.as_chunks::<2>();
         for [word, value] in pairs {
             if uppercase_is(word, b"MATCH") {
@@ -74,7 +94,9 @@ impl<'a> ScanOptions<'a> {
                     let text = format!("ERR unknown type name '{value}'");
                     return Err(Refusal::Because(text.into()));
                 }
-                options.strings = uppercase_is(value, b"STRING");
+                let named = |known: &ValueType| uppercase_is(value, known.name().as_bytes());
+                let known = ValueType::ALL.into_iter().find(named);
+                options.value_type = known.map_or(TypeFilter::None, TypeFilter::Is);
             } else {
                 return Err(Refusal::Syntax);
             }
@@ -108,12 +130,14 @@ pub(super) fn scan_while(
         if seen >= options.count || !continues(call, from, steps)? {
             break;
         }
-        next = call.backend.scan(call.session.status.table, from, STEP_BUCKETS, |key, _| {
-            seen += 1;
-            if options.strings && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
-                found.push(key.to_vec());
-            }
-        })?;
+        next =
+            call.backend.scan(call.session.status.table, from, STEP_BUCKETS, |key, record| {
+                seen += 1;
+                let is_wanted = options.value_type.allows(record.value.value_type);
+                if is_wanted && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
+                    found.push(key.to_vec());
+                }
+            })?;
     }
     call.reply.array(2);
     let cursor = next.map_or(0, |hash| hash.0);
@@ -177,12 +201,10 @@ fn randomkey(call: &mut Call<'_>) -> Done {
         call.reply.null();
         return Ok(());
     }
-    call.session.draws += 1;
-    let seed = [call.now.0, call.session.id(), call.session.draws].map(u64::to_le_bytes);
-    let random = call.backend.key(seed.as_flattened()).hash;
+    let mut draw = call.random();
+    let random = KeyHash(draw.u64(..));
     let mut scan = call.scan.take().unwrap_or_else(|| KeyspaceScan::from(random));
     // Reservoir sampling over one step.
-    let mut draw = fastrand::Rng::with_seed(random.0);
     let found = |scan: &mut KeyspaceScan, key: &[u8]| {
         scan.count += 1;
         if draw.u64(..scan.count as u64) == 0 {

@@ -367,7 +367,7 @@ fn debug_object(call: &mut Call<'_>) -> Done {
     permit_debug(call)?;
     let (table, key) = (call.session.status.table, call.key(2));
     let found = call.backend.peek_one(table, key, |record| {
-        record.map(|record| (record.value.len(), record.version.0))
+        record.map(|record| (record.value.stored_bytes(), record.version.0))
     })?;
     let (bytes, version) = found.ok_or_else(|| refused("ERR no such key"))?;
     call.reply.simple(&format!(

@@ -1,5 +1,6 @@
 //! The options of `SET`, `GETEX` and `MSETEX`.
 
+use super::pieces::string;
 use super::{Refusal, parse_integer, uppercase_is};
 use crate::core::data::Record;
 use planted::Bug;
@@ -143,13 +144,16 @@ impl<'a> SetOptions<'a> {
         Ok(SetOptions { condition, get, expiry })
     }
 
-    pub(super) fn allows(&self, record: Option<Record<'_>>) -> bool {
-        match self.condition {
+    /// Returns whether the condition allows to write over this record. Only a string can be compared.
+    pub(super) fn allows(&self, record: Option<Record<'_>>) -> Result<bool, Refusal> {
+        Ok(match self.condition {
             SetCondition::Always => true,
             SetCondition::IfAbsent => record.is_none(),
             SetCondition::IfPresent => record.is_some(),
-            SetCondition::IfEqual(value) => record.is_some_and(|record| record.value == value),
-        }
+            SetCondition::IfEqual(value) => {
+                record.map(string).transpose()?.is_some_and(|old| old == value)
+            }
+        })
     }
 
     /// Returns the expiry of a value written now over this record.

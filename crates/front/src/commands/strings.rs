@@ -2,6 +2,7 @@
 
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, PAIRS, command};
+use super::pieces::string;
 use super::set_options::{
     Dialect, EX, Expiry, ExpiryFormat, PX, SetCondition, SetOptions, expire_at,
 };
@@ -34,8 +35,14 @@ pub(super) static FAMILY: Family = Family {
 /// `GET key`.
 fn get(call: &mut Call<'_>) -> Done {
     call.reply_with(1, |reply, record| match record {
-        Some(record) => reply.bulk(record.value),
-        None => reply.null(),
+        Some(record) => {
+            reply.bulk(string(record)?);
+            Ok(())
+        }
+        None => {
+            reply.null();
+            Ok(())
+        }
     })
 }
 
@@ -46,8 +53,9 @@ fn mget(call: &mut Call<'_>) -> Done {
     call.backend.read(call.session.status.table, &keys, |records| {
         reply.array(records.len());
         for record in records {
-            match record {
-                Some(record) => reply.bulk(record.value),
+            // A value of another type counts as absent, as in Redis.
+            match record.and_then(|record| record.value.as_string()) {
+                Some(value) => reply.bulk(value),
                 None => reply.null(),
             }
         }
@@ -115,15 +123,19 @@ fn set_reading_first(call: &mut Call<'_>, options: SetOptions<'_>, now: UnixMill
     let value = call.args[2];
     let mut found = Found::default();
     let (set, old) = call.update(|record, changes| {
-        let set = options.allows(record);
         if options.get {
             found = Found::key(record.is_some());
         }
+        let set = options.allows(record)?;
+        let old = match options.get {
+            true => Some(record.map(string).transpose()?.map(<[u8]>::to_vec)),
+            false => None,
+        };
         if set && write(changes, 0, value, options.new_expiry(record), now) {
             found.expired = u64::from(record.is_some());
         }
-        (set, options.get.then(|| record.map(|record| record.value.to_vec())))
-    })?;
+        Ok::<_, Refusal>((set, old))
+    })??;
     call.backend.count(found);
     match (old, set) {
         (Some(Some(old)), _) => call.reply.bulk(&old),
@@ -166,7 +178,9 @@ fn msetex(call: &mut Call<'_>) -> Done {
     let need = if is_blind { Need::Nothing } else { Need::Records };
     let mut expired = 0;
     let set = call.update_keys(&keys, need, |records, changes| {
-        let set = records.iter().all(|record| options.allows(*record));
+        let allowed: Result<Vec<bool>, Refusal> =
+            records.iter().map(|record| options.allows(*record)).collect();
+        let set = allowed?.into_iter().all(|allowed| allowed);
         if set {
             for (at, record) in records.iter().enumerate() {
                 let expiry = options.new_expiry(*record);
@@ -174,8 +188,8 @@ fn msetex(call: &mut Call<'_>) -> Done {
                 expired += u64::from(is_expired && record.is_some());
             }
         }
-        set
-    })?;
+        Ok::<_, Refusal>(set)
+    })??;
     call.backend.count(Found::expired(expired));
     call.integer(set)
 }
@@ -214,13 +228,13 @@ fn getdel(call: &mut Call<'_>) -> Done {
     let exists = call.backend.update(table, &[key], Need::Records, |records, changes| {
         match records[0] {
             Some(record) => {
-                reply.bulk(record.value);
+                reply.bulk(string(record)?);
                 changes.delete(0);
             }
             None => reply.null(),
         }
-        records[0].is_some()
-    })?;
+        Ok::<_, Refusal>(records[0].is_some())
+    })??;
     call.backend.count(Found::key(exists));
     Ok(())
 }
@@ -234,15 +248,20 @@ fn getex(call: &mut Call<'_>) -> Done {
     let reply = &mut call.reply;
     let mut found = Found::key(false);
     call.backend.update(table, &[key], Need::Records, |records, changes| {
-        let Some(record) = records[0] else { return reply.null() };
-        found = Found::key(true);
-        reply.bulk(record.value);
+        found = Found::key(records[0].is_some());
+        let Some(record) = records[0] else {
+            reply.null();
+            return Ok(());
+        };
+        let value = string(record)?;
+        reply.bulk(value);
         let new = options.new_expiry(records[0]);
         let changes_expiry = expiry != Expiry::Never || record.expiry.is_some();
         if changes_expiry && !planted::is(Bug::LifetimeNotChanged) {
-            found.expired = u64::from(write(changes, 0, record.value, new, now));
+            found.expired = u64::from(write(changes, 0, value, new, now));
         }
-    })?;
+        Ok::<_, Refusal>(())
+    })??;
     call.backend.count(found);
     Ok(())
 }
@@ -251,11 +270,11 @@ fn getex(call: &mut Call<'_>) -> Done {
 fn delifeq(call: &mut Call<'_>) -> Done {
     let value = call.args[2];
     let deleted = call.update(|record, changes| {
-        let is_equal = record.is_some_and(|record| record.value == value);
+        let is_equal = record.map(string).transpose()?.is_some_and(|old| old == value);
         if is_equal {
             changes.delete(0);
         }
-        is_equal
-    })?;
+        Ok::<_, Refusal>(is_equal)
+    })??;
     call.integer(deleted)
 }

@@ -13,6 +13,8 @@ static FAMILIES: &[&Family] = &[
     &super::lcs::FAMILY,
     &super::bits::FAMILY,
     &super::bitfield::FAMILY,
+    &super::hashes::FAMILY,
+    &super::sets::FAMILY,
     &super::keys::FAMILY,
     &super::expiry::FAMILY,
     &super::dump::FAMILY,

@@ -9,6 +9,7 @@
 
 use super::command::flag::{DENYOOM, FAST, NO_ACCESS, READONLY, WRITE};
 use super::command::{Family, ONE, command};
+use super::pieces::string;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use crate::core::data::{Need, Record, RecordVersion};
 use planted::Bug;
@@ -63,13 +64,14 @@ fn get(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
     let before = call.backend.read_one(table, key, |record| {
+        let value = record.map(string).transpose()?;
         reply.array(2);
-        match record {
-            Some(record) => reply.bulk(record.value),
+        match value {
+            Some(value) => reply.bulk(value),
             None => reply.null(),
         }
-        record.map(|record| record.version)
-    })?;
+        Ok::<_, Refusal>(record.map(|record| record.version))
+    })??;
     let version = call.backend.version_read(table, key, before)?;
     call.version(version);
     Ok(())

@@ -130,7 +130,7 @@ impl Backend {
             None => drop(self.engine.worker.put(table, key, value, expiry)?),
             Some(staged) => {
                 let place = staged.place(table, key)?;
-                staged.change(place, Some((value, expiry)))?;
+                staged.change(place, Some((value.into(), expiry)))?;
             }
         }
         self.note_written(table, &[key]);

@@ -11,7 +11,7 @@ use resp::{Protocol, ReplyWriter};
 use std::collections::HashMap;
 use store::{Changes, Key, NewValue, Record, Scratch};
 use types::limits::VALUE_BYTES_MAX;
-use types::{TableId, UnixMillis, Version};
+use types::{TableId, TypedValue, UnixMillis, ValueType, Version};
 
 /// The records of a transaction: as read from the store, and as changed by its commands so far.
 pub(crate) struct TransactionRecords {
@@ -40,8 +40,25 @@ struct MissingVersion {
 struct StagedRecord {
     /// Version of the record that was read; `None` if there was no record.
     version: Option<Version>,
-    now: Option<(Vec<u8>, Option<UnixMillis>)>,
+    now: Option<StagedValue>,
     is_changed: bool,
+}
+
+/// The copy of a value, with its expiry.
+struct StagedValue {
+    value_type: ValueType,
+    bytes: Vec<u8>,
+    expiry: Option<UnixMillis>,
+}
+
+impl StagedValue {
+    fn new(value: TypedValue<'_>, expiry: Option<UnixMillis>) -> StagedValue {
+        StagedValue { value_type: value.value_type, bytes: value.bytes.to_vec(), expiry }
+    }
+
+    fn value(&self) -> TypedValue<'_> {
+        TypedValue { value_type: self.value_type, bytes: &self.bytes }
+    }
 }
 
 impl TransactionRecords {
@@ -54,7 +71,7 @@ impl TransactionRecords {
     ) -> TransactionRecords {
         let copy = |record: &Option<Record<'_>>| StagedRecord {
             version: record.map(|record| record.version),
-            now: record.map(|record| (record.value.to_vec(), record.expiry)),
+            now: record.map(|record| StagedValue::new(record.value, record.expiry)),
             is_changed: false,
         };
         let place = |(place, key): (usize, &Key<'_>)| (Box::from(key.bytes), place);
@@ -123,7 +140,7 @@ impl TransactionRecords {
     pub(crate) fn apply(&self, changes: &mut Changes<'_>) {
         for (place, record) in self.records.iter().enumerate().filter(|(_, r)| r.is_changed) {
             match &record.now {
-                Some((value, expiry)) => changes.put(place, value, *expiry),
+                Some(now) => changes.put_value(place, now.value(), now.expiry),
                 // The record does not exist in the store, so there is nothing to delete.
                 None if record.version.is_none() => {}
                 None => changes.delete(place),
@@ -146,10 +163,10 @@ impl TransactionRecords {
 
     pub(super) fn record(&self, place: usize) -> Option<Record<'_>> {
         let StagedRecord { version, now, .. } = &self.records[place];
-        let (value, expiry) = now.as_ref()?;
-        let lasts = expiry.is_none_or(|expiry| expiry > self.clock);
+        let now = now.as_ref()?;
+        let lasts = now.expiry.is_none_or(|expiry| expiry > self.clock);
         let version = version.unwrap_or(Version(0));
-        lasts.then_some(Record { value, version, expiry: *expiry })
+        lasts.then_some(Record { value: now.value(), version, expiry: now.expiry })
     }
 
     pub(super) fn records(&self, places: &[usize]) -> Vec<Option<Record<'_>>> {
@@ -157,11 +174,11 @@ impl TransactionRecords {
     }
 
     pub(super) fn change(&mut self, place: usize, new: NewValue<'_>) -> Result<(), NotExecuted> {
-        if new.is_some_and(|(value, _)| value.len() > VALUE_BYTES_MAX) {
+        if new.is_some_and(|(value, _)| value.stored_bytes() > VALUE_BYTES_MAX) {
             return Err(Refusal::TooLarge.into());
         }
         let record = &mut self.records[place];
-        record.now = new.map(|(value, expiry)| (value.to_vec(), expiry));
+        record.now = new.map(|(value, expiry)| StagedValue::new(value, expiry));
         record.is_changed = true;
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::{CLUSTER, DEAD, Draw, KEYS, ME, WALL, World, key, some_intent};
 use types::limits::{SEGMENT_BYTES, TABLES_MAX};
 use types::{
     HashSeed, Incarnation, Instant, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId,
-    Slot, TableId, UnixMillis, Version, key_hash, slot_of,
+    Slot, TableId, TypedValue, UnixMillis, ValueType, Version, key_hash, slot_of,
 };
 use wire::batch::BatchWriter;
 use wire::control::Intent;
@@ -421,9 +421,9 @@ fn entry_of(draw: &mut Draw<'_>, key: &[u8]) -> ((TableId, Slot), Vec<u8>) {
         2 => Body::Object {
             expiry: Some(UnixMillis(draw.number())),
             replaces: Some(place),
-            value: &value,
+            value: TypedValue { value_type: ValueType::Hash, bytes: &value },
         },
-        _ => Body::Object { expiry: None, replaces: None, value: &value },
+        _ => Body::Object { expiry: None, replaces: None, value: TypedValue::string(&value) },
     };
     let incarnation = Incarnation(draw.near(1) & Incarnation::MAX.0);
     let entry = Entry { incarnation, version: Version(draw.number()), key, body };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use shuttle::{check_pct, check_random, thread};
-use types::{Incarnation, ReactorId, Version};
+use types::{Incarnation, ReactorId, TypedValue, Version};
 use wire::entry::{Body, Dead};
 
 const SCHEDULES: usize = 3_000;
@@ -128,7 +128,8 @@ fn a_dead_segment_is_retired_exactly_once() {
         };
         let log = Log::new(&config).unwrap();
         let mut head = log.head();
-        let body = Body::Object { expiry: None, replaces: None, value: b"value" };
+        let body =
+            Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"value") };
         let entry = Entry { incarnation: Incarnation(1), version: Version(1), key: b"key", body };
         let addresses = [(); 2].map(|()| head.append_one(&entry).unwrap());
         let killers = addresses.map(|address| {
@@ -170,7 +171,8 @@ impl Kept {
         let mut head = log.head();
         let long = vec![7; Kept::SEGMENT_BYTES / 8 * 5];
         let [small, first, behind] = [&b"value"[..], &long, &long].map(|value| {
-            let body = Body::Object { expiry: None, replaces: None, value };
+            let body =
+                Body::Object { expiry: None, replaces: None, value: TypedValue::string(value) };
             let entry =
                 Entry { incarnation: Incarnation(1), version: Version(1), key: b"key", body };
             (head.append_one(&entry).unwrap(), entry.encoded_bytes() as u32)

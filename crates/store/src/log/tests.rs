@@ -6,7 +6,7 @@ use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use types::{Incarnation, ReactorId, Version};
+use types::{Incarnation, ReactorId, TypedValue, Version};
 use wire::entry::{Body, Dead, Location};
 
 fn config_of(segments: usize, reactors: u16) -> LogConfig {
@@ -28,7 +28,7 @@ fn durable_log_of(segments: usize, reactors: u16) -> Arc<Log> {
 }
 
 fn object<'a>(key: &'a [u8], version: u64, value: &'a [u8]) -> Entry<'a> {
-    let body = Body::Object { expiry: None, replaces: None, value };
+    let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(value) };
     Entry { incarnation: Incarnation(1), version: Version(version), key, body }
 }
 
@@ -617,7 +617,10 @@ impl Twin {
         for (key, (address, bytes, value)) in &self.records {
             let (entry, taken) = Entry::parse_checked(self.log.encoded(*address, &turn)).unwrap();
             assert_eq!(entry.key, key.to_le_bytes());
-            assert_eq!(entry.body, Body::Object { expiry: None, replaces: None, value });
+            assert_eq!(
+                entry.body,
+                Body::Object { expiry: None, replaces: None, value: TypedValue::string(value) }
+            );
             assert_eq!(taken as u32, *bytes);
             live += u64::from(*bytes);
         }

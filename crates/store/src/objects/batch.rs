@@ -127,9 +127,8 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
             let at = change.key;
             let (target, old) = (self.target(at), self.found[at].old());
             let (entry, may_arrive) = match &change.what {
-                ChangeAction::Put { value, expiry } => {
-                    let bytes = &scratch.values[value.clone()];
-                    let value = WriteValue { bytes, expiry: *expiry };
+                ChangeAction::Put(new) => {
+                    let value = WriteValue { value: scratch.value(new), expiry: new.expiry };
                     (Some(self.writer.object(target, value, old)), false)
                 }
                 ChangeAction::Delete => match self.writer.removal(target, old) {
@@ -148,7 +147,7 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         let mut bytes = 0;
         for entry in steps.iter().filter_map(|step| step.entry.as_ref()) {
             match entry.body {
-                Body::Object { value, .. } => check_size(entry.key, value.len())?,
+                Body::Object { value, .. } => check_size(entry.key, value.stored_bytes())?,
                 Body::Tombstone { .. } | Body::CopiesOf(_) => {}
             }
             bytes += entry.encoded_bytes();

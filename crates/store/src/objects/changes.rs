@@ -4,7 +4,7 @@
 //! allocate, and the sources of the values may be dropped before the write.
 
 use std::ops::Range;
-use types::{UnixMillis, Version};
+use types::{TypedValue, UnixMillis, ValueType, Version};
 
 /// Collector of changes, filled by the closure of [`super::Worker::update`]. The last change of a
 /// key wins.
@@ -14,7 +14,7 @@ pub struct Changes<'c> {
 }
 
 /// A new value with its expiry; `None` removes the key.
-pub type NewValue<'v> = Option<(&'v [u8], Option<UnixMillis>)>;
+pub type NewValue<'v> = Option<(TypedValue<'v>, Option<UnixMillis>)>;
 
 /// Buffer of changes, reused from update to update.
 #[derive(Debug, Default)]
@@ -38,12 +38,16 @@ impl Scratch {
         self.versions.extend(version.map(|version| (key, version)));
     }
 
+    /// Returns a value of the buffer.
+    #[inline]
+    pub(super) fn value(&self, new: &ScratchValue) -> TypedValue<'_> {
+        TypedValue { value_type: new.value_type, bytes: &self.values[new.bytes.clone()] }
+    }
+
     /// Returns the collected changes in order: the key's position and its new value.
     pub fn collected(&self) -> impl Iterator<Item = (usize, NewValue<'_>)> {
         self.list.iter().map(|change| match &change.what {
-            ChangeAction::Put { value, expiry } => {
-                (change.key, Some((&self.values[value.clone()], *expiry)))
-            }
+            ChangeAction::Put(new) => (change.key, Some((self.value(new), new.expiry))),
             ChangeAction::Delete => (change.key, None),
         })
     }
@@ -59,10 +63,19 @@ pub(super) struct Change {
 /// New state of a key.
 #[derive(Clone, Debug)]
 pub(super) enum ChangeAction {
-    /// A value, as a range of the scratch values.
-    Put { value: Range<usize>, expiry: Option<UnixMillis> },
+    /// This value.
+    Put(ScratchValue),
     /// Removed.
     Delete,
+}
+
+/// A value in the scratch buffer.
+#[derive(Clone, Debug)]
+pub(super) struct ScratchValue {
+    value_type: ValueType,
+    /// Position of its bytes.
+    bytes: Range<usize>,
+    pub(super) expiry: Option<UnixMillis>,
 }
 
 impl<'c> Changes<'c> {
@@ -74,22 +87,41 @@ impl<'c> Changes<'c> {
         Changes { scratch, keys }
     }
 
-    /// Sets the value of the key at this position.
+    /// Sets the value of the key at this position to a string.
     #[inline]
     pub fn put(&mut self, key: usize, value: &[u8], expiry: Option<UnixMillis>) {
         self.put_joined(key, &[value], expiry);
     }
 
-    /// Sets the value of the key at this position to the concatenation of these parts.
+    /// Sets the value of the key at this position to the string that consists of these parts.
     #[inline]
     pub fn put_joined(&mut self, key: usize, parts: &[&[u8]], expiry: Option<UnixMillis>) {
+        self.put_built(key, ValueType::String, expiry, |bytes| {
+            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        });
+    }
+
+    /// Sets the value of the key at this position.
+    #[inline]
+    pub fn put_value(&mut self, key: usize, value: TypedValue<'_>, expiry: Option<UnixMillis>) {
+        self.put_built(key, value.value_type, expiry, |bytes| bytes.extend_from_slice(value.bytes));
+    }
+
+    /// Sets the value of the key at this position to the bytes that `build` appends to the buffer.
+    #[inline]
+    pub fn put_built(
+        &mut self,
+        key: usize,
+        value_type: ValueType,
+        expiry: Option<UnixMillis>,
+        build: impl FnOnce(&mut Vec<u8>),
+    ) {
         assert!(key < self.keys, "change of key {key} of {}", self.keys);
         let start = self.scratch.values.len();
-        for part in parts {
-            self.scratch.values.extend_from_slice(part);
-        }
-        let value = start..self.scratch.values.len();
-        self.scratch.list.push(Change { key, what: ChangeAction::Put { value, expiry } });
+        build(&mut self.scratch.values);
+        let bytes = start..self.scratch.values.len();
+        let new = ScratchValue { value_type, bytes, expiry };
+        self.scratch.list.push(Change { key, what: ChangeAction::Put(new) });
     }
 
     /// Removes the key at this position.

@@ -1,6 +1,6 @@
 //! Keys and records, as operations take and return them.
 
-use types::{KeyHash, TableId, UnixMillis, Version};
+use types::{KeyHash, TableId, TypedValue, UnixMillis, Version};
 
 /// A key with its hash, which the caller computes once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct TableKey<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The value, in the log.
-    pub value: &'a [u8],
+    pub value: TypedValue<'a>,
     /// Version of the write that produced the record.
     pub version: Version,
     /// Expiry time; `None` if the record does not expire.

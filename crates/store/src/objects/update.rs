@@ -10,7 +10,7 @@ use super::worker::Worker;
 use super::write::{WriteTarget, WriteValue, Writer};
 use crate::index::LeafGuard;
 use planted::Bug;
-use types::{TableId, UnixMillis, Version};
+use types::{TableId, TypedValue, UnixMillis, Version};
 
 impl Worker {
     /// Sets a key's value unconditionally, and returns the version of the new record.
@@ -31,7 +31,8 @@ impl Worker {
         let old = view.find_locked(&leaf, key).old();
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let mut writer = Writer { store: &self.store, head, tombstones, view };
-        writer.put(&mut leaf, WriteTarget { key, access }, old, WriteValue { bytes: value, expiry })
+        let value = WriteValue { value: TypedValue::string(value), expiry };
+        writer.put(&mut leaf, WriteTarget { key, access }, old, value)
     }
 
     /// Passes the records to `f`, which decides how they change, as one atomic step. If the
@@ -170,10 +171,10 @@ fn carry_out(
 ) -> Result<Option<Version>, Stall> {
     let Some(change) = scratch.list.last() else { return Ok(None) };
     match &change.what {
-        ChangeAction::Put { value, expiry } => {
-            let bytes = &scratch.values[value.clone()];
-            check_size(target.key.bytes, bytes.len())?;
-            writer.put(leaf, target, old, WriteValue { bytes, expiry: *expiry }).map(Some)
+        ChangeAction::Put(new) => {
+            let value = scratch.value(new);
+            check_size(target.key.bytes, value.stored_bytes())?;
+            writer.put(leaf, target, old, WriteValue { value, expiry: new.expiry }).map(Some)
         }
         ChangeAction::Delete => writer.remove(leaf, target, old).map(|()| None),
     }

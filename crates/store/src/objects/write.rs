@@ -10,7 +10,7 @@ use super::view::{Placed, View, kind_of};
 use crate::index::{LeafGuard, Word, WordKind};
 use crate::log::Head;
 use planted::Bug;
-use types::{KeyHash, UnixMillis, Version};
+use types::{KeyHash, TypedValue, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
 /// A key that an operation may change, with the operation's permission.
@@ -23,7 +23,7 @@ pub(super) struct WriteTarget<'k, 'm> {
 /// A value to write, with its expiry.
 #[derive(Clone, Copy)]
 pub(super) struct WriteValue<'k> {
-    pub(super) bytes: &'k [u8],
+    pub(super) value: TypedValue<'k>,
     /// Expiry time; `None` if the record does not expire.
     pub(super) expiry: Option<UnixMillis>,
 }
@@ -139,7 +139,7 @@ impl<'t> Writer<'_, 't> {
         value: WriteValue<'k>,
         old: Option<Placed>,
     ) -> Entry<'k> {
-        let WriteValue { bytes: value, expiry } = value;
+        let WriteValue { value, expiry } = value;
         let log = self.view.log;
         let replaces = match old {
             Some(old) if log.is_durable() => Some(log.location_of(old.word.address())),

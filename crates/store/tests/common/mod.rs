@@ -68,7 +68,7 @@ impl Server {
     pub(crate) fn get(&mut self, name: &str) -> Answer {
         let key = self.key(name);
         self.turn();
-        self.worker.read_one(TABLE, key, |record| record.map(|record| record.value.to_vec()))
+        self.worker.read_one(TABLE, key, |record| record.map(|record| record.value.bytes.to_vec()))
     }
 
     pub(crate) fn version(&mut self, name: &str) -> Option<Version> {
@@ -82,7 +82,7 @@ impl Server {
         let keys: Vec<_> = names.iter().map(|name| self.key(name)).collect();
         self.turn();
         self.worker.read(TABLE, &keys, |records| {
-            records.iter().map(|record| record.map(|record| record.value.to_vec())).collect()
+            records.iter().map(|record| record.map(|record| record.value.bytes.to_vec())).collect()
         })
     }
 
@@ -124,7 +124,7 @@ impl Server {
         let key = self.key(name);
         self.turn();
         self.worker.update(TABLE, &[key], Need::Records, |records, changes| {
-            let before = records[0].map_or(0, |record| number(record.value));
+            let before = records[0].map_or(0, |record| number(record.value.bytes));
             changes.put(0, (before + 1).to_string().as_bytes(), None);
             before + 1
         })

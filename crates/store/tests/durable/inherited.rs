@@ -142,7 +142,7 @@ impl Server {
             let name = number.to_string();
             let hashed = key(&self.store, name.as_bytes());
             self.turn(0);
-            let read = |record: Option<store::Record<'_>>| record.map(|it| it.value.to_vec());
+            let read = |record: Option<store::Record<'_>>| record.map(|it| it.value.bytes.to_vec());
             let found = self.workers[0].read_one(TABLE, hashed, read).unwrap();
             assert_eq!(found.as_ref(), model.get(&number), "seed {seed}: key {number}");
         }

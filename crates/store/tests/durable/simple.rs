@@ -7,7 +7,9 @@ use store::log::Among;
 use store::{
     Arrival, ArrivalPlan, Need, Recovery, RecoveryPlan, Store, TabletMap, TabletState, Worker,
 };
-use types::{HashRange, Incarnation, KeyHash, MigrationId, SegmentId, ServerId, Version};
+use types::{
+    HashRange, Incarnation, KeyHash, MigrationId, SegmentId, ServerId, TypedValue, Version,
+};
 use wire::entries::EntryReader;
 use wire::entry::{Body, Dead, Entry, Location};
 use wire::peer::RecordCounts;
@@ -53,7 +55,8 @@ impl Server {
         self.turn();
         let key = key(&self.store, name.as_bytes());
         let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
-        let read = |record: Option<store::Record<'_>>| record.map(|record| text(record.value));
+        let read =
+            |record: Option<store::Record<'_>>| record.map(|record| text(record.value.bytes));
         self.workers[0].read_one(TABLE, key, read).unwrap()
     }
 
@@ -327,7 +330,7 @@ fn a_replayed_entry_that_was_refused_is_not_there_after_a_crash() {
     for number in 0..50_000 {
         workers[0].begin_turn(NOW);
         let name = format!("{{{}}}{number}", number % 300);
-        let body = Body::Object { expiry: None, replaces: None, value: b"" };
+        let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"") };
         let (incarnation, key) = (old, name.as_bytes());
         let entry = Entry { incarnation, version: Version(number + 1), key, body };
         let mut bytes = vec![0; entry.encoded_bytes()];
@@ -359,7 +362,11 @@ fn what_is_recovered_names_nothing_of_the_log_that_it_was_read_from() {
     server.store.publish(TabletMap::new(vec![tablet(HashRange::ALL, recovering)]));
     server.turn();
     let elsewhere = Location { segment: SegmentId(7), offset: 64 };
-    let object = Body::Object { expiry: None, replaces: Some(elsewhere), value: b"value" };
+    let object = Body::Object {
+        expiry: None,
+        replaces: Some(elsewhere),
+        value: TypedValue::string(b"value"),
+    };
     let bodies = [object, Body::Tombstone { dead: Dead::At(elsewhere) }];
     for (number, body) in bodies.into_iter().enumerate() {
         let key = format!("{number}");
@@ -373,7 +380,10 @@ fn what_is_recovered_names_nothing_of_the_log_that_it_was_read_from() {
     let replica = server.disk.segments.values().next().unwrap();
     let mut written = EntryReader::from(&replica.bytes, 0);
     let mut next = || written.next_checked().unwrap().unwrap().entry.body;
-    assert_eq!(next(), Body::Object { expiry: None, replaces: None, value: b"value" });
+    assert_eq!(
+        next(),
+        Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"value") }
+    );
     assert_eq!(next(), Body::Tombstone { dead: Dead::Nothing });
 }
 
@@ -395,7 +405,7 @@ fn what_only_one_replica_of_a_dead_log_has_is_not_shown_before_it_is_safe_here()
         entry.encode(&mut bytes);
         bytes
     };
-    let object = Body::Object { expiry: None, replaces: None, value: b"value" };
+    let object = Body::Object { expiry: None, replaces: None, value: TypedValue::string(b"value") };
     let deleted = Body::Tombstone { dead: Dead::Nothing };
     let divergent = [encoded("divergent", object), encoded("deleted", deleted)];
     let worker = &mut server.workers[0];

@@ -230,5 +230,5 @@ impl Twin {
 }
 
 fn see(worker: &mut Worker, key: store::Key<'_>) -> Option<u64> {
-    worker.read_one(TABLE, key, |record| record.map(|record| number(record.value))).unwrap()
+    worker.read_one(TABLE, key, |record| record.map(|record| number(record.value.bytes))).unwrap()
 }

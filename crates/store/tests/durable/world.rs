@@ -201,7 +201,7 @@ impl World {
         let hashed = self.hashed(&name);
         let result = self.workers[at].update(TABLE, &[hashed], need, |records, changes| {
             changes.delete(0);
-            records[0].map(|record| number(record.value))
+            records[0].map(|record| number(record.value.bytes))
         });
         let needs = self.needs(at);
         if let Ok(seen) = &result {
@@ -223,7 +223,7 @@ impl World {
         let result =
             self.workers[at].update(TABLE, &[hashed], Need::Records, |records, changes| {
                 changes.put(0, &bytes, None);
-                records[0].map(|record| number(record.value))
+                records[0].map(|record| number(record.value.bytes))
             });
         let needs = self.needs(at);
         if let Ok(seen) = &result {
@@ -256,7 +256,8 @@ impl World {
         let key = self.key_of();
         let name = name(key);
         let hashed = self.hashed(&name);
-        let read = |record: Option<store::Record<'_>>| record.map(|record| number(record.value));
+        let read =
+            |record: Option<store::Record<'_>>| record.map(|record| number(record.value.bytes));
         let seen = self.workers[at].read_one(TABLE, hashed, read).unwrap();
         let needs = self.needs(at);
         self.check_seen(key, seen, &needs);
@@ -430,7 +431,8 @@ impl World {
     fn check_recovered(&mut self, key: usize, states: Vec<State>) {
         let name = name(key);
         let hashed = self.hashed(&name);
-        let read = |record: Option<store::Record<'_>>| record.map(|record| number(record.value));
+        let read =
+            |record: Option<store::Record<'_>>| record.map(|record| number(record.value.bytes));
         let seen = self.workers[0].read_one(TABLE, hashed, read).unwrap();
         assert!(self.workers[0].take_dependency().is_none(), "recovered records are durable");
         let clock = self.store.clock();

@@ -88,7 +88,8 @@ fn entry_end(entry: &Entry<'_>) -> usize {
     use wire::entry::Body;
     let rest = match entry.body {
         Body::Object { expiry, replaces, value } => {
-            8 * (usize::from(expiry.is_some()) + usize::from(replaces.is_some())) + value.len()
+            8 * (usize::from(expiry.is_some()) + usize::from(replaces.is_some()))
+                + value.stored_bytes()
         }
         Body::Tombstone { .. } | Body::CopiesOf(_) => 8,
     };

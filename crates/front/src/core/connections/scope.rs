@@ -11,8 +11,12 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
     match command.keys {
         Keys::None | Keys::Unnamed => false,
         Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
-        Keys::At { .. } | Keys::CountedPairs if !call.backend.engine.node().is_cluster() => false,
-        Keys::At { .. } | Keys::CountedPairs => {
+        Keys::At { .. } | Keys::Counted | Keys::CountedPairs
+            if !call.backend.engine.node().is_cluster() =>
+        {
+            false
+        }
+        Keys::At { .. } | Keys::Counted | Keys::CountedPairs => {
             let mut slots = command
                 .key_positions(call.args.len(), call.args.get(1).copied())
                 .map(|at| types::slot_of(call.args[at]));
@@ -28,10 +32,10 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
     match command.keys {
         Keys::None => Scope::Nothing,
         Keys::Unnamed => Scope::Everything,
-        Keys::At { .. } | Keys::CountedPairs if command.has(flag::OTHER_TABLES) => {
+        Keys::At { .. } | Keys::Counted | Keys::CountedPairs if command.has(flag::OTHER_TABLES) => {
             Scope::Everything
         }
-        Keys::At { .. } | Keys::CountedPairs => {
+        Keys::At { .. } | Keys::Counted | Keys::CountedPairs => {
             let keys = command
                 .key_positions(request.len(), request.get(1))
                 .filter_map(|at| request.get(at));

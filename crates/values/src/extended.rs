@@ -8,7 +8,7 @@ use rustc_apfloat::{Float, Round, Status};
 
 /// A number of x86's extended precision, or infinity.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Extended(X87DoubleExtended);
+pub struct Extended(X87DoubleExtended);
 
 /// Longest text of a number.
 const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
@@ -21,7 +21,7 @@ const BIAS: i32 = 16_383;
 impl Extended {
     /// Reads the texts that C's `strtold` reads: decimal, hexadecimal, or infinity. `None` if the
     /// text is no number, or its number is too large, or too small to be told from zero.
-    pub(super) fn parse(text: &[u8]) -> Option<Extended> {
+    pub fn parse(text: &[u8]) -> Option<Extended> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
         }
@@ -36,8 +36,13 @@ impl Extended {
         Some(Extended(if is_negative { -magnitude } else { magnitude }))
     }
 
+    /// Returns whether the number is not infinite.
+    pub fn is_finite(self) -> bool {
+        self.0.is_finite()
+    }
+
     /// Returns the sum; `None` if it is infinite or undefined.
-    pub(super) fn add(self, other: Extended) -> Option<Extended> {
+    pub fn checked_add(self, other: Extended) -> Option<Extended> {
         let both_finite = self.0.is_finite() && other.0.is_finite();
         let sum = (self.0 + other.0).value;
         (both_finite && sum.is_finite()).then_some(Extended(sum))
@@ -45,7 +50,7 @@ impl Extended {
 
     /// Returns the number with all its digits, without zeros at the end, rounded behind the 17th
     /// decimal.
-    pub(super) fn format(self) -> String {
+    pub fn format(self) -> String {
         if !self.0.is_finite() {
             return "inf".into();
         }
@@ -111,7 +116,7 @@ mod tests {
 
     fn sum(first: &str, second: &str) -> Option<String> {
         let [first, second] = [first, second].map(|text| Extended::parse(text.as_bytes()));
-        Some(first?.add(second?)?.format())
+        Some(first?.checked_add(second?)?.format())
     }
 
     /// Recorded from a server that uses the processor's own numbers.

@@ -1,0 +1,400 @@
+//! The format of `DUMP`: the type, the value in the encoding of Redis's RDB files, the version of
+//! that encoding, and a checksum over all of it.
+//!
+//! A value that is a small integer is encoded as one, as in Redis. Values are written without
+//! compression, but compressed ones can be read.
+
+use crate::listpack;
+use crate::packed::{Damaged, Element, Packed, encode_new};
+use crc_fast::CrcAlgorithm;
+use std::collections::HashSet;
+use types::limits::VALUE_BYTES_MAX;
+use types::{TypedValue, ValueType};
+
+/// The RDB version that Valkey 9 writes.
+const VERSION: u16 = 80;
+const TYPE_STRING: u8 = 0;
+const TYPE_SET: u8 = 2;
+const TYPE_HASH: u8 = 4;
+/// Types whose value is one string that contains all elements.
+const TYPE_SET_INTEGERS: u8 = 11;
+const TYPE_HASH_LISTPACK: u8 = 16;
+const TYPE_SET_LISTPACK: u8 = 20;
+/// Size of version and checksum, in bytes.
+const FOOTER_BYTES: usize = 10;
+
+/// Length encodings, in the upper two bits of the first byte.
+const LENGTH_6: u8 = 0;
+const LENGTH_14: u8 = 1;
+const LENGTH_LONG: u8 = 2;
+const LENGTH_32: u8 = 0x80;
+const LENGTH_64: u8 = 0x81;
+/// First bytes of encodings other than a plain string.
+const INTEGER_8: u8 = 0xc0;
+const INTEGER_16: u8 = 0xc1;
+const INTEGER_32: u8 = 0xc2;
+const COMPRESSED: u8 = 0xc3;
+
+/// The reason why a dump is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The dump is too short, too new, or damaged.
+    Footer,
+    /// The dump contains a type that is not supported.
+    OtherType,
+    /// The checksum is correct, but the encoding is invalid.
+    Body,
+}
+
+/// A value that was read from a dump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredValue {
+    value_type: ValueType,
+    bytes: Vec<u8>,
+}
+
+impl RestoredValue {
+    /// Returns the value.
+    pub fn value(&self) -> TypedValue<'_> {
+        TypedValue { value_type: self.value_type, bytes: &self.bytes }
+    }
+}
+
+/// Encodes a value as a dump. A hash or a set has one of the encodings that Redis uses for large
+/// ones, which it reads whatever the size.
+pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
+    let mut out = Vec::with_capacity(value.bytes.len() + 6 + FOOTER_BYTES);
+    match value.value_type {
+        ValueType::String => {
+            out.push(TYPE_STRING);
+            put_string(value.bytes, &mut out);
+        }
+        ValueType::Hash | ValueType::Set => put_elements(value, &mut out)?,
+    }
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    let checksum = crc64(&out);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    Ok(out)
+}
+
+fn put_string(value: &[u8], out: &mut Vec<u8>) {
+    match small_integer(value) {
+        Some(number) => put_integer(number, out),
+        None => {
+            put_length(value.len(), out);
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+fn put_elements(value: TypedValue<'_>, out: &mut Vec<u8>) -> Result<(), Damaged> {
+    let has_values = value.value_type == ValueType::Hash;
+    let packed = Packed::parse(value)?;
+    out.push(if has_values { TYPE_HASH } else { TYPE_SET });
+    put_length(packed.count(), out);
+    for element in packed.elements() {
+        let Element { name, value } = element?;
+        put_string(name, out);
+        if has_values {
+            put_string(value, out);
+        }
+    }
+    Ok(())
+}
+
+/// Decodes the value of a dump.
+pub fn restore(dump: &[u8]) -> Result<RestoredValue, Unreadable> {
+    let split = dump.len().checked_sub(FOOTER_BYTES).ok_or(Unreadable::Footer)?;
+    let (signed, checksum) = dump.split_at(split + 2);
+    let (body, version) = signed.split_at(split);
+    let version = u16::from_le_bytes(version.try_into().map_err(|_| Unreadable::Footer)?);
+    if version > VERSION || crc64(signed).to_le_bytes() != checksum {
+        return Err(Unreadable::Footer);
+    }
+    let (number, body) = body.split_first().ok_or(Unreadable::Body)?;
+    let elements = |value_type, parts: Option<Vec<Vec<u8>>>| {
+        restore_elements(value_type, &parts.ok_or(Unreadable::Body)?)
+    };
+    match *number {
+        TYPE_STRING => {
+            let (bytes, _) = read_string(body).ok_or(Unreadable::Body)?;
+            Ok(RestoredValue { value_type: ValueType::String, bytes })
+        }
+        TYPE_SET => elements(ValueType::Set, read_parts(body, 1)),
+        TYPE_HASH => elements(ValueType::Hash, read_parts(body, 2)),
+        TYPE_SET_INTEGERS => elements(ValueType::Set, read_integers(body)),
+        TYPE_SET_LISTPACK => elements(ValueType::Set, listpack::read(body)),
+        TYPE_HASH_LISTPACK => elements(ValueType::Hash, listpack::read(body)),
+        _ => Err(Unreadable::OtherType),
+    }
+}
+
+/// Returns the value of these parts: members, or fields and values in turns. There must be at least
+/// one element, and none may be there twice.
+fn restore_elements(value_type: ValueType, parts: &[Vec<u8>]) -> Result<RestoredValue, Unreadable> {
+    let per_element = if value_type == ValueType::Hash { 2 } else { 1 };
+    let chunks = parts.chunks_exact(per_element);
+    let is_whole = chunks.remainder().is_empty();
+    let elements: Vec<Element<'_>> = chunks
+        .map(|parts| Element { name: &parts[0], value: parts.get(1).map_or(&[], |it| it) })
+        .collect();
+    let names: HashSet<&[u8]> = elements.iter().map(|element| element.name).collect();
+    if elements.is_empty() || !is_whole || names.len() != elements.len() {
+        return Err(Unreadable::Body);
+    }
+    let mut bytes = Vec::new();
+    encode_new(value_type, elements.into_iter(), &mut bytes);
+    Ok(RestoredValue { value_type, bytes })
+}
+
+/// Reads a number of elements and their strings.
+fn read_parts(body: &[u8], per_element: usize) -> Option<Vec<Vec<u8>>> {
+    let (count, mut rest) = read_length(body)?;
+    let mut parts = Vec::new();
+    for _ in 0..count.checked_mul(per_element)? {
+        let part;
+        (part, rest) = read_string(rest)?;
+        parts.push(part);
+    }
+    Some(parts)
+}
+
+/// Reads a sorted set of integers of 2, 4 or 8 bytes: width, count, integers, in one string.
+fn read_integers(body: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (bytes, _) = read_string(body)?;
+    let (width, rest) = bytes.split_first_chunk::<4>()?;
+    let (count, rest) = rest.split_first_chunk::<4>()?;
+    let width = usize::try_from(u32::from_le_bytes(*width)).ok()?;
+    let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
+    if ![2, 4, 8].contains(&width) || rest.len() != width.checked_mul(count)? {
+        return None;
+    }
+    Some(rest.chunks_exact(width).map(listpack::integer).collect())
+}
+
+/// Returns the number that the value represents in canonical form, if it fits 32 bits.
+fn small_integer(value: &[u8]) -> Option<i32> {
+    i32::try_from(crate::parse_integer(value)?).ok()
+}
+
+fn put_integer(number: i32, out: &mut Vec<u8>) {
+    if let Ok(number) = i8::try_from(number) {
+        out.push(INTEGER_8);
+        out.extend_from_slice(&number.to_le_bytes());
+    } else if let Ok(number) = i16::try_from(number) {
+        out.push(INTEGER_16);
+        out.extend_from_slice(&number.to_le_bytes());
+    } else {
+        out.push(INTEGER_32);
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn put_length(length: usize, out: &mut Vec<u8>) {
+    match length {
+        0..0x40 => out.push(length as u8),
+        0x40..0x4000 => {
+            out.extend_from_slice(&((length as u16) | u16::from(LENGTH_14) << 14).to_be_bytes());
+        }
+        // A value has fewer than 2^32 bytes.
+        _ => {
+            out.push(LENGTH_32);
+            out.extend_from_slice(&(length as u32).to_be_bytes());
+        }
+    }
+}
+
+/// Decodes a string in any encoding. Also returns the remaining bytes.
+pub(crate) fn read_string(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let number = |number: i32| itoa::Buffer::new().format(number).as_bytes().to_vec();
+    Some(match bytes {
+        [INTEGER_8, rest @ ..] => {
+            let (bytes, rest) = rest.split_first_chunk()?;
+            (number(i8::from_le_bytes(*bytes).into()), rest)
+        }
+        [INTEGER_16, rest @ ..] => {
+            let (bytes, rest) = rest.split_first_chunk()?;
+            (number(i16::from_le_bytes(*bytes).into()), rest)
+        }
+        [INTEGER_32, rest @ ..] => {
+            let (bytes, rest) = rest.split_first_chunk()?;
+            (number(i32::from_le_bytes(*bytes)), rest)
+        }
+        [COMPRESSED, rest @ ..] => {
+            let (packed, rest) = read_length(rest)?;
+            let (length, rest) = read_length(rest)?;
+            let (packed, rest) = rest.split_at_checked(packed)?;
+            (decompress(packed, length)?, rest)
+        }
+        bytes => {
+            let (length, rest) = read_length(bytes)?;
+            let (string, rest) = rest.split_at_checked(length)?;
+            (string.to_vec(), rest)
+        }
+    })
+}
+
+/// Decodes a length up to the maximum value size. Also returns the remaining bytes.
+fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (&first, rest) = bytes.split_first()?;
+    let (length, rest) = match (first >> 6, first) {
+        (LENGTH_6, _) => (usize::from(first), rest),
+        (LENGTH_14, _) => {
+            let (&second, rest) = rest.split_first()?;
+            (usize::from(first & 0x3f) << 8 | usize::from(second), rest)
+        }
+        (LENGTH_LONG, LENGTH_32) => {
+            let (length, rest) = rest.split_first_chunk()?;
+            (u32::from_be_bytes(*length) as usize, rest)
+        }
+        (LENGTH_LONG, LENGTH_64) => {
+            let (length, rest) = rest.split_first_chunk()?;
+            (usize::try_from(u64::from_be_bytes(*length)).ok()?, rest)
+        }
+        _ => return None,
+    };
+    (length <= VALUE_BYTES_MAX).then_some((length, rest))
+}
+
+/// Unpacks LZF: runs of bytes as they are, and references to bytes that were unpacked before.
+fn decompress(packed: &[u8], length: usize) -> Option<Vec<u8>> {
+    lzf::decompress(packed, length).ok().filter(|value| value.len() == length)
+}
+
+fn crc64(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(CrcAlgorithm::Crc64Redis, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recorded from Valkey 9.1.2.
+    const RECORDED: [(&[u8], &[u8]); 6] = [
+        (b"1", b"\x00\xc0\x01P\x00\xe9R.'OSv\x08"),
+        (b"-129", b"\x00\xc1\x7f\xffP\x00\xd8JK\xb9\xca\xd2\xe3t"),
+        (b"40000", b"\x00\xc2@\x9c\x00\x00P\x00\xc6\xe7\xaa\x8em\xeb\xeb\x06"),
+        (b"4000000000", b"\x00\n4000000000P\x00\x9bN\xd7v\x13\x14Q\xc1"),
+        (b"hello", b"\x00\x05helloP\x00\xacX\x16\xe7\xfbfG\xfe"),
+        (b"012", b"\x00\x03012P\x00@~\xaax\xca,\x8c\xf8"),
+    ];
+
+    fn string(bytes: &[u8]) -> RestoredValue {
+        RestoredValue { value_type: ValueType::String, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_redis() {
+        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
+    }
+
+    #[test]
+    fn dumps_are_those_of_valkey() {
+        for (value, recorded) in RECORDED {
+            let dumped = dump(TypedValue::string(value)).unwrap();
+            assert_eq!(dumped, recorded, "{}", value.escape_ascii());
+            assert_eq!(restore(recorded), Ok(string(value)));
+        }
+    }
+
+    #[test]
+    fn compressed_dumps_are_read() {
+        let packed = b"\x00\xc3\t@\\\x01aa\xe0O\x00\x01aaP\x00u\x7f\x9f\x9eP5\xe3\xd3";
+        assert_eq!(restore(packed), Ok(string(&[b'a'; 92])));
+    }
+
+    /// Dumps of hashes and sets, with their parts, recorded from Valkey 9.1.2.
+    const COLLECTIONS: [(&[u8], &[&[u8]]); 5] = [
+        (
+            b"\x0b\x14\x04\x00\x00\x00\x03\x00\x00\x00\xd4\xfe\xff\xff\x01\x00\x00\x00p\x11\x01\x00P\x00\xf0\xe7\xccD\xab\xa48\x19",
+            &[b"-300", b"1", b"70000"],
+        ),
+        (
+            b"\x14\x13\x13\x00\x00\x00\x03\x00\x81a\x02\x0c\x01\x85hello\x06\xffP\x00\xa5\xa2DY\xa2C\x93h",
+            &[b"a", b"12", b"hello"],
+        ),
+        (
+            b"\x04\x03\x01f\x01v\x06number\xc190\x04long\xc3\t@F\x01xx\xe09\x00\x01xxP\x00Z%\xfb\x9e?\xc0iZ",
+            &[b"f", b"v", b"number", b"12345", b"long", &[b'x'; 70]],
+        ),
+        (
+            b"\x10\x16\x16\x00\x00\x00\x04\x00\x82f1\x03\x82v1\x03\x82f2\x03\xdf\xfb\x02\xffP\x00Q\x11\x86\x82\x02SCw",
+            &[b"f1", b"v1", b"f2", b"-5"],
+        ),
+        (
+            b"\x10\r\r\x00\x00\x00\x02\x00\x81f\x02\x81v\x02\xffP\x00\xef\xdb\xf4\xd5\xbd\x06oi",
+            &[b"f", b"v"],
+        ),
+    ];
+
+    fn parts(restored: &RestoredValue) -> Vec<Vec<u8>> {
+        let has_values = restored.value_type == ValueType::Hash;
+        let elements = Packed::parse(restored.value()).unwrap().elements().map(Result::unwrap);
+        let parts = elements.map(|element| match has_values {
+            true => vec![element.name.to_vec(), element.value.to_vec()],
+            false => vec![element.name.to_vec()],
+        });
+        parts.flatten().collect()
+    }
+
+    #[test]
+    fn hashes_and_sets_of_valkey_are_read() {
+        for (recorded, expected) in COLLECTIONS {
+            let restored = restore(recorded).unwrap();
+            assert_eq!(parts(&restored), expected, "{}", recorded.escape_ascii());
+            let again = restore(&dump(restored.value()).unwrap());
+            assert_eq!(again, Ok(restored));
+        }
+        let with_lifetimes =
+            b"\x16\x01\x01f\x01v\xdc\x84v\x1c\xa2\x01\x00\x00P\x00W\xc1\x89\xc1wT!J";
+        assert_eq!(restore(with_lifetimes), Err(Unreadable::OtherType));
+    }
+
+    #[test]
+    fn collections_without_elements_or_with_one_twice_are_refused() {
+        for body in [&b"\x02\x00"[..], b"\x02\x02\x01a\x01a", b"\x04\x02\x01a\x01b\x01a\x01c"] {
+            let mut bytes = body.to_vec();
+            bytes.extend_from_slice(&VERSION.to_le_bytes());
+            let checksum = crc64(&bytes);
+            bytes.extend_from_slice(&checksum.to_le_bytes());
+            assert_eq!(restore(&bytes), Err(Unreadable::Body), "{}", body.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn values_of_any_length_come_back() {
+        for length in [0, 1, 63, 64, 65, 16_383, 16_384, 100_000, VALUE_BYTES_MAX] {
+            let value = vec![b'x'; length];
+            let dumped = dump(TypedValue::string(&value)).unwrap();
+            assert_eq!(restore(&dumped), Ok(string(&value)), "{length}");
+        }
+    }
+
+    #[test]
+    fn damaged_dumps_are_refused_and_random_bodies_harm_nobody() {
+        let mut random = fastrand::Rng::with_seed(9);
+        let strings = RECORDED.map(|(_, recorded)| recorded);
+        for recorded in strings.into_iter().chain(COLLECTIONS.map(|(recorded, _)| recorded)) {
+            let mut damaged = recorded.to_vec();
+            damaged[random.usize(..recorded.len())] ^= 1 << random.u8(0..8);
+            assert_eq!(restore(&damaged), Err(Unreadable::Footer));
+            let cut = &recorded[..recorded.len() - 1];
+            assert_eq!(restore(cut), Err(Unreadable::Footer));
+        }
+        for _ in 0..50_000 {
+            let length = random.usize(0..30);
+            let mut bytes: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
+            if random.bool() {
+                let types = [TYPE_SET, TYPE_HASH, TYPE_SET_INTEGERS, TYPE_SET_LISTPACK];
+                let number = types[random.usize(..types.len())];
+                bytes.splice(0..0, [number]);
+            } else {
+                bytes.splice(0..0, [TYPE_STRING, COMPRESSED]);
+            }
+            bytes.extend_from_slice(&VERSION.to_le_bytes());
+            let checksum = crc64(&bytes);
+            bytes.extend_from_slice(&checksum.to_le_bytes());
+            let _ = restore(&bytes);
+        }
+    }
+}

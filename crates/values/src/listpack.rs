@@ -1,0 +1,89 @@
+//! The listpack, in which Redis stores small collections, as `DUMP` returns them: a header, entries
+//! of a string or an integer each, and an end mark. Format: `listpack.md` of its author
+//! (Sanfilippo, 2017).
+
+use crate::dump::read_string;
+
+/// Bytes of the header: total bytes (4) and number of entries (2).
+const HEADER_BYTES: usize = 6;
+const END: u8 = 0xff;
+
+/// Returns the entries of the listpack in this string of a dump, integers as decimal text. `None` if
+/// it is damaged.
+pub(super) fn read(body: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (bytes, _) = read_string(body)?;
+    let (total, _) = bytes.split_first_chunk::<4>()?;
+    if usize::try_from(u32::from_le_bytes(*total)).ok()? != bytes.len() {
+        return None;
+    }
+    let mut rest = bytes.get(HEADER_BYTES..)?;
+    let mut entries = Vec::new();
+    while *rest.first()? != END {
+        let (entry, behind) = read_entry(rest)?;
+        entries.push(entry);
+        let taken = rest.len() - behind.len();
+        rest = behind.get(backward_bytes(taken)..)?;
+    }
+    (rest.len() == 1).then_some(entries)
+}
+
+/// Reads an entry without its length for reading backward. Returns it with the bytes behind it.
+fn read_entry(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let (&first, rest) = bytes.split_first()?;
+    match first {
+        0x00..=0x7f => Some((text(first.into()), rest)),
+        0x80..=0xbf => {
+            let (string, rest) = rest.split_at_checked(usize::from(first & 0x3f))?;
+            Some((string.to_vec(), rest))
+        }
+        0xc0..=0xdf => {
+            let (&second, rest) = rest.split_first()?;
+            let number = i64::from(first & 0x1f) << 8 | i64::from(second);
+            let signed = if number >= 1 << 12 { number - (1 << 13) } else { number };
+            Some((text(signed), rest))
+        }
+        0xe0..=0xef => {
+            let (&second, rest) = rest.split_first()?;
+            let length = usize::from(first & 0x0f) << 8 | usize::from(second);
+            let (string, rest) = rest.split_at_checked(length)?;
+            Some((string.to_vec(), rest))
+        }
+        0xf0 => {
+            let (length, rest) = rest.split_first_chunk::<4>()?;
+            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+            let (string, rest) = rest.split_at_checked(length)?;
+            Some((string.to_vec(), rest))
+        }
+        0xf1..=0xf4 => {
+            let width = [2, 3, 4, 8][usize::from(first - 0xf1)];
+            let (number, rest) = rest.split_at_checked(width)?;
+            Some((integer(number), rest))
+        }
+        0xf5..=0xff => None,
+    }
+}
+
+/// Returns a little-endian two's complement integer of 1 to 8 bytes as decimal text.
+pub(super) fn integer(bytes: &[u8]) -> Vec<u8> {
+    let is_negative = bytes.last().is_some_and(|last| last & 0x80 != 0);
+    let mut wide = [if is_negative { 0xff } else { 0 }; 8];
+    for (to, from) in wide.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    text(i64::from_le_bytes(wide))
+}
+
+fn text(number: i64) -> Vec<u8> {
+    itoa::Buffer::new().format(number).as_bytes().to_vec()
+}
+
+/// Returns the bytes of the length for reading backward, behind an entry of this length.
+fn backward_bytes(entry: usize) -> usize {
+    match entry {
+        0..0x80 => 1,
+        0x80..0x3fff => 2,
+        0x3fff..0x1f_ffff => 3,
+        0x1f_ffff..0x0fff_ffff => 4,
+        _ => 5,
+    }
+}
