@@ -59,7 +59,8 @@ fn play(script: &Path, address: SocketAddr) {
     goldenscript::run(&mut session, script).expect("a script can be read");
 }
 
-/// The connections of a script: `name: > GET key` uses the connection of this name.
+/// The connections of a script: `name: > GET key` uses the connection of this name; `resp3: > GET
+/// key` uses one in RESP3.
 struct Session {
     address: SocketAddr,
     clients: BTreeMap<Option<String>, Client>,
@@ -73,11 +74,20 @@ impl Runner for Session {
         words.extend(command.args.iter().map(ToString::to_string));
         let address = self.address;
         let client = self.clients.entry(context.prefix.clone());
-        let client = client.or_insert_with(|| Client::connect(address));
+        let client = client.or_insert_with(|| connect(address, context.prefix.as_deref()));
         client.request(&words);
         let reply = client.raw_answer().map_or("(closed)".into(), |bytes| readable(&bytes));
         Ok(format!("{} → {reply}\n", command.name))
     }
+}
+
+/// Opens the connection of this name. `resp3` speaks RESP3.
+fn connect(address: SocketAddr, name: Option<&str>) -> Client {
+    let mut client = Client::connect(address);
+    if name == Some("resp3") {
+        client.ask(&["HELLO", "3"]);
+    }
+    client
 }
 
 /// Splits a line at blanks. Empty words and words with blanks are quoted.

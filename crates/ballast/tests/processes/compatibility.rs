@@ -15,13 +15,24 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatib
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
 
 /// Commands and subcommands of Valkey 9.1.2 by group.
-const VALKEY: [(&str, &str); 7] = [
+const VALKEY: [(&str, &str); 9] = [
     (
         "string",
         "append decr decrby delifeq get getdel getex getrange getset incr incrby incrbyfloat lcs \
          mget mset msetex msetnx psetex set setex setnx setrange strlen substr",
     ),
     ("bitmap", "bitcount bitfield bitfield_ro bitop bitpos getbit setbit"),
+    (
+        "hash",
+        "hdel hexists hexpire hexpireat hexpiretime hget hgetall hgetdel hgetex hincrby \
+         hincrbyfloat hkeys hlen hmget hmset hpersist hpexpire hpexpireat hpexpiretime hpttl \
+         hrandfield hscan hset hsetex hsetnx hstrlen httl hvals",
+    ),
+    (
+        "set",
+        "sadd scard sdiff sdiffstore sinter sintercard sinterstore sismember smembers smismember \
+         smove spop srandmember srem sscan sunion sunionstore",
+    ),
     (
         "generic",
         "copy del dump exists expire expireat expiretime keys migrate move object object|encoding \
@@ -104,6 +115,18 @@ const NOTES: &[(&str, &str)] = &[
     ("dump", "long values are not compressed; Valkey reads the dumps"),
     ("flushall", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("flushdb", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
+    ("hexpire*", "fields cannot have a time to live of their own yet"),
+    ("hgetex", "as HEXPIRE"),
+    ("hpersist", "as HEXPIRE"),
+    ("hpexpire*", "as HEXPIRE"),
+    ("hpttl", "as HEXPIRE"),
+    (
+        "hrandfield",
+        "a negative count below -1048576 is refused; elements are read in time proportional to the size of the hash",
+    ),
+    ("hscan", "one step returns all elements, with the cursor 0"),
+    ("hsetex", "as HEXPIRE"),
+    ("httl", "as HEXPIRE"),
     ("info", "only fields that apply to Ballast"),
     (
         "keys",
@@ -134,15 +157,17 @@ const NOTES: &[(&str, &str)] = &[
     ("replconf", "Redis replication is not supported"),
     (
         "restore",
-        "strings only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
+        "strings, hashes and sets only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),
+    ("srandmember", "as HRANDFIELD"),
+    ("sscan", "as HSCAN"),
     (
         "shutdown",
         "SAVE is refused without persistence; with persistence the log is always complete",
     ),
-    ("sort*", "there are no lists, sets and sorted sets"),
+    ("sort*", "there are no lists and sorted sets yet"),
     (
         "wait",
         "counts the other servers that have all writes of this connection's reactor: 0 without replication",

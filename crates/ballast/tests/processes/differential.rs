@@ -55,7 +55,13 @@ const DIFFERENCES: &[Difference] = &[
         allows: same_items,
         why: "keys come in the order of their hashes",
     },
-    Difference { command: "SCAN", allows: same_items, why: "as KEYS" },
+    Difference {
+        command: "SCAN",
+        allows: |exchange| {
+            same_items(exchange) || starts(&exchange.ours.1, b"-ERR unknown type name")
+        },
+        why: "as KEYS, and Valkey's error ends at a zero byte",
+    },
     Difference { command: "RANDOMKEY", allows: same_kind, why: "it is random" },
     Difference {
         command: "DBSIZE",
@@ -78,9 +84,29 @@ const DIFFERENCES: &[Difference] = &[
     Difference { command: "SWAPDB", allows: is_refused, why: "not supported" },
     Difference {
         command: "RESTORE",
-        allows: |exchange| starts(&exchange.ours.1, b"-ERR only strings can be restored"),
+        allows: |exchange| starts(&exchange.ours.1, b"-ERR only strings, hashes and sets"),
         why: "there are no other types",
     },
+    Difference {
+        command: "HGETALL",
+        allows: same_items,
+        why: "elements come in the order in which they were added, large values there in any order",
+    },
+    Difference { command: "HKEYS", allows: same_items, why: "as HGETALL" },
+    Difference { command: "HVALS", allows: same_items, why: "as HGETALL" },
+    Difference {
+        command: "HSCAN",
+        allows: has_all_items,
+        why: "as HGETALL, and large values there take several steps",
+    },
+    Difference { command: "SSCAN", allows: has_all_items, why: "as HSCAN" },
+    Difference { command: "SMEMBERS", allows: same_items, why: "as HGETALL" },
+    Difference { command: "SPOP", allows: same_items, why: "as HGETALL" },
+    Difference { command: "SINTER", allows: same_items, why: "as HGETALL" },
+    Difference { command: "SUNION", allows: same_items, why: "as HGETALL" },
+    Difference { command: "SDIFF", allows: same_items, why: "as HGETALL" },
+    Difference { command: "HRANDFIELD", allows: same_length, why: "it is random" },
+    Difference { command: "SRANDMEMBER", allows: same_length, why: "it is random" },
 ];
 
 fn nearly_equal(exchange: &Exchange) -> bool {
@@ -107,6 +133,15 @@ fn same_items(exchange: &Exchange) -> bool {
                 items.sort_by_key(|item| format!("{item:?}"));
                 Value::Array(items)
             }
+            Value::Set(items) => match sorted(&Value::Array(items.clone())) {
+                Value::Array(items) => Value::Set(items),
+                other => other,
+            },
+            Value::Map(pairs) => {
+                let mut pairs = pairs.clone();
+                pairs.sort_by_key(|pair| format!("{pair:?}"));
+                Value::Map(pairs)
+            }
             other => other.clone(),
         }
     }
@@ -115,6 +150,30 @@ fn same_items(exchange: &Exchange) -> bool {
 
 fn same_kind(exchange: &Exchange) -> bool {
     std::mem::discriminant(&exchange.ours.0) == std::mem::discriminant(&exchange.theirs.0)
+}
+
+/// Returns whether the replies are of one kind and, if they are arrays, as long.
+fn same_length(exchange: &Exchange) -> bool {
+    match (&exchange.ours.0, &exchange.theirs.0) {
+        (Value::Array(ours), Value::Array(theirs)) => ours.len() == theirs.len(),
+        _ => same_kind(exchange),
+    }
+}
+
+/// Returns whether a scan has returned, in one step, all that the other one has returned in its
+/// first step.
+fn has_all_items(exchange: &Exchange) -> bool {
+    let items = |value: &Value| match value {
+        Value::Array(parts) => match &parts[..] {
+            [_, Value::Array(items)] => Some(items.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    match (items(&exchange.ours.0), items(&exchange.theirs.0)) {
+        (Some(ours), Some(theirs)) => theirs.iter().all(|item| ours.contains(item)),
+        _ => false,
+    }
 }
 
 fn is_refused(exchange: &Exchange) -> bool {

@@ -50,6 +50,60 @@ const GRAMMAR: &[&str] = &[
     "BITFIELD key field*",
     "BITFIELD key field*",
     "BITFIELD_RO key get*",
+    "HSET hash field-pair*",
+    "HSET hash field-pair*",
+    "HSET hash field-pair*",
+    "HMSET hash field-pair*",
+    "HSETNX hash name value",
+    "HGET hash name",
+    "HMGET hash name*",
+    "HMGET hash name* name* name* name* name*",
+    "HGETALL hash",
+    "HKEYS hash",
+    "HVALS hash",
+    "HLEN hash",
+    "HEXISTS hash name",
+    "HSTRLEN hash name",
+    "HDEL hash name",
+    "HDEL hash name* name* name* name*",
+    "HGETDEL hash FIELDS {1|2|0|x} name*",
+    "HGETDEL hash FIELDS 1 name",
+    "HINCRBY hash name number",
+    "HINCRBY hash name {1|-5|100}",
+    "HINCRBYFLOAT hash name float",
+    "HRANDFIELD hash",
+    "HRANDFIELD hash sample [WITHVALUES]",
+    "HSCAN hash {0|0|5|x} [MATCH pattern] [COUNT index] [NOVALUES]",
+    "SADD set name*",
+    "SADD set name*",
+    "SADD set name* value*",
+    "SADD set number*",
+    "SREM set name*",
+    "SREM set name* name* name* name*",
+    "SISMEMBER set name",
+    "SMISMEMBER set name*",
+    "SCARD set",
+    "SMEMBERS set",
+    "SMOVE set set name",
+    "SPOP set {100000|0|-1|x}",
+    "SRANDMEMBER set",
+    "SRANDMEMBER set sample",
+    "SSCAN set {0|0|5|x} [MATCH pattern] [COUNT index] [NOVALUES]",
+    "{SINTER|SUNION|SDIFF} set*",
+    "{SINTER|SUNION|SDIFF} set set set",
+    "{SINTERSTORE|SUNIONSTORE|SDIFFSTORE} set set*",
+    "SINTERCARD {1|2|3|0|x} set* [LIMIT {0|1|2|-1|x}]",
+    "DEL hash",
+    "DEL set",
+    "TYPE {hash|set}",
+    "OBJECT ENCODING {hash|set}",
+    "EXPIRE {hash|set} seconds",
+    "TTL {hash|set}",
+    "PERSIST {hash|set}",
+    "RENAME {hash|set} {hash|set}",
+    "COPY {hash|set} {hash|set} [REPLACE]",
+    "DUMP {hash|set}",
+    "RESTORE {hash|set} 0 dump REPLACE",
     "DEL key*",
     "UNLINK key*",
     "EXISTS key*",
@@ -74,7 +128,7 @@ const GRAMMAR: &[&str] = &[
     "OBJECT {ENCODING|REFCOUNT|IDLETIME|FREQ} key",
     "MEMORY USAGE key [SAMPLES index]",
     "KEYS pattern",
-    "SCAN 0 COUNT 5000 [MATCH pattern] [TYPE {string|list|STRING|nosuch}]",
+    "SCAN 0 COUNT 5000 [MATCH pattern] [TYPE {string|list|STRING|hash|set|nosuch}]",
     "RANDOMKEY",
     "DBSIZE",
     "WAIT {0|-1} {0|1}",
@@ -236,8 +290,9 @@ impl Grammar {
     }
 
     fn spoil(&self, random: &mut Rng, words: &mut Vec<Vec<u8>>) {
-        // The name is never changed, and no change may turn a request into one that waits.
-        if words[0] == b"WAIT" || words[0] == b"WAITAOF" {
+        // The name is never changed. No change may turn a request into one that waits, or that
+        // removes random members.
+        if [&b"WAIT"[..], b"WAITAOF", b"SPOP"].contains(&&words[0][..]) {
             return;
         }
         let junk = one(random, JUNK);
@@ -283,6 +338,20 @@ impl Grammar {
     fn word(&self, random: &mut Rng, name: &str, words: &mut Vec<Vec<u8>>) {
         words.push(match name {
             "key" => key(random),
+            "hash" => mostly(random, &["h1", "h2", "h3"]),
+            "set" => mostly(random, &["s1", "s2", "s3", "s4"]),
+            "name" => match random.usize(..8) {
+                0 => value(random),
+                1 => number(random),
+                2 | 3 => random.u8(..30).to_string().into_bytes(),
+                _ => format!("f{}", random.u8(..12)).into_bytes(),
+            },
+            // A large negative number keeps Valkey busy for minutes.
+            "sample" => match random.usize(..12) {
+                0 => one(random, &["9223372036854775807", "9223372036854775808", "x", "", "01"]),
+                _ => random.i64(-20..40).to_string().into_bytes(),
+            },
+            "field-pair" => return self.expand(random, "name value", words),
             "value" => value(random),
             "number" => number(random),
             "index" => match random.usize(..4) {
@@ -353,12 +422,20 @@ fn one(random: &mut Rng, of: &[&str]) -> Vec<u8> {
 }
 
 fn key(random: &mut Rng) -> Vec<u8> {
-    match random.usize(..20) {
+    match random.usize(..24) {
+        20 => b"h1".to_vec(),
+        21 => b"s1".to_vec(),
+        22 | 23 => b"a".to_vec(),
         0 => b"a key with \x00 and \xff".to_vec(),
         1 => Vec::new(),
         2 => b"{tag}a-rather-long-key-of-more-than-forty-bytes".to_vec(),
         at => one(random, &["a", "b", "c", "d", "key:1", "key:2"][..if at < 10 { 3 } else { 6 }]),
     }
+}
+
+/// Returns one of these keys, or sometimes any key.
+fn mostly(random: &mut Rng, keys: &[&str]) -> Vec<u8> {
+    if random.usize(..12) == 0 { key(random) } else { one(random, keys) }
 }
 
 fn number(random: &mut Rng) -> Vec<u8> {
