@@ -94,6 +94,26 @@ fn whatever_the_source_had_come_to_it_releases_a_range_that_has_returned() {
     }
 }
 
+/// The requests to recover and to start reach different reactors, so the second may come first.
+#[test]
+fn a_source_that_starts_after_its_range_has_returned_releases_it() {
+    let ways: [(&str, Vec<SourceEvent>); 4] = [
+        ("catching up", vec![start()]),
+        ("freezing", vec![start(), caught_up()]),
+        ("given up", vec![start(), caught_up(), SourceEvent::FreezeRefused { attempt: 1 }]),
+        ("withdrawn", vec![start(), caught_up(), frozen(), answered(false)]),
+    ];
+    for (name, events) in ways {
+        let mut source = MigrationSource::new(MIGRATION);
+        effects_of(&mut source, events);
+        let effects = effects_of(&mut source, vec![keep(&[])]);
+        assert!(is_released(&effects), "{name}: {effects:?}");
+        let thaws = effects.iter().any(|effect| matches!(effect, SourceEffect::Thaw { .. }));
+        assert_eq!(thaws, name == "freezing", "{effects:?}");
+        assert!(source.is_over(), "{name}");
+    }
+}
+
 #[test]
 fn what_has_not_returned_is_forgotten() {
     let mut source = MigrationSource::new(MIGRATION);

@@ -358,8 +358,19 @@ impl MigrationSource {
                 }));
             }
             // The target died and counts as having accepted. The ranges that it did not have
-            // returned to this source, which never sent a flip.
-            SourceState::Waiting | SourceState::Withdrawn if remaining.is_empty() => {
+            // returned to this source, which never sent a flip. The request to start may arrive
+            // after their return, so the source may have begun to freeze a range that it keeps.
+            SourceState::Waiting
+            | SourceState::CatchingUp { .. }
+            | SourceState::Freezing { .. }
+            | SourceState::Resting { .. }
+            | SourceState::GivenUp { .. }
+            | SourceState::Withdrawn
+                if remaining.is_empty() =>
+            {
+                if let SourceState::Freezing { attempt, .. } = &self.state {
+                    out.push(SourceEffect::Thaw { range: attempt.intent.range });
+                }
                 out.push(SourceEffect::Tell(MigrationUpdate::Released {
                     migration: self.migration,
                 }));
