@@ -70,7 +70,7 @@ const KEPT: [(u64, &str); 20] = [
 ];
 
 /// Seeds of replicated runs that failed once.
-const KEPT_REPLICATED: [(u64, &str); 18] = [
+const KEPT_REPLICATED: [(u64, &str); 20] = [
     (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,
@@ -99,6 +99,8 @@ const KEPT_REPLICATED: [(u64, &str); 18] = [
     (85005345, "a range moved without records, and its owner died before the next beat (its own)"),
     (86001132, "jobs still queued at a disk that had been slow when another fault began (its own)"),
     (86001555, "writes were refused while a backup that answered again was left out for a second"),
+    (89001379, "a source that was told to start after its range had returned waited for ever"),
+    (89001384, "the simulator: replicas were compared while an append was lost"),
     (87000012, "the last server died, and its clock was known from its own disk only (its own)"),
     (83000223, "a backup gave up replicas since their disk had failed while it measured them"),
 ];
