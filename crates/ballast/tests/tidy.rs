@@ -44,6 +44,7 @@ const MAY_USE: [(&str, &[&str]); 23] = [
             "store",
             "backup",
             "resp",
+            "values",
             "protocols",
             "handshake",
             "links",

@@ -127,6 +127,8 @@ pub enum Bug {
     ReadNotGated,
     /// A write on condition of a version does not check it.
     VersionNotChecked,
+    /// A record that is encoded anew at its arrival or recovery becomes a string.
+    TypeLost,
     /// A recovery does not replay tombstones.
     TombstoneNotReplayed,
     /// Replayed records keep the incarnation of the log from which they come.

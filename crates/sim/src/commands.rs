@@ -2,6 +2,7 @@
 
 use crate::history::{Lifetime, OperationOutcome, RegisterAction, RemainingTime};
 use crate::servers::server_at;
+use crate::typed;
 use crate::versions::SeenVersion;
 use crate::workload::{Register, decode};
 use resp::{Items, Reply, RequestWriter};
@@ -27,6 +28,9 @@ pub(crate) enum ReplyMeaning {
 
 /// Appends the request of an operation.
 pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u8>) {
+    if register.is_hash {
+        return typed::write(register, action, out);
+    }
     let value = |number| register.encode(number);
     let keys = &register.keys;
     match (action, keys.len()) {
@@ -202,6 +206,10 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
     if let Reply::Error(text) = reply {
         return read_error(text);
     }
+    // A flush is an operation on all registers of its table.
+    if register.is_hash && action != RegisterAction::Flush {
+        return typed::read(register, action, reply);
+    }
     if let Reply::Array(items) = reply
         && let Some((first, _)) = pair_of(register, *items)
     {
@@ -251,7 +259,8 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
     outcome.map_or(ReplyMeaning::Nonsense, ReplyMeaning::Outcome)
 }
 
-fn value(reply: &Reply<'_>) -> Option<Option<u64>> {
+/// Returns the number in a bulk string, or that there is none.
+pub(crate) fn value(reply: &Reply<'_>) -> Option<Option<u64>> {
     match reply {
         Reply::Null => Some(None),
         Reply::Bulk(bytes) => decode(bytes).map(Some),

@@ -1,7 +1,8 @@
 //! Checks on the state of the servers, made from outside.
 
 use crate::planted;
-use crate::workload::{Register, decode};
+use crate::typed;
+use crate::workload::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletMap, TabletState, Worker};
 use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, key_hash};
@@ -202,7 +203,7 @@ impl Inspector {
                     bytes += record.encoded.len() as u64;
                     match entry.body {
                         Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
-                            let number = decode(value.bytes).expect("values are numbers");
+                            let number = typed::number_in(value).expect("values are numbers");
                             let before = held.insert(entry.key.to_vec(), number);
                             assert!(before.is_none(), "a scan returns a record twice");
                         }

@@ -70,6 +70,7 @@ mod settings;
 mod streams;
 mod timeline;
 mod trace;
+mod typed;
 mod versions;
 mod workload;
 

@@ -104,6 +104,7 @@ bugs! {
     RemainingFromWallClock = RemainingFromWallClock,
     VersionNotChecked = VersionNotChecked,
     AcknowledgedBeforeReplicas = AcknowledgedBeforeReplicas,
+    TypeLost = TypeLost,
     DataBeforeOpen = DataBeforeOpen,
     DroppedBeforeSafe = LeftBeforeSynced,
     TombstoneDroppedEarly = TombstoneDroppedEarly,

@@ -120,5 +120,6 @@ named! {
     Flushes, "flushes", "Tables are flushed.";
     Expiry, "expiry", "Some values expire.";
     Lifetimes, "lifetimes", "Times to live are changed, removed, kept, and read.";
+    Types, "types", "In a quarter of the runs, some registers are hashes.";
     Versions, "versions", "In a quarter of the runs, clients read versions and write on condition of them.";
 }

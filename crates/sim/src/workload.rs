@@ -8,6 +8,7 @@ use crate::clock_faults::FarClocks;
 use crate::history::{Lifetime, RegisterAction};
 use crate::lifetimes::LifetimeOperations;
 use crate::settings::{Knob, RunSettings};
+use crate::typed;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashRange, HashSeed, KeyHash, Slot, TableId, UnixMillis, key_hash};
@@ -42,6 +43,8 @@ pub(crate) struct Register {
     pub(crate) table: TableId,
     pub(crate) kind: RegisterKind,
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
+    /// Set if its value is in the fields of a hash.
+    pub(crate) is_hash: bool,
     /// Factor by which its filler is longer than usual.
     length: usize,
     /// Factor by which its values live longer than usual.
@@ -136,7 +139,7 @@ impl Workload {
             false => none,
         };
         let least = if far.is_some() { 14 } else { 0 };
-        Workload {
+        let mut workload = Workload {
             slots: slots.into_iter().collect(),
             registers,
             names,
@@ -154,6 +157,18 @@ impl Workload {
             scan_one_in: [300, 3_000][rng.usize(..2)],
             last_value: 0,
             known,
+        };
+        if typed::are_used(settings) {
+            workload.make_hashes();
+        }
+        workload
+    }
+
+    fn make_hashes(&mut self) {
+        for number in 0..self.registers.len() {
+            let may_expire = self.may_expire(number);
+            let register = &mut self.registers[number];
+            register.is_hash = typed::is_hash(number, register, may_expire);
         }
     }
 
@@ -188,6 +203,10 @@ impl Workload {
             false => self.draw_change(rng, register),
         };
         let action = self.draw_lifetime_operation(register, wall).unwrap_or(action);
+        let action = match self.registers[register].is_hash {
+            true => typed::possible(&self.registers[register], action),
+            false => action,
+        };
         Some(ClientJob::Operation(register, action))
     }
 
@@ -305,7 +324,7 @@ fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
     let table = if kind == RegisterKind::Flushed { FLUSHED_TABLE } else { TABLE };
     let key = |part: &&str| format!("{{{slot}}}:{number}:{part}").into_bytes();
     let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key)).collect();
-    Register { table, kind, keys, length: 1, life: 1 }
+    Register { table, kind, keys, is_hash: false, length: 1, life: 1 }
 }
 
 pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {

@@ -60,6 +60,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReadNotGated
         | Planted::TombstoneNotReplayed
         | Planted::IncarnationOfSource
+        | Planted::TypeLost
         | Planted::SealedBeforeReplicated
         | Planted::LostReplicaNotCopied
         | Planted::HeartbeatForgotten

@@ -77,6 +77,7 @@ impl ClusterRun {
             | Knob::Lineage
             | Knob::Expiry
             | Knob::Lifetimes
+            | Knob::Types
             | Knob::Versions => unreachable!("no fault"),
         }
         self.cluster.plan_fault();

@@ -23,7 +23,8 @@ use crate::log::{OutOfMemory, Reservation, SideLog, Turn};
 use planted::Bug;
 use std::sync::Arc;
 use types::{
-    HashRange, Incarnation, KeyHash, MigrationId, Slot, TableId, Version, key_hash_in_slot, slot_of,
+    HashRange, Incarnation, KeyHash, MigrationId, Slot, TableId, TypedValue, Version,
+    key_hash_in_slot, slot_of,
 };
 use wire::Corrupt;
 use wire::batch::{BatchEntry, BatchReader};
@@ -400,7 +401,10 @@ impl<'t> Replay<'t, '_> {
         let here = old.map(|old| log.location_of(old.word.address()));
         let body = match parsed.entry.body {
             Body::Object { replaces: None, .. } if here.is_none() => None,
-            Body::Object { expiry, value, .. } => {
+            Body::Object { expiry, mut value, .. } => {
+                if planted::is(Bug::TypeLost) {
+                    value = TypedValue::string(value.bytes);
+                }
                 Some(Body::Object { expiry, replaces: here, value })
             }
             Body::Tombstone { .. } => {

@@ -1,0 +1,137 @@
+//! Registers that are hashes: the same operations as commands on fields.
+//!
+//! The value of a plain register is in two fields that are always written together. If they ever
+//! differ, a client has seen a half executed command. A counter has one field.
+
+use crate::commands::{ReplyMeaning, value};
+use crate::history::{OperationOutcome, RegisterAction};
+use crate::settings::{Knob, RunSettings};
+use crate::workload::{Register, RegisterKind, decode};
+use resp::{Items, Reply, RequestWriter};
+use types::{TypedValue, ValueType};
+use values::Packed;
+
+/// One seed in this many has typed registers.
+const SEEDS_PER_RUN: u64 = 4;
+
+/// One register in this many is a hash, if it can be one.
+const REGISTERS_PER_HASH: usize = 3;
+
+const FIELDS: [&[u8]; 2] = [b"value", b"copy"];
+
+/// Returns whether a run has registers that are hashes.
+pub(crate) fn are_used(settings: &RunSettings) -> bool {
+    settings.has(Knob::Types) && settings.seed % SEEDS_PER_RUN == 1
+}
+
+/// Returns whether the register of this number is a hash. Setting fields keeps a time to live, where
+/// setting a string removes it, so no register whose values may expire is one.
+pub(crate) fn is_hash(number: usize, register: &Register, may_expire: bool) -> bool {
+    number.is_multiple_of(REGISTERS_PER_HASH) && register.keys.len() == 1 && !may_expire
+}
+
+fn fields(register: &Register) -> &'static [&'static [u8]] {
+    match register.kind {
+        RegisterKind::Counter => &FIELDS[..1],
+        RegisterKind::Plain
+        | RegisterKind::Permanent
+        | RegisterKind::Pair
+        | RegisterKind::Flushed => &FIELDS,
+    }
+}
+
+/// Returns the operation that a hash has instead of this one.
+pub(crate) fn possible(register: &Register, action: RegisterAction) -> RegisterAction {
+    match action {
+        RegisterAction::Swap(_, new) | RegisterAction::Exchange(new) => RegisterAction::Write(new),
+        RegisterAction::WriteIfAbsent(new) if fields(register).len() > 1 => {
+            RegisterAction::Write(new)
+        }
+        other => other,
+    }
+}
+
+/// Appends the request of an operation on a hash.
+pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u8>) {
+    let key = &register.keys[0].1[..];
+    let fields = fields(register);
+    let on_fields = |words: &[&[u8]], out: &mut Vec<u8>| {
+        RequestWriter::write(&[words, fields].concat(), out);
+    };
+    match action {
+        RegisterAction::Read => on_fields(&[b"HMGET", key], out),
+        RegisterAction::Probe => RequestWriter::write(&[b"EXISTS", key], out),
+        RegisterAction::Delete => on_fields(&[b"HDEL", key], out),
+        RegisterAction::Take => {
+            let count = fields.len().to_string();
+            on_fields(&[b"HGETDEL", key, b"FIELDS", count.as_bytes()], out);
+        }
+        RegisterAction::Increment => {
+            RequestWriter::write(&[b"HINCRBY", key, fields[0], b"1"], out);
+        }
+        RegisterAction::WriteIfAbsent(new) => {
+            RequestWriter::write(&[b"HSETNX", key, fields[0], &register.encode(new)], out);
+        }
+        RegisterAction::Write(new) => {
+            let value = register.encode(new);
+            let mut words = vec![b"HSET", key];
+            words.extend(fields.iter().flat_map(|field| [*field, &value[..]]));
+            RequestWriter::write(&words, out);
+        }
+        other => unreachable!("a hash has no operation {other:?}"),
+    }
+}
+
+/// Interprets the reply to an operation on a hash, other than an error.
+pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_>) -> ReplyMeaning {
+    let all = fields(register).len() as i64;
+    let outcome = match (action, reply) {
+        (RegisterAction::Read | RegisterAction::Take, Reply::Array(items)) => {
+            return read_values(*items, all as usize);
+        }
+        (RegisterAction::Probe, Reply::Integer(count @ (0 | 1))) => {
+            OperationOutcome::Applied(*count == 1)
+        }
+        (RegisterAction::WriteIfAbsent(_), Reply::Integer(set @ (0 | 1))) => {
+            OperationOutcome::Applied(*set == 1)
+        }
+        (RegisterAction::Increment, Reply::Integer(number)) => match u64::try_from(*number) {
+            Ok(number) => OperationOutcome::Number(number),
+            Err(_) => return ReplyMeaning::Nonsense,
+        },
+        (RegisterAction::Delete, Reply::Integer(count)) if [0, all].contains(count) => {
+            OperationOutcome::Applied(*count > 0)
+        }
+        (RegisterAction::Write(_), Reply::Integer(count)) if [0, all].contains(count) => {
+            OperationOutcome::Done
+        }
+        (RegisterAction::Delete | RegisterAction::Write(_), Reply::Integer(1)) => {
+            return ReplyMeaning::Torn;
+        }
+        _ => return ReplyMeaning::Nonsense,
+    };
+    ReplyMeaning::Outcome(outcome)
+}
+
+/// Interprets the values of `count` fields.
+fn read_values(items: Items<'_>, count: usize) -> ReplyMeaning {
+    let values: Option<Vec<_>> = items.map(|item| value(&item)).collect();
+    match values.as_deref() {
+        Some([first, rest @ ..]) if rest.len() + 1 == count => {
+            match rest.iter().all(|other| other == first) {
+                true => ReplyMeaning::Outcome(OperationOutcome::Value(*first)),
+                false => ReplyMeaning::Torn,
+            }
+        }
+        Some(_) | None => ReplyMeaning::Nonsense,
+    }
+}
+
+/// Returns the number in a stored value, or `None` if no client wrote these bytes.
+pub(crate) fn number_in(value: TypedValue<'_>) -> Option<u64> {
+    match value.value_type {
+        ValueType::String => decode(value.bytes),
+        ValueType::Hash => decode(Packed::parse(value).ok()?.get(FIELDS[0]).ok()??),
+        ValueType::Set => None,
+    }
+}
