@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The workspace crates that each crate may use. Tests and examples may use more.
-const MAY_USE: [(&str, &[&str]); 23] = [
+const MAY_USE: [(&str, &[&str]); 24] = [
     ("types", &[]),
     ("planted", &[]),
     ("measure", &[]),
@@ -20,7 +20,8 @@ const MAY_USE: [(&str, &[&str]); 23] = [
     ("backup", &["types", "wire"]),
     ("resp", &[]),
     ("values", &["types"]),
-    ("client", &["types", "resp"]),
+    ("client-core", &["types", "resp"]),
+    ("client", &["types", "resp", "client-core"]),
     ("protocols", &["types", "planted", "wire"]),
     ("handshake", &["types", "wire"]),
     ("links", &["types", "wire", "handshake"]),

@@ -1,13 +1,13 @@
 //! The client, and the commands that it has methods for.
 
-use crate::core::RequestOutcome;
 use crate::driver::ClientHandle;
-use crate::error::{ClientError, FailureCause};
-use crate::options::ClientOptions;
-use crate::request::{PreparedRequest, RepeatRule, Request, RequestRoute};
 use crate::scan::{KeyScanOptions, Scan};
 use crate::transport::{Tcp, Transport};
 use crate::values::{self, TimeToLive, Versioned, WriteOutcome};
+use client_core::{
+    ClientError, ClientOptions, FailureCause, PreparedRequest, RepeatRule, Request, RequestOutcome,
+    RequestRoute,
+};
 use resp::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -176,7 +176,7 @@ impl Client {
     ) -> Result<WriteOutcome, ClientError> {
         let (key, number) = (key.as_ref(), version.to_string());
         let request = [b"BALLAST.SET", key, value.as_ref(), b"IFVERSION", number.as_bytes()];
-        let reply = self.ask(key, &request, repeat_of_condition(version)).await?;
+        let reply = self.ask(key, &request, RepeatRule::of_version(version)).await?;
         values::write_outcome(reply)
     }
 
@@ -188,7 +188,7 @@ impl Client {
     ) -> Result<WriteOutcome, ClientError> {
         let (key, number) = (key.as_ref(), version.to_string());
         let request = [b"BALLAST.DEL", key, b"IFVERSION", number.as_bytes()];
-        let reply = self.ask(key, &request, repeat_of_condition(version)).await?;
+        let reply = self.ask(key, &request, RepeatRule::of_version(version)).await?;
         values::write_outcome(reply)
     }
 
@@ -316,15 +316,6 @@ impl Client {
             });
         }
         replies.into_iter().collect()
-    }
-}
-
-/// Returns the effect of executing a write with this condition twice. The absence of a key has no
-/// version of its own: if the key is removed between the executions, the condition holds again.
-fn repeat_of_condition(version: u64) -> RepeatRule {
-    match version {
-        0 => RepeatRule::Never,
-        _ => RepeatRule::Conditional,
     }
 }
 

@@ -3,13 +3,11 @@
 //! All state is behind one lock, which is held for the handling of one event and never across a
 //! wait. Outcomes are passed to their callers after it is released.
 
-use crate::core::{
-    ChannelId, ClientCore, ClientEffect, ClientEvent, RequestId, RequestOutcome, ServerIndex,
-};
-use crate::error::{ClientError, FailureCause};
-use crate::options::ClientOptions;
-use crate::request::{PreparedRequest, RequestRoute};
 use crate::transport::{ByteStream, Transport};
+use client_core::{
+    ChannelId, ClientCore, ClientEffect, ClientError, ClientEvent, ClientOptions, FailureCause,
+    PreparedRequest, RequestId, RequestOutcome, RequestRoute, ServerIndex,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -169,10 +167,10 @@ impl ClientDriver {
         request: PreparedRequest,
     ) -> Result<Submitted, ClientError> {
         let deadline = self.now() + self.deadline;
-        let cost = request.bytes.len().div_ceil(PERMIT_BYTES).clamp(1, self.permits) as u32;
+        let cost = request.encoded_bytes().div_ceil(PERMIT_BYTES).clamp(1, self.permits) as u32;
         let queue = {
             let mut state = self.state();
-            let queue = state.queue_of(request.route, self.permits).clone();
+            let queue = state.queue_of(request.route(), self.permits).clone();
             match queue.clone().try_acquire_many_owned(cost) {
                 Ok(permit) => return Ok(self.enter(state, request, deadline, permit)),
                 Err(_) => queue,

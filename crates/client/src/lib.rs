@@ -60,25 +60,22 @@
 //!
 //! # Structure
 //!
-//! [`core`] decides everything and needs no runtime, socket or clock; the rest moves bytes.
+//! [`core`] decides everything and needs no runtime, socket or clock; this crate moves bytes.
 
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
 mod client;
-pub mod core;
 mod driver;
-mod error;
-mod options;
-mod request;
 mod scan;
 mod transport;
 mod values;
 
 pub use client::Client;
-pub use error::{ClientError, FailureCause};
-pub use options::ClientOptions;
-pub use request::{PreparedRequest, RepeatRule, Request, RequestRoute};
-pub use resp::Value;
+pub use client_core as core;
+pub use client_core::{
+    ClientError, ClientOptions, FailureCause, PreparedRequest, RepeatRule, Request, RequestRoute,
+    Value,
+};
 pub use scan::{KeyScanOptions, Scan};
 pub use transport::{ByteStream, Connecting, Tcp, Transport};
 pub use values::{TimeToLive, Versioned, WriteOutcome};

@@ -6,9 +6,8 @@
 //! that exists during the whole scan is returned, also if it moves between two servers meanwhile.
 
 use crate::driver::ClientHandle;
-use crate::error::ClientError;
-use crate::request::{PreparedRequest, RepeatRule, RequestRoute};
 use crate::values;
+use client_core::{ClientError, PreparedRequest, RepeatRule, RequestRoute};
 use std::sync::Arc;
 use types::KeyHash;
 

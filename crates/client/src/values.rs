@@ -1,6 +1,6 @@
 //! Replies as the results of methods.
 
-use crate::error::ClientError;
+use client_core::ClientError;
 use resp::Value;
 use std::time::Duration;
 

@@ -28,6 +28,18 @@ pub enum RepeatRule {
     Never,
 }
 
+impl RepeatRule {
+    /// Returns the rule of a write on condition of a version; 0: that the key does not exist. The
+    /// absence of a key has no version of its own: if the key is removed between two executions,
+    /// the condition holds again.
+    pub fn of_version(version: u64) -> RepeatRule {
+        match version {
+            0 => RepeatRule::Never,
+            _ => RepeatRule::Conditional,
+        }
+    }
+}
+
 /// A request in the form in which it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedRequest {
@@ -46,15 +58,25 @@ impl PreparedRequest {
     }
 
     /// Creates a request about one key.
-    pub(crate) fn of_key(key: &[u8], arguments: &[&[u8]], repeat: RepeatRule) -> PreparedRequest {
+    pub fn of_key(key: &[u8], arguments: &[&[u8]], repeat: RepeatRule) -> PreparedRequest {
         PreparedRequest::new(arguments, RequestRoute::Slot(slot_of(key)), repeat)
+    }
+
+    /// Returns the server that the request is sent to.
+    pub fn route(&self) -> RequestRoute {
+        self.route
+    }
+
+    /// Returns the length of the request as it is sent.
+    pub fn encoded_bytes(&self) -> usize {
+        self.bytes.len()
     }
 }
 
-/// Any command, for [`crate::Client::command`].
+/// Any command, for `ballast_client::Client::command`.
 ///
 /// ```
-/// use ballast_client::Request;
+/// use ballast_client_core::Request;
 /// let request = Request::new("GETRANGE").key("greeting").argument("0").argument("4").read_only();
 /// ```
 #[derive(Clone, Debug)]
@@ -95,7 +117,7 @@ impl Request {
     }
 
     /// Returns whether the command would change the state of a connection that others use.
-    pub(crate) fn is_stateful(&self) -> bool {
+    pub fn is_stateful(&self) -> bool {
         let words = |at: usize| self.arguments.get(at).map(|word| word.to_ascii_uppercase());
         let (name, argument) = (words(0).unwrap_or_default(), words(1).unwrap_or_default());
         match &name[..] {
@@ -105,7 +127,7 @@ impl Request {
     }
 
     /// Returns the request as it is sent, to this server if there is one.
-    pub(crate) fn prepare(&self, at: Option<ServerIndex>) -> PreparedRequest {
+    pub fn prepare(&self, at: Option<ServerIndex>) -> PreparedRequest {
         let arguments: Vec<&[u8]> = self.arguments.iter().map(Vec::as_slice).collect();
         let route = at.map_or(self.route, RequestRoute::At);
         PreparedRequest::new(&arguments, route, self.repeat)
