@@ -20,6 +20,9 @@ pub(crate) struct Losses {
     pub(crate) dead: BTreeMap<ServerId, usize>,
     /// Ranges that certainly died with their owner: a server that serves them serves an old copy.
     gone: Vec<HashRange>,
+    /// Ranges of which the coordinator may never learn that their dead owner held them. It moves no
+    /// range before that.
+    unconfirmed: Vec<HashRange>,
     /// Registers that need not be answered.
     excused: BTreeSet<usize>,
     /// Clients with a flush that failed because its question to a dead coordinator was lost.
@@ -67,7 +70,8 @@ impl Losses {
     }
 
     /// Returns the migrations that wait for ever: a side has died after the flip, or both sides
-    /// have died before its outcome was known. Includes migrations that are queued behind such.
+    /// have died before its outcome was known. Includes migrations that are queued behind such, and
+    /// those of a range whose dead owner may not have confirmed it.
     pub(crate) fn stuck(&self, reports: &[MigrationReport]) -> BTreeSet<MigrationId> {
         let mut stuck: Vec<(MigrationId, HashRange)> = Vec::new();
         // The reports are sorted from newest to oldest.
@@ -79,7 +83,9 @@ impl Losses {
                 }
                 MigrationState::Preparing => is_dead(report.source) && is_dead(report.target),
                 MigrationState::Queued => {
-                    stuck.iter().any(|(_, range)| range.overlaps(report.range))
+                    let stuck = stuck.iter().map(|(_, range)| *range);
+                    let mut blocking = stuck.chain(self.unconfirmed.iter().copied());
+                    blocking.any(|range| range.overlaps(report.range))
                 }
                 MigrationState::Success | MigrationState::Cancelled | MigrationState::Failed => {
                     false
@@ -95,6 +101,11 @@ impl Losses {
     /// Records that a range died with its owner: no other copy of it may be served.
     pub(crate) fn record_gone(&mut self, range: HashRange) {
         self.gone.push(range);
+    }
+
+    /// Records that the owner of a range has died, maybe before it confirmed that it held the range.
+    pub(crate) fn record_unconfirmed(&mut self, range: HashRange) {
+        self.unconfirmed.push(range);
     }
 
     pub(crate) fn excuse(&mut self, registers: impl IntoIterator<Item = usize>) {
@@ -142,4 +153,32 @@ impl Losses {
 pub(crate) fn is_in_doubt(reports: &[MigrationReport], migration: MigrationId) -> bool {
     let report = reports.iter().find(|report| report.migration == migration);
     report.is_none_or(|report| report.state == MigrationState::Preparing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Slot, UnixMillis};
+    use wire::control::MigrationProgress;
+
+    #[test]
+    fn a_move_of_a_range_that_was_never_confirmed_may_stay_queued() {
+        let queued = |number, slot| MigrationReport {
+            migration: MigrationId(number),
+            task: MigrationId(number),
+            range: HashRange::of_slots(Slot(slot), Slot(slot)),
+            source: ServerId(1),
+            target: ServerId(2),
+            state: MigrationState::Queued,
+            message: String::new(),
+            created: UnixMillis(0),
+            updated: UnixMillis(0),
+            progress: MigrationProgress::default(),
+        };
+        let reports = [queued(2, 20), queued(1, 10)];
+        let mut losses = Losses::default();
+        assert!(losses.stuck(&reports).is_empty());
+        losses.record_unconfirmed(HashRange::of_slots(Slot(0), Slot(10)));
+        assert_eq!(losses.stuck(&reports), [MigrationId(1)].into());
+    }
 }

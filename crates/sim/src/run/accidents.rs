@@ -262,7 +262,10 @@ impl ClusterRun {
         // The coordinator has no confirmation from the owner, so these ranges were never served.
         let map = cluster.servers[place].node.map();
         let born = map.tablets.iter().filter(|tablet| tablet.owner == id && tablet.is_born);
-        excused.extend(born.map(|tablet| tablet.range));
+        for range in born.map(|tablet| tablet.range) {
+            excused.push(range);
+            cluster.losses.record_unconfirmed(range);
+        }
         for range in excused {
             cluster.losses.excuse(workload.registers_in(range));
         }
