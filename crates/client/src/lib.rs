@@ -64,6 +64,11 @@
 
 #![warn(clippy::expect_used, clippy::unwrap_used)]
 
+/// Lets the documentation tests compile the programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadmePrograms;
+
 mod client;
 mod driver;
 mod scan;
