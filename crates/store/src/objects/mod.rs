@@ -86,7 +86,7 @@ pub use recovery::{Recovery, RecoveryPlan};
 pub use replay::{ReplayError, Replayed};
 pub use replay_counters::ReplayCounters;
 pub use sketch::Accessed;
-pub use stall::{Missing, Stall};
+pub use stall::{Missing, NotHereYet, Stall};
 pub use store::{Store, StoreConfig, StoreError, StoreUsage};
 pub use table_set::TableSet;
 pub use tablets::{Tablet, TabletMap, TabletState};

@@ -7,13 +7,14 @@ use super::access::Access;
 use super::expired::reclaim_touched;
 use super::leaves::Leaves;
 use super::record::{Key, Record};
-use super::stall::Stall;
+use super::stall::{NotHereYet, Stall};
 use super::store::Store;
+use super::tablets::TabletState;
 use super::view::{Lookup, View};
 use super::worker::Worker;
 use super::write::Writer;
 use planted::Bug;
-use types::TableId;
+use types::{TableId, UnixMillis};
 
 /// Lock-free attempts before several records are read under locks.
 const TRIES: usize = 4;
@@ -27,6 +28,19 @@ impl Worker {
         key: Key<'_>,
         f: impl FnOnce(Option<Record<'_>>) -> T,
     ) -> Result<T, Stall> {
+        self.read_if_here(table, key, f)?
+            .map_err(|not_here| Stall::missing(not_here.migration, table, vec![key.hash]))
+    }
+
+    /// Does the same as [`Worker::read_one`], but reports a record that may still arrive without
+    /// an allocation: another server may have the record.
+    #[inline(always)]
+    pub fn read_if_here<T>(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<Result<T, NotHereYet>, Stall> {
         let access = self.tablets.access(table, key.hash)?;
         let turn = self.participant.turn();
         let view = View::for_client(&self.store, table, &turn, &self.dependency);
@@ -36,7 +50,9 @@ impl Worker {
             let may_arrive = arrival.may_arrive(table, key.hash);
             found = view.find(key)?;
             if may_arrive && found.is_nothing() && !planted::is(Bug::MissingReadAsAbsent) {
-                return Err(Stall::missing(arrival.migration(), table, vec![key.hash]));
+                let (migration, clock) = (arrival.migration(), access.clock(&self.store));
+                let epoch = self.tablets.epoch_at(key.hash);
+                return Ok(Err(NotHereYet { migration, epoch, clock }));
             }
         }
         view.note_found(&found);
@@ -48,7 +64,37 @@ impl Worker {
             let (head, tombstones) = (&mut self.head, &mut self.tombstones);
             reclaim_touched(Writer { store: &self.store, head, tombstones, view }, key, access);
         }
-        Ok(result)
+        Ok(Ok(result))
+    }
+
+    /// Reads one record of the copy that this server keeps after the flip, and passes it, or
+    /// `None`, to `f`. An expired record is passed as well: the new owner's clock decides about it.
+    /// Returns `None`, without a call of `f`, if the hash is in no leaving range.
+    ///
+    /// The copy may be deleted at the same time. So `f` must check, after the search, that the
+    /// migration still keeps the hash.
+    pub fn read_copy<T>(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<Option<T>, Stall> {
+        match self.tablets.at(key.hash).map(|tablet| &tablet.state) {
+            Some(TabletState::Leaving) => {}
+            Some(
+                TabletState::Serving
+                | TabletState::Frozen
+                | TabletState::Arriving(_)
+                | TabletState::Recovering(_)
+                | TabletState::Securing(_),
+            )
+            | None => return Ok(None),
+        }
+        let turn = self.participant.turn();
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
+        let found = view.find(key)?;
+        view.note_found(&found);
+        Ok(Some(f(found.record(UnixMillis(0)))))
     }
 
     /// Reads several records as a consistent snapshot.

@@ -3,7 +3,7 @@
 use crate::index::{LockError, NoRoom};
 use crate::log::OutOfMemory;
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use types::{KeyHash, MigrationId, TableId};
+use types::{KeyHash, MigrationId, OwnershipEpoch, TableId, UnixMillis};
 
 /// The reason why an operation was not executed. Nothing was changed; the caller decides whether
 /// to retry, redirect or reject the request.
@@ -40,6 +40,19 @@ pub struct Missing {
     pub migration: MigrationId,
     /// All missing hashes of the operation, ascending and unique.
     pub hashes: Vec<KeyHash>,
+}
+
+/// The result of a read whose record may still be at the source of a migration: at that moment,
+/// this server had neither the record nor a trace of a write to it since the flip. See
+/// `docs/design/two-sided-reads.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotHereYet {
+    /// Migration that delivers the record.
+    pub migration: MigrationId,
+    /// Epoch under which this server owns the range.
+    pub epoch: OwnershipEpoch,
+    /// The range's clock at that moment, which decides whether the source's record has expired.
+    pub clock: UnixMillis,
 }
 
 impl Stall {

@@ -102,6 +102,11 @@ impl TabletMap {
         }
     }
 
+    /// Returns the ownership epoch of an accessible hash.
+    pub(super) fn epoch_at(&self, hash: KeyHash) -> OwnershipEpoch {
+        self.at(hash).expect("an accessible hash is in a tablet").epoch
+    }
+
     /// Returns the tablets that overlap the slot, in ascending order.
     pub fn of_slot(&self, slot: types::Slot) -> impl Iterator<Item = &Tablet> {
         let first = usize::from(self.first_of_slot[usize::from(slot.0)]);
