@@ -9,7 +9,7 @@ use crate::evicting::EvictionSchedule;
 use crate::flush::Flushes;
 use crate::load_profile::LoadProfileScan;
 use crate::machines::Machines;
-use crate::priority_pulls::PriorityPullDriver;
+use crate::priority_pulls::{EarlyPull, PriorityPullDriver};
 use crate::pull_server::{self, PullServer};
 use crate::recovering::{self, LogReads, ReadRequester};
 use crate::replicated::{BackupPart, LogMaster};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Missing, Worker};
-use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, TableId, UnixMillis, key_hash};
+use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, UnixMillis, key_hash};
 use wire::control::{
     Answer, Ask, FromCoordinator, LivenessRequest, LogRequest, LogUpdate, MigrationRequest,
     RecoveryRequest, ToCoordinator,
@@ -664,9 +664,9 @@ impl Engine {
     }
 
     /// Requests records that an operation misses. Returns `false` if they are no longer missing.
-    pub fn pull_early(&mut self, now: Instant, table: TableId, missing: &Missing) -> bool {
+    pub fn pull_early(&mut self, now: Instant, missing: &Missing, purpose: EarlyPull) -> bool {
         let (pulls, mut context) = parts!(self, now, priority_pulls);
-        pulls.pull(table, missing, &self.node, &mut context)
+        pulls.pull(missing, purpose, &self.node, &mut context)
     }
 
     /// Lets a scan wait for the progress of a migration. Returns `false` if it is not in progress.

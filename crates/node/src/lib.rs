@@ -51,6 +51,7 @@ mod source_side;
 mod state;
 mod tablets;
 mod target_side;
+mod two_sided;
 mod work;
 
 pub use engine::{Engine, TimeWithinTurn};
@@ -63,6 +64,7 @@ pub use membership::{
 pub use messages::{Payload, Route, Sending, To};
 pub use node::Node;
 pub use outgoing::{DiskDone, DiskJob, EngineOutput, Wake};
+pub use priority_pulls::EarlyPull;
 pub use protocols::migration::Cuts;
 pub use recovering::{ReadDone, ReadJob};
 pub use replicated::{
@@ -72,4 +74,5 @@ pub use requests::reactor_for;
 pub use safety::Safety;
 pub use settings::{LiveSettings, MinReplicas, NodeSettings, ServerIdentity};
 pub use state::{NodeState, Supervisor};
+pub use two_sided::ShownMigration;
 pub use work::Background;

@@ -60,6 +60,15 @@ impl Machines {
         (machine.intent()?.target == from).then(|| machine.keeps(hash))
     }
 
+    /// Returns the migration whose source is this server and still keeps its copy of a hash, and
+    /// the epoch under which the target owns the hash.
+    pub(crate) fn copy_of(&self, hash: KeyHash) -> Option<(MigrationId, OwnershipEpoch)> {
+        let mut kept = self.sources.iter().filter(|(_, side)| side.machine.keeps(hash));
+        let (id, side) = kept.next()?;
+        assert!(kept.next().is_none(), "the copy of {hash} belongs to two migrations");
+        Some((id, side.machine.intent()?.target_epoch))
+    }
+
     /// Passes an event to a target, and applies its effects.
     pub(crate) fn step_target(
         &mut self,

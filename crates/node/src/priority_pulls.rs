@@ -12,8 +12,21 @@ use protocols::migration::{Added, PriorityEffect, PriorityEvent, PriorityPulls, 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Arrival, Missing};
-use types::{HashRange, Instant, KeyHash, MigrationId, ServerId, TableId};
+use types::{HashRange, Instant, KeyHash, MigrationId, ServerId};
 use wire::peer::{PeerMessage, PriorityReply};
+
+/// The reason to pull a record early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyPull {
+    /// An operation waits for it.
+    Awaited,
+    /// It is read often, at both sides of the migration.
+    Hinted,
+}
+
+/// Number of records that a reactor has requested from one migration's source, from which hints are
+/// ignored: four batches of a priority pull. More would delay records that operations wait for.
+const HINTED_WAITING_MAX: usize = 64;
 
 /// The state that one reactor keeps for its priority pulls of one migration.
 struct EarlyRecords {
@@ -135,18 +148,22 @@ pub(crate) struct PriorityPullDriver {
 }
 
 impl PriorityPullDriver {
-    /// Requests records that an operation misses. Returns `false` if they are no longer missing.
+    /// Requests missing records. Returns `false` if they are no longer missing.
     pub(crate) fn pull(
         &mut self,
-        table: TableId,
         missing: &Missing,
+        purpose: EarlyPull,
         node: &Arc<Node>,
         context: &mut Context<'_>,
     ) -> bool {
         if !self.know(missing.migration, missing.hashes.first().copied(), node) {
             return false;
         }
-        let hashes = missing.hashes.clone();
+        let waiting = self.pulls.get(missing.migration).map_or(0, |it| it.machine.waiting());
+        if purpose == EarlyPull::Hinted && waiting >= HINTED_WAITING_MAX {
+            return true;
+        }
+        let (table, hashes) = (missing.table, missing.hashes.clone());
         self.pulls.step(missing.migration, PriorityEvent::Wanted { table, hashes }, context);
         true
     }

@@ -53,6 +53,7 @@ mod strings;
 mod table;
 mod tasks;
 mod transactions;
+mod two_sided;
 mod versioned;
 mod waiting;
 

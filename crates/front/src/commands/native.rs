@@ -5,8 +5,9 @@ use super::command::{Family, Keys, command};
 use super::scan::scan_while;
 use super::slots::slot_ranges;
 use super::{Call, Cause, Done, NotExecuted, refused};
-use node::Node;
-use types::{KeyHash, ServerId};
+use node::{Node, ShownMigration};
+use resp::ReplyWriter;
+use types::{KeyHash, ServerId, Slot};
 use wire::control::{ClusterMap, ServerInfo};
 
 pub(super) static FAMILY: Family = Family {
@@ -18,8 +19,8 @@ pub(super) static FAMILY: Family = Family {
     ],
 };
 
-/// `BALLAST.MAP`: cluster, version of the map, servers, and the owner of each range of slots, as the
-/// position of a server. Ranges without a living owner are omitted. A server outside of clusters
+/// `BALLAST.MAP`: cluster, version of the map, servers, the owner of each range of slots, as the
+/// position of a server, and the migrations. Ranges without a living owner are omitted. A server outside of clusters
 /// names itself with an empty host: the client knows where it has connected.
 fn map(call: &mut Call<'_>) -> Done {
     let node = call.backend.node();
@@ -30,8 +31,12 @@ fn map(call: &mut Call<'_>) -> Done {
     let ranges: Vec<_> =
         ranges.filter_map(|(first, last, owner)| Some((first, last, position(owner)?))).collect();
     let addresses: Vec<_> = servers.iter().map(|server| address(node, &map, server)).collect();
+    let migrations = node.shown_migrations().into_iter();
+    let migrations: Vec<_> = migrations
+        .filter_map(|it| Some((position(it.source)?, position(it.target)?, it)))
+        .collect();
     let reply = &mut call.reply;
-    reply.map(4);
+    reply.map(5);
     reply.bulk(b"cluster");
     reply.bulk(format!("{:016x}", map.cluster.0).as_bytes());
     reply.bulk(b"version");
@@ -52,7 +57,29 @@ fn map(call: &mut Call<'_>) -> Done {
         reply.integer(i64::from(last.0));
         reply.integer(owner as i64);
     }
+    reply.bulk(b"migrations");
+    reply.array(migrations.len());
+    for (source, target, migration) in migrations {
+        let ShownMigration { slots: (first, last), missing, .. } = migration;
+        reply.array(5);
+        for number in [usize::from(first.0), usize::from(last.0), source, target] {
+            reply.integer(number as i64);
+        }
+        missing_slots(reply, missing.as_deref());
+    }
     Ok(())
+}
+
+/// Writes the slots of which records may still be at the source of a migration; null if this server
+/// does not know them.
+fn missing_slots(reply: &mut ReplyWriter<'_>, missing: Option<&[(Slot, Slot)]>) {
+    let Some(missing) = missing else { return reply.null() };
+    reply.array(missing.len());
+    for (first, last) in missing {
+        reply.array(2);
+        reply.integer(i64::from(first.0));
+        reply.integer(i64::from(last.0));
+    }
 }
 
 /// Returns a server's node name, host and port for clients.

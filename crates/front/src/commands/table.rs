@@ -30,6 +30,7 @@ static FAMILIES: &[&Family] = &[
     &super::cluster::FAMILY,
     &super::versioned::FAMILY,
     &super::native::FAMILY,
+    &super::two_sided::FAMILY,
 ];
 
 /// Returns all commands with their families, sorted by name.

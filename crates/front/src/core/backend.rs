@@ -8,7 +8,7 @@ use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal, refused};
 use crate::operators::counts::FrontEndCounters;
 use crate::operators::host::HostJob;
 use crate::operators::{Baseline, Operators, lock};
-use node::{Engine, Node, Safety};
+use node::{EarlyPull, Engine, Node, Safety};
 use settings::ServerConfiguration;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,9 @@ impl Backend {
     pub(super) fn prepare_wait(&mut self, cause: Cause, now: Instant) -> Result<Cause, Refusal> {
         match cause {
             Cause::Memory if !self.engine.may_win_memory() => Err(Refusal::OutOfMemory),
-            Cause::Missing(missing) if self.engine.pull_early(now, missing.table, &missing) => {
+            Cause::Missing(missing)
+                if self.engine.pull_early(now, &missing, EarlyPull::Awaited) =>
+            {
                 Ok(Cause::Missing(missing))
             }
             Cause::Missing(Missing { migration, hashes, .. }) => {

@@ -3,11 +3,12 @@
 use super::backend::Backend;
 use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
+use node::EarlyPull;
 use planted::Bug;
 use store::Stall;
 use types::{Instant, KeyHash, TableId, UnixMillis, Version};
 
-pub(crate) use store::{Accessed, Changes, Key, Missing, Need, Record, TableKey};
+pub(crate) use store::{Accessed, Changes, Key, Missing, Need, NotHereYet, Record, TableKey};
 
 /// The version of a record, as far as it is known when the reply is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,49 @@ impl Backend {
             self.engine.worker.note_read(table, key.hash);
         }
         Ok(result)
+    }
+
+    /// Reads one record like [`Backend::read_one`], or reports that it may still be at the source of
+    /// a migration. Without a lease, and in a transaction, the read waits for the record instead.
+    pub(crate) fn read_if_here<T>(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<Result<T, NotHereYet>, NotExecuted> {
+        if self.staged.is_some() || !self.node().has_leased_reads() {
+            return Ok(Ok(self.read_one(table, key, f)?));
+        }
+        let mut exists = false;
+        let result = self.engine.worker.read_if_here(table, key, |record| {
+            exists = record.is_some();
+            f(record)
+        })?;
+        if result.is_ok() {
+            self.count(Found::key(exists));
+            if self.notes_access && exists {
+                self.engine.worker.note_read(table, key.hash);
+            }
+        }
+        Ok(result)
+    }
+
+    /// Reads one record of the copy that this server keeps as the source of a migration, like
+    /// `store::Worker::read_copy`.
+    pub(crate) fn read_copy<T>(
+        &mut self,
+        table: TableId,
+        key: Key<'_>,
+        f: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<Option<T>, NotExecuted> {
+        Ok(self.engine.worker.read_copy(table, key, f)?)
+    }
+
+    /// Requests a record that clients read often at both sides of its migration.
+    pub(crate) fn hint_pull(&mut self, now: Instant, key: TableKey<'_>, read: NotHereYet) {
+        let hashes = vec![key.key.hash];
+        let missing = Missing { table: key.table, migration: read.migration, hashes };
+        self.engine.pull_early(now, &missing, EarlyPull::Hinted);
     }
 
     /// Reads records like [`Backend::peek`], and counts a hit or miss for each key.

@@ -1,9 +1,11 @@
-//! A server that replicates its log, and connections of clients without sockets.
+//! A server of a cluster, and connections of clients without sockets.
+
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use backup::Replicas;
 use front::Operators;
 use front::core::{Connections, Core};
-use node::{Engine, Node, NodeSettings, Plan, Replication, ServerIdentity};
+use node::{Engine, LogPlacement, Node, NodeSettings, Plan, Replication, ServerIdentity};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Store, StoreConfig};
@@ -34,6 +36,11 @@ impl Connections for Sockets {
 
 /// Starts the server, with `disk` for replicas of other servers' logs.
 pub(crate) fn start(plan: Plan, disk: Replicas, memory_bytes: usize) -> (Arc<Node>, Vec<Core>) {
+    start_with(Replication::new(plan, ME, REACTORS, disk), memory_bytes)
+}
+
+/// Starts the server with this replication of its log.
+pub(crate) fn start_with(replication: Replication, memory_bytes: usize) -> (Arc<Node>, Vec<Core>) {
     let settings = NodeSettings {
         host: "here".to_owned(),
         client_port: 2,
@@ -48,13 +55,12 @@ pub(crate) fn start(plan: Plan, disk: Replicas, memory_bytes: usize) -> (Arc<Nod
         reactors: REACTORS,
         seed: HashSeed::new(1),
         huge_pages: false,
-        durable: true,
+        durable: replication.placement() != LogPlacement::Nowhere,
         segment_bytes: None,
     };
     let store = Store::new(store).expect("memory for a small store");
-    let replication = Arc::new(Replication::new(plan, ME, REACTORS, disk));
     let identity = ServerIdentity { cluster: CLUSTER, server: ME };
-    let node = Node::new(settings, identity, store, replication, Arc::default());
+    let node = Node::new(settings, identity, store, Arc::new(replication), Arc::default());
     node.set_linked(true);
     let operators = Arc::new(Operators::new(REACTORS));
     let core =

@@ -148,6 +148,11 @@ impl PriorityPulls {
         }
     }
 
+    /// Returns the number of hashes that are wanted and have not arrived.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Returns whether no operation waits and no pull or replay is outstanding.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty() && self.replaying.is_empty()

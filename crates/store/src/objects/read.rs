@@ -9,7 +9,7 @@ use super::leaves::Leaves;
 use super::record::{Key, Record};
 use super::stall::{NotHereYet, Stall};
 use super::store::Store;
-use super::tablets::TabletState;
+use super::tablets::{Tablet, TabletState};
 use super::view::{Lookup, View};
 use super::worker::Worker;
 use super::write::Writer;
@@ -79,16 +79,9 @@ impl Worker {
         key: Key<'_>,
         f: impl FnOnce(Option<Record<'_>>) -> T,
     ) -> Result<Option<T>, Stall> {
-        match self.tablets.at(key.hash).map(|tablet| &tablet.state) {
-            Some(TabletState::Leaving) => {}
-            Some(
-                TabletState::Serving
-                | TabletState::Frozen
-                | TabletState::Arriving(_)
-                | TabletState::Recovering(_)
-                | TabletState::Securing(_),
-            )
-            | None => return Ok(None),
+        let is_leaving = |tablet: &Tablet| matches!(tablet.state, TabletState::Leaving);
+        if !self.tablets.at(key.hash).is_some_and(is_leaving) {
+            return Ok(None);
         }
         let turn = self.participant.turn();
         let view = View::for_client(&self.store, table, &turn, &self.dependency);
