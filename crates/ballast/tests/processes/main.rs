@@ -40,6 +40,7 @@ mod strangers;
 mod tools;
 mod transactions;
 mod trust;
+mod two_sided;
 mod versions;
 mod waiting;
 mod workers;

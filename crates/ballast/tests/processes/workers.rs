@@ -46,6 +46,10 @@ pub(crate) struct Crowd {
     stop: AtomicBool,
     /// Time during which an operation is retried; 0 if no failures are expected.
     patience: Duration,
+    /// Set if every second client reads at both sides of a migration.
+    reads_both_sides: bool,
+    /// Number of reads whose value came from the source of a migration.
+    copied: AtomicU64,
     begun: Instant,
     demands: Mutex<Vec<Demand>>,
 }
@@ -57,6 +61,8 @@ impl Crowd {
             era: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             patience,
+            reads_both_sides: false,
+            copied: AtomicU64::new(0),
             begun: clock::now(),
             demands: Mutex::default(),
         }
@@ -75,6 +81,11 @@ impl Crowd {
     /// Returns the approximate number of completed operations.
     pub(crate) fn operations(&self) -> u64 {
         self.moments.load(Ordering::SeqCst) / 2
+    }
+
+    /// Returns the number of reads whose value came from the source of a migration.
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
     }
 
     /// Selects other hot registers.
@@ -175,13 +186,32 @@ pub(crate) fn under_load<T>(
     patience: Duration,
     happens: impl FnOnce(&Crowd) -> T,
 ) -> (T, Finished) {
-    let crowd = Crowd::new(patience);
-    let mut surveyor = Worker::new(CLIENTS, seed, addresses, &crowd);
+    under_load_of(&Crowd::new(patience), addresses, seed, happens)
+}
+
+/// Does the same as [`under_load`] without failures. Every second client reads at both sides of a
+/// migration.
+pub(crate) fn under_two_sided_load<T>(
+    addresses: &[SocketAddr],
+    seed: u64,
+    happens: impl FnOnce(&Crowd) -> T,
+) -> (T, Finished) {
+    let crowd = Crowd { reads_both_sides: true, ..Crowd::new(Duration::ZERO) };
+    under_load_of(&crowd, addresses, seed, happens)
+}
+
+fn under_load_of<T>(
+    crowd: &Crowd,
+    addresses: &[SocketAddr],
+    seed: u64,
+    happens: impl FnOnce(&Crowd) -> T,
+) -> (T, Finished) {
+    let mut surveyor = Worker::new(CLIENTS, seed, addresses, crowd);
     surveyor.write_everything();
     let (result, mut workers) = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let mut worker = Worker::new(number, seed, addresses, &crowd);
+                let mut worker = Worker::new(number, seed, addresses, crowd);
                 scope.spawn(move || {
                     while !worker.crowd.stop.load(Ordering::Relaxed) && worker.refusals.is_empty() {
                         worker.some_operations();
@@ -191,7 +221,7 @@ pub(crate) fn under_load<T>(
             })
             .collect();
         let stop = StopAtTheEnd(&crowd.stop);
-        let result = happens(&crowd);
+        let result = happens(crowd);
         drop(stop);
         let workers = clients.into_iter().map(|client| client.join().expect("a client goes on"));
         (result, workers.collect::<Vec<Worker>>())
@@ -366,7 +396,18 @@ impl<'c> Worker<'c> {
         let begun_at = clock::now();
         let until = begun_at + self.crowd.patience;
         let mut sent = Vec::new();
-        for (register, action) in batch {
+        let is_smart = self.crowd.reads_both_sides && self.number.is_multiple_of(2);
+        let is_read = |&(register, action): &(Register, RegisterAction)| {
+            is_smart && action == RegisterAction::Read && register.keys().len() == 1
+        };
+        let (reads, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_read);
+        for (register, action) in reads {
+            let (begun, begun_at) = (self.crowd.moment(), clock::now());
+            let operation = Begun { register, action, begun, begun_at, until, sent: None };
+            let reply = self.read_both_sides(&register.keys()[0]);
+            self.finish(&operation, reply);
+        }
+        for (register, action) in others {
             let begun = self.crowd.moment();
             let mut operation = Begun { register, action, begun, begun_at, until, sent: None };
             let owner = self.routes.owner(slot_of(register.keys()[0].as_bytes()));
@@ -495,6 +536,52 @@ impl<'c> Worker<'c> {
         Some(Sent { node, line: number })
     }
 
+    /// Reads a key at its owner, and at all servers that may be the source of its migration, in any
+    /// order. Asks the owner once more if the answers do not fit.
+    fn read_both_sides(&mut self, key: &str) -> Reply {
+        let owner = self.routes.owner(slot_of(key.as_bytes()));
+        let is_source_first = self.random.bool();
+        let mut copies = Vec::new();
+        if is_source_first {
+            copies = self.read_copies(key, owner);
+        }
+        let reply = match self.random.u8(..20) {
+            0 => self.exchange(owner, &["BALLAST.READ", key, "PULL"]),
+            _ => self.exchange(owner, &["BALLAST.READ", key]),
+        };
+        let Reply::Some(node, answer) = reply else { return reply };
+        let Value::Array(not_here) = &answer.0 else { return Reply::Some(node, answer) };
+        if !is_source_first {
+            copies = self.read_copies(key, owner);
+        }
+        match copies.iter().find_map(|copy| combined(not_here, copy)) {
+            Some(value) => {
+                self.crowd.copied.fetch_add(1, Ordering::Relaxed);
+                Reply::Some(node, Answer(value))
+            }
+            None => self.exchange(owner, &["GET", key]),
+        }
+    }
+
+    /// Returns the copies of a key at all servers but one.
+    fn read_copies(&mut self, key: &str, owner: NodeIndex) -> Vec<Value> {
+        let nodes: Vec<NodeIndex> = self.routes.nodes().filter(|node| *node != owner).collect();
+        let replies = nodes.into_iter().map(|node| self.exchange(node, &["BALLAST.READCOPY", key]));
+        let copy = |reply| match reply {
+            Reply::Some(_, answer) => Some(answer.0),
+            Reply::NotSent | Reply::None => None,
+        };
+        replies.filter_map(copy).collect()
+    }
+
+    /// Sends a request outside of the batches, and receives the reply.
+    fn exchange(&mut self, node: NodeIndex, words: &[&str]) -> Reply {
+        let Some(line) = self.line(node) else { return Reply::NotSent };
+        let number = line.number;
+        line.client.try_request(words);
+        self.receive(Some(Sent { node, line: number }))
+    }
+
     fn receive(&mut self, sent: Option<Sent>) -> Reply {
         let Some(Sent { node, line }) = sent else { return Reply::NotSent };
         let Some(open) = self.lines.get_mut(&node).filter(|open| open.number == line) else {
@@ -553,4 +640,13 @@ impl<'c> Worker<'c> {
             self.routes.moved(Slot(slot.expect("a slot is a small number")), address);
         }
     }
+}
+
+/// Returns the value of a key that its owner does not have yet, if the source's answer fits.
+fn combined(not_here: &[Value], copy: &Value) -> Option<Value> {
+    let (Value::Array(copy), Value::Integer(clock)) = (copy, not_here.get(2)?) else { return None };
+    let [migration, epoch, value, Value::Integer(expiry)] = &copy[..] else { return None };
+    let is_same = not_here.get(..2)? == [migration.clone(), epoch.clone()];
+    let exists = *expiry == 0 || expiry > clock;
+    is_same.then(|| if exists { value.clone() } else { Value::Null })
 }
