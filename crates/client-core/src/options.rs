@@ -25,6 +25,9 @@ pub struct ClientOptions {
     pub queue_bytes_max: usize,
     /// Most bytes of one reply. A connection with a longer one is closed.
     pub reply_bytes_max: usize,
+    /// Set if values are read at both servers while their slots move, instead of waiting until
+    /// they have arrived at the new owner. Only servers that replicate their logs support it.
+    pub two_sided_reads: bool,
 }
 
 impl Default for ClientOptions {
@@ -39,6 +42,7 @@ impl Default for ClientOptions {
             connections_per_server: 1,
             queue_bytes_max: 8 << 20,
             reply_bytes_max: 64 << 20,
+            two_sided_reads: true,
         }
     }
 }
@@ -56,6 +60,7 @@ impl fmt::Debug for ClientOptions {
             .field("connections_per_server", &self.connections_per_server)
             .field("queue_bytes_max", &self.queue_bytes_max)
             .field("reply_bytes_max", &self.reply_bytes_max)
+            .field("two_sided_reads", &self.two_sided_reads)
             .finish()
     }
 }

@@ -40,12 +40,17 @@ impl RepeatRule {
     }
 }
 
+/// The end of each line of the protocol.
+const LINE_END: &[u8] = b"\r\n";
+
 /// A request in the form in which it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedRequest {
     pub(crate) bytes: Vec<u8>,
     pub(crate) route: RequestRoute,
     pub(crate) repeat: RepeatRule,
+    /// Length of the key, if the request only reads the value of one key.
+    value_key_bytes: Option<usize>,
 }
 
 impl PreparedRequest {
@@ -54,12 +59,25 @@ impl PreparedRequest {
         let length: usize = arguments.iter().map(|argument| argument.len() + 16).sum();
         let mut bytes = Vec::with_capacity(length + 16);
         RequestWriter::write(arguments, &mut bytes);
-        PreparedRequest { bytes, route, repeat }
+        PreparedRequest { bytes, route, repeat, value_key_bytes: None }
     }
 
     /// Creates a request about one key.
     pub fn of_key(key: &[u8], arguments: &[&[u8]], repeat: RepeatRule) -> PreparedRequest {
         PreparedRequest::new(arguments, RequestRoute::Slot(slot_of(key)), repeat)
+    }
+
+    /// Creates a request for the value of a key. While the key's slot moves, the client may ask both
+    /// sides of the migration.
+    pub fn value_of(key: &[u8]) -> PreparedRequest {
+        let request = PreparedRequest::of_key(key, &[b"GET", key], RepeatRule::Harmless);
+        PreparedRequest { value_key_bytes: Some(key.len()), ..request }
+    }
+
+    /// Returns the key, if the request only reads the value of one key.
+    pub(crate) fn value_key(&self) -> Option<&[u8]> {
+        let end = self.bytes.len().checked_sub(LINE_END.len())?;
+        self.bytes.get(end.checked_sub(self.value_key_bytes?)?..end)
     }
 
     /// Returns the server that the request is sent to.
@@ -171,6 +189,17 @@ mod tests {
             b"*3\r\n$4\r\nMGET\r\n$4\r\n{a}1\r\n$4\r\n{a}2\r\n"
         );
         assert_eq!(Request::new("PING").prepare(None).route, RequestRoute::Any);
+    }
+
+    #[test]
+    fn a_request_for_a_value_knows_its_key() {
+        for key in [&b"k"[..], b"", b"a\r\nb"] {
+            let request = PreparedRequest::value_of(key);
+            assert_eq!(request.value_key(), Some(key));
+            assert_eq!(request.route(), RequestRoute::Slot(slot_of(key)));
+        }
+        let other = PreparedRequest::of_key(b"k", &[b"TTL", b"k"], RepeatRule::Harmless);
+        assert_eq!(other.value_key(), None);
     }
 
     #[test]

@@ -59,10 +59,11 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key. While its slot moves, the key may be read at both servers: see
+    /// [`ClientOptions::two_sided_reads`].
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, ClientError> {
-        let key = key.as_ref();
-        values::optional_bytes(self.read(key, &[b"GET", key]).await?)
+        let request = PreparedRequest::value_of(key.as_ref());
+        values::optional_bytes(self.handle.submit(request).await?.outcome().await?)
     }
 
     /// Sets the value of a key, without a time to live.
@@ -283,6 +284,11 @@ impl Client {
     /// Returns the addresses of the servers of the cluster, as far as they are known.
     pub fn servers(&self) -> Vec<Arc<str>> {
         self.handle.servers().into_iter().map(|(_, address)| address).collect()
+    }
+
+    /// Returns the number of reads that were sent to both sides of a migration.
+    pub fn two_sided_reads(&self) -> u64 {
+        self.handle.two_sided_reads()
     }
 
     async fn read(&self, key: &[u8], arguments: &[&[u8]]) -> RequestOutcome {

@@ -78,6 +78,11 @@ impl ClientHandle {
         self.0.submit(request).await
     }
 
+    /// Returns the number of reads that were sent to both sides of a migration.
+    pub(crate) fn two_sided_reads(&self) -> u64 {
+        self.0.state().core.two_sided_reads()
+    }
+
     /// Returns the known servers of the cluster.
     pub(crate) fn servers(&self) -> Vec<(ServerIndex, Arc<str>)> {
         self.0.state().core.servers()

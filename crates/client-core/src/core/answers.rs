@@ -2,8 +2,8 @@
 
 use super::channel::PipelineEntry;
 use super::ids::{ChannelId, RequestId};
-use super::requests::OpenRequest;
-use super::routes::{MapReply, ServerIndex, parse_moved};
+use super::requests::{OpenRequest, RequestPart};
+use super::routes::{MapReply, ServerAddress, ServerIndex, parse_moved};
 use super::{ChannelFailure, ClientCore, ClientEffect};
 use crate::error::{ClientError, FailureCause};
 use crate::request::{RepeatRule, RequestRoute};
@@ -69,6 +69,9 @@ impl<T> ClientCore<T> {
                 Some(PipelineEntry::Request(request)) => {
                     self.answered(now, at, request, reply, out);
                 }
+                Some(PipelineEntry::Copy(request)) => {
+                    self.copied(now, request, Some(&reply), out);
+                }
                 Some(PipelineEntry::Login) => self.logged_in(now, at, &reply, out),
                 Some(PipelineEntry::Map) => self.map_received(now, at, &reply, out),
                 // A server that refuses connections says so before it closes them.
@@ -124,6 +127,9 @@ impl<T> ClientCore<T> {
         reply: Reply<'_>,
         out: &mut Vec<ClientEffect<T>>,
     ) {
+        if self.not_here(now, id, &reply, out) {
+            return;
+        }
         let Some(request) = self.requests.get_mut(id) else { return };
         let Reply::Error(text) = reply else {
             let outcome = match is_explained_by_itself(request, &reply) {
@@ -138,6 +144,8 @@ impl<T> ClientCore<T> {
                 self.delay(now, id);
                 self.want_map(now, out);
             }
+            // An older server may not know the command.
+            ErrorMeaning::Refused if self.ask_owner_again(now, id, out) => {}
             ErrorMeaning::Refused => self.refuse(id, printable(text), out),
         }
     }
@@ -193,7 +201,7 @@ impl<T> ClientCore<T> {
         out: &mut Vec<ClientEffect<T>>,
     ) {
         if !self.routes.is_news(map) {
-            return;
+            return self.adopt_progress(at, map);
         }
         let answering = ServerIndex((at / self.lanes()) as u16);
         let own_address = self.server_at(at).address.clone();
@@ -235,10 +243,29 @@ impl<T> ClientCore<T> {
     /// Routes all requests again that were not handed to a transport.
     fn route_waiting(&mut self, now: Instant, out: &mut Vec<ClientEffect<T>>) {
         let channels = self.channels.iter_mut();
-        let waiting: Vec<RequestId> =
+        let waiting: Vec<RequestPart> =
             channels.flat_map(|channel| std::mem::take(&mut channel.waiting)).collect();
-        for id in waiting {
-            self.route(now, id, out);
+        for part in waiting {
+            match part {
+                RequestPart::Main(id) => self.route(now, id, out),
+                RequestPart::Copy(id) => self.ask_source_again(now, id, out),
+            }
+        }
+    }
+
+    /// Takes over the progress of migrations from a map of the present version.
+    fn adopt_progress(&mut self, at: usize, map: &MapReply<'_>) {
+        if self.routes.is_present(map) {
+            let own_address = self.server_at(at).address.clone();
+            let index = |server: &ServerAddress<'_>| {
+                let address = server.text(&own_address);
+                let known = self.servers.iter().position(|known| *known.address == *address);
+                known.map(|at| ServerIndex(at as u16))
+            };
+            let servers: Option<Vec<ServerIndex>> = map.servers.iter().map(index).collect();
+            if let Some(servers) = servers {
+                self.routes.adopt_migrations(map, &servers);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A channel: the place of one connection to one server, through all its attempts to connect.
 
 use super::ids::RequestId;
+use super::requests::RequestPart;
 use resp::{ReplyLimits, ReplyParser};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub(crate) enum PipelineEntry {
     /// To `BALLAST.MAP`.
     Map,
     Request(RequestId),
+    /// To a read of the copy that the source of a migration keeps.
+    Copy(RequestId),
 }
 
 /// A command that the client sends for itself.
@@ -104,7 +107,7 @@ pub(crate) struct Channel {
     pub(crate) attempt: u32,
     pub(crate) state: ChannelState,
     /// Requests that were not handed to a transport, in order.
-    pub(crate) waiting: VecDeque<RequestId>,
+    pub(crate) waiting: VecDeque<RequestPart>,
     /// Number of connections since the last successful login that have failed.
     pub(crate) failures: u32,
 }

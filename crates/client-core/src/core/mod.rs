@@ -13,12 +13,14 @@
 //! the limits of servers, replies and unanswered requests per connection.
 
 mod answers;
+mod both_answers;
 mod channel;
 mod ids;
 mod requests;
 mod routes;
 #[cfg(test)]
 mod tests;
+mod two_sided;
 
 pub use ids::{ChannelId, RequestId};
 pub use routes::ServerIndex;
@@ -26,14 +28,15 @@ pub use routes::ServerIndex;
 use crate::error::{ClientError, FailureCause};
 use crate::options::ClientOptions;
 use crate::request::{PreparedRequest, RepeatRule, RequestRoute};
+use both_answers::ReadSides;
 use channel::{Channel, ChannelState, ControlRequest, OpenChannel, PipelineEntry, pause};
-use requests::{OpenRequest, OpenRequestPlace, RequestTable};
+use requests::{OpenRequest, OpenRequestPlace, RequestPart, RequestTable};
 use resp::{RequestWriter, Value};
 use routes::{SERVERS_MAX, SlotRoutes};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use types::Instant;
+use types::{Instant, Slot};
 
 /// The outcome of a request.
 pub type RequestOutcome = Result<Value, ClientError>;
@@ -97,6 +100,8 @@ struct KnownServer {
 struct MapFetch {
     is_wanted: bool,
     is_in_flight: bool,
+    /// Server to ask, if there is one that knows more than others.
+    at: Option<ServerIndex>,
     /// Earliest time of the next fetch.
     not_before: Instant,
 }
@@ -122,6 +127,8 @@ pub struct ClientCore<T> {
     routes: SlotRoutes,
     requests: RequestTable<T>,
     map: MapFetch,
+    /// Number of reads that were sent to both sides of a migration.
+    two_sided_reads: u64,
     /// True when any server has accepted the client once.
     is_proven: bool,
     /// Server at which the search for any server begins.
@@ -152,6 +159,7 @@ impl<T> ClientCore<T> {
             routes: SlotRoutes::new(),
             requests: RequestTable::new(),
             map: MapFetch::default(),
+            two_sided_reads: 0,
             is_proven: false,
             next_any: 0,
             wake_at: None,
@@ -206,9 +214,15 @@ impl<T> ClientCore<T> {
             place: OpenRequestPlace::Waiting,
             attempts: 0,
             is_ambiguous: false,
+            sides: ReadSides::One,
         });
         self.route(now, id, out);
         id
+    }
+
+    /// Returns the number of reads that were sent to both sides of a migration.
+    pub fn two_sided_reads(&self) -> u64 {
+        self.two_sided_reads
     }
 
     /// Changes the state after an event.
@@ -244,11 +258,17 @@ impl<T> ClientCore<T> {
         while open.has_room() && output.len() < OUTPUT_BYTES_MAX {
             let Some(next) = waiting.pop_front() else { break };
             // The request may have ended while it waited.
-            let Some(request) = self.requests.get_mut(next) else { continue };
+            let Some(request) = self.requests.get_mut(next.request()) else { continue };
+            if let RequestPart::Copy(next) = next {
+                if request.write_copy(output) {
+                    open.expect_reply(PipelineEntry::Copy(next), now);
+                }
+                continue;
+            }
             assert_eq!(request.place, OpenRequestPlace::Waiting, "a queued request was not sent");
             request.place = OpenRequestPlace::Sent(id);
-            output.extend_from_slice(&request.request.bytes);
-            open.expect_reply(PipelineEntry::Request(next), now);
+            request.write(&mut self.two_sided_reads, output);
+            open.expect_reply(PipelineEntry::Request(next.request()), now);
         }
         if !is_owed && !open.pipeline.is_empty() {
             self.wake_by(now + SUSPICION);
@@ -314,8 +334,9 @@ impl<T> ClientCore<T> {
         let Some(request) = self.requests.get_mut(id) else { return };
         request.place = OpenRequestPlace::Waiting;
         let (route, is_ambiguous) = (request.request.route, request.is_ambiguous);
+        self.ask_source(now, id, out);
         match self.channel_for(route) {
-            Some(at) => self.enqueue(now, at, id, out),
+            Some(at) => self.enqueue(now, at, RequestPart::Main(id), out),
             None => {
                 let cause = FailureCause::ServerGone;
                 self.finish(id, Err(unfinished(is_ambiguous, cause)), out);
@@ -323,15 +344,21 @@ impl<T> ClientCore<T> {
         }
     }
 
-    fn enqueue(&mut self, now: Instant, at: usize, id: RequestId, out: &mut Vec<ClientEffect<T>>) {
+    fn enqueue(
+        &mut self,
+        now: Instant,
+        at: usize,
+        part: RequestPart,
+        out: &mut Vec<ClientEffect<T>>,
+    ) {
         let requests = &self.requests;
         let channel = &mut self.channels[at];
         // Numbers of requests that have ended are skipped when the queue moves. If it does not move,
         // their number is bounded here.
         if channel.waiting.len() > 64 + 2 * requests.len() {
-            channel.waiting.retain(|waiting| requests.is_open(*waiting));
+            channel.waiting.retain(|waiting| requests.is_open(waiting.request()));
         }
-        channel.waiting.push_back(id);
+        channel.waiting.push_back(part);
         let is_first = channel.waiting.len() == 1;
         match &channel.state {
             ChannelState::Open(open) if open.has_room() && is_first => {
@@ -363,7 +390,7 @@ impl<T> ClientCore<T> {
         let first_of = |server: ServerIndex| usize::from(server.0) * lanes;
         match route {
             RequestRoute::Slot(slot) => match self.routes.owner(slot) {
-                Some(owner) => Some(first_of(owner) + usize::from(slot.0) % lanes),
+                Some(owner) => self.lane_of(owner, slot),
                 None => self.any_channel(),
             },
             RequestRoute::At(server) => {
@@ -372,6 +399,13 @@ impl<T> ClientCore<T> {
             }
             RequestRoute::Any => self.any_channel(),
         }
+    }
+
+    /// Returns the channel to a server that requests of this slot use.
+    fn lane_of(&self, server: ServerIndex, slot: Slot) -> Option<usize> {
+        let lanes = self.lanes();
+        let at = usize::from(server.0) * lanes + usize::from(slot.0) % lanes;
+        (at < self.channels.len()).then_some(at)
     }
 
     /// Returns a channel of any server: if possible a connected one that answers, else the one that
@@ -425,19 +459,31 @@ impl<T> ClientCore<T> {
                 self.map.is_in_flight = false;
             }
             for entry in open.pipeline {
-                if let PipelineEntry::Request(id) = entry {
-                    self.lost(now, id, out);
+                match entry {
+                    PipelineEntry::Request(id) => self.lost(now, id, out),
+                    PipelineEntry::Copy(id) => self.copied(now, id, None, out),
+                    PipelineEntry::Login | PipelineEntry::Map => {}
                 }
             }
         }
         match failure {
             ChannelFailure::Refused(text) => {
-                for id in waiting {
-                    self.refuse(id, text.clone(), out);
+                for part in waiting {
+                    match part {
+                        RequestPart::Main(id) => self.refuse(id, text.clone(), out),
+                        RequestPart::Copy(id) => self.copied(now, id, None, out),
+                    }
                 }
             }
             ChannelFailure::Lost if self.is_hopeless() => self.give_up(waiting, out),
-            ChannelFailure::Lost => waiting.into_iter().for_each(|id| self.route(now, id, out)),
+            ChannelFailure::Lost => {
+                for part in waiting {
+                    match part {
+                        RequestPart::Main(id) => self.route(now, id, out),
+                        RequestPart::Copy(id) => self.copied(now, id, None, out),
+                    }
+                }
+            }
         }
         self.want_map(now, out);
     }
@@ -449,12 +495,12 @@ impl<T> ClientCore<T> {
         !self.is_proven && channels.all(has_failed)
     }
 
-    fn give_up(&mut self, waiting: VecDeque<RequestId>, out: &mut Vec<ClientEffect<T>>) {
+    fn give_up(&mut self, waiting: VecDeque<RequestPart>, out: &mut Vec<ClientEffect<T>>) {
         let channels = self.channels.iter_mut();
         let others: Vec<_> = channels.flat_map(|it| std::mem::take(&mut it.waiting)).collect();
-        for id in waiting.into_iter().chain(others) {
+        for part in waiting.into_iter().chain(others) {
             let error = ClientError::NotExecuted(FailureCause::Unreachable);
-            self.finish(id, Err(error), out);
+            self.finish(part.request(), Err(error), out);
         }
     }
 
@@ -513,13 +559,17 @@ impl<T> ClientCore<T> {
         if now < self.map.not_before {
             return self.wake_by(self.map.not_before);
         }
-        let Some(at) = self.any_channel() else { return };
+        let lanes = self.lanes();
+        let preferred = self.map.at.map(|server| usize::from(server.0) * lanes);
+        let is_ready = |at: &usize| self.channels.get(*at).is_some_and(Channel::is_ready);
+        let preferred = preferred.filter(is_ready);
+        let Some(at) = preferred.or_else(|| self.any_channel()) else { return };
         let channel = &mut self.channels[at];
         match channel.open().filter(|open| open.is_ready && !open.is_suspect) {
             Some(open) => {
                 open.control.push(ControlRequest::Map);
                 let not_before = now + MAP_EVERY;
-                self.map = MapFetch { is_wanted: false, is_in_flight: true, not_before };
+                self.map = MapFetch { is_wanted: false, is_in_flight: true, at: None, not_before };
                 out.push(ClientEffect::Write { channel: self.id_of(at) });
             }
             // When the connection is ready, the map is requested.
@@ -531,23 +581,20 @@ impl<T> ClientCore<T> {
     fn tick(&mut self, now: Instant, out: &mut Vec<ClientEffect<T>>) {
         self.wake_at = None;
         let is_due = |request: &OpenRequest<T>| {
-            let is_delayed =
-                matches!(request.place, OpenRequestPlace::Delayed(until) if until <= now);
-            request.deadline <= now || is_delayed
+            request.deadline <= now || request.place.until().is_some_and(|until| until <= now)
         };
         let due = self.requests.iter().filter(|(_, request)| is_due(request));
         let due: Vec<_> = due.map(|(id, request)| (id, request.deadline <= now)).collect();
         for (id, is_expired) in due {
             match is_expired {
                 true => self.expire(id, out),
-                false => self.route(now, id, out),
+                false => self.resume(now, id, out),
             }
         }
         (0..self.channels.len()).for_each(|at| self.check_channel(now, at, out));
         self.fetch_map(now, out);
-        let next = self.requests.iter().map(|(_, request)| match request.place {
-            OpenRequestPlace::Delayed(until) => until.min(request.deadline),
-            OpenRequestPlace::Waiting | OpenRequestPlace::Sent(_) => request.deadline,
+        let next = self.requests.iter().map(|(_, request)| {
+            request.place.until().map_or(request.deadline, |until| until.min(request.deadline))
         });
         if let Some(next) = next.min() {
             self.wake_by(next);

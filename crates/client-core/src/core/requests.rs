@@ -1,5 +1,6 @@
 //! The requests that have no outcome yet.
 
+use super::both_answers::ReadSides;
 use super::ids::{ChannelId, RequestId};
 use crate::request::PreparedRequest;
 use types::Instant;
@@ -13,6 +14,36 @@ pub(crate) enum OpenRequestPlace {
     Sent(ChannelId),
     /// To be routed again at this time.
     Delayed(Instant),
+    /// A read that the target has not answered. It waits for the source until this time.
+    AwaitingCopy(Instant),
+}
+
+impl OpenRequestPlace {
+    /// Returns the end of a wait.
+    pub(crate) fn until(self) -> Option<Instant> {
+        match self {
+            OpenRequestPlace::Delayed(until) | OpenRequestPlace::AwaitingCopy(until) => Some(until),
+            OpenRequestPlace::Waiting | OpenRequestPlace::Sent(_) => None,
+        }
+    }
+}
+
+/// A part of a request that is sent on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestPart {
+    /// The request, to the server of its route.
+    Main(RequestId),
+    /// The read of the copy that the source of a migration keeps.
+    Copy(RequestId),
+}
+
+impl RequestPart {
+    /// Returns the request.
+    pub(crate) fn request(self) -> RequestId {
+        match self {
+            RequestPart::Main(id) | RequestPart::Copy(id) => id,
+        }
+    }
 }
 
 /// A request without an outcome.
@@ -27,6 +58,7 @@ pub(crate) struct OpenRequest<T> {
     pub(crate) attempts: u32,
     /// True if an earlier attempt was handed to a connection that was lost before it replied.
     pub(crate) is_ambiguous: bool,
+    pub(crate) sides: ReadSides,
 }
 
 /// All open requests, by number.
@@ -113,6 +145,7 @@ mod tests {
             place: OpenRequestPlace::Waiting,
             attempts: 0,
             is_ambiguous: false,
+            sides: ReadSides::One,
         };
         let mut table = RequestTable::new();
         let (one, two) = (table.insert(request(1)), table.insert(request(2)));

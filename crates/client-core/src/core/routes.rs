@@ -1,6 +1,7 @@
-//! The client's picture of the cluster: the owner of each slot.
+//! The client's picture of the cluster: the owner of each slot, and the slots that move.
 
 use resp::{Items, Reply};
+use std::ops::Range;
 use types::{SLOT_COUNT, Slot};
 
 /// Position of a server among those that a client knows.
@@ -28,6 +29,10 @@ const _: () = assert!(SERVERS_MAX < ServerIndex::NONE.0 as usize);
 #[derive(Debug)]
 pub(crate) struct SlotRoutes {
     owners: Box<[ServerIndex]>,
+    /// The source of each slot of which records may not have arrived at the owner. A wrong one costs
+    /// time and never a wrong result.
+    sources: Box<[ServerIndex]>,
+    migrations: Vec<KnownMigration>,
     /// Cluster and version of the map; `None` before the first one.
     map: Option<(Vec<u8>, u64)>,
 }
@@ -35,7 +40,16 @@ pub(crate) struct SlotRoutes {
 impl SlotRoutes {
     pub(crate) fn new() -> SlotRoutes {
         let owners = vec![ServerIndex::NONE; usize::from(SLOT_COUNT)].into_boxed_slice();
-        SlotRoutes { owners, map: None }
+        let (sources, migrations) = (owners.clone(), Vec::new());
+        SlotRoutes { owners, sources, migrations, map: None }
+    }
+
+    /// Returns the server that may have records of a slot which its owner does not have yet.
+    pub(crate) fn source(&self, slot: Slot) -> Option<ServerIndex> {
+        let source = self.sources.get(usize::from(slot.0)).copied();
+        let source = source.filter(|source| *source != ServerIndex::NONE)?;
+        // Before the flip, the source is the owner.
+        self.owner(slot).is_some_and(|owner| owner != source).then_some(source)
     }
 
     /// Returns the owner of a slot, if it is known.
@@ -68,13 +82,53 @@ impl SlotRoutes {
             self.owners[usize::from(first.0)..=usize::from(last.0)].fill(index);
         }
         self.map = Some((map.cluster.to_vec(), map.version));
+        self.adopt_migrations(map, servers);
     }
 
-    /// Forgets the owners that are this server.
-    pub(crate) fn forget(&mut self, server: ServerIndex) {
-        for owner in self.owners.iter_mut().filter(|owner| **owner == server) {
-            *owner = ServerIndex::NONE;
+    /// Returns whether a map has the version of the present one, and tells of migrations. It may
+    /// come from a server that knows more of their progress.
+    pub(crate) fn is_present(&self, map: &MapReply<'_>) -> bool {
+        let (cluster, version) = (map.cluster, map.version);
+        let is_same = |(known, at): &(Vec<u8>, u64)| known == cluster && *at == version;
+        map.migrations.is_some() && self.map.as_ref().is_some_and(is_same)
+    }
+
+    /// Takes over the migrations of a map. A server that is not the target of a migration does not
+    /// know its progress; the progress known so far remains.
+    pub(crate) fn adopt_migrations(&mut self, map: &MapReply<'_>, servers: &[ServerIndex]) {
+        assert_eq!(servers.len(), map.servers.len(), "each server of a map has an index");
+        let migrations = map.migrations.as_deref().unwrap_or_default();
+        if migrations.is_empty() && self.migrations.is_empty() {
+            return;
         }
+        let before = std::mem::take(&mut self.migrations);
+        let nothing = vec![ServerIndex::NONE; usize::from(SLOT_COUNT)].into_boxed_slice();
+        let progress = std::mem::replace(&mut self.sources, nothing);
+        for &MovingSlots { slots, source, target, ref missing } in migrations {
+            let (source, target) = (servers[source], servers[target]);
+            let migration = KnownMigration { slots, source, target };
+            let range = slots.positions();
+            match missing {
+                Some(missing) => {
+                    missing.iter().for_each(|it| self.sources[it.positions()].fill(source));
+                }
+                None if before.contains(&migration) => {
+                    self.sources[range.clone()].copy_from_slice(&progress[range]);
+                }
+                None => self.sources[range].fill(source),
+            }
+            self.migrations.push(migration);
+        }
+        assert!(
+            self.migrations.len() <= MIGRATIONS_MAX,
+            "a map with too many migrations is adopted"
+        );
+    }
+
+    /// Forgets that this server is the owner or the source of slots.
+    pub(crate) fn forget(&mut self, server: ServerIndex) {
+        let places = self.owners.iter_mut().chain(self.sources.iter_mut());
+        places.filter(|place| **place == server).for_each(|place| *place = ServerIndex::NONE);
     }
 }
 
@@ -103,6 +157,47 @@ pub(crate) struct SlotRange {
     pub(crate) owner: usize,
 }
 
+/// First and last slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotSpan {
+    pub(crate) first: Slot,
+    pub(crate) last: Slot,
+}
+
+impl SlotSpan {
+    fn parse(first: &Reply<'_>, last: &Reply<'_>) -> Option<SlotSpan> {
+        let span = SlotSpan { first: slot(first)?, last: slot(last)? };
+        (span.first <= span.last).then_some(span)
+    }
+
+    /// Returns the positions of the slots in a table of all slots.
+    fn positions(self) -> Range<usize> {
+        usize::from(self.first.0)..usize::from(self.last.0) + 1
+    }
+}
+
+/// A migration that the client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KnownMigration {
+    slots: SlotSpan,
+    source: ServerIndex,
+    target: ServerIndex,
+}
+
+/// A migration in a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MovingSlots {
+    pub(crate) slots: SlotSpan,
+    /// Positions among the servers of the map. They are below their number.
+    pub(crate) source: usize,
+    pub(crate) target: usize,
+    /// Slots of which records may still be at the source, ascending; `None`: unknown.
+    pub(crate) missing: Option<Vec<SlotSpan>>,
+}
+
+/// Most migrations of a map that a client takes. Reads of other moving slots wait at the owner.
+const MIGRATIONS_MAX: usize = 64;
+
 /// A reply to `BALLAST.MAP`, checked.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MapReply<'a> {
@@ -110,6 +205,8 @@ pub(crate) struct MapReply<'a> {
     pub(crate) version: u64,
     pub(crate) servers: Vec<ServerAddress<'a>>,
     pub(crate) ranges: Vec<SlotRange>,
+    /// The migrations; `None` if the server does not tell.
+    pub(crate) migrations: Option<Vec<MovingSlots>>,
 }
 
 /// Longest name of a cluster.
@@ -121,6 +218,7 @@ impl<'a> MapReply<'a> {
     pub(crate) fn parse(reply: &Reply<'a>) -> Option<MapReply<'a>> {
         let (Reply::Map(mut fields) | Reply::Array(mut fields)) = *reply else { return None };
         let (mut cluster, mut version, mut servers, mut ranges) = (None, None, None, None);
+        let mut migrations = None;
         while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
             let Reply::Bulk(name) = name else { return None };
             match name {
@@ -128,13 +226,18 @@ impl<'a> MapReply<'a> {
                 b"version" => version = Some(unsigned(&value)?),
                 b"servers" => servers = Some(parse_servers(items(&value)?)?),
                 b"ranges" => ranges = Some(items(&value)?),
+                b"migrations" => migrations = Some(items(&value)?),
                 _ => {}
             }
         }
         let cluster: &[u8] = cluster.filter(|name: &&[u8]| name.len() <= CLUSTER_BYTES_MAX)?;
         let (version, servers) = (version?, servers?);
         let ranges = parse_ranges(ranges?, servers.len())?;
-        Some(MapReply { cluster, version, servers, ranges })
+        let migrations = match migrations {
+            Some(list) => Some(parse_migrations(list, servers.len())?),
+            None => None,
+        };
+        Some(MapReply { cluster, version, servers, ranges, migrations })
     }
 }
 
@@ -147,6 +250,34 @@ fn parse_servers<'a>(list: Items<'a>) -> Option<Vec<ServerAddress<'a>>> {
     // One more than allowed is enough to refuse the list.
     let servers: Option<Vec<_>> = servers.take(SERVERS_MAX + 1).collect();
     servers.filter(|servers| servers.len() <= SERVERS_MAX)
+}
+
+fn parse_migrations(list: Items<'_>, servers: usize) -> Option<Vec<MovingSlots>> {
+    let parse = |migration: Reply<'_>| {
+        let mut fields = items(&migration)?;
+        let slots = SlotSpan::parse(&fields.next()?, &fields.next()?)?;
+        let mut server = || number(&fields.next()?).map(usize::from).filter(|at| *at < servers);
+        let (source, target) = (server()?, server()?);
+        let missing = match fields.next()? {
+            Reply::Null => None,
+            missing => Some(parse_missing(items(&missing)?, slots)?),
+        };
+        Some(MovingSlots { slots, source, target, missing })
+    };
+    list.take(MIGRATIONS_MAX).map(parse).collect()
+}
+
+/// Parses ascending ranges of slots within a range.
+fn parse_missing(list: Items<'_>, within: SlotSpan) -> Option<Vec<SlotSpan>> {
+    let parse = |span: Reply<'_>| {
+        let mut fields = items(&span)?;
+        SlotSpan::parse(&fields.next()?, &fields.next()?)
+    };
+    let spans: Vec<SlotSpan> =
+        list.take(usize::from(SLOT_COUNT)).map(parse).collect::<Option<_>>()?;
+    let is_inside = |span: &SlotSpan| within.first <= span.first && span.last <= within.last;
+    let is_ascending = spans.windows(2).all(|pair| pair[0].last < pair[1].first);
+    (is_ascending && spans.iter().all(is_inside)).then_some(spans)
 }
 
 fn parse_ranges(list: Items<'_>, servers: usize) -> Option<Vec<SlotRange>> {

@@ -1,6 +1,8 @@
 //! Tests of the core without sockets. The test plays all servers: it answers the requests that the
 //! core writes, and moves the clock.
 
+mod two_sided;
+
 use super::*;
 use crate::request::RequestRoute;
 use std::collections::{BTreeMap, VecDeque};
