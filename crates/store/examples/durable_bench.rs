@@ -171,7 +171,7 @@ fn read_back(disk: &Disk, records: usize, huge_pages: bool) {
 }
 
 fn store(records: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
-    let store = common::store((records * 420).max(64 << 20), huge_pages, durable);
+    let store = common::store((records * 420).max(64 << 20), huge_pages, durable, None);
     publish(&store, TabletState::Serving);
     store
 }

@@ -382,5 +382,5 @@ fn increment(worker: &mut Worker, seed: &HashSeed, order: &[usize]) {
 }
 
 fn store(records: usize, huge_pages: bool) -> Arc<Store> {
-    common::store((records * 320).max(64 << 20), huge_pages, false)
+    common::store((records * 320).max(64 << 20), huge_pages, false, None)
 }

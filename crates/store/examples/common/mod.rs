@@ -7,15 +7,15 @@ use types::limits::TABLES_MAX;
 use types::{HashRange, HashSeed, Incarnation, OwnershipEpoch};
 
 /// Creates a store for one reactor, without tablets.
-pub(crate) fn store(memory_bytes: usize, huge_pages: bool, durable: bool) -> Arc<Store> {
-    let config = StoreConfig {
-        memory_bytes,
-        reactors: 1,
-        seed: HashSeed::new(7),
-        huge_pages,
-        durable,
-        segment_bytes: None,
-    };
+pub(crate) fn store(
+    memory_bytes: usize,
+    huge_pages: bool,
+    durable: bool,
+    segment_bytes: Option<usize>,
+) -> Arc<Store> {
+    let seed = HashSeed::new(7);
+    let config =
+        StoreConfig { memory_bytes, reactors: 1, seed, huge_pages, durable, segment_bytes };
     Store::new(config).expect("there is memory for the benchmark")
 }
 

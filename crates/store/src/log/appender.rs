@@ -64,6 +64,11 @@ impl Appender {
         self.open.as_mut().ok_or(OutOfMemory)
     }
 
+    /// Returns the number of bytes in the open segment.
+    pub(super) fn open_bytes(&self) -> u32 {
+        self.open.as_ref().map_or(0, OpenSegment::written)
+    }
+
     /// Continues in another segment, which then belongs to the log.
     #[inline(never)]
     pub(super) fn continue_in(&mut self, next: OpenSegment) {

@@ -226,8 +226,10 @@ impl Survivors {
     #[inline]
     fn segment_for(&mut self, bytes: usize) -> Result<&mut OpenSegment, OutOfMemory> {
         if !self.appender.has_room(bytes) {
-            let next = self.appender.log.open(SegmentPurpose::Cleaning, SegmentState::Open);
-            self.appender.continue_in(next.ok_or(OutOfMemory)?);
+            let log = &self.appender.log;
+            let next = log.open(SegmentPurpose::Cleaning, SegmentState::Open).ok_or(OutOfMemory)?;
+            log.count_copied(self.appender.open_bytes());
+            self.appender.continue_in(next);
             self.noted = None;
         }
         self.appender.segment(bytes)

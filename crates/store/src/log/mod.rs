@@ -162,6 +162,8 @@ pub struct Log {
     withheld: AtomicUsize,
     /// Free segments that the cleaner must provide.
     demand: CleaningDemand,
+    /// Bytes that cleaners have copied.
+    copied: AtomicU64,
 }
 
 impl Log {
@@ -192,6 +194,7 @@ impl Log {
             demand: CleaningDemand::new(count, reactors),
             count,
             withheld: AtomicUsize::new(0),
+            copied: AtomicU64::new(0),
             segments,
         }))
     }
@@ -335,8 +338,9 @@ impl Log {
     pub fn usage(&self) -> Usage {
         let pinned_bytes = self.durable.as_ref().map_or(0, |durable| durable.pins.bytes());
         let total_bytes = self.total_bytes();
+        let copied_bytes = self.copied.load(Ordering::Relaxed);
         let usage = usage::usage(&self.segments, self.chunks.used_bytes());
-        Usage { total_bytes, pinned_bytes, ..usage }
+        Usage { total_bytes, pinned_bytes, copied_bytes, ..usage }
     }
 
     /// Returns whether so little memory is free that the cleaner should work.
@@ -460,6 +464,10 @@ impl Log {
             self.demand.reset_searches();
         }
         open
+    }
+
+    fn count_copied(&self, bytes: u32) {
+        self.copied.fetch_add(u64::from(bytes), Ordering::Relaxed);
     }
 
     /// Adds an open segment to the log, before its first byte is written.

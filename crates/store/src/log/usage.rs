@@ -28,6 +28,8 @@ pub struct Usage {
     pub chunk_bytes: u64,
     /// Bytes touched at least once, hence resident (unless huge pages round this up).
     pub resident_bytes: u64,
+    /// Bytes that cleaners have copied so far, except into segments that are still open.
+    pub copied_bytes: u64,
     /// Size of one segment.
     pub segment_bytes: u64,
     /// Number of segments in each state.
@@ -101,6 +103,7 @@ pub(super) fn usage(segments: &Segments, chunk_bytes: usize) -> Usage {
         pinned_bytes: 0,
         chunk_bytes: chunk_bytes as u64,
         resident_bytes,
+        copied_bytes: 0,
         segment_bytes,
         segments: counts,
         huge_pages: segments.huge_pages(),
