@@ -206,9 +206,12 @@ fn copying() {
         }),
     );
     side.splice(&mut Backlog::default());
-    show("emptiest, 256 segments, none worth it", nanos(1000, |_| drop(black_box(log.emptiest()))));
+    show(
+        "choose a victim, 256 segments, none worth it",
+        nanos(1000, |_| drop(black_box(log.claim_victim()))),
+    );
     let large = log_of(8 << 30, false);
-    show("emptiest, 1,024 segments", nanos(1000, |_| drop(black_box(large.emptiest()))));
+    show("choose a victim, 1,024 segments", nanos(1000, |_| drop(black_box(large.claim_victim()))));
 }
 
 fn kilobyte(key: &[u8]) -> Entry<'_> {
@@ -260,7 +263,7 @@ fn clean(
     survivors: &mut Survivors,
     places: &mut [Option<Address>],
 ) -> usize {
-    let Some(mut victim) = log.emptiest() else { return 0 };
+    let Some(mut victim) = log.claim_victim() else { return 0 };
     let turn = reactor.turn();
     let mut copied = 0;
     while let Some(candidate) = victim.peek(&turn) {

@@ -10,9 +10,9 @@ use types::SegmentId;
 use wire::entry::Entry;
 
 /// Percentage of free segments below which the cleaner works. What is kept free makes the rest
-/// fuller, and each copied byte dearer: with 15 %, at 84 % live, 5.1 bytes are copied for each
-/// byte that is written, and 3.3 with 3 % (`clean_bench`, 1 GiB).
-const LOW_PERCENT: usize = 4;
+/// fuller, and each freed byte dearer: at 84 % live of 1 GiB, 3 % copies a fifth more than 1 %
+/// (`docs/design/cleaner.md`).
+const LOW_PERCENT: usize = 1;
 
 /// The same as an upper bound where a few percent are fewer segments than reactors, each of which
 /// may take one at the same time.
@@ -26,8 +26,8 @@ pub(super) const KEPT_MORE: usize = 1;
 /// This covers all of a 16 GiB arena. A larger one is searched in consecutive windows.
 pub(super) const SEARCH_SEGMENTS: usize = 2048;
 
-/// Minimum yield of a victim as a part of a segment, however little is free: copying more than 31
-/// bytes to win one is not worthwhile.
+/// Minimum yield of a victim as a part of a segment: copying more than 31 bytes to win one is not
+/// worthwhile.
 const YIELD_MIN_DIVISOR: usize = 32;
 
 /// A closed segment claimed for cleaning: no other thread cleans or frees it. Dropping it ends
@@ -114,15 +114,6 @@ impl Drop for VictimSegment {
             self.log.unclaim(self.place);
         }
     }
-}
-
-/// Returns the maximum number of live bytes of a victim: a segment minus the required yield. The
-/// yield shrinks in proportion to the free memory, from half a segment when the cleaner starts to
-/// work. (Starting at a quarter copies half as much again and keeps a tenth of the memory free
-/// where this keeps 7 %, at 80 % live.)
-pub(super) fn live_bytes_max(segment_bytes: usize, free: usize, low: usize) -> usize {
-    let wanted = segment_bytes / 2 * free.min(low) / low.max(1);
-    segment_bytes - wanted.max(segment_bytes / YIELD_MIN_DIVISOR)
 }
 
 /// Number of free segments that the cleaner must provide, and the results of its searches.
@@ -214,15 +205,15 @@ fn window_of(count: u32) -> u32 {
     count.min(SEARCH_SEGMENTS as u32)
 }
 
+/// Criteria of the choice of a victim.
 pub(super) struct VictimCriteria {
     pub(super) segment_bytes: usize,
-    pub(super) live_bytes_max: usize,
 }
 
 /// Result of a search in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VictimChoice {
-    /// The emptiest segment of the window that is worth cleaning.
+    /// The segment of the window that is most worth cleaning.
     Victim(Place),
     /// No victim, but other segments are being cleaned, or wait for their grace period or for
     /// acknowledgment.
@@ -231,26 +222,42 @@ pub(super) enum VictimChoice {
     Nothing,
 }
 
+/// Benefit of cleaning a segment, as a fraction: won bytes times age, divided by copied bytes.
+#[derive(Clone, Copy, Debug)]
+struct Worth {
+    benefit: u64,
+    cost: u32,
+}
+
+impl Worth {
+    fn exceeds(self, other: Worth) -> bool {
+        let product = |benefit: u64, cost: u32| u128::from(benefit) * u128::from(cost);
+        product(self.benefit, other.cost) > product(other.benefit, self.cost)
+    }
+}
+
 impl VictimCriteria {
-    /// Searches a window of the table. `may_go` returns whether a closed segment may be cleaned
-    /// already.
+    /// Searches a window of the table. `age` returns the age of a closed segment; `None` if it may
+    /// not be cleaned yet.
     pub(super) fn choose(
         &self,
         window: impl Iterator<Item = Place>,
-        may_go: impl Fn(Place) -> bool,
+        age: impl Fn(Place) -> Option<u64>,
         glance: impl Fn(Place) -> SegmentSnapshot,
     ) -> VictimChoice {
-        let mut emptiest: Option<(u32, Place)> = None;
+        let mut best: Option<(Worth, Place)> = None;
         let mut is_under_way = false;
         for place in window {
             let glance = glance(place);
             match glance.state {
-                SegmentState::Closed if self.is_worth_it(&glance) => match may_go(place) {
-                    true => {
-                        let candidate = (glance.live(), place);
-                        emptiest = Some(emptiest.map_or(candidate, |best| best.min(candidate)));
+                SegmentState::Closed if self.is_worth_it(&glance) => match age(place) {
+                    Some(age) => {
+                        let worth = self.worth(&glance, age);
+                        if best.is_none_or(|(best, _)| worth.exceeds(best)) {
+                            best = Some((worth, place));
+                        }
                     }
-                    false => is_under_way = true,
+                    None => is_under_way = true,
                 },
                 SegmentState::Cleaning
                 | SegmentState::Visited
@@ -263,7 +270,7 @@ impl VictimCriteria {
                 | SegmentState::Chunks => {}
             }
         }
-        match emptiest {
+        match best {
             Some((_, place)) => VictimChoice::Victim(place),
             None if is_under_way => VictimChoice::UnderWay,
             None => VictimChoice::Nothing,
@@ -274,9 +281,18 @@ impl VictimCriteria {
     /// comes back in the copy, unless it is at least half of the segment. Then the contents of
     /// two such segments fit into one, if no entry is longer than half a segment.
     fn is_worth_it(&self, glance: &SegmentSnapshot) -> bool {
+        glance.dead as usize >= self.segment_bytes / YIELD_MIN_DIVISOR || self.won_tail(glance) > 0
+    }
+
+    /// Returns the benefit of cleaning a segment of this age. An old segment of which as much is
+    /// live as of a young one loses more slowly, so waiting wins less (`docs/design/cleaner.md`).
+    fn worth(&self, glance: &SegmentSnapshot, age: u64) -> Worth {
+        let won = u64::from(glance.dead) + self.won_tail(glance) as u64;
+        Worth { benefit: won.saturating_mul(age), cost: glance.live() }
+    }
+
+    fn won_tail(&self, glance: &SegmentSnapshot) -> usize {
         let tail = self.segment_bytes - glance.written as usize;
-        let wins = glance.dead as usize >= self.segment_bytes / YIELD_MIN_DIVISOR
-            || tail >= self.segment_bytes / 2;
-        wins && glance.live() as usize <= self.live_bytes_max
+        if tail >= self.segment_bytes / 2 { tail } else { 0 }
     }
 }

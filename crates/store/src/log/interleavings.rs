@@ -138,7 +138,7 @@ fn a_dead_segment_is_retired_exactly_once() {
         });
         let cleaner = {
             let log = Arc::clone(&log);
-            thread::spawn(move || drop(log.emptiest()))
+            thread::spawn(move || drop(log.claim_victim()))
         };
         drop(head);
         killers.into_iter().for_each(|killer| killer.join().unwrap());
@@ -202,7 +202,7 @@ impl Kept {
 /// Cleans a victim to its end, if there is one.
 fn visit(log: &Arc<Log>, reactor: &mut Participant) {
     reactor.begin_turn();
-    if let Some(mut victim) = log.emptiest() {
+    if let Some(mut victim) = log.claim_victim() {
         let turn = reactor.turn();
         while let Some(candidate) = victim.peek(&turn) {
             victim.advance(&candidate);

@@ -393,19 +393,20 @@ impl Log {
         self.demand.is_exhausted() && !self.has_free()
     }
 
-    /// Claims the closed segment with the fewest live bytes in the next search window, if cleaning
-    /// it is worthwhile. A window has all segments of an arena of up to 2,048 segments.
-    pub fn emptiest(self: &Arc<Self>) -> Option<VictimSegment> {
+    /// Claims the closed segment of the next search window that is most worth cleaning, if one is.
+    /// A window has all segments of an arena of up to 2,048 segments.
+    pub fn claim_victim(self: &Arc<Self>) -> Option<VictimSegment> {
         let count = self.segments.count() as u32;
         let free = self.free_soon();
+        let newest = self.newest();
         // Unacknowledged bytes stay in place, because pending replies may refer to their
         // position.
         let may_go = |place| !self.is_durable() || self.segments.is_wholly_acknowledged(place);
+        let age = |place| newest.0.saturating_sub(self.segments.id(place).0) + 1;
+        let age = |place| may_go(place).then(|| age(place));
         let places = self.demand.next_window(count);
-        let segment_bytes = self.segment_bytes();
-        let live_bytes_max = cleaner::live_bytes_max(segment_bytes, free, self.demand.segments());
-        let criteria = VictimCriteria { segment_bytes, live_bytes_max };
-        match criteria.choose(places, may_go, |place| self.segments.glance(place)) {
+        let criteria = VictimCriteria { segment_bytes: self.segment_bytes() };
+        match criteria.choose(places, age, |place| self.segments.glance(place)) {
             VictimChoice::Victim(place) => {
                 self.demand.reset_searches();
                 let claimed = self.segments.claim(place);
@@ -419,6 +420,14 @@ impl Log {
                 self.demand.record_vain_search(count, free);
                 None
             }
+        }
+    }
+
+    /// Returns the highest number of a segment.
+    fn newest(&self) -> SegmentId {
+        match &self.durable {
+            Some(durable) => durable.registry.last(),
+            None => SegmentId(self.last_id.load(Ordering::Relaxed)),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::log::reclamation::Participant;
+use crate::log::state::SegmentSnapshot;
 use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -169,7 +170,7 @@ fn a_refused_reservation_makes_the_cleaner_work_until_it_can_be_granted() {
     assert!(!log.is_low(), "nearly a third is free");
     // Cleaning of a segment, without the copies.
     let mut clean = || {
-        let Some(victim) = log.emptiest() else { return false };
+        let Some(victim) = log.claim_victim() else { return false };
         let (there, elsewhere) = live.iter().partition(|&&at| log.segment_of(at) == victim.id());
         live = elsewhere;
         Vec::into_iter(there).for_each(|at| log.mark_dead(at, bytes_of(&entry)));
@@ -427,13 +428,34 @@ fn a_segment_has_a_way_back_to_free_from_every_state() {
     assert!(!Closed.may_become(Free) && !Leaving.may_become(Free), "freed without a grace period");
 }
 
+/// Returns the victim among segments of 1,000 bytes, given by age and live bytes.
+fn victim_of(segments: &[(u64, u32)]) -> VictimChoice {
+    let criteria = VictimCriteria { segment_bytes: 1000 };
+    let glance = |Place(at): Place| {
+        let dead = 1000 - segments[at as usize].1;
+        SegmentSnapshot { state: SegmentState::Closed, written: 1000, dead, touched: 1000 }
+    };
+    let age = |Place(at): Place| Some(segments[at as usize].0).filter(|&age| age > 0);
+    criteria.choose((0..segments.len() as u32).map(Place), age, glance)
+}
+
 #[test]
-fn a_victim_must_yield_the_more_the_more_is_free() {
-    let most = |free| cleaner::live_bytes_max(1 << 22, free, 100);
-    assert_eq!(most(0), (1 << 22) / 32 * 31);
-    assert_eq!(most(100), (1 << 22) / 2);
-    assert_eq!(most(500), most(100));
-    assert!((0..100).all(|free| most(free) >= most(free + 1)));
+fn the_victim_wins_most_for_its_age_per_copied_byte() {
+    let victim = |place| VictimChoice::Victim(Place(place));
+    assert_eq!(victim_of(&[(1, 700), (1, 600), (1, 800)]), victim(1), "of one age: the emptiest");
+    assert_eq!(victim_of(&[(9, 900), (1, 600), (1, 800)]), victim(0), "it will not get emptier");
+    assert_eq!(victim_of(&[(9, 980), (1, 900)]), victim(1), "too little to win");
+    assert_eq!(victim_of(&[(9, 100), (0, 0)]), victim(0), "what may not be cleaned yet is left");
+    assert_eq!(victim_of(&[(0, 100)]), VictimChoice::UnderWay);
+    assert_eq!(victim_of(&[(9, 1000)]), VictimChoice::Nothing);
+    assert_eq!(victim_of(&[(u64::MAX, 100), (1, 0)]), victim(1), "copies nothing");
+}
+
+#[test]
+fn of_segments_that_lose_at_the_same_rate_the_emptiest_is_the_victim() {
+    let live_after = |age: u64| (1000.0 * 0.99f64.powi(age as i32)) as u32;
+    let segments: Vec<(u64, u32)> = (1..=200).map(|age| (age, live_after(age))).collect();
+    assert_eq!(victim_of(&segments), VictimChoice::Victim(Place(199)));
 }
 
 #[test]
@@ -472,11 +494,11 @@ fn dead_entries_that_are_not_acknowledged_yet_can_be_waited_for() {
         log.mark_dead(address, bytes_of(&entry));
         *written.entry(log.segment_of(address)).or_default() += bytes_of(&entry);
     }
-    assert!(log.emptiest().is_none(), "replies to the clients may refer to the entries");
+    assert!(log.claim_victim().is_none(), "replies to the clients may refer to the entries");
     assert!(!log.is_exhausted(), "the entries are removed as soon as backups have acknowledged");
 
     written.iter().for_each(|(segment, length)| log.raise_acknowledged(*segment, *length));
-    assert!(log.emptiest().is_some());
+    assert!(log.claim_victim().is_some());
 }
 
 /// Expected content of the log: key → address and value of its entry.
@@ -587,7 +609,7 @@ impl Twin {
 
     /// Cleans one victim. Returns `false` if there was none or no room.
     fn clean(&mut self, reactor: usize) -> bool {
-        let Some(mut victim) = self.log.emptiest() else { return false };
+        let Some(mut victim) = self.log.claim_victim() else { return false };
         let turn = self.reactors[reactor].turn();
         while let Some(candidate) = victim.peek(&turn) {
             if let Some(&key) = self.by_address.get(&candidate.address) {
@@ -755,7 +777,7 @@ impl Stress<'_> {
     }
 
     fn clean(&mut self) {
-        let Some(mut victim) = self.log.emptiest() else { return };
+        let Some(mut victim) = self.log.claim_victim() else { return };
         let turn = self.reactor.turn();
         while let Some(candidate) = victim.peek(&turn) {
             let key = u64::from_le_bytes(candidate.entry.key.try_into().unwrap()) as usize;

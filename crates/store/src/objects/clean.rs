@@ -82,7 +82,7 @@ impl Worker {
 impl Store {
     /// Returns a segment to clean, if memory is low.
     fn next_victim(&self) -> Option<VictimSegment> {
-        if self.log.is_low() { self.log.emptiest() } else { None }
+        if self.log.is_low() { self.log.claim_victim() } else { None }
     }
 }
 
