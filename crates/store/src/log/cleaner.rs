@@ -96,6 +96,13 @@ impl VictimSegment {
         self.offset = offset;
     }
 
+    /// Marks the originals of copies as dead, several at a time.
+    pub(crate) fn mark_moved(&mut self, bytes: u32) {
+        if bytes > 0 {
+            self.log.mark_dead_in(self.place, bytes);
+        }
+    }
+
     /// Returns the number of live bytes.
     #[inline]
     pub fn live_bytes(&self) -> u64 {

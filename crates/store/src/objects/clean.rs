@@ -17,7 +17,7 @@ use super::write::Writer;
 use crate::index::Find;
 use crate::log::{Candidate, Head, Survivors, Turn, VictimSegment};
 use planted::Bug;
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 use types::{Incarnation, KeyHash, TableId, Version, key_hash};
 use wire::entry::{Body, Dead, Entry};
 
@@ -45,37 +45,18 @@ impl Worker {
         };
         let turn = self.participant.turn();
         let cleaner = Cleaner { store: &self.store, tablets: &tablets, turn: &turn };
-        let mut window = Vec::with_capacity(WINDOW);
-        let (mut bytes, mut entries) = (0, 0);
-        while bytes < QUANTUM_BYTES && entries < QUANTUM_ENTRIES {
-            cleaner.fill(&mut victim, &mut window);
-            if window.is_empty() {
-                // Freed if no live entry is left; a later pass retries entries that could not be
-                // moved.
-                drop(victim);
-                return true;
-            }
-            entries += window.len();
-            for entry in window.drain(..) {
-                bytes += entry.candidate.encoded.len();
-                let output = CleanerOutput {
-                    head: &mut self.head,
-                    tombstones: &mut self.tombstones,
-                    survivors: &mut self.survivors,
-                };
-                if cleaner.settle(&entry, output).is_err() {
-                    if self.store.log.is_durable() {
-                        // A durable segment must be scanned completely, so the cleaner resumes
-                        // here.
-                        victim.go_back(&entry.candidate);
-                        self.victim = Some(victim);
-                    }
-                    return false;
-                }
-            }
+        let mut output = CleanerOutput {
+            head: &mut self.head,
+            tombstones: &mut self.tombstones,
+            survivors: &mut self.survivors,
+            moved: 0,
+        };
+        let progress = cleaner.run(&mut victim, &mut output);
+        victim.mark_moved(output.moved);
+        if progress != Progress::Complete {
+            self.victim = Some(victim);
         }
-        self.victim = Some(victim);
-        true
+        progress != Progress::Stalled
     }
 }
 
@@ -93,6 +74,17 @@ struct Cleaner<'t> {
     turn: &'t Turn<'t>,
 }
 
+/// Result of a quantum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// The quantum is over.
+    Partial,
+    /// The end of the victim was reached.
+    Complete,
+    /// An entry cannot be moved now. The victim is continued there.
+    Stalled,
+}
+
 /// Parts of the worker to which the cleaner writes.
 struct CleanerOutput<'w> {
     /// Tombstones of expired records.
@@ -100,6 +92,8 @@ struct CleanerOutput<'w> {
     tombstones: &'w mut TombstoneQueue,
     /// Copies of live entries.
     survivors: &'w mut Survivors,
+    /// Bytes of the victim that have been moved, but not yet marked as dead.
+    moved: u32,
 }
 
 /// An entry of the victim, with its key hash.
@@ -111,9 +105,33 @@ struct HashedCandidate<'t> {
 }
 
 impl<'t> Cleaner<'t> {
+    /// Cleans a part of the victim. Always looks up the same number of entries ahead, so that their
+    /// cache lines arrive while others are copied.
+    fn run(&self, victim: &mut VictimSegment, output: &mut CleanerOutput<'_>) -> Progress {
+        let mut window = VecDeque::with_capacity(WINDOW);
+        let (mut bytes, mut entries) = (0, 0);
+        let progress = loop {
+            self.fill(victim, &mut window);
+            let Some(entry) = window.front() else { return Progress::Complete };
+            if bytes >= QUANTUM_BYTES || entries == QUANTUM_ENTRIES {
+                break Progress::Partial;
+            }
+            if self.settle(entry, output).is_err() {
+                break Progress::Stalled;
+            }
+            bytes += entry.candidate.encoded.len();
+            entries += 1;
+            window.pop_front();
+        };
+        if let Some(next) = window.front() {
+            victim.go_back(&next.candidate);
+        }
+        progress
+    }
+
     /// Takes the next entries of the victim, and prefetches what a change of their words touches.
-    fn fill(&self, victim: &mut VictimSegment, window: &mut Vec<HashedCandidate<'t>>) {
-        assert!(window.is_empty(), "{} entries of the last window are left", window.len());
+    #[inline]
+    fn fill(&self, victim: &mut VictimSegment, window: &mut VecDeque<HashedCandidate<'t>>) {
         while window.len() < WINDOW
             && let Some(candidate) = victim.peek(self.turn)
         {
@@ -123,7 +141,7 @@ impl<'t> Cleaner<'t> {
             if let Some(table) = table {
                 self.store.index_or_new(table).prefetch_for_change(hash, self.turn);
             }
-            window.push(HashedCandidate { candidate, hash, table });
+            window.push_back(HashedCandidate { candidate, hash, table });
         }
     }
 
@@ -140,16 +158,16 @@ impl<'t> Cleaner<'t> {
     fn settle(
         &self,
         entry: &HashedCandidate<'t>,
-        mut output: CleanerOutput<'_>,
+        output: &mut CleanerOutput<'_>,
     ) -> Result<(), Stall> {
         let is_moved = match entry.table {
-            Some(table) => self.move_if_live(entry, table, &mut output)?,
+            Some(table) => self.move_if_live(entry, table, output)?,
             // Any table may point at an entry of an unknown incarnation.
             None => {
                 let mut tables = self.store.indexes().map(|(table, _)| table);
                 tables.try_fold(false, |is_moved, table| match is_moved {
                     true => Ok(true),
-                    false => self.move_if_live(entry, table, &mut output),
+                    false => self.move_if_live(entry, table, output),
                 })?
             }
         };
@@ -180,7 +198,7 @@ impl<'t> Cleaner<'t> {
             survivors.append_copy(encoded, view.log.segment_of(address))
         })?;
         if is_moved {
-            view.log.mark_dead(address, encoded.len() as u32);
+            output.moved += encoded.len() as u32;
         }
         Ok(is_moved)
     }
