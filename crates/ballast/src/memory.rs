@@ -12,6 +12,7 @@ use thread_priority::{
     NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
     set_thread_priority_and_policy, thread_native_id,
 };
+use types::limits::SEGMENT_BYTES;
 
 /// Interval at which ready memory that nobody has used is given back to the operating system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
@@ -23,7 +24,8 @@ const STOCK_MIN: usize = 2;
 /// touches 0.5 GB/s.
 const IDLE_THREADS_MAX: usize = 4;
 
-/// Time for which needed segments may be missing before the impatient thread prepares one.
+/// Time for which needed segments may be missing before the impatient thread prepares one of full
+/// size; half of it for one of half the size.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Time after which a writer that waits for memory gets some from a thread of normal priority,
@@ -93,17 +95,18 @@ fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
         if let Err(error) = lowered {
             tracing::debug!(%error, "cannot lower the priority of the memory thread");
         }
+        let patience = patience(node.store().log().segment_bytes());
         let mut shortage = Shortage::default();
         let mut trimmed = now();
         loop {
             let segments = node.store().log().ready_segments();
             wake_waiting(&node);
             let pause = match segments.lack(Preparation::Needed) {
-                true if shortage.lasts(segments.prepared(), now(), PATIENCE) => {
+                true if shortage.lasts(segments.prepared(), now(), patience) => {
                     segments.prepare(Preparation::Needed);
                     continue;
                 }
-                true => PATIENCE,
+                true => patience,
                 false => {
                     shortage = Shortage::default();
                     TRIM_INTERVAL
@@ -117,6 +120,10 @@ fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
         }
     })?;
     Ok(thread.thread().clone())
+}
+
+fn patience(segment_bytes: usize) -> Duration {
+    PATIENCE.mul_f64(segment_bytes as f64 / SEGMENT_BYTES as f64)
 }
 
 /// Starts the thread that prepares what is needed at normal priority when writers have waited for

@@ -68,9 +68,10 @@ use wire::entry::{Entry, NOTE_BYTES};
 /// the cleaner, one with survivors, and one for the index.
 const SEGMENTS_PER_REACTOR_MIN: usize = 6;
 
-/// Number of full-size segments per reactor below which segments are smaller. So each reactor's
-/// open and reserved segments stay below a sixteenth of the memory.
-const SEGMENTS_PER_REACTOR_PLENTY: usize = 64;
+/// Number of full-size segments per reactor below which segments are smaller, because of the open
+/// and reserved ones: the cleaner copies more for each byte that they withhold
+/// (`docs/design/cleaner.md`).
+const SEGMENTS_PER_REACTOR_PLENTY: usize = 256;
 
 /// Live bytes above which records should be evicted, in percent of the memory that writers can use.
 /// See `docs/design/eviction.md`, "The limit".

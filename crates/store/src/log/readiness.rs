@@ -5,9 +5,11 @@ use super::pool::FreeCounts;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 use std::sync::OnceLock;
+use types::limits::SEGMENT_BYTES;
 
-/// Number of reserved segments that are prepared ahead of the data. The whole reservation at once
-/// would take the processor from requests for as long as a second.
+/// Number of reserved segments that are prepared ahead of the data, or twice as many if they are
+/// not of full size. The whole reservation at once would take the processor from requests for as
+/// long as a second.
 const RESERVED_AHEAD: usize = 4;
 
 /// The reason for making segments ready.
@@ -27,6 +29,8 @@ pub(super) struct Readiness {
     counts: CachePadded<ReadyCounts>,
     /// Segments needed besides the reserved ones.
     pub(super) needed_min: usize,
+    /// Reserved segments that are needed at a time.
+    reserved_ahead: usize,
     pub(super) helpers: OnceLock<Helpers>,
     /// Set if a write, a cleaner or a replay waits for a ready segment.
     pub(super) is_awaited: AtomicBool,
@@ -47,9 +51,10 @@ pub(super) struct Helpers {
 }
 
 impl Readiness {
-    /// Creates the state of a log with this number of reactors.
-    pub(super) fn new(reactors: u16, free: FreeCounts) -> Readiness {
+    /// Creates the state of a log with this number of reactors and this size of a segment.
+    pub(super) fn new(reactors: u16, segment_bytes: usize, free: FreeCounts) -> Readiness {
         let needed_min = usize::from(reactors) + 1;
+        let reserved_ahead = RESERVED_AHEAD * (SEGMENT_BYTES / segment_bytes).clamp(1, 2);
         Readiness {
             counts: CachePadded::new(ReadyCounts {
                 ready: AtomicUsize::new(free.ready),
@@ -57,6 +62,7 @@ impl Readiness {
                 needed: AtomicUsize::new(needed_min),
             }),
             needed_min,
+            reserved_ahead,
             helpers: OnceLock::new(),
             is_awaited: AtomicBool::new(false),
             prepared: AtomicU64::new(0),
@@ -68,7 +74,7 @@ impl Readiness {
         let FreeCounts { ready, fresh, reserved, .. } = counts;
         self.counts.ready.store(ready, Ordering::Relaxed);
         self.counts.fresh.store(fresh, Ordering::Relaxed);
-        let needed = self.needed_min + reserved.min(RESERVED_AHEAD);
+        let needed = self.needed_min + reserved.min(self.reserved_ahead);
         self.counts.needed.store(needed, Ordering::Relaxed);
     }
 

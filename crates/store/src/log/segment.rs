@@ -121,7 +121,7 @@ impl Segments {
             shift,
             table: table.collect(),
             ordinary: CachePadded::new(AtomicUsize::new(pool.ordinary())),
-            readiness: Readiness::new(reactors, pool.counts()),
+            readiness: Readiness::new(reactors, 1 << shift, pool.counts()),
             first_spare: pool.first_spare(),
             pool: Mutex::new(pool),
             is_durable,
