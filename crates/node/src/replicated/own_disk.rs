@@ -226,7 +226,8 @@ impl Engine {
         let replication = &self.log_master.replication;
         let wanted = &replication.standalone.wants_sync;
         let is_wanted = wanted.load(Ordering::Relaxed) && wanted.swap(false, Ordering::Relaxed);
-        if is_wanted || self.node.store().log().is_low() {
+        let log = self.node.store().log();
+        if is_wanted || log.is_low() || log.shortage_percent() > 0 {
             self.with_backup(now, BackupPart::sync_now);
         }
     }
