@@ -344,7 +344,7 @@ fn a_reservation_is_made_ready_and_deletes_do_not_wait() {
     let mut head = log.head();
     let wakes = wakes_of(&log, 2);
     assert!(!log.ready_segments().suffice_for_replay() && log.ready_segments().take_awaited());
-    let reservation = log.reserve(5 * SEGMENT_BYTES_MIN as u64).unwrap();
+    let reservation = log.reserve(9 * SEGMENT_BYTES_MIN as u64).unwrap();
     assert!(wakes.lock().unwrap().contains(&Preparation::Needed));
     let mut addresses = Vec::new();
     let delete = [tombstone(b"key", 1, SegmentId(1))];
@@ -353,8 +353,8 @@ fn a_reservation_is_made_ready_and_deletes_do_not_wait() {
     while log.ready_segments().prepare(Preparation::Needed) {}
     assert!(log.ready_segments().suffice_for_replay() && !log.ready_segments().take_awaited());
     let usage = log.usage();
-    assert_eq!(usage.ready_bytes, 6 * SEGMENT_BYTES_MIN as u64, "two, and four of the reserved");
-    assert_eq!(usage.reserved_bytes, 5 * SEGMENT_BYTES_MIN as u64);
+    assert_eq!(usage.ready_bytes, 10 * SEGMENT_BYTES_MIN as u64, "two, and eight of the reserved");
+    assert_eq!(usage.reserved_bytes, 9 * SEGMENT_BYTES_MIN as u64);
     drop(reservation);
     assert_eq!(log.usage().reserved_bytes, 0);
 }
