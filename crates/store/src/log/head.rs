@@ -9,6 +9,7 @@ use super::state::{ContentKind, SegmentState};
 use super::unsaved::Unsaved;
 use super::{Log, OutOfMemory};
 use crate::address::Address;
+use crate::sync::atomic::Ordering;
 use std::sync::Arc;
 use types::SegmentId;
 use wire::entry::{Entry, NOTE_BYTES};
@@ -228,7 +229,8 @@ impl Survivors {
         if !self.appender.has_room(bytes) {
             let log = &self.appender.log;
             let next = log.open(SegmentPurpose::Cleaning, SegmentState::Open).ok_or(OutOfMemory)?;
-            log.count_copied(self.appender.open_bytes());
+            let copied = u64::from(self.appender.open_bytes());
+            log.copied.fetch_add(copied, Ordering::Relaxed);
             self.appender.continue_in(next);
             self.noted = None;
         }

@@ -361,23 +361,22 @@ impl Log {
     /// Returns whether an ordinary writer would get a segment.
     #[inline]
     pub fn has_free(&self) -> bool {
-        self.has_free_segments(1)
+        self.segments.ordinary() > 0
     }
 
-    /// Returns whether ordinary writers would get `count` segments.
-    #[inline]
-    pub fn has_free_segments(&self, count: usize) -> bool {
-        self.segments.ordinary() >= count
-    }
-
-    /// Does the same as [`Log::has_free_segments`]. If the answer is no, the cleaner works until
-    /// there are enough segments or it finds no more victims: a retry can help.
+    /// Returns whether ordinary writers would get `count` segments. If not, the cleaner works until
+    /// they would or it finds no more victims: a retry can help.
     pub fn demand_segments(&self, count: usize) -> bool {
-        let is_there = self.has_free_segments(count);
+        let is_there = self.segments.ordinary() >= count;
         if !is_there {
             self.demand.raise(count);
         }
         is_there
+    }
+
+    /// Withdraws all demands: the cleaner works only while memory is low.
+    pub fn withdraw_demands(&self) {
+        self.demand.set(0);
     }
 
     /// Returns the memory shortage in percent: 0 while half of the cleaner's target is free, 100
@@ -399,7 +398,10 @@ impl Log {
     pub fn claim_victim(self: &Arc<Self>) -> Option<VictimSegment> {
         let count = self.segments.count() as u32;
         let free = self.free_soon();
-        let newest = self.newest();
+        let newest = match &self.durable {
+            Some(durable) => durable.registry.last(),
+            None => SegmentId(self.last_id.load(Ordering::Relaxed)),
+        };
         // Unacknowledged bytes stay in place, because pending replies may refer to their
         // position.
         let may_go = |place| !self.is_durable() || self.segments.is_wholly_acknowledged(place);
@@ -421,14 +423,6 @@ impl Log {
                 self.demand.record_vain_search(count, free);
                 None
             }
-        }
-    }
-
-    /// Returns the highest number of a segment.
-    fn newest(&self) -> SegmentId {
-        match &self.durable {
-            Some(durable) => durable.registry.last(),
-            None => SegmentId(self.last_id.load(Ordering::Relaxed)),
         }
     }
 
@@ -474,10 +468,6 @@ impl Log {
             self.demand.reset_searches();
         }
         open
-    }
-
-    fn count_copied(&self, bytes: u32) {
-        self.copied.fetch_add(u64::from(bytes), Ordering::Relaxed);
     }
 
     /// Adds an open segment to the log, before its first byte is written.

@@ -53,10 +53,10 @@ impl Worker {
         };
         let progress = cleaner.run(&mut victim, &mut output);
         victim.mark_moved(output.moved);
-        if progress != Progress::Complete {
+        if progress != CleaningProgress::Complete {
             self.victim = Some(victim);
         }
-        progress != Progress::Stalled
+        progress != CleaningProgress::Stalled
     }
 }
 
@@ -76,7 +76,7 @@ struct Cleaner<'t> {
 
 /// Result of a quantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+enum CleaningProgress {
     /// The quantum is over.
     Partial,
     /// The end of the victim was reached.
@@ -107,17 +107,17 @@ struct HashedCandidate<'t> {
 impl<'t> Cleaner<'t> {
     /// Cleans a part of the victim. Always looks up the same number of entries ahead, so that their
     /// cache lines arrive while others are copied.
-    fn run(&self, victim: &mut VictimSegment, output: &mut CleanerOutput<'_>) -> Progress {
+    fn run(&self, victim: &mut VictimSegment, output: &mut CleanerOutput<'_>) -> CleaningProgress {
         let mut window = VecDeque::with_capacity(WINDOW);
         let (mut bytes, mut entries) = (0, 0);
         let progress = loop {
             self.fill(victim, &mut window);
-            let Some(entry) = window.front() else { return Progress::Complete };
+            let Some(entry) = window.front() else { return CleaningProgress::Complete };
             if bytes >= QUANTUM_BYTES || entries == QUANTUM_ENTRIES {
-                break Progress::Partial;
+                break CleaningProgress::Partial;
             }
             if self.settle(entry, output).is_err() {
-                break Progress::Stalled;
+                break CleaningProgress::Stalled;
             }
             bytes += entry.candidate.encoded.len();
             entries += 1;
