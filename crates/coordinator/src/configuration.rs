@@ -15,6 +15,7 @@ use crate::records::{
 use planted::Bug;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use types::limits::DATABASES;
 use types::{
     HashRange, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId, TableId, UnixMillis,
 };
@@ -396,11 +397,19 @@ impl Edit {
         for tablet in before.tablets.values().filter(|tablet| tablet.owner == server) {
             let mut tablet = tablet.clone();
             let drawn_from = self.counters.incarnation;
+            if planted::is(Bug::CompletionsFlushed) {
+                let completions = usize::from(TableId::COMPLETIONS.0);
+                tablet.incarnations[completions] = self.counters.draw_incarnation();
+            }
             match table {
                 Some(table) => {
                     tablet.incarnations[usize::from(table.0)] = self.counters.draw_incarnation();
                 }
-                None => tablet.incarnations = self.counters.draw_incarnations(),
+                // Completion records outlive a flush.
+                None => {
+                    let databases = tablet.incarnations.iter_mut().take(DATABASES);
+                    databases.for_each(|it| *it = self.counters.draw_incarnation());
+                }
             }
             if let Some(on) = &mut tablet.depends_on {
                 invalidate(&mut on.old_incarnations, table);

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | 6 | a tablet ends before `is_born` |
 //! | 7 | a tablet ends before `depends_on`: a served-before-durable range is a migration with a flag |
+//! | 8 | a range has incarnations of the databases only; decoding adds that of the completion records (`Incarnation::complete`) |
 //!
 //! Up to format 7, the flag stands before a migration's stage, and the stages from `Releasing` on
 //! have a number that is higher by one.
@@ -53,6 +54,10 @@ pub(crate) fn converted(
     before: &[(String, MetaEntry)],
 ) -> Result<Transaction, String> {
     assert!((FORMAT_EARLIEST..FORMAT).contains(&format), "format {format} cannot be converted");
+    let expected = before.iter().map(|(key, entry)| (key.clone(), entry.revision)).collect();
+    if format == 8 {
+        return Ok(Transaction { expected, writes: Vec::new() });
+    }
     let of = |prefix: &'static str| {
         let records = before.iter().filter(move |(key, _)| key.starts_with(prefix));
         records.map(|(key, entry)| (key, &entry.value[..]))
@@ -75,7 +80,6 @@ pub(crate) fn converted(
         }
         writes.push((key.clone(), Some(encode(&recovery))));
     }
-    let expected = before.iter().map(|(key, entry)| (key.clone(), entry.revision)).collect();
     Ok(Transaction { expected, writes })
 }
 
@@ -109,7 +113,7 @@ fn tablet(
     served: &BTreeMap<MigrationId, ServedRange>,
 ) -> Option<Vec<u8>> {
     // Each format has added one field, which is absent or false if its byte is 0.
-    let lacking = vec![0; usize::from(FORMAT - format)];
+    let lacking = vec![0; usize::from(8 - format)];
     let mut tablet: TabletRecord = decode(&[value, &lacking].concat())?;
     let overlaps = |it: &&ServedRange| it.remaining.iter().any(|it| it.overlaps(tablet.range));
     if let Some(range) = served.values().find(overlaps) {
@@ -126,6 +130,7 @@ fn tablet(
 mod tests {
     use super::*;
     use crate::metastore::Revision;
+    use types::{Incarnation, OwnershipEpoch};
 
     #[test]
     fn an_unreadable_record_is_named() {
@@ -137,7 +142,28 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "format 8 cannot be converted")]
+    fn a_range_of_a_version_without_completion_records_gets_their_incarnation() {
+        let incarnations: Vec<Incarnation> = (1..=16).map(Incarnation).collect();
+        let record = TabletRecord {
+            range: HashRange::ALL,
+            owner: ServerId(1),
+            epoch: OwnershipEpoch(1),
+            incarnations: incarnations.clone(),
+            is_born: false,
+            depends_on: None,
+        };
+        let read: TabletRecord = decode(&encode(&record)).unwrap();
+        assert_eq!(read.incarnations[..16], incarnations);
+        assert_eq!(read.incarnations[16..], [Incarnation(1 | 1 << 47)]);
+        let again: TabletRecord = decode(&encode(&read)).unwrap();
+        assert_eq!(again, read);
+        let entry = MetaEntry { value: encode(&record), revision: Revision(1) };
+        let converted = converted(8, &[("tablet/0000000000000000".to_owned(), entry)]).unwrap();
+        assert!(converted.writes.is_empty() && converted.expected.len() == 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "format 9 cannot be converted")]
     fn the_format_of_this_version_is_not_converted() {
         let _ = converted(FORMAT, &[]);
     }

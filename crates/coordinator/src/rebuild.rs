@@ -27,6 +27,7 @@ use crate::records::{
     RecoveryRecord, Sequences, Server, TabletRecord, Terms,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use types::limits::DATABASES;
 use types::{
     ClusterId, HashRange, Incarnation, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId,
 };
@@ -408,10 +409,10 @@ impl Rebuilding {
         let server = servers.chain(self.told.keys().copied()).max().unwrap_or_default();
         let epochs = tablets.iter().map(|tablet| tablet.epoch).chain(held().map(|it| it.epoch));
         let epoch = epochs.chain(intents().map(|it| it.target_epoch)).max().unwrap_or_default();
-        let incarnations = tablets.iter().flat_map(|tablet| &tablet.incarnations);
-        let incarnations = incarnations.chain(held().flat_map(|it| &it.incarnations));
-        let incarnation =
-            incarnations.chain(intents().flat_map(|it| &it.target_incarnations)).max();
+        let lists = tablets.iter().map(|tablet| &tablet.incarnations);
+        let lists = lists.chain(held().map(|it| &it.incarnations));
+        let lists = lists.chain(intents().map(|it| &it.target_incarnations));
+        let incarnation = lists.flat_map(|list| drawn(list)).max();
         let incarnation = incarnation.map_or(0, |incarnation| incarnation.0);
         let migration = intents().map(|it| it.migration).max().unwrap_or_default();
         let server =
@@ -500,6 +501,14 @@ impl Rebuilding {
             infos.filter(|info| has(range.first(), info.range)).map(|info| &info.incarnations);
         held.chain(infos).next().cloned()
     }
+}
+
+/// Returns the incarnations of a range that were drawn. That of the completion records may have
+/// been derived.
+fn drawn(incarnations: &[Incarnation]) -> impl Iterator<Item = Incarnation> {
+    let of_databases = incarnations.iter().take(DATABASES);
+    let others = incarnations.iter().skip(DATABASES);
+    of_databases.chain(others.filter(|it| **it < Incarnation::FIRST_DERIVED)).copied()
 }
 
 /// Returns a number above every one that may have been drawn: `unseen` above the highest known

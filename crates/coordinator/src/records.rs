@@ -20,7 +20,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use types::limits::TABLES_MAX;
+use types::limits::{DATABASES, TABLES_MAX};
 use types::{
     ClusterId, HashRange, Incarnation, KeyHash, MigrationId, OwnershipEpoch, SegmentId, ServerId,
     TableId, UnixMillis,
@@ -28,7 +28,7 @@ use types::{
 use wire::control::{Intent, MigrationPolicy, MigrationProgress, MigrationState};
 
 /// Version of the record format.
-pub(crate) const FORMAT: u16 = 8;
+pub(crate) const FORMAT: u16 = 9;
 
 /// The earliest format that can be opened (`earlier_formats.rs`).
 pub(crate) const FORMAT_EARLIEST: u16 = 6;
@@ -100,7 +100,7 @@ impl Sequences {
 
     pub(crate) fn draw_incarnation(&mut self) -> Incarnation {
         let drawn = self.incarnation;
-        assert!(drawn <= Incarnation::MAX, "2^48 incarnations have never been given");
+        assert!(drawn < Incarnation::FIRST_DERIVED, "2^47 incarnations have never been given");
         self.incarnation = Incarnation(drawn.0 + 1);
         drawn
     }
@@ -156,6 +156,7 @@ pub(crate) struct TabletRecord {
     pub(crate) epoch: OwnershipEpoch,
     /// Incarnation of each table, by table number. A incarnation (incarnation) identifies one stay of
     /// a range on a server.
+    #[serde(deserialize_with = "wire::incarnations")]
     pub(crate) incarnations: Vec<Incarnation>,
     /// The range is new: its first owner has not yet confirmed that it holds the range.
     pub(crate) is_born: bool,
@@ -179,6 +180,7 @@ pub(crate) struct RecoveryDependency {
     pub(crate) dead: ServerId,
     /// The dead server's incarnation of each table. 0 occurs in no entry: the owner has flushed
     /// the table, and the dead server's records of it are invalid.
+    #[serde(deserialize_with = "wire::incarnations")]
     pub(crate) old_incarnations: Vec<Incarnation>,
 }
 
@@ -257,6 +259,7 @@ pub(crate) struct LineageDependency {
     pub(crate) remaining: Vec<HashRange>,
     /// The source's incarnation of each table. 0 occurs in no entry: the target has flushed the
     /// table, and the source's records of it are invalid.
+    #[serde(deserialize_with = "wire::incarnations")]
     pub(crate) source_incarnations: Vec<Incarnation>,
 }
 
@@ -265,6 +268,7 @@ pub(crate) struct LineageDependency {
 pub(crate) struct Terms {
     pub(crate) source_epoch: OwnershipEpoch,
     pub(crate) target_epoch: OwnershipEpoch,
+    #[serde(deserialize_with = "wire::incarnations")]
     pub(crate) target_incarnations: Vec<Incarnation>,
     pub(crate) bytes: u64,
 }
@@ -422,6 +426,7 @@ pub(crate) struct AssignedPartition {
     pub(crate) range: HashRange,
     pub(crate) master: ServerId,
     pub(crate) epoch: OwnershipEpoch,
+    #[serde(deserialize_with = "wire::incarnations")]
     pub(crate) incarnations: Vec<Incarnation>,
     /// The migration that was moving the range, if its target did not have all of it. A recovery
     /// master that is a side of the migration keeps its data.
@@ -532,7 +537,8 @@ impl MetaKey {
 pub(crate) fn invalidate(incarnations: &mut [Incarnation], table: Option<TableId>) {
     match table {
         Some(table) => incarnations[usize::from(table.0)] = Incarnation(0),
-        None => incarnations.fill(Incarnation(0)),
+        // Completion records outlive a flush.
+        None => incarnations.iter_mut().take(DATABASES).for_each(|it| *it = Incarnation(0)),
     }
 }
 

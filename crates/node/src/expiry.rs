@@ -3,7 +3,7 @@
 use crate::key_counts::KeyCounts;
 use std::time::Duration;
 use store::{Expiring, Worker};
-use types::limits::TABLES_MAX;
+use types::limits::DATABASES;
 use types::{Instant, KeyHash, TableId};
 
 /// The scan that reclaims expired records. All reactors share it and run it in steps.
@@ -47,7 +47,7 @@ impl ExpiryScan {
         if self.buckets_left == 0 {
             self.buckets_left = EXPIRY_BUCKETS;
         }
-        assert!(usize::from(self.table) < TABLES_MAX, "the scan is in a table");
+        assert!(usize::from(self.table) < DATABASES, "the scan is in a table");
         assert!(self.buckets_left <= EXPIRY_BUCKETS, "a round is bounded");
         let table = TableId(self.table);
         let next = worker.expire(table, KeyHash(self.cursor), EXPIRY_QUANTUM_BUCKETS);
@@ -67,7 +67,7 @@ impl ExpiryScan {
                 counts.note_expiring(table, std::mem::take(&mut self.met));
                 self.cursor = 0;
                 // The others have nothing to scan, and a step would wake this thread for each.
-                let mut following = self.table + 1..TABLES_MAX as u8;
+                let mut following = self.table + 1..DATABASES as u8;
                 let used = following.find(|&table| worker.uses(TableId(table)));
                 self.table = used.unwrap_or(0);
                 self.buckets_left = if self.table == 0 { 0 } else { self.buckets_left };
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_scan_steps_through_tables_that_are_used_alone() {
-        let last = TableId(TABLES_MAX as u8 - 1);
+        let last = TableId(DATABASES as u8 - 1);
         let ((store, mut worker), counts) = (store_with_tablets(1, last), KeyCounts::default());
         let mut scan = ExpiryScan::default();
         let mut tables = Vec::new();

@@ -38,10 +38,10 @@ impl KeyCounts {
         (records.load(Ordering::Relaxed), mean_left.load(Ordering::Relaxed))
     }
 
-    /// Returns the tables that have records, with the number of records.
+    /// Returns the databases that have records, with the number of records.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (TableId, u64)> {
         let counted = self.records.iter().map(|records| records.load(Ordering::Relaxed));
         let named = counted.enumerate().map(|(table, records)| (TableId(table as u8), records));
-        named.filter(|(_, records)| *records > 0)
+        named.filter(|(table, records)| table.is_database() && *records > 0)
     }
 }

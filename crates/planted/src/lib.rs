@@ -173,6 +173,16 @@ pub enum Bug {
     LifetimeNotChanged,
     /// The remaining time to live counts from the wall clock.
     RemainingFromWallClock,
+    /// A completion record is dropped before its replies are acknowledged.
+    CompletionDroppedEarly,
+    /// Completion records are dropped without raising the floors of their slot.
+    FloorsNotRaised,
+    /// A migration does not move completion records.
+    CompletionNotMoved,
+    /// A recovery does not replay completion records.
+    CompletionNotRecovered,
+    /// A flush removes the completion records as well.
+    CompletionsFlushed,
 }
 
 #[cfg(feature = "on")]

@@ -8,6 +8,7 @@ use crate::ids::OutOfBounds;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::LazyLock;
 
 /// Number of slots of a Redis cluster.
 pub const SLOT_COUNT: u16 = 16_384;
@@ -39,6 +40,26 @@ impl Slot {
     /// Returns the highest key hash of the slot.
     pub fn last_hash(self) -> KeyHash {
         KeyHash(self.first_hash().0 | ((1 << SLOT_SHIFT) - 1))
+    }
+}
+
+/// Two bytes per slot. As a hash tag, they give a key this slot: see [`Slot::tag`].
+static TAGS: LazyLock<Box<[[u8; 2]]>> = LazyLock::new(|| {
+    let mut tags = vec![[0; 2]; usize::from(SLOT_COUNT)];
+    // The checksum maps two bytes to 16 bits one to one, so each slot has four pairs. A closing
+    // brace would end the tag early.
+    let pairs = (0..=u16::MAX).rev().map(u16::to_be_bytes);
+    for pair in pairs.filter(|pair| !pair.contains(&b'}')) {
+        tags[usize::from(crc16_xmodem(&pair) & (SLOT_COUNT - 1))] = pair;
+    }
+    tags.into()
+});
+
+impl Slot {
+    /// Returns two bytes that place a key in this slot if they are its hash tag: the key begins
+    /// with them in braces.
+    pub fn tag(self) -> [u8; 2] {
+        TAGS[usize::from(self.0)]
     }
 }
 
@@ -281,6 +302,14 @@ mod tests {
 
     /// The vectors of docs/formats.md: a changed hash function would invalidate every stored
     /// hash.
+    #[test]
+    fn every_slot_has_a_tag() {
+        for slot in (0..SLOT_COUNT).map(Slot) {
+            let [first, second] = slot.tag();
+            assert_eq!(slot_of(&[b'{', first, second, b'}', b'x']), slot);
+        }
+    }
+
     #[test]
     fn key_hashes_are_the_documented_ones() {
         let seed = HashSeed::new(42);

@@ -1,6 +1,6 @@
 //! Identifiers and counters, each with its own type.
 
-use crate::limits::TABLES_MAX;
+use crate::limits::{DATABASES, TABLES_MAX};
 use crate::random::SplitMix64;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,13 +33,25 @@ macro_rules! printed {
     };
 }
 
-/// Number of a table (a database in Redis). Clients start in table 0. Decoding refuses numbers
-/// that no server has.
+/// Number of a table: a database of Redis, or the table of completion records. Clients start in
+/// table 0. Decoding refuses numbers that no server has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "u8")]
 pub struct TableId(pub u8);
 
 printed!(TableId, "t");
+
+impl TableId {
+    /// Table of the completion records of exactly-once requests. No client can select it, and no
+    /// flush empties it (`docs/design/exactly-once.md`).
+    pub const COMPLETIONS: TableId = TableId(DATABASES as u8);
+
+    /// Returns whether clients can select the table.
+    #[inline]
+    pub fn is_database(self) -> bool {
+        usize::from(self.0) < DATABASES
+    }
+}
 
 impl TryFrom<u8> for TableId {
     type Error = OutOfBounds;
@@ -114,6 +126,12 @@ number!(
     "m"
 );
 number!(
+    /// Number of a client's lease for exactly-once requests, in order of granting and never given
+    /// twice: the coordinator's term, then a counter. It identifies the client.
+    LeaseId(u64),
+    "l"
+);
+number!(
     /// Identifier of a cluster, drawn at random when its coordinator starts for the first time.
     ClusterId(u64),
     "c"
@@ -141,6 +159,18 @@ impl SegmentId {
 impl Incarnation {
     /// Highest incarnation that fits into a log entry.
     pub const MAX: Incarnation = Incarnation((1 << 48) - 1);
+
+    /// Lowest incarnation that is derived and not drawn: see [`Incarnation::complete`].
+    pub const FIRST_DERIVED: Incarnation = Incarnation(1 << 47);
+
+    /// Adds the incarnation of [`TableId::COMPLETIONS`] to a list of a version that had only
+    /// databases. It is derived from that of table 0, with a bit that no drawn incarnation has. So
+    /// every reader of the list derives the same one, and no entry of that version has it.
+    pub fn complete(incarnations: &mut Vec<Incarnation>) {
+        if incarnations.len() == DATABASES {
+            incarnations.push(Incarnation(incarnations[0].0 | Incarnation::FIRST_DERIVED.0));
+        }
+    }
 }
 
 impl TryFrom<u64> for Incarnation {
@@ -189,6 +219,19 @@ impl ServerId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_databases_gets_the_incarnation_of_the_completions() {
+        let mut list: Vec<Incarnation> = (1..=DATABASES as u64).map(Incarnation).collect();
+        let drawn = list.clone();
+        Incarnation::complete(&mut list);
+        assert_eq!(list[..DATABASES], drawn);
+        assert_eq!(list[DATABASES..], [Incarnation(1 | 1 << 47)]);
+        let complete = list.clone();
+        Incarnation::complete(&mut list);
+        assert_eq!(list, complete);
+        assert!(list.len() == TABLES_MAX && list[DATABASES] <= Incarnation::MAX);
+    }
 
     #[test]
     fn node_names_have_forty_hex_digits_and_differ() {

@@ -26,8 +26,8 @@ pub use hash::{
     HashSeed, KeyHash, SLOT_COUNT, Slot, hash_tag, key_hash, key_hash_in_slot, slot_of,
 };
 pub use ids::{
-    ClusterId, Generation, Incarnation, MigrationId, OutOfBounds, OwnershipEpoch, ReactorId,
-    SegmentId, ServerId, TableId, Version,
+    ClusterId, Generation, Incarnation, LeaseId, MigrationId, OutOfBounds, OwnershipEpoch,
+    ReactorId, SegmentId, ServerId, TableId, Version,
 };
 pub use random::{SplitMix64, mixed};
 pub use range::HashRange;

@@ -14,8 +14,16 @@ pub const KEY_BYTES_MAX: usize = 65_535;
 pub const VALUE_BYTES_MAX: usize = (4 << 20) - (64 << 10) - KEY_BYTES_MAX - 1;
 
 /// Number of databases of a server (`SELECT 0` to `SELECT 15`), as in Redis's default
-/// configuration.
-pub const TABLES_MAX: usize = 16;
+/// configuration. Each is a table.
+pub const DATABASES: usize = 16;
+
+/// Number of tables of a server: the databases, and the table of completion records
+/// ([`crate::TableId::COMPLETIONS`]).
+pub const TABLES_MAX: usize = DATABASES + 1;
+
+/// Longest value in the table of completion records, in bytes. A client that acknowledges the
+/// replies that it has received stays far below.
+pub const COMPLETION_BYTES_MAX: usize = 128 << 10;
 
 /// Maximum number of reactors of one server: far above the cores of one machine.
 pub const REACTORS_MAX: usize = 256;

@@ -3,6 +3,8 @@
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
+use types::Incarnation;
+use types::limits::TABLES_MAX;
 
 /// Maximum number of elements for which memory is allocated before the first one is decoded.
 const AHEAD: usize = 64;
@@ -14,6 +16,14 @@ where
     T: Deserialize<'de>,
 {
     decoder.deserialize_seq(AtMost::<T, MAX>(PhantomData))
+}
+
+/// Decodes the incarnations of a range by table, as a `deserialize_with` function of serde. A list
+/// of a version without the table of completion records gets its incarnation.
+pub fn incarnations<'de, D: Deserializer<'de>>(decoder: D) -> Result<Vec<Incarnation>, D::Error> {
+    let mut list = at_most::<_, _, TABLES_MAX>(decoder)?;
+    Incarnation::complete(&mut list);
+    Ok(list)
 }
 
 struct AtMost<T, const MAX: usize>(PhantomData<T>);

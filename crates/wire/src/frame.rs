@@ -14,17 +14,20 @@ use crate::batch::RUN_HEADER_BYTES;
 use crate::{Corrupt, checksum::crc32c_of_two};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt;
-use types::limits::{RECORD_BYTES_MAX, TABLES_MAX};
+use types::limits::{COMPLETION_BYTES_MAX, DATABASES, RECORD_BYTES_MAX};
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 16;
 /// Maximum bytes of a message. An assertion next to each message with a list checks that it fits.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+pub const MESSAGE_BYTES_MAX: usize = (1 << 20) + (64 << 10);
 /// Maximum bytes of a payload. The reply to a pull contains at least all records of one hash,
-/// which is one record of maximum size per table.
+/// which is one record of maximum size per database.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 
-const _: () = assert!(TABLES_MAX * (RECORD_BYTES_MAX + RUN_HEADER_BYTES) <= PAYLOAD_BYTES_MAX);
+const _: () = assert!(
+    DATABASES * (RECORD_BYTES_MAX + RUN_HEADER_BYTES) + 2 * COMPLETION_BYTES_MAX
+        <= PAYLOAD_BYTES_MAX
+);
 
 const MAGIC: [u8; 4] = *b"BLST";
 

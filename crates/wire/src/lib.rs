@@ -34,6 +34,7 @@ pub mod text;
 mod bounded;
 mod checksum;
 
+pub use bounded::incarnations;
 pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
 /// Version of the bus protocol, compared in the handshake. Every change of a message raises it.

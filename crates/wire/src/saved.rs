@@ -101,7 +101,7 @@ mod tests {
             range: HashRange::ALL,
             owner: ServerId(3),
             epoch: OwnershipEpoch(4),
-            incarnations: vec![Incarnation(5); 16],
+            incarnations: vec![Incarnation(5); 17],
             is_born: false,
         };
         SavedClusterState {
@@ -133,6 +133,17 @@ mod tests {
         for length in 0..bytes.len() {
             assert!(SavedClusterState::parse(&bytes[..length]).is_err());
         }
+    }
+
+    /// A version without completion records has saved an incarnation for each database only.
+    #[test]
+    fn a_map_of_an_earlier_version_gets_the_incarnation_of_completion_records() {
+        let mut before = saved();
+        before.map.tablets[0].incarnations.truncate(16);
+        let (_, read) = SavedClusterState::parse(&before.encode(1)).unwrap();
+        let incarnations = &read.map.tablets[0].incarnations;
+        assert_eq!(incarnations[..16], before.map.tablets[0].incarnations);
+        assert_eq!(incarnations[16..], [Incarnation(5 | 1 << 47)]);
     }
 
     #[test]

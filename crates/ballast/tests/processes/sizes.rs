@@ -5,7 +5,7 @@ use crate::moves::until_all_end;
 use crate::seats::{Plan, Seat, Seats};
 use crate::servers::{Cluster, MODEST};
 use std::net::SocketAddr;
-use types::limits::{TABLES_MAX, VALUE_BYTES_MAX};
+use types::limits::{DATABASES, VALUE_BYTES_MAX};
 use types::{SLOT_COUNT, slot_of};
 
 /// Requests in a pipeline.
@@ -175,7 +175,7 @@ fn a_move_of_all_slots_in_all_databases_is_one_flip() {
     let tags = tags();
     let record =
         |database, tag: &String| Expected { database, key: format!("{{{tag}}}"), bytes: 1 };
-    let databases = 0..TABLES_MAX;
+    let databases = 0..DATABASES;
     let records: Vec<Expected> =
         databases.flat_map(|database| tags.iter().map(move |tag| record(database, tag))).collect();
     let addresses = cluster.addresses();
@@ -198,7 +198,7 @@ fn values_of_all_lengths_in_all_databases_and_slots_survive_moves_recoveries_and
         .chain(usual)
         .enumerate()
         .map(|(number, bytes)| {
-            let (database, tag) = (number % TABLES_MAX, &tags[number * 5 % tags.len()]);
+            let (database, tag) = (number % DATABASES, &tags[number * 5 % tags.len()]);
             Expected { database, key: format!("{{{tag}}}{number}"), bytes }
         })
         .collect();

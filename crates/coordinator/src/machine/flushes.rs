@@ -8,7 +8,6 @@ use super::requests::Requester;
 use crate::configuration::{ClusterConfiguration, Edit};
 use crate::outbox::LinkId;
 use crate::records::{Migration, MigrationStage, invalidate};
-use types::limits::TABLES_MAX;
 use types::{ServerId, TableId};
 
 /// Most waiting requests for incarnations.
@@ -41,7 +40,7 @@ impl FlushRequests {
         let Some(server) = requester.server else {
             return Err("Only a server can request a flush of its ranges");
         };
-        if table.is_some_and(|table| usize::from(table.0) >= TABLES_MAX) {
+        if table.is_some_and(|table| !table.is_database()) {
             return Err("DB index is out of range");
         }
         if self.waiting.len() >= FLUSHES_MAX {

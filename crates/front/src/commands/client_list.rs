@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use types::limits::TABLES_MAX;
+use types::limits::DATABASES;
 use types::{Instant, TableId};
 
 /// `CLIENT INFO`.
@@ -107,8 +107,8 @@ fn parse_seconds(name: &str, word: &[u8]) -> Result<Duration, Refusal> {
 fn parse_table(word: &[u8]) -> Result<TableId, Refusal> {
     let number = parse_integer(word).filter(|number| i32::try_from(*number).is_ok());
     match number.map(usize::try_from) {
-        Some(Ok(table)) if table < TABLES_MAX => Ok(TableId(table as u8)),
-        Some(_) => because(format!("ERR DB number should be between 0 and {}", TABLES_MAX - 1)),
+        Some(Ok(table)) if table < DATABASES => Ok(TableId(table as u8)),
+        Some(_) => because(format!("ERR DB number should be between 0 and {}", DATABASES - 1)),
         None => because("ERR DB is not an integer or out of range"),
     }
 }

@@ -10,7 +10,7 @@ use crate::operators::host::HostJob;
 use node::{Mode, Node};
 use settings::{SETTINGS, ServerConfiguration, Setting, When};
 use std::borrow::Cow;
-use types::limits::TABLES_MAX;
+use types::limits::DATABASES;
 
 const OPERATOR: u32 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
 
@@ -42,7 +42,7 @@ fn fixed(node: &Node) -> Vec<Fixed> {
         Some(Mode::Interval) => "everysec",
         Some(Mode::Memory) | None => "no",
     };
-    let tables: Cow<'static, str> = TABLES_MAX.to_string().into();
+    let tables: Cow<'static, str> = DATABASES.to_string().into();
     const DURABILITY: &str = "the setting 'durability' determines it when the server starts";
     const NUMBER: &str = "the number of databases is fixed";
     const NO_REPLICAS: &str = "Redis replication is not supported";

@@ -7,7 +7,7 @@ use super::{Call, Done, Refusal, refused};
 use crate::core::data::{Changes, Need, Record, TableKey};
 use crate::operators::counts::Found;
 use types::TableId;
-use types::limits::TABLES_MAX;
+use types::limits::DATABASES;
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -134,7 +134,7 @@ fn copy(call: &mut Call<'_>) -> Done {
 /// Parses a database number into its table.
 pub(super) fn parse_database(number: &[u8]) -> Result<TableId, Refusal> {
     let number = parse_integer_within(number, i64::from(i32::MIN)..=i64::from(i32::MAX))?;
-    let table = u8::try_from(number).ok().filter(|&table| usize::from(table) < TABLES_MAX);
+    let table = u8::try_from(number).ok().filter(|&table| usize::from(table) < DATABASES);
     table.map(TableId).ok_or(Refusal::because("ERR DB index is out of range"))
 }
 

@@ -169,7 +169,7 @@ fn allocator(call: &mut Call<'_>) -> Done {
 fn stats(call: &mut Call<'_>) -> Done {
     let usage = call.backend.node().store().usage();
     let used = usage.log.total_bytes.saturating_sub(usage.log.free_bytes);
-    let keys: u64 = (0..types::limits::TABLES_MAX)
+    let keys: u64 = (0..types::limits::DATABASES)
         .map(|table| call.backend.table_records(types::TableId(table as u8)))
         .sum();
     let dataset = usage.log.live_bytes;

@@ -72,7 +72,8 @@ fn parse_order(mut options: &[&[u8]]) -> Result<(usize, bool), NotExecuted> {
 /// Returns the counts of all slots of a range that this server owns, in slot order.
 fn stats_of(call: &Call<'_>, range: HashRange) -> Vec<Stat> {
     let mut keys: BTreeMap<Slot, u64> = BTreeMap::new();
-    for (_, slot, records) in call.backend.record_counts(range) {
+    let counts = call.backend.record_counts(range).into_iter();
+    for (_, slot, records) in counts.filter(|(table, ..)| table.is_database()) {
         *keys.entry(slot).or_default() += u64::from(records);
     }
     let node = call.backend.node();

@@ -10,7 +10,7 @@ use node::{Background, Mode, Node, Replication};
 use settings::Setting;
 use std::fmt::{Display, Write};
 use std::time::Duration;
-use types::limits::TABLES_MAX;
+use types::limits::DATABASES;
 use types::{Instant, ReactorCounts, TableId, UnixMillis};
 
 /// A section of `INFO`.
@@ -375,7 +375,7 @@ fn recovery(shown: &InfoSources<'_>, page: &mut InfoPage) {
 }
 
 fn keyspace(shown: &InfoSources<'_>, page: &mut InfoPage) {
-    for table in (0..TABLES_MAX as u8).map(TableId) {
+    for table in (0..DATABASES as u8).map(TableId) {
         let records = shown.backend.table_records(table);
         let (expires, mean_left) = shown.node().expiring_records(table);
         let expires = expires.min(records);

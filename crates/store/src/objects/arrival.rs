@@ -13,7 +13,7 @@
 use super::replay_counters::{ReplayCounters, ReplayCounts};
 use super::table_set::TableSet;
 use crate::log::Reservation;
-use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,7 +37,7 @@ pub struct Arrival {
     /// Set when no more records arrive, and no operation sees the range as an arriving one.
     is_over: AtomicBool,
     /// Tables flushed since the flip.
-    flushed: AtomicU16,
+    flushed: AtomicU32,
     /// Segments reserved for arriving records; released when the arrival is dropped.
     reservation: Option<Arc<Reservation>>,
     counts: ReplayCounts,
@@ -105,7 +105,7 @@ impl Arrival {
             expected,
             is_suspended: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            flushed: AtomicU16::new(0),
+            flushed: AtomicU32::new(0),
             reservation,
             counts: ReplayCounts::default(),
         }

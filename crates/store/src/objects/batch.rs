@@ -12,11 +12,12 @@ use super::leaves::Leaves;
 use super::read::{judge, may_arrive, records};
 use super::record::{Key, Need, Record};
 use super::stall::{Stall, check_size};
+use super::update::look;
 use super::view::{Lookup, Placed, View, kind_of};
 use super::worker::Worker;
 use super::write::{Removal, WriteTarget, WriteValue, Writer};
-use crate::index::Word;
-use types::{TableId, Version};
+use crate::index::{LeafGuard, Word};
+use types::{TableId, TypedValue, Version};
 use wire::entry::{Body, Entry};
 
 impl Worker {
@@ -47,11 +48,102 @@ impl Worker {
         let writer = Writer { store: &self.store, head, tombstones, view };
         let batch = MultiKeyWrite { writer, keys, accesses: &accesses, found: &found };
         let mut versions = std::mem::take(&mut self.scratch.versions);
-        let steps = batch.carry_out(&mut leaves, &self.scratch)?;
+        let steps = batch.plan(leaves.order(), &self.scratch);
+        let steps = batch.carry_out(BatchLeaves { of_keys: &mut leaves, beside: None }, steps)?;
         versions.extend(steps.iter().filter_map(KeyChange::written));
         drop(steps);
         self.scratch.versions = versions;
         Ok(result)
+    }
+
+    /// Reads and changes records like [`Worker::update`] with all records needed, and writes a
+    /// completion record in the same atomic step. `f` receives the records and the completion
+    /// record, and returns whether the changes are made. If so, `completed` returns the new value
+    /// of the completion record. It receives the former one, and the versions that were drawn, by
+    /// the positions of their keys. Returns what `f` has returned.
+    ///
+    /// # Panics
+    /// If `table` is the table of completion records itself.
+    pub fn update_recorded(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+        completion: Key<'_>,
+        f: impl FnOnce(&[Option<Record<'_>>], Option<Record<'_>>, &mut Changes<'_>) -> bool,
+        completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)]) -> Vec<u8>,
+    ) -> Result<bool, Stall> {
+        assert!(table.is_database(), "one leaf would be locked twice");
+        keys.iter().try_for_each(|key| check_size(key.bytes, 0))?;
+        let mut accesses = self.tablets.accesses(table, keys)?;
+        accesses.push(self.tablets.access(TableId::COMPLETIONS, completion.hash)?);
+        let (of_keys, access) = (&accesses[..keys.len()], accesses[keys.len()]);
+        let turn = self.participant.turn();
+        let view = View::for_client(&self.store, table, &turn, &self.dependency);
+        let beside = View::for_client(&self.store, TableId::COMPLETIONS, &turn, &self.dependency);
+        for (key, access) in keys.iter().zip(of_keys) {
+            access.make_leaf(&view, key.hash);
+        }
+        access.make_leaf(&beside, completion.hash);
+        // Locked by ascending table, so that two such updates cannot deadlock.
+        let mut leaves = Leaves::lock(&view, keys)?;
+        let mut leaf = beside.lock(completion.hash)?;
+        let found = leaves.find_all(&view, keys);
+        let mut found = judge(table, keys, of_keys, &may_arrive(table, keys, of_keys), found)?;
+        let target = WriteTarget { key: completion, access };
+        let former = look(&beside, &leaf, target, Need::Records)?;
+        found.iter().for_each(|found| view.note_found(found));
+        let former_record = former.record(access.clock(&self.store));
+        let mut changes = Changes::new(&mut self.scratch, keys.len());
+        if !f(&records(&self.store, &found, of_keys), former_record, &mut changes) {
+            return Ok(false);
+        }
+        found.push(former);
+        let all_keys: Vec<Key<'_>> = keys.iter().copied().chain([completion]).collect();
+        let (head, tombstones) = (&mut self.head, &mut self.tombstones);
+        let writer = Writer { store: &self.store, head, tombstones, view };
+        let batch = MultiKeyWrite { writer, keys: &all_keys, accesses: &accesses, found: &found };
+        let mut versions = std::mem::take(&mut self.scratch.versions);
+        let mut steps = batch.plan(leaves.order(), &self.scratch);
+        versions.extend(steps.iter().filter_map(KeyChange::written));
+        let value = completed(former_record.map(|record| record.value.bytes), &versions);
+        steps.push(batch.planned_put(
+            keys.len(),
+            WriteValue { value: TypedValue::string(&value), expiry: None },
+        ));
+        let leaves = BatchLeaves { of_keys: &mut leaves, beside: Some(&mut leaf) };
+        batch.carry_out(leaves, steps)?;
+        self.scratch.versions = versions;
+        Ok(true)
+    }
+}
+
+/// Locked leaves of a batch.
+struct BatchLeaves<'b, 't> {
+    of_keys: &'b mut Leaves<'t>,
+    /// Leaf of the last key, if it is a completion record. That is in another table.
+    beside: Option<&'b mut LeafGuard<'t>>,
+}
+
+impl<'t> BatchLeaves<'_, 't> {
+    /// Makes room for the insertion of these keys, given by their positions in the order of their
+    /// hashes.
+    fn make_room(&mut self, keys: &[Key<'_>], inserted: &[usize]) -> Result<(), Stall> {
+        let beside = keys.len() - 1;
+        match (&mut self.beside, inserted) {
+            (Some(leaf), [of_keys @ .., last]) if *last == beside => {
+                self.of_keys.make_room(keys, of_keys)?;
+                Ok(leaf.make_room(&[keys[beside].hash])?)
+            }
+            _ => Ok(self.of_keys.make_room(keys, inserted)?),
+        }
+    }
+
+    /// Returns the leaf of the key at this position, out of `keys`.
+    fn of(&mut self, at: usize, keys: usize) -> &mut LeafGuard<'t> {
+        match &mut self.beside {
+            Some(leaf) if at == keys - 1 => leaf,
+            _ => self.of_keys.of(at),
+        }
     }
 }
 
@@ -91,21 +183,16 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
     /// Applies the changes, and returns them.
     fn carry_out(
         mut self,
-        leaves: &mut Leaves<'_>,
-        scratch: &'b Scratch,
+        mut leaves: BatchLeaves<'_, '_>,
+        mut steps: Vec<KeyChange<'b>>,
     ) -> Result<Vec<KeyChange<'b>>, Stall> {
-        let mut steps = self.plan(leaves.order(), scratch);
-        debug_assert!(
-            steps.is_sorted_by_key(|step| self.keys[step.key].hash),
-            "changes are planned out of order"
-        );
         self.check(&steps)?;
         let inserted = steps.iter().filter(|step| step.old.is_none()).map(|step| step.key);
         leaves.make_room(self.keys, &inserted.collect::<Vec<_>>())?;
         self.append(&mut steps)?;
         let publication = self.writer.store.publications.begin();
         for step in &steps {
-            self.publish(leaves, step);
+            self.publish(&mut leaves, step);
         }
         drop(publication);
         for step in &steps {
@@ -129,7 +216,8 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
             let (entry, may_arrive) = match &change.what {
                 ChangeAction::Put(new) => {
                     let value = WriteValue { value: scratch.value(new), expiry: new.expiry };
-                    (Some(self.writer.object(target, value, old)), false)
+                    steps.push(self.planned_put(at, value));
+                    continue;
                 }
                 ChangeAction::Delete => match self.writer.removal(target, old) {
                     Removal::Nothing => continue,
@@ -139,7 +227,18 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
             };
             steps.push(KeyChange { key: at, old, entry, new: None, may_arrive });
         }
+        debug_assert!(
+            steps.is_sorted_by_key(|step| self.keys[step.key].hash),
+            "changes are planned out of order"
+        );
         steps
+    }
+
+    /// Returns the planned write of the key at this position. Draws its version.
+    fn planned_put(&self, at: usize, value: WriteValue<'b>) -> KeyChange<'b> {
+        let old = self.found[at].old();
+        let entry = Some(self.writer.object(self.target(at), value, old));
+        KeyChange { key: at, old, entry, new: None, may_arrive: false }
     }
 
     /// Rejects values that are too long and batches that do not fit into one segment.
@@ -176,9 +275,9 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         Ok(())
     }
 
-    fn publish(&self, leaves: &mut Leaves<'_>, step: &KeyChange<'_>) {
+    fn publish(&self, leaves: &mut BatchLeaves<'_, '_>, step: &KeyChange<'_>) {
         let hash = self.keys[step.key].hash;
-        let leaf = leaves.of(step.key);
+        let leaf = leaves.of(step.key, self.keys.len());
         match (step.old, step.new) {
             (Some(old), Some(new)) => leaf.replace(hash, old.tuple(), new.tuple()),
             (Some(old), None) => leaf.remove(hash, old.word, old.bytes),

@@ -10,7 +10,7 @@ use super::sketch::{AccessMoment, AccessSketch, Accessed};
 use super::store::Store;
 use crate::index::Word;
 use std::sync::Arc;
-use types::limits::TABLES_MAX;
+use types::limits::DATABASES;
 use types::{EvictionOrder, EvictionPolicy, KeyHash, ReactorId, SplitMix64, TableId};
 
 /// Number of places at which candidates are sampled in turns.
@@ -34,7 +34,7 @@ pub(super) struct Evictor {
     sketch: Option<Arc<AccessSketch>>,
     random: SplitMix64,
     /// Positions of the hands in each table.
-    hands: [[KeyHash; TABLES_MAX]; HANDS],
+    hands: [[KeyHash; DATABASES]; HANDS],
     /// Hand that makes the next step.
     next: usize,
     rule: EvictionRule,
@@ -66,7 +66,7 @@ impl Evictor {
     /// Creates the state of one reactor.
     pub(super) fn new(store: &Store, reactor: ReactorId) -> Evictor {
         let mut random = SplitMix64::new(store.seed().number() ^ u64::from(reactor.0) << 32);
-        let hands = std::array::from_fn(|_| [KeyHash(random.draw()); TABLES_MAX]);
+        let hands = std::array::from_fn(|_| [KeyHash(random.draw()); DATABASES]);
         Evictor {
             sketch: store.sketch(),
             random,
@@ -114,7 +114,8 @@ impl Evictor {
             return position;
         }
         self.next = (self.next + 1) % HANDS;
-        let sizes = || store.indexes().map(|(table, index)| (table, index.memory()));
+        let databases = || store.indexes().filter(|(table, _)| table.is_database());
+        let sizes = || databases().map(|(table, index)| (table, index.memory()));
         let total = sizes().map(|(_, size)| size).sum::<u64>().max(1);
         let mut drawn = self.random.draw() % total;
         let mut chosen = sizes().skip_while(|(_, size)| {
@@ -123,7 +124,7 @@ impl Evictor {
             is_before
         });
         let table = chosen.next().map_or(TableId(0), |(table, _)| table);
-        debug_assert!(usize::from(table.0) < TABLES_MAX, "{table:?} does not exist");
+        assert!(table.is_database(), "{table:?} is never evicted");
         WalkPosition { table, cursor: self.hands[self.next][usize::from(table.0)] }
     }
 
@@ -147,7 +148,7 @@ impl Evictor {
             }
             Some(_) => {
                 let next = TableId(step.table.0 + 1);
-                let next = (usize::from(next.0) < TABLES_MAX).then_some(next);
+                let next = next.is_database().then_some(next);
                 let next_table = next.map(|table| WalkPosition { table, cursor: KeyHash(0) });
                 let within = to.map(|cursor| WalkPosition { cursor, ..step });
                 self.search = within.or(next_table).filter(|_| is_vain);

@@ -41,6 +41,7 @@ mod batch;
 mod changes;
 mod clean;
 mod collect;
+mod completions;
 mod counts;
 mod drop;
 mod durability;

@@ -130,6 +130,14 @@ impl<'t> ReplayOrigin<'t> {
         }
     }
 
+    /// Returns the planted bug that loses completion records.
+    fn loses(self) -> Bug {
+        match self {
+            ReplayOrigin::Arrival(_) => Bug::CompletionNotMoved,
+            ReplayOrigin::Recovery { .. } => Bug::CompletionNotRecovered,
+        }
+    }
+
     /// Returns the reservation that provides the segments of replay, if there is one.
     fn reservation(self) -> Option<&'t Arc<Reservation>> {
         match self {
@@ -330,6 +338,9 @@ impl<'t> Replay<'t, '_> {
             && kind_of(entry) == WordKind::Tombstone
             && planted::is(Bug::TombstoneNotReplayed)
         {
+            return Ok(());
+        }
+        if view.table == TableId::COMPLETIONS && planted::is(self.destination.origin.loses()) {
             return Ok(());
         }
         let leaf = match held.lock(&view, hash) {

@@ -5,16 +5,16 @@ use types::limits::TABLES_MAX;
 
 /// A set of tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableSet(u16);
+pub struct TableSet(u32);
 
-const _: () = assert!(TABLES_MAX <= u16::BITS as usize);
+const _: () = assert!(TABLES_MAX <= u32::BITS as usize);
 
 impl TableSet {
     /// The empty set.
     pub const NONE: TableSet = TableSet(0);
 
     /// The set of all tables.
-    pub const ALL: TableSet = TableSet(u16::MAX);
+    pub const ALL: TableSet = TableSet(u32::MAX);
 
     /// Returns the set of one table.
     pub fn of(table: TableId) -> TableSet {
@@ -46,12 +46,12 @@ impl TableSet {
     }
 
     /// Returns the set as bits, table 0 lowest.
-    pub(super) fn bits(self) -> u16 {
+    pub(super) fn bits(self) -> u32 {
         self.0
     }
 
     /// Returns the set with these bits.
-    pub(super) fn from_bits(bits: u16) -> TableSet {
+    pub(super) fn from_bits(bits: u32) -> TableSet {
         TableSet(bits)
     }
 }

@@ -141,7 +141,7 @@ impl Worker {
 /// Finds the entry of a key in its locked leaf. Fails if the record is needed and may still
 /// arrive.
 #[inline]
-fn look<'t>(
+pub(super) fn look<'t>(
     view: &View<'t>,
     leaf: &LeafGuard<'_>,
     target: WriteTarget<'_, '_>,

@@ -1,9 +1,8 @@
 //! The cluster map: servers, owners of ranges, and running migrations.
 
-use crate::bounded::at_most;
+use crate::bounded::incarnations;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
-use types::limits::TABLES_MAX;
 use types::{ClusterId, HashRange, Incarnation, OwnershipEpoch, ServerId};
 
 /// The cluster map: the servers, the owner of each range, and the running migrations.
@@ -60,8 +59,8 @@ pub struct TabletInfo {
     pub owner: ServerId,
     /// The ownership epoch; rises with every change of owner.
     pub epoch: OwnershipEpoch,
-    /// The incarnations (`Incarnation`) of the range by table, [`TABLES_MAX`] of them.
-    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
+    /// The incarnations (`Incarnation`) of the range by table, `TABLES_MAX` of them.
+    #[serde(deserialize_with = "incarnations")]
     pub incarnations: Vec<Incarnation>,
     /// Set while the range is new: no server has ever served it. Its owner begins it empty and
     /// reports `ToCoordinator::Holding`. Without this mark the range is held by its owner, or

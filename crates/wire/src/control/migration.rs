@@ -1,10 +1,9 @@
 //! Messages about migrations, and the parameters of a migration.
 
-use crate::bounded::at_most;
+use crate::bounded::incarnations;
 use crate::text::{list, verdict};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use types::limits::TABLES_MAX;
 use types::{HashRange, Incarnation, MigrationId, OwnershipEpoch, ServerId};
 
 /// A message of the source or the target of a migration.
@@ -174,7 +173,7 @@ pub struct Intent {
     /// Epoch under which the target will own the range.
     pub target_epoch: OwnershipEpoch,
     /// Incarnations (`Incarnation`) under which the target will hold the range, by table.
-    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
+    #[serde(deserialize_with = "incarnations")]
     pub target_incarnations: Vec<Incarnation>,
     /// Live bytes of the range when the source measured it; the target reserves 1.1 times as much.
     pub bytes: u64,

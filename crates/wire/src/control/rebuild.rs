@@ -1,10 +1,9 @@
 //! Messages for rebuilding a coordinator's lost store from its servers.
 
 use super::{ClusterMap, Intent};
-use crate::bounded::at_most;
+use crate::bounded::incarnations;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use types::limits::TABLES_MAX;
 use types::{HashRange, Incarnation, OwnershipEpoch, SegmentId, ServerId};
 
 /// The reply of a server to `JoinReply::Describe`: a map, then the holdings.
@@ -49,7 +48,7 @@ pub struct HeldTablet {
     /// The epoch under which it is held.
     pub epoch: OwnershipEpoch,
     /// The incarnations (`Incarnation`) by table.
-    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
+    #[serde(deserialize_with = "incarnations")]
     pub incarnations: Vec<Incarnation>,
     /// The role of the server.
     pub state: HeldState,

@@ -4,14 +4,13 @@
 //! Lists that grow with the length of a log are split over several messages of bounded size, so
 //! that no log is too long for a frame.
 
-use crate::bounded::at_most;
+use crate::bounded::{at_most, incarnations};
 use crate::frame::MESSAGE_BYTES_MAX;
 use crate::manifest::SegmentContent;
 use crate::replica::ReplicaEpoch;
 use crate::text::list;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use types::limits::TABLES_MAX;
 use types::{HashRange, Incarnation, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
 
 /// A message of a recovery master about a part.
@@ -168,7 +167,7 @@ pub struct RecoveryLog {
     pub dead: ServerId,
     /// The incarnations (`Incarnation`) of the range by table. An entry of the range counts if it
     /// carries one of them. 0, which no entry carries, excludes the table.
-    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
+    #[serde(deserialize_with = "incarnations")]
     pub old_incarnations: Vec<Incarnation>,
 }
 
@@ -183,7 +182,7 @@ pub struct RecoveryPartition {
     /// The epoch of the part under its new owner. It is issued once and identifies the part.
     pub epoch: OwnershipEpoch,
     /// The incarnations (`Incarnation`) of the new owner's entries, by table.
-    #[serde(deserialize_with = "at_most::<_, _, TABLES_MAX>")]
+    #[serde(deserialize_with = "incarnations")]
     pub incarnations: Vec<Incarnation>,
     /// Set if the receiver is the living side of a migration. Its records of the range then count
     /// too and already carry these incarnations; a table in which it has another incarnation
