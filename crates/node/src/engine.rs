@@ -382,6 +382,7 @@ impl Engine {
             // The control link handles these.
             FromCoordinator::Join(_) | FromCoordinator::Mark(_) => {}
             FromCoordinator::Clock(question) => {
+                self.node.raise_lease_horizon(question.lease_horizon);
                 if let Some(reference) = question.reference {
                     // The turn may have begun long before the reference was sent.
                     let now = self.time_within_turn(now);
@@ -635,7 +636,11 @@ impl Engine {
         };
         let key_counts = self.load_profile.next_step();
         let pulls = self.priority_pulls.next_deadline();
-        let scans = [expiry, key_counts, cleaner, evicting];
+        let sweep = match self.node.completion_sweep.try_lock() {
+            Ok(sweep) if self.reactor == ReactorId(0) => sweep.next_step(&self.worker),
+            Ok(_) | Err(_) => None,
+        };
+        let scans = [expiry, sweep, key_counts, cleaner, evicting];
         let all = [machines, pulls, master, backup, own_disk].into_iter().chain(scans);
         all.flatten().min()
     }
@@ -660,6 +665,11 @@ impl Engine {
         let rests = self.is_loading() || self.node.rests_expiry.load(Ordering::Relaxed);
         if let Ok(mut scan) = self.node.expiry.try_lock() {
             scan.step(now, rests, &mut self.worker, &self.node.key_counts);
+        }
+        if let Ok(mut sweep) = self.node.completion_sweep.try_lock()
+            && !self.is_loading()
+        {
+            sweep.step(now, self.node.lease_horizon(), &mut self.worker);
         }
     }
 

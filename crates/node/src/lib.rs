@@ -5,7 +5,7 @@
 //! the reactor's worker of the store ([`Engine::worker`]), on which commands run directly, and the
 //! components that do the rest: migrations (`source_side`, `pull_server`, `target_side`,
 //! `priority_pulls`), durability of the log (`replicated`, `loading`, `gating`), recovery
-//! (`recovering`), flushes, expiry, cleaning and eviction. An event goes to one component, with a
+//! (`recovering`), flushes, expiry, completion records, cleaning and eviction. An event goes to one component, with a
 //! `Context` of everything else that it may use.
 //!
 //! All state shared by reactors is in [`Node`]. It consists of the state that a `Context` gives
@@ -21,6 +21,8 @@
 mod background;
 mod cleaning;
 mod clock;
+mod completion_sweep;
+mod completions;
 mod context;
 mod demands;
 mod driver;
@@ -54,6 +56,10 @@ mod target_side;
 mod two_sided;
 mod work;
 
+pub use completions::{
+    CompletionRecord, FiledUnder, OnceDecision, OnceRequest, REPLY_BYTES_MAX, SlotFloors,
+    floors_key,
+};
 pub use engine::{Engine, TimeWithinTurn};
 pub use liveness::ReactorLiveness;
 pub use loading::{KeptError, Progress, RecoveredLog};

@@ -255,7 +255,7 @@ fn reading(context: &MembershipContext<'_>, question: ClockQuestion) -> Membersh
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::MigrationId;
+    use types::{LeaseId, MigrationId};
     use wire::control::MigrationRequest;
 
     const CLUSTER: ClusterId = ClusterId(7);
@@ -344,7 +344,8 @@ mod tests {
     fn questions_are_answered_at_once() {
         let mut membership = joining();
         connect(&mut membership);
-        let question = ClockQuestion { asked: Instant(1), reference: None };
+        let question =
+            ClockQuestion { asked: Instant(1), reference: None, lease_horizon: LeaseId(0) };
         let answer = ClockReading { asked: question.asked, wall: UnixMillis(9), expiry: None };
         let answer = || MembershipEffect::Send(ToCoordinator::Clock(answer));
         let first = receive(&mut membership, FromCoordinator::Clock(question));

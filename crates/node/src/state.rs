@@ -1,6 +1,7 @@
 //! State of one server that its components use.
 
 use crate::clock::ServerClock;
+use crate::completion_sweep::CompletionSweep;
 use crate::demands::SharedDemands;
 use crate::eviction_state::EvictionState;
 use crate::expiry::ExpiryScan;
@@ -17,7 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use store::{Store, Tablet, TabletMap};
 use types::{
-    ClusterId, HashRange, Instant, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis, Version,
+    ClusterId, HashRange, Instant, LeaseId, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis,
+    Version,
 };
 use wire::control::ClusterMap;
 use wire::replica::Stamp;
@@ -46,6 +48,10 @@ pub struct NodeState {
     supervisor: OnceLock<Box<dyn Supervisor>>,
     /// Position and next deadline of the scan that reclaims expired records.
     pub(crate) expiry: Mutex<ExpiryScan>,
+    /// Position and next deadline of the walk that drops completion records.
+    pub(crate) completion_sweep: Mutex<CompletionSweep>,
+    /// Leases below this number have ended, as far as this server knows.
+    lease_horizon: AtomicU64,
     pub(crate) key_counts: KeyCounts,
     pub(crate) recovery_counts: RecoveryCounts,
     pub(crate) eviction: EvictionState,
@@ -120,6 +126,8 @@ impl NodeState {
             live: ArcSwap::default(),
             supervisor: OnceLock::new(),
             expiry: Mutex::default(),
+            completion_sweep: Mutex::default(),
+            lease_horizon: AtomicU64::new(0),
             key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),
             eviction: EvictionState::default(),
@@ -171,6 +179,17 @@ impl NodeState {
     /// Returns the tables that have records, with the number they had about a second ago.
     pub fn table_records(&self) -> impl Iterator<Item = (TableId, u64)> {
         self.key_counts.tables()
+    }
+
+    /// Returns the lowest lease of exactly-once requests that may not have ended.
+    #[inline]
+    pub fn lease_horizon(&self) -> LeaseId {
+        LeaseId(self.lease_horizon.load(Ordering::Acquire))
+    }
+
+    /// Notes that leases below this one have ended. The horizon never falls.
+    pub(crate) fn raise_lease_horizon(&self, horizon: LeaseId) {
+        self.lease_horizon.fetch_max(horizon.0, Ordering::AcqRel);
     }
 
     /// Enables or disables the scan that reclaims expired records.

@@ -53,7 +53,8 @@ impl MoveLog {
             | Answer::Map(_)
             | Answer::Rebuild(_)
             | Answer::Standing(_)
-            | Answer::Clocks(_) => {}
+            | Answer::Clocks(_)
+            | Answer::Lease(_) => {}
         }
     }
 

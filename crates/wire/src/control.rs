@@ -26,7 +26,7 @@ pub use mark::HistoryMark;
 pub use migration::{
     Intent, MigrationPolicy, MigrationProgress, MigrationRequest, MigrationUpdate, PriorityPullMode,
 };
-pub use operator::{Answer, Ask, Health, MigrationReport, MigrationState};
+pub use operator::{Answer, Ask, Health, LeaseGrant, MigrationReport, MigrationState};
 pub use rebuild::{Description, HeldMigration, HeldState, HeldTablet, Holdings, RebuildReport};
 pub use recovery::{
     LOGS_MAX, LogLoss, MANIFEST_BYTES_PER_MESSAGE, MISSING_SHOWN_MAX, ManifestPosition, PLACES_MAX,

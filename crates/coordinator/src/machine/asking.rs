@@ -1,12 +1,13 @@
 //! Answers to requests of operators and of servers' clients.
 
 use super::Coordinator;
+use super::leases::LeaseOutcome;
 use super::requests::{HAS_FILE, Requester, milliseconds, on_own_disk};
 use crate::admission::MoveRequest;
 use crate::configuration_store::Stopped;
 use crate::outbox::{Effects, Moment};
 use crate::records::Migration;
-use types::{Instant, ServerId};
+use types::{Instant, LeaseId, ServerId};
 use wire::control::{Answer, Ask, Health, LogLoss};
 
 impl Coordinator {
@@ -32,6 +33,7 @@ impl Coordinator {
                 Ok(()) => return Ok(()),
                 Err(reason) => Answer::Refused(reason.to_owned()),
             },
+            Ask::Lease { renewed } => self.lease(at.now, renewed),
             Ask::AcceptLoss { dead, loss } => self.accept_loss(at, dead, &loss)?,
             Ask::Rebuild { .. } => Answer::Refused(HAS_FILE.to_owned()),
             Ask::Recoveries
@@ -70,6 +72,7 @@ impl Coordinator {
             Ask::Migrate { .. }
             | Ask::Cancel { .. }
             | Ask::Flush { .. }
+            | Ask::Lease { .. }
             | Ask::AcceptLoss { .. }
             | Ask::Rebuild { .. } => Answer::Refused(doubt().unwrap_or_default()),
         };
@@ -95,6 +98,14 @@ impl Coordinator {
                 Ok(Answer::Started(started))
             }
             Err(reason) => Ok(Answer::Refused(reason)),
+        }
+    }
+
+    fn lease(&mut self, now: Instant, renewed: Option<LeaseId>) -> Answer {
+        match self.leases.grant(now, renewed) {
+            LeaseOutcome::Granted(grant) => Answer::Lease(Some(grant)),
+            LeaseOutcome::Ended => Answer::Lease(None),
+            LeaseOutcome::TooMany => Answer::Refused("there are too many leases".to_owned()),
         }
     }
 

@@ -59,6 +59,7 @@ fn asked_by_server(ask: &Ask) -> Result<(), &'static str> {
         | Ask::Health
         | Ask::Standing
         | Ask::Clocks
+        | Ask::Lease { .. }
         | Ask::Map => Ok(()),
         Ask::AcceptLoss { .. } | Ask::Rebuild { .. } => {
             Err("Only an operator may decide this: use 'ballast cluster'")
@@ -132,6 +133,6 @@ mod tests {
             assert_eq!(judge(server(NUMBER), Some(ME), &message).is_err(), is_decision);
             assert!(judge(Caller::Operator, None, &message).is_ok(), "{message:?}");
         }
-        assert_eq!(asks().len(), 11);
+        assert_eq!(asks().len(), 12);
     }
 }

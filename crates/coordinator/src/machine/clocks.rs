@@ -17,7 +17,7 @@ use crate::machine::membership::Membership;
 use crate::outbox::{Effect, Effects, LinkId};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{Instant, ServerId, UnixMillis};
+use types::{Instant, LeaseId, ServerId, UnixMillis};
 use wire::control::{ClockQuestion, ClockReading, ClockReport, FromCoordinator, Join};
 
 /// Largest allowed difference from the reference.
@@ -38,6 +38,8 @@ pub(super) struct Clocks {
     joining: BTreeMap<LinkId, Join>,
     /// Time of the next question to all servers.
     ask_at: Instant,
+    /// The horizon that questions carry.
+    lease_horizon: LeaseId,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +109,14 @@ pub(super) enum Comparison {
 impl Clocks {
     pub(super) fn new(limits_skew: bool) -> Clocks {
         let (members, joining) = (BTreeMap::new(), BTreeMap::new());
-        Clocks { limits_skew, members, joining, ask_at: Instant::default() }
+        let (ask_at, lease_horizon) = (Instant::default(), LeaseId(0));
+        Clocks { limits_skew, members, joining, ask_at, lease_horizon }
+    }
+
+    /// Sets the horizon of exactly-once requests, which later questions carry.
+    pub(super) fn set_lease_horizon(&mut self, horizon: LeaseId) {
+        assert!(horizon >= self.lease_horizon, "the lease horizon falls to {horizon}");
+        self.lease_horizon = horizon;
     }
 
     fn reference(&self) -> Option<ClockBounds> {
@@ -125,7 +134,7 @@ impl Clocks {
             |reference: ClockBounds| reference.middle().saturating_add((now.0 / 1_000_000) as i64);
         let reference = self.reference().filter(|_| is_confirmed);
         let reference = reference.map(|reference| UnixMillis(at(reference).max(0) as u64));
-        ClockQuestion { asked: now, reference }
+        ClockQuestion { asked: now, reference, lease_horizon: self.lease_horizon }
     }
 
     /// Returns the time of the next question to all servers, if any member is connected.

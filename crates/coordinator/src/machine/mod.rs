@@ -45,6 +45,7 @@ mod decision;
 mod failure_detector;
 mod flushes;
 mod joining;
+mod leases;
 mod map;
 mod membership;
 mod migrations;
@@ -66,6 +67,7 @@ use confirmation::Confirmation;
 use decision::Decision;
 use failure_detector::FailureDetector;
 use flushes::FlushRequests;
+use leases::Leases;
 use map::MapPublisher;
 use membership::{Excuse, Membership};
 use migrations::Migrations;
@@ -98,6 +100,8 @@ pub struct CoordinatorSettings {
     /// Longest time for which one reactor of such a server may be stalled while the process
     /// answers.
     pub stall_max: Duration,
+    /// Time for which a client's lease for exactly-once requests lasts, unless it is renewed.
+    pub lease_term: Duration,
     /// Refuses servers with skewed clocks, and migrations from or to members with skewed clocks.
     /// Disabled only in a simulator.
     pub limits_skew: bool,
@@ -118,6 +122,8 @@ impl Default for CoordinatorSettings {
             silence_max: Duration::from_millis(500),
             // Some commands and some writes to a busy disk take seconds.
             stall_max: Duration::from_secs(5),
+            // Far above the time for which a client repeats a request.
+            lease_term: Duration::from_secs(300),
             limits_skew: true,
             trusts_file: false,
         }
@@ -135,6 +141,7 @@ pub struct Coordinator {
     clocks: Clocks,
     maps: MapPublisher,
     flushes: FlushRequests,
+    leases: Leases,
     migrations: Migrations,
     recoveries: Recoveries,
     /// Time up to which all due work was done by the last `reconcile`.
@@ -164,6 +171,7 @@ impl Coordinator {
             clocks: Clocks::new(settings.limits_skew),
             maps: MapPublisher::new(store.term()),
             flushes: FlushRequests::default(),
+            leases: Leases::new(store.term(), settings.lease_term, now),
             migrations: Migrations::new(configuration, now),
             recoveries: Recoveries::new(store.term(), configuration),
             store,

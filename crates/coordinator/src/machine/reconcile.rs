@@ -18,6 +18,9 @@ impl Coordinator {
             return Ok(());
         }
         self.declare_absent_dead(at, out)?;
+        let is_reachable = self.membership.servers().next().is_some();
+        self.leases.pass(at.now, is_reachable);
+        self.clocks.set_lease_horizon(self.leases.horizon());
         self.ask_servers(at, out);
         self.give_up_on_absent(at, out)?;
         while let Some(edit) = self.start_queued(at) {

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
 use types::{
-    ClusterId, Generation, Incarnation, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId,
-    Slot, TableId, UnixMillis,
+    ClusterId, Generation, Incarnation, Instant, LeaseId, MigrationId, OwnershipEpoch, SegmentId,
+    ServerId, Slot, TableId, UnixMillis,
 };
 use wire::control::{
     Ask, ClockReading, ClusterMap, Description, FromCoordinator, HeldMigration, HeldState,
@@ -29,7 +29,7 @@ use wire::replica::ReplicaEpoch;
 
 /// Number of kinds of messages to a coordinator, and of asks.
 const KINDS: usize = 27;
-const ASKS: usize = 11;
+const ASKS: usize = 12;
 
 /// Most connections at a time, and most demands that may be answered.
 const CONNECTIONS_MAX: usize = 8;
@@ -562,6 +562,9 @@ fn some_ask(draw: &mut Draw<'_>, kind: Ask) -> Ask {
         }
         Ask::Rebuild { .. } => {
             Ask::Rebuild { without: draw.list(3, Draw::server), go: draw.bool() }
+        }
+        Ask::Lease { .. } => {
+            Ask::Lease { renewed: draw.bool().then(|| LeaseId(draw.number() >> draw.below(64))) }
         }
         Ask::Recoveries | Ask::Map | Ask::Health | Ask::Standing | Ask::Clocks => kind,
     }

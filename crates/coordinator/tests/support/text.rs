@@ -136,6 +136,8 @@ fn answer(answer: &Answer) -> String {
         Answer::Map(map) => cluster_map(map),
         Answer::Standing(None) => "stands".to_owned(),
         Answer::Standing(Some(doubt)) => format!("in doubt: {doubt}"),
+        Answer::Lease(Some(grant)) => format!("{} for {} ms", grant.lease, grant.term),
+        Answer::Lease(None) => "the lease has ended".to_owned(),
         Answer::Clocks(reports) => format!("clocks {}", joined(reports, |it| format!("{it:?}"))),
         Answer::LossAccepted(count) => format!("loss of {count} accepted"),
         Answer::Refused(reason) => format!("refused: {reason}"),

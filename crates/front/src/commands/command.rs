@@ -5,6 +5,8 @@
 use super::call::Call;
 use super::not_executed::{Done, Refusal};
 use super::{UNKNOWN_BYTES_MAX, parse_unsigned, printable};
+use std::iter::StepBy;
+use std::ops::Range;
 
 /// The handler of a command: writes one reply, or changes nothing and returns the reason.
 pub(crate) type Handler = fn(&mut Call<'_>) -> Done;
@@ -20,6 +22,8 @@ pub(crate) enum Keys {
     Counted,
     /// Argument 1 is the number of keys. The keys follow it, each with a value.
     CountedPairs,
+    /// The arguments from this position on are another command, whose keys these are.
+    Wrapped { from: u8 },
     /// The command reads keys that it does not name, so it runs alone on its connection.
     Unnamed,
 }
@@ -209,17 +213,39 @@ impl Command {
         if self.arity >= 0 { arguments == least } else { arguments >= least }
     }
 
-    /// Returns the key positions in a request of `arguments` arguments; `first` is argument 1.
-    pub(crate) fn key_positions(
+    /// Returns the key positions in a request of `arguments` arguments, given by their positions.
+    pub(crate) fn key_positions<'r>(
         &self,
         arguments: usize,
-        first: Option<&[u8]>,
-    ) -> impl Iterator<Item = usize> + use<> {
+        argument: impl Fn(usize) -> Option<&'r [u8]>,
+    ) -> StepBy<Range<usize>> {
         let (first, last, step) = match self.keys {
-            Keys::None | Keys::Unnamed => (1, 0, 1),
+            Keys::Wrapped { from } => {
+                let from = usize::from(from);
+                let name = argument(from);
+                let wrapped = name.and_then(|name| Command::of(name, argument(from + 1)).ok());
+                let keys = wrapped.filter(|wrapped| wrapped.may_be_wrapped());
+                let rest = arguments.saturating_sub(from);
+                let keys = keys.map(|it| it.named_positions(rest, argument(from + 1)));
+                let (first, last, step) = keys.unwrap_or((1, 0, 1));
+                (from + first, from + last, step)
+            }
+            Keys::None | Keys::At { .. } | Keys::Counted | Keys::CountedPairs | Keys::Unnamed => {
+                self.named_positions(arguments, argument(1))
+            }
+        };
+        (first..last + 1).step_by(step)
+    }
+
+    /// Returns the positions of the first and last key and the distance between keys, in a request
+    /// of `arguments` arguments; `argument` is the one after the name. The last is below the first
+    /// if there is no key.
+    fn named_positions(&self, arguments: usize, argument: Option<&[u8]>) -> (usize, usize, usize) {
+        match self.keys {
+            Keys::None | Keys::Unnamed | Keys::Wrapped { .. } => (1, 0, 1),
             Keys::Counted | Keys::CountedPairs => {
                 let step = if self.keys == Keys::CountedPairs { 2 } else { 1 };
-                let keys = first.and_then(parse_unsigned).unwrap_or(0).min(arguments as u64);
+                let keys = argument.and_then(parse_unsigned).unwrap_or(0).min(arguments as u64);
                 let last = 2 + (keys as usize * step).saturating_sub(step);
                 let last = if keys == 0 { 1 } else { last };
                 (2, last.min(arguments.saturating_sub(1)), step)
@@ -232,8 +258,14 @@ impl Command {
                 };
                 (usize::from(first), last, usize::from(step))
             }
-        };
-        (first..last + 1).step_by(step)
+        }
+    }
+
+    /// Returns whether `BALLAST.ONCE` can execute the command: it changes only keys that it names.
+    pub(crate) fn may_be_wrapped(&self) -> bool {
+        let names_keys = matches!(self.keys, Keys::At { .. } | Keys::CountedPairs);
+        let is_excluded = self.has(flag::NO_MULTI) || self.has(flag::CHANGES_TABLE);
+        self.has(flag::WRITE) && names_keys && !is_excluded
     }
 }
 

@@ -123,7 +123,7 @@ struct KeyPositions {
 pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
     let access = of(ACCESS, command.name).unwrap_or(&[READS]);
     match (command.keys, access) {
-        (Keys::None | Keys::Unnamed, _) => reply.set(0),
+        (Keys::None | Keys::Unnamed | Keys::Wrapped { .. }, _) => reply.set(0),
         (Keys::Counted | Keys::CountedPairs, _) => {
             let step = if command.keys == Keys::CountedPairs { 2 } else { 1 };
             reply.set(1);

@@ -128,7 +128,7 @@ fn get_keys(call: &mut Call<'_>) -> Done {
     if !command.takes(arguments.len()) {
         return Err(refused("ERR Invalid number of arguments specified for command"));
     }
-    let positions = command.key_positions(arguments.len(), arguments.get(1).copied());
+    let positions = command.key_positions(arguments.len(), |at| arguments.get(at).copied());
     let keys: Vec<&[u8]> = positions.map(|at| arguments[at]).collect();
     if keys.is_empty() && command.counts_keys() {
         return Err(refused("ERR Invalid arguments specified for command"));
@@ -174,11 +174,13 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     let names = flag::NAMES.iter().enumerate();
     let mut flags: Vec<&str> =
         names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
-    if command.counts_keys() {
+    if command.counts_keys() || matches!(command.keys, Keys::Wrapped { .. }) {
         flags.push("movablekeys");
     }
     let (first, last, step) = match command.keys {
-        Keys::None | Keys::Counted | Keys::CountedPairs | Keys::Unnamed => (0, 0, 0),
+        Keys::None | Keys::Counted | Keys::CountedPairs | Keys::Wrapped { .. } | Keys::Unnamed => {
+            (0, 0, 0)
+        }
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
     let categories = categories(family, command);

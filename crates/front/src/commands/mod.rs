@@ -37,6 +37,7 @@ mod native;
 mod not_executed;
 mod numbers;
 mod object;
+mod once;
 mod packed;
 mod pieces;
 mod queued;

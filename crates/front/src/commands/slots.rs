@@ -61,7 +61,8 @@ pub(super) fn reply_done(call: &mut Call<'_>, answer: &Answer) -> Done {
         | Answer::Map(_)
         | Answer::Rebuild(_)
         | Answer::Standing(_)
-        | Answer::Clocks(_) => call.ok(),
+        | Answer::Clocks(_)
+        | Answer::Lease(_) => call.ok(),
     }
 }
 

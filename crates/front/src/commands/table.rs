@@ -29,6 +29,7 @@ static FAMILIES: &[&Family] = &[
     &super::server::FAMILY,
     &super::cluster::FAMILY,
     &super::versioned::FAMILY,
+    &super::once::FAMILY,
     &super::native::FAMILY,
     &super::two_sided::FAMILY,
 ];
@@ -193,7 +194,10 @@ mod tests {
     #[test]
     fn keys_stand_where_the_table_says() {
         let positions = |name: &str, arguments| -> Vec<usize> {
-            Command::find(name.as_bytes()).unwrap().key_positions(arguments, Some(b"2")).collect()
+            Command::find(name.as_bytes())
+                .unwrap()
+                .key_positions(arguments, |_| Some(b"2"))
+                .collect()
         };
         assert_eq!(positions("get", 2), [1]);
         assert_eq!(positions("del", 4), [1, 2, 3]);
@@ -201,6 +205,17 @@ mod tests {
         assert_eq!(positions("msetex", 8), [2, 4]);
         assert_eq!(positions("msetex", 4), [2]);
         assert_eq!(positions("bitop", 5), [2, 3, 4]);
+        let once = |words: [&'static str; 8]| -> Vec<usize> {
+            let argument = |at: usize| words.get(at).map(|word: &&'static str| word.as_bytes());
+            Command::find(words[0].as_bytes()).unwrap().key_positions(8, argument).collect()
+        };
+        let wrapped = |name, count| ["ballast.once", "1", "1", "1", name, count, "b", "c"];
+        assert_eq!(once(wrapped("del", "a")), [5, 6, 7]);
+        assert_eq!(once(wrapped("append", "a")), [5]);
+        assert_eq!(once(wrapped("msetex", "1")), [6]);
+        for name in ["get", "flushall", "ballast.once", "exec", "nosuch", "select"] {
+            assert_eq!(once(wrapped(name, "a")), [] as [usize; 0], "{name}");
+        }
         assert_eq!(positions("ping", 2), [] as [usize; 0]);
         assert_eq!(positions("scan", 2), [] as [usize; 0]);
     }

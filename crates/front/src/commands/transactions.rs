@@ -103,7 +103,7 @@ fn keys_named<'r>(
     command: &Command,
     request: BorrowedRequest<'r>,
 ) -> impl Iterator<Item = &'r [u8]> + use<'r> {
-    let positions = command.key_positions(request.len(), request.get(1));
+    let positions = command.key_positions(request.len(), |at| request.get(at));
     positions.filter_map(move |at| request.get(at))
 }
 

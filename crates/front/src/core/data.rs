@@ -208,6 +208,21 @@ impl Backend {
         Ok(result)
     }
 
+    /// Reads and changes records, with a completion record, like `store::Worker::update_recorded`.
+    pub(crate) fn update_recorded(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+        completion: Key<'_>,
+        f: impl FnOnce(&[Option<Record<'_>>], Option<Record<'_>>, &mut Changes<'_>) -> bool,
+        completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)]) -> Vec<u8>,
+    ) -> Result<bool, NotExecuted> {
+        assert!(self.staged.is_none(), "the commands of a transaction are not recorded");
+        let done = self.engine.worker.update_recorded(table, keys, completion, f, completed)?;
+        self.note_written(table, keys);
+        Ok(done)
+    }
+
     /// Returns the version of the record that was read under this key; of an absent one, 0.
     pub(crate) fn version_read(
         &self,

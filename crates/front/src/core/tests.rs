@@ -4,6 +4,7 @@ mod clock;
 mod eviction;
 mod fidelity;
 mod lengths;
+mod once;
 
 use super::*;
 use crate::operators::Operators;

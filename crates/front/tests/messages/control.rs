@@ -3,12 +3,15 @@
 use super::draw::{kinds, quarter};
 use super::{CLUSTER, DEAD, Draw, ME, WALL, World, incarnations, server, some_intent};
 use serde::de::DeserializeOwned;
-use types::{HashRange, Instant, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis};
+use types::{
+    HashRange, Instant, LeaseId, MigrationId, OwnershipEpoch, SegmentId, ServerId, UnixMillis,
+};
 use wire::control::{
     Answer, ClockQuestion, ClockReport, ClusterMap, FromCoordinator, HistoryMark, JoinReply,
-    LivenessRequest, LogRequest, LogUpdate, ManifestPosition, MigrationProgress, MigrationReport,
-    MigrationRequest, MigrationState, MigrationUpdate, RecoveryLog, RecoveryPartition,
-    RecoveryRequest, RecoverySegment, RecoveryUpdate, ReplicaPlace, TabletInfo, ToCoordinator,
+    LeaseGrant, LivenessRequest, LogRequest, LogUpdate, ManifestPosition, MigrationProgress,
+    MigrationReport, MigrationRequest, MigrationState, MigrationUpdate, RecoveryLog,
+    RecoveryPartition, RecoveryRequest, RecoverySegment, RecoveryUpdate, ReplicaPlace, TabletInfo,
+    ToCoordinator,
 };
 use wire::manifest::SegmentContent;
 use wire::replica::ReplicaEpoch;
@@ -71,6 +74,7 @@ impl World {
             FromCoordinator::Clock(_) => FromCoordinator::Clock(ClockQuestion {
                 asked: Instant(draw.near(self.now.0)),
                 reference: draw.bool().then(|| UnixMillis(draw.near(WALL.0))),
+                lease_horizon: LeaseId(draw.number()),
             }),
             FromCoordinator::Answer { .. } => {
                 FromCoordinator::Answer { request: draw.number(), answer: self.some_answer(draw) }
@@ -173,6 +177,9 @@ impl World {
                 wall_ahead: draw.number() as i64,
                 expiry_ahead: draw.number() as i64,
             })),
+            Answer::Lease(_) => Answer::Lease(
+                draw.bool().then(|| LeaseGrant { lease: LeaseId(draw.number()), term: draw.u32() }),
+            ),
             // Used unchanged: operators read these, and no server processes them.
             Answer::Health(_) | Answer::Recoveries(_) | Answer::Rebuild(_) => kind,
         }

@@ -36,7 +36,7 @@ use wire::replica::{BootId, PieceWriter, ReplicaId};
 /// Server that the first map declares dead.
 pub(crate) const DEAD: ServerId = ServerId(4);
 /// Number of kinds of messages of peers, of a coordinator, and of its answers.
-const KINDS: [usize; 3] = [15, 23, 12];
+const KINDS: [usize; 3] = [15, 23, 13];
 const MEMORY_BYTES: usize = 128 << 20;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 const KEYS: u64 = 60;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use types::{Instant, ServerId, UnixMillis};
+use types::{Instant, LeaseId, ServerId, UnixMillis};
 
 /// The coordinator's request for a server's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,6 +12,8 @@ pub struct ClockQuestion {
     /// The time on which the wall clocks of most members agree; `None`: there is no such
     /// majority, or no member has answered.
     pub reference: Option<UnixMillis>,
+    /// Leases with lower numbers have ended. 0: this coordinator does not know yet.
+    pub lease_horizon: LeaseId,
 }
 
 impl fmt::Display for ClockQuestion {

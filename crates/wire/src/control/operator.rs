@@ -5,7 +5,7 @@ use super::{
     RecoveryReport,
 };
 use serde::{Deserialize, Serialize};
-use types::{HashRange, MigrationId, ServerId, TableId, UnixMillis};
+use types::{HashRange, LeaseId, MigrationId, ServerId, TableId, UnixMillis};
 
 /// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +66,11 @@ pub enum Ask {
     },
     /// Lists the members with clocks that differ too much.
     Clocks,
+    /// Grants a lease to a client of exactly-once requests, or renews one.
+    Lease {
+        /// The lease to renew; `None`: a new one.
+        renewed: Option<LeaseId>,
+    },
 }
 
 /// The result of an [`Ask`].
@@ -98,6 +103,17 @@ pub enum Answer {
     Standing(Option<String>),
     /// The members with clocks that differ too much.
     Clocks(Vec<ClockReport>),
+    /// The granted or renewed lease; `None`: the lease has ended.
+    Lease(Option<LeaseGrant>),
+}
+
+/// A lease, as granted or renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseGrant {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Milliseconds for which it lasts at least, unless it is renewed.
+    pub term: u32,
 }
 
 /// The state of a migration, in Valkey's terms.

@@ -21,7 +21,7 @@ impl Conversation {
                 Err(refusal) => refusal,
             },
             NotExecuted::Redirect => {
-                let first = command.key_positions(args.len(), args.get(1).copied()).next();
+                let first = command.key_positions(args.len(), |at| args.get(at).copied()).next();
                 match first.and_then(|at| turn.backend.node().redirection(args[at])) {
                     Some(moved) => Refusal::Because(moved.into()),
                     // The newest map names this server, whose tablets are older.
