@@ -26,6 +26,7 @@ mod moves;
 mod native_client;
 mod nemesis;
 mod network;
+mod once;
 mod operators;
 mod registers;
 mod rollback;
