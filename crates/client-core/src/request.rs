@@ -1,6 +1,7 @@
 //! Requests, with the knowledge that routing and retries need.
 
 use crate::core::ServerIndex;
+use planted::Bug;
 use resp::RequestWriter;
 use types::{Slot, slot_of};
 
@@ -34,7 +35,7 @@ impl RepeatRule {
     /// the condition holds again.
     pub fn of_version(version: u64) -> RepeatRule {
         match version {
-            0 => RepeatRule::Never,
+            0 if !planted::is(Bug::AbsenceRepeated) => RepeatRule::Never,
             _ => RepeatRule::Conditional,
         }
     }

@@ -183,6 +183,26 @@ pub enum Bug {
     CompletionNotRecovered,
     /// A flush removes the completion records as well.
     CompletionsFlushed,
+    /// A client repeats every write after it has lost the connection.
+    LostWriteRepeated,
+    /// A client repeats a write on condition that the key does not exist.
+    AbsenceRepeated,
+    /// A client does not remember that a write on condition of a version may have been executed.
+    AmbiguityForgotten,
+    /// A client reports a repeated write that is refused, or overdue, as not executed.
+    AmbiguousTakenForRefused,
+    /// A client reports a write that it has sent, and that is overdue, as not executed.
+    SentTakenForUnsent,
+    /// A client adopts a map that is older than its own.
+    OlderMapAdopted,
+    /// A client accepts events of an earlier connection.
+    EarlierConnectionHeard,
+    /// A client expects no reply to a request whose deadline has passed.
+    OverdueReplyNotExpected,
+    /// A client sends a redirected request to the same server again.
+    RedirectionIgnored,
+    /// A client's request has no deadline.
+    DeadlineForgotten,
 }
 
 #[cfg(feature = "on")]

@@ -9,8 +9,9 @@ use crate::expiry::ClockReadings;
 use crate::history::{
     self, HistoryVerdict, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace,
 };
+use crate::native::NativeJob;
 use crate::range_clocks::RangeClockBounds;
-use crate::workload::{ClientJob, Register, TABLE};
+use crate::workload::{ClientJob, Register, TABLE, write_number};
 use front::core::ConnectionId;
 use resp::{ReplyLimits, ReplyParser};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -56,6 +57,17 @@ impl AbandonedOperations {
         self.increments >= ABANDONED_INCREMENTS_MAX
             || self.increments > 0 && self.changes >= ABANDONED_BESIDE_INCREMENTS_MAX
     }
+}
+
+/// Outcome of an operation of a native client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NativeOutcome {
+    /// The server's answer.
+    Known(OperationOutcome),
+    /// It may have been executed, or may be executed later.
+    Unknown,
+    /// It has not been executed, and never will be.
+    NotExecuted,
 }
 
 /// Unfinished job.
@@ -154,6 +166,8 @@ pub(crate) struct SimulatedClients {
     losses: Vec<Vec<u64>>,
     /// Result of the last read of each register, if it was answered.
     last_reads: Vec<Option<Option<u64>>>,
+    /// Numbers of the writes of each register that native clients report as not executed.
+    unexecuted: Vec<BTreeSet<u64>>,
     /// Number of refused jobs: they were not executed and are in no history.
     refused: usize,
     /// Number of moments (beginnings and ends) so far.
@@ -186,6 +200,7 @@ impl SimulatedClients {
             clocks: vec![ClockReadings::default(); registers],
             losses: vec![Vec::new(); registers],
             last_reads: vec![None; registers],
+            unexecuted: vec![BTreeSet::new(); registers],
             refused: 0,
             moments: 0,
             connections: 0,
@@ -272,6 +287,13 @@ impl SimulatedClients {
         let OpenJob { job: ClientJob::Operation(register, action), begun, place, .. } = open else {
             unreachable!("{open:?} has no outcome");
         };
+        let operation = RegisterOperation { client: slot, begun, ended, place, action, outcome };
+        self.observe(register, operation);
+    }
+
+    /// Adds an operation that has ended to its register's history.
+    fn observe(&mut self, register: usize, operation: RegisterOperation) {
+        let RegisterOperation { action, outcome, ended, .. } = operation;
         if matches!(action, RegisterAction::Write(_)) && outcome == Some(OperationOutcome::Done) {
             self.written[register].get_or_insert(ended);
         }
@@ -281,8 +303,61 @@ impl SimulatedClients {
         if outcome.is_none() && !action.is_read() {
             self.abandoned[register].add(action);
         }
-        let operation = RegisterOperation { client: slot, begun, ended, place, action, outcome };
         self.histories[register].push(operation);
+    }
+
+    /// Begins an operation of a native client, and returns the moment.
+    pub(crate) fn begin_native(&mut self, register: usize) -> u64 {
+        self.crowds[register] += 1;
+        self.next_moment()
+    }
+
+    /// Begins another attempt of such an operation, and returns the moment.
+    pub(crate) fn native_moment(&mut self) -> u64 {
+        self.next_moment()
+    }
+
+    /// Ends an operation of a native client.
+    pub(crate) fn end_native(&mut self, now: Instant, job: &NativeJob, outcome: NativeOutcome) {
+        let &NativeJob { client, register, action, begun, .. } = job;
+        let ended = self.next_moment();
+        self.crowds[register] -= 1;
+        self.longest = self.longest.max(now.since(job.since));
+        let outcome = match outcome {
+            NativeOutcome::Known(outcome) => Some(outcome),
+            NativeOutcome::Unknown => None,
+            NativeOutcome::NotExecuted => {
+                self.refused += 1;
+                self.unexecuted[register].extend(action.written().map(write_number));
+                return;
+            }
+        };
+        self.finished += 1;
+        // Its requests have no order among those of others on a connection.
+        let place = RequestPlace::default();
+        let client = self.open.len() + client;
+        self.observe(register, RegisterOperation { client, begun, ended, place, action, outcome });
+    }
+
+    /// Returns a value that some operation has seen although its write was reported as not
+    /// executed.
+    pub(crate) fn effect_of_unexecuted(&self) -> Option<String> {
+        let registers = self.histories.iter().zip(&self.unexecuted).enumerate();
+        registers
+            .flat_map(|(register, (history, unexecuted))| {
+                let seen = history.iter().filter_map(move |operation| {
+                    let value = match operation.outcome? {
+                        OperationOutcome::Value(value) => value?,
+                        OperationOutcome::Number(value) => value,
+                        OperationOutcome::Done
+                        | OperationOutcome::Applied(_)
+                        | OperationOutcome::Remaining(_) => return None,
+                    };
+                    unexecuted.contains(&write_number(value)).then_some((register, operation))
+                });
+                seen.map(|(register, operation)| format!("register {register}: {operation:?}"))
+            })
+            .next()
     }
 
     /// Ends a flush. `was_hit` are the registers that its server owned all the time; without them,

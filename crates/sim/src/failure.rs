@@ -56,6 +56,12 @@ named! {
         "A scan returns every key that exists during the whole scan and does not move.";
     VersionsUnique, "versions-unique",
         "A version of a register belongs to one value, unless data was lost.";
+    NotExecuted, "not-executed",
+        "An operation that a native client reports as refused or not executed has no effect.";
+    OneOutcome, "one-outcome",
+        "Each request of a native client ends with one outcome, by its deadline.";
+    ClientMapsRise, "client-maps-rise",
+        "No native client adopts an older map than its own.";
     WholePairs, "whole-pairs",
         "Two keys that are only written together are never read half-written.";
     OneOwner, "one-owner",

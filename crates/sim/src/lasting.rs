@@ -34,6 +34,10 @@ const BUDGET: Duration = Duration::from_millis(300).saturating_add(SILENT_AFTER_
 /// its replicas have been copied.
 const SLOW_DISK_BUDGET: Duration = Duration::from_millis(3_600);
 
+/// Time by which a native client may need longer: after a second of silence it asks another server
+/// for a map, after another one it closes the connection, and its longest pause is half a second.
+const NATIVE_PATIENCE: Duration = Duration::from_millis(2_500);
+
 /// Durations of lasting faults in milliseconds. The longest one exceeds all time limits of
 /// connections to the coordinator.
 const DURATIONS_MILLIS: [u64; 4] = [3_000, 3_000, 4_000, 8_000];
@@ -116,6 +120,12 @@ impl LastingFault {
             _ => BUDGET,
         };
         since.max(self.adapted_at()) + budget
+    }
+
+    /// Returns the same for an operation of a native client, which notices silence by its own time
+    /// limits.
+    pub(crate) fn native_deadline(&self, since: Instant) -> Instant {
+        self.deadline(since) + NATIVE_PATIENCE
     }
 
     /// Returns the time by which the cluster has adapted to the fault.

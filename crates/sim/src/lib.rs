@@ -18,6 +18,7 @@
 //!   `range_clocks` (the clocks that judge expiry), and `redundancy` (the disks have the replicas);
 //! - `streams`: simulated TCP between the buses of servers (`reactor_bus`);
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
+//! - `native`: clients with the real core of the client library, on simulated connections;
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
 //!   `workload`, `lifetimes` and `commands`;
 //! - [`history`]: the linearizability checker, and `expiry`: when it lets values disappear;
@@ -57,6 +58,7 @@ mod metadata;
 mod monitor;
 mod moves;
 mod named;
+mod native;
 mod network;
 mod profile;
 mod range_clocks;

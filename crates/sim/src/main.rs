@@ -56,16 +56,8 @@ struct Arguments {
     /// Features to leave out, separated by commas: see --list-knobs.
     #[arg(long, value_parser = knob, value_delimiter = ',')]
     without: Vec<Knob>,
-    /// Let servers replicate each other's logs in every run.
-    #[arg(long)]
-    replicated: bool,
-    /// Let servers exchange bytes in every run, not messages.
-    #[arg(long)]
-    streams: bool,
-    /// Fault that lasts at the end of each replicated run: see --list-lasting. Default: drawn by
-    /// each seed.
-    #[arg(long, value_parser = lasting, requires = "replicated")]
-    lasting: Option<LastingKind>,
+    #[command(flatten)]
+    forced: ForcedFeatures,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -78,6 +70,24 @@ struct Arguments {
     /// Print the faults that may last, and exit.
     #[arg(long)]
     list_lasting: bool,
+}
+
+/// Features that every run has, whatever its seed draws.
+#[derive(clap::Args)]
+struct ForcedFeatures {
+    /// Let servers replicate each other's logs in every run.
+    #[arg(long)]
+    replicated: bool,
+    /// Let servers exchange bytes in every run, not messages.
+    #[arg(long)]
+    streams: bool,
+    /// Let native clients work in every run.
+    #[arg(long)]
+    native: bool,
+    /// Fault that lasts at the end of each replicated run: see --list-lasting. Default: drawn by
+    /// each seed.
+    #[arg(long, value_parser = lasting, requires = "replicated")]
+    lasting: Option<LastingKind>,
 }
 
 #[derive(clap::Subcommand)]
@@ -143,9 +153,10 @@ fn main() -> ExitCode {
         registers: arguments.registers,
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),
-        is_replicated: arguments.replicated,
-        has_streams: arguments.streams,
-        lasting: arguments.lasting,
+        is_replicated: arguments.forced.replicated,
+        has_streams: arguments.forced.streams,
+        has_native: arguments.forced.native,
+        lasting: arguments.forced.lasting,
         ..RunSettings::new(arguments.seed.unwrap_or(arguments.first_seed))
     };
     let jobs = totals::jobs(arguments.jobs);

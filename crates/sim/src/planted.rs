@@ -103,6 +103,16 @@ bugs! {
     LifetimeNotChanged = LifetimeNotChanged,
     RemainingFromWallClock = RemainingFromWallClock,
     VersionNotChecked = VersionNotChecked,
+    LostWriteRepeated = LostWriteRepeated,
+    AbsenceRepeated = AbsenceRepeated,
+    AmbiguityForgotten = AmbiguityForgotten,
+    AmbiguousTakenForRefused = AmbiguousTakenForRefused,
+    SentTakenForUnsent = SentTakenForUnsent,
+    OlderMapAdopted = OlderMapAdopted,
+    EarlierConnectionHeard = EarlierConnectionHeard,
+    OverdueReplyNotExpected = OverdueReplyNotExpected,
+    RedirectionIgnored = RedirectionIgnored,
+    DeadlineForgotten = DeadlineForgotten,
     AcknowledgedBeforeReplicas = AcknowledgedBeforeReplicas,
     TypeLost = TypeLost,
     DataBeforeOpen = DataBeforeOpen,
@@ -162,6 +172,12 @@ impl Planted {
     /// Returns whether the bug breaks a rule of replication; only replicated runs find it.
     pub fn is_of_clusters(self) -> bool {
         self >= Planted::AcknowledgedBeforeReplicas
+    }
+
+    /// Returns whether the bug breaks a rule of the native client; only runs with native clients
+    /// find it.
+    pub fn is_of_clients(self) -> bool {
+        (Planted::LostWriteRepeated..=Planted::DeadlineForgotten).contains(&self)
     }
 
     /// Returns whether the bug can be planted in this build.

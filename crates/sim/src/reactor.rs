@@ -27,6 +27,8 @@ pub(crate) enum Inbound {
     Opened(ConnectionId),
     /// Bytes from a client.
     Bytes(ConnectionId, Vec<u8>),
+    /// A client has closed its connection.
+    HungUp(ConnectionId),
     /// Event of a stream to another server.
     Stream(ConnectionId, StreamInput),
     /// Result of a disk job.
@@ -147,8 +149,15 @@ pub(crate) struct SimulatedReactor {
     /// Streams to other servers; `None` in runs in which whole messages travel.
     pub(crate) bus: Option<ReactorBus>,
     ends: ClientEndpoints,
-    /// Input of clients in this turn; `None` for a new connection.
-    heard: Vec<(ConnectionId, Option<Vec<u8>>)>,
+    /// Input of clients in this turn.
+    heard: Vec<(ConnectionId, ClientInput)>,
+}
+
+/// Input of a client.
+enum ClientInput {
+    Opened,
+    Bytes(Vec<u8>),
+    HungUp,
 }
 
 /// Conditions of one turn.
@@ -209,8 +218,15 @@ impl SimulatedReactor {
                 Inbound::Stream(connection, input) => self.hear_stream(connection, input, around),
                 Inbound::Control(message) => self.core.on_control(*message),
                 Inbound::Disk(done) => self.core.on_disk(done),
-                Inbound::Opened(connection) => self.heard.push((connection, None)),
-                Inbound::Bytes(connection, bytes) => self.heard.push((connection, Some(bytes))),
+                Inbound::Opened(connection) => {
+                    self.heard.push((connection, ClientInput::Opened));
+                }
+                Inbound::Bytes(connection, bytes) => {
+                    self.heard.push((connection, ClientInput::Bytes(bytes)));
+                }
+                Inbound::HungUp(connection) => {
+                    self.heard.push((connection, ClientInput::HungUp));
+                }
             }
         }
     }
@@ -299,12 +315,17 @@ impl SimulatedReactor {
         for connection in std::mem::take(&mut self.ends.resumed) {
             self.give(connection, Vec::new());
         }
-        for (connection, bytes) in std::mem::take(&mut self.heard) {
-            match bytes {
-                Some(bytes) => self.give(connection, bytes),
-                None => {
+        for (connection, input) in std::mem::take(&mut self.heard) {
+            match input {
+                ClientInput::Bytes(bytes) => self.give(connection, bytes),
+                ClientInput::Opened => {
                     self.ends.ends.insert(connection, ClientEndpoint::default());
                     self.core.open(connection, "client".into(), &mut self.ends);
+                }
+                ClientInput::HungUp => {
+                    if self.ends.ends.remove(&connection).is_some() {
+                        self.core.closed(connection);
+                    }
                 }
             }
         }

@@ -92,6 +92,11 @@ pub(crate) fn place_of_bus_port(port: u16) -> Option<usize> {
 }
 
 /// Returns the place of the server that has this client port.
+/// Returns the address of the server at a place, for clients.
+pub(crate) fn server_address(place: usize) -> String {
+    format!("server{place}:{}", usize::from(FIRST_PORT) + place)
+}
+
 pub(crate) fn server_at(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
 }

@@ -30,6 +30,8 @@ pub struct RunSettings {
     pub is_replicated: bool,
     /// Set if servers exchange bytes, whatever the seed draws.
     pub has_streams: bool,
+    /// Set if there are native clients, whatever the seed draws.
+    pub has_native: bool,
     /// Fault that lasts at the end of a replicated run, instead of the one that the seed draws.
     pub lasting: Option<LastingKind>,
 }
@@ -68,6 +70,9 @@ impl fmt::Display for RunSettings {
         }
         if self.has_streams {
             f.write_str(" --streams")?;
+        }
+        if self.has_native {
+            f.write_str(" --native")?;
         }
         if let Some(kind) = self.lasting {
             write!(f, " --lasting {kind}")?;
@@ -121,5 +126,6 @@ named! {
     Expiry, "expiry", "Some values expire.";
     Lifetimes, "lifetimes", "Times to live are changed, removed, kept, and read.";
     Types, "types", "In a quarter of the runs, some registers are hashes.";
-    Versions, "versions", "In a quarter of the runs, clients read versions and write on condition of them.";
+    Versions, "versions", "In a quarter of the runs, and with native clients, clients read versions and write on condition of them.";
+    Native, "native", "In a quarter of the runs, native clients work beside the plain ones.";
 }

@@ -5,6 +5,7 @@
 
 use crate::control_streams::{ControlEnd, ControlInput};
 use crate::failure::Failure;
+use crate::native::NativeEvent;
 use crate::reactor::Inbound;
 use crate::reactor_bus::StreamInput;
 use crate::servers::SharedTime;
@@ -58,6 +59,7 @@ pub(crate) enum PlannedEvent {
     Refused(usize),
     /// A client sends the refused operation of this slot again.
     Retry(usize),
+    Native(NativeEvent),
     Move,
     Fault,
     Rejoin(usize),
@@ -98,6 +100,7 @@ impl PlannedEvent {
             | PlannedEvent::Think(_)
             | PlannedEvent::Refused(_)
             | PlannedEvent::Retry(_)
+            | PlannedEvent::Native(_)
             | PlannedEvent::Inspection
             | PlannedEvent::Move
             | PlannedEvent::Fault

@@ -5,6 +5,7 @@
 
 use crate::commands::{ReplyMeaning, value};
 use crate::history::{OperationOutcome, RegisterAction};
+use crate::native;
 use crate::settings::{Knob, RunSettings};
 use crate::workload::{Register, RegisterKind, decode};
 use resp::{Items, Reply, RequestWriter};
@@ -19,9 +20,11 @@ const REGISTERS_PER_HASH: usize = 3;
 
 const FIELDS: [&[u8]; 2] = [b"value", b"copy"];
 
-/// Returns whether a run has registers that are hashes.
+/// Returns whether a run has registers that are hashes. Native clients use commands with versions,
+/// which are for strings.
 pub(crate) fn are_used(settings: &RunSettings) -> bool {
-    settings.has(Knob::Types) && settings.seed % SEEDS_PER_RUN == 1
+    let is_drawn = settings.seed % SEEDS_PER_RUN == 1;
+    settings.has(Knob::Types) && is_drawn && !native::are_used(settings)
 }
 
 /// Returns whether the register of this number is a hash. Setting fields keeps a time to live, where

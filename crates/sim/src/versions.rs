@@ -1,6 +1,7 @@
 //! Versions that clients have seen, and the rule that none of them belongs to two values.
 
 use crate::failure::{Failure, Rule};
+use crate::native;
 use crate::settings::{Knob, RunSettings};
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ const SEEDS_PER_RUN: u64 = 4;
 
 /// Returns whether the clients of a run use commands with versions.
 pub(crate) fn are_used(settings: &RunSettings) -> bool {
-    settings.has(Knob::Versions) && settings.seed % SEEDS_PER_RUN == 3
+    let is_drawn = settings.seed % SEEDS_PER_RUN == 3 || native::are_used(settings);
+    settings.has(Knob::Versions) && is_drawn
 }
 
 /// A version in a reply.

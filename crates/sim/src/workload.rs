@@ -192,22 +192,36 @@ impl Workload {
         if rng.u32(..self.scan_one_in) == 0 {
             return Some(ClientJob::Walk(rng.usize(..servers)));
         }
-        let hot = rng.u32(..100) < self.hot_percent;
-        let register = rng.usize(..if hot { self.hot } else { self.used });
+        let register = self.draw_register(rng);
         if is_crowded(register) {
             return None;
         }
+        Some(ClientJob::Operation(register, self.draw_action(rng, register, wall)))
+    }
+
+    /// Draws a register, often a hot one.
+    pub(crate) fn draw_register(&self, rng: &mut Rng) -> usize {
+        let hot = rng.u32(..100) < self.hot_percent;
+        rng.usize(..if hot { self.hot } else { self.used })
+    }
+
+    /// Draws an operation on a register.
+    pub(crate) fn draw_action(
+        &mut self,
+        rng: &mut Rng,
+        register: usize,
+        wall: UnixMillis,
+    ) -> RegisterAction {
         let action = match rng.u32(..100) < self.read_percent {
             true if rng.u32(..10) == 0 => RegisterAction::Probe,
             true => RegisterAction::Read,
             false => self.draw_change(rng, register),
         };
         let action = self.draw_lifetime_operation(register, wall).unwrap_or(action);
-        let action = match self.registers[register].is_hash {
+        match self.registers[register].is_hash {
             true => typed::possible(&self.registers[register], action),
             false => action,
-        };
-        Some(ClientJob::Operation(register, action))
+        }
     }
 
     /// Draws an operation on the time to live of a register, if this one gets any.
@@ -254,7 +268,7 @@ impl Workload {
         }
     }
 
-    fn draw_value(&mut self, register: usize) -> u64 {
+    pub(crate) fn draw_value(&mut self, register: usize) -> u64 {
         self.last_value += VALUE_DISTANCE;
         self.known[register] = Some(self.last_value);
         self.last_value
@@ -339,6 +353,11 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
         },
         background_share: 10,
     }
+}
+
+/// Returns the number of the write that a value comes from. Increments do not change it.
+pub(crate) fn write_number(value: u64) -> u64 {
+    value / VALUE_DISTANCE
 }
 
 /// Marker bit of values that are written with a relative time to live.

@@ -52,6 +52,15 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::SilenceTakenForNever
         | Planted::AbsentSideAwaited
         | Planted::ClockJumpsAhead => 399,
+        Planted::LostWriteRepeated
+        | Planted::SentTakenForUnsent
+        | Planted::OlderMapAdopted
+        | Planted::OverdueReplyNotExpected
+        | Planted::RedirectionIgnored
+        | Planted::DeadlineForgotten => 30,
+        Planted::AmbiguityForgotten | Planted::EarlierConnectionHeard => 180,
+        Planted::AbsenceRepeated => 400,
+        Planted::AmbiguousTakenForRefused => 999,
         Planted::AcknowledgedBeforeReplicas
         | Planted::DependencyDroppedEarly
         | Planted::RecoveryDependencyForgotten
@@ -137,6 +146,7 @@ fn find(planted: Planted) -> Option<(u64, String)> {
         let settings = RunSettings {
             planted: Some(planted),
             is_replicated,
+            has_native: planted.is_of_clients(),
             lasting: lasting(planted),
             ..RunSettings::new(seed)
         };

@@ -1,6 +1,6 @@
 //! Runs of the real code without planted bugs.
 
-use sim::{LastingKind, Report, RunSettings, run};
+use sim::{Knob, LastingKind, Report, RunSettings, run};
 
 fn run_seed(seed: u64) -> Report {
     run(&RunSettings::new(seed))
@@ -36,6 +36,18 @@ fn clients_are_answered_while_any_fault_lasts() {
         let settings = RunSettings { is_replicated: true, lasting, ..RunSettings::new(seed) };
         assert_eq!(run(&settings).failure, None, "{settings}");
     }
+}
+
+#[test]
+fn native_clients_work_beside_the_plain_ones_and_every_rule_holds() {
+    let settings = |seed| RunSettings { has_native: true, ..RunSettings::new(seed) };
+    for seed in 1..=8 {
+        let (native, plain) = (run(&settings(seed)), Knob::Native);
+        assert_eq!(native.failure, None, "{}", settings(seed));
+        let without = RunSettings { without: [plain].into(), ..RunSettings::new(seed) };
+        assert_ne!(native.trace, run(&without).trace, "seed {seed} has no native clients");
+    }
+    assert_eq!(run(&settings(9)).trace, run(&settings(9)).trace);
 }
 
 /// Seeds that failed once, with the reason: a bug of the real code, unless marked as the

@@ -7,6 +7,7 @@ use super::routes::{MapReply, ServerAddress, ServerIndex, parse_moved};
 use super::{ChannelFailure, ClientCore, ClientEffect};
 use crate::error::{ClientError, FailureCause};
 use crate::request::{RepeatRule, RequestRoute};
+use planted::Bug;
 use resp::{Reply, Value};
 use std::time::Duration;
 use types::Instant;
@@ -160,6 +161,9 @@ impl<T> ClientCore<T> {
         out: &mut Vec<ClientEffect<T>>,
     ) {
         let Some((slot, address)) = parse_moved(text) else { return };
+        if planted::is(Bug::RedirectionIgnored) {
+            return self.delay(now, id);
+        }
         let address = address.text(&self.server_at(at).address);
         let owner = self.intern(&address);
         if let Some(owner) = owner {

@@ -30,6 +30,7 @@ use crate::options::ClientOptions;
 use crate::request::{PreparedRequest, RepeatRule, RequestRoute};
 use both_answers::ReadSides;
 use channel::{Channel, ChannelState, ControlRequest, OpenChannel, PipelineEntry, pause};
+use planted::Bug;
 use requests::{OpenRequest, OpenRequestPlace, RequestPart, RequestTable};
 use resp::{RequestWriter, Value};
 use routes::{SERVERS_MAX, SlotRoutes};
@@ -188,6 +189,12 @@ impl<T> ClientCore<T> {
         listed.map(|(at, server)| (ServerIndex(at as u16), server.address.clone())).collect()
     }
 
+    /// Returns the version of the map that the client uses, if it has one. Within a cluster it only
+    /// rises.
+    pub fn map_version(&self) -> Option<u64> {
+        self.routes.version()
+    }
+
     /// Returns the server that would get a request now. It is not certain to get it.
     pub fn server_of(&self, route: RequestRoute) -> Option<ServerIndex> {
         match route {
@@ -206,6 +213,8 @@ impl<T> ClientCore<T> {
         token: T,
         out: &mut Vec<ClientEffect<T>>,
     ) -> RequestId {
+        let is_endless = planted::is(Bug::DeadlineForgotten);
+        let deadline = if is_endless { Instant(u64::MAX) } else { deadline };
         self.wake_by(deadline);
         let id = self.requests.insert(OpenRequest {
             token,
@@ -279,7 +288,8 @@ impl<T> ClientCore<T> {
     fn current(&self, id: ChannelId) -> Option<usize> {
         let at = id.channel as usize;
         let channel = self.channels.get(at)?;
-        (channel.attempt == id.attempt && !channel.is_idle()).then_some(at)
+        let is_present = channel.attempt == id.attempt || planted::is(Bug::EarlierConnectionHeard);
+        (is_present && !channel.is_idle()).then_some(at)
     }
 
     fn id_of(&self, at: usize) -> ChannelId {
@@ -509,8 +519,9 @@ impl<T> ClientCore<T> {
         let Some(request) = self.requests.get_mut(id) else { return };
         match request.request.repeat {
             RepeatRule::Harmless => self.delay(now, id),
+            RepeatRule::Never if planted::is(Bug::LostWriteRepeated) => self.delay(now, id),
             RepeatRule::Conditional => {
-                request.is_ambiguous = true;
+                request.is_ambiguous = !planted::is(Bug::AmbiguityForgotten);
                 self.delay(now, id);
             }
             RepeatRule::Never => {
@@ -532,7 +543,7 @@ impl<T> ClientCore<T> {
     /// Ends a request that a server has refused.
     fn refuse(&mut self, id: RequestId, text: String, out: &mut Vec<ClientEffect<T>>) {
         let Some(request) = self.requests.get_mut(id) else { return };
-        let error = match request.is_ambiguous {
+        let error = match request.is_ambiguous && !planted::is(Bug::AmbiguousTakenForRefused) {
             true => unfinished(true, FailureCause::ConnectionLost),
             false => ClientError::Refused(text),
         };
@@ -604,10 +615,16 @@ impl<T> ClientCore<T> {
 
     fn expire(&mut self, id: RequestId, out: &mut Vec<ClientEffect<T>>) {
         let Some(request) = self.requests.get_mut(id) else { return };
-        let is_sent = matches!(request.place, OpenRequestPlace::Sent(_));
-        let may_have_run = request.is_ambiguous || is_sent;
+        let is_sent = matches!(request.place, OpenRequestPlace::Sent(_))
+            && !planted::is(Bug::SentTakenForUnsent);
+        let is_ambiguous = request.is_ambiguous && !planted::is(Bug::AmbiguousTakenForRefused);
+        let may_have_run = is_ambiguous || is_sent;
         let may_matter = request.request.repeat != RepeatRule::Harmless;
         let error = unfinished(may_have_run && may_matter, FailureCause::Deadline);
+        if planted::is(Bug::OverdueReplyNotExpected) {
+            let open = self.channels.iter_mut().filter_map(Channel::open);
+            open.for_each(|it| it.pipeline.retain(|entry| *entry != PipelineEntry::Request(id)));
+        }
         self.finish(id, Err(error), out);
     }
 

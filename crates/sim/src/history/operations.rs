@@ -123,6 +123,29 @@ impl RegisterAction {
         matches!(self, RegisterAction::Read | RegisterAction::Probe | RegisterAction::ReadRemaining)
     }
 
+    /// Returns the value that the action may set.
+    pub(crate) fn written(self) -> Option<u64> {
+        match self {
+            RegisterAction::Write(value)
+            | RegisterAction::WriteExpiring(value, _)
+            | RegisterAction::WriteKeeping(value)
+            | RegisterAction::WriteIfAbsent(value)
+            | RegisterAction::Swap(_, value)
+            | RegisterAction::Exchange(value) => Some(value),
+            RegisterAction::Read
+            | RegisterAction::Probe
+            | RegisterAction::Increment
+            | RegisterAction::Expire(_)
+            | RegisterAction::Persist
+            | RegisterAction::ReadExpiring(_)
+            | RegisterAction::ReadPersisting
+            | RegisterAction::ReadRemaining
+            | RegisterAction::Delete
+            | RegisterAction::Take
+            | RegisterAction::Flush => None,
+        }
+    }
+
     /// Returns the time to live that the action gives.
     pub(crate) fn lifetime(self) -> Option<Lifetime> {
         match self {

@@ -1,12 +1,14 @@
 //! Load of the clients: their jobs, and the requests and replies of each.
 
 mod follower;
+mod native;
 mod replies;
 mod requests;
 
 use crate::clients::{JobState, OpenJob, OpenScan, SimulatedClients};
 use crate::cluster::SimulatedCluster;
 use crate::history::RegisterAction;
+use crate::native::NativeClients;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, RunPhase, RunTimeline};
 use crate::versions::{self, SeenVersions};
@@ -25,6 +27,8 @@ pub(crate) struct ClientLoad {
     pub(crate) workload: Workload,
     pub(crate) clients: SimulatedClients,
     pub(crate) follower: Follower,
+    /// Clients with the real client core, if the run has some.
+    pub(crate) native: Option<NativeClients>,
     /// Versions that clients have seen, if they use commands with versions.
     versions: Option<SeenVersions>,
     /// Number of `ECHO` requests so far.
@@ -45,7 +49,8 @@ impl ClientLoad {
         let closing = draw_closing(rng, &workload, servers);
         let follower = Follower::draw(settings);
         let versions = versions::are_used(settings).then(SeenVersions::default);
-        ClientLoad { workload, clients, follower, versions, echoes: 0, closing }
+        let native = NativeClients::draw(settings, servers);
+        ClientLoad { workload, clients, follower, native, versions, echoes: 0, closing }
     }
 
     /// Lets clients read the registers that they are changing at a server that has died.
@@ -61,12 +66,14 @@ impl ClientLoad {
     pub(crate) fn begin_last_reads(&mut self, cluster: &mut SimulatedCluster) {
         cluster.timeline.phase = RunPhase::Reading(0);
         self.clients.begin_last_reads();
+        self.draw_native_closing(cluster);
         (0..self.clients.count()).for_each(|client| self.think_soon(cluster, client));
     }
 
     /// Returns whether no job is unfinished.
     pub(crate) fn is_idle(&self) -> bool {
-        self.clients.open().next().is_none()
+        let is_native_idle = self.native.as_ref().is_none_or(NativeClients::is_idle);
+        self.clients.open().next().is_none() && is_native_idle
     }
 
     /// Breaks the clients' connections to a server; on some, its last replies still arrive.
@@ -118,7 +125,10 @@ impl ClientLoad {
         match cluster.timeline.phase {
             RunPhase::Working | RunPhase::Enduring => false,
             RunPhase::Healing | RunPhase::Resting => true,
-            RunPhase::Reading(next) => next == self.closing.len(),
+            RunPhase::Reading(next) => {
+                let have_native_read = self.native.as_ref().is_none_or(NativeClients::has_read);
+                next == self.closing.len() && have_native_read
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use crate::cluster::SimulatedCluster;
 use crate::commands::{self, ReplyMeaning};
 use crate::failure::Rule;
 use crate::history::RegisterAction;
+use crate::native::native_connection;
 use crate::network::in_pieces;
 use crate::planted::Planted;
 use crate::timeline::{Accident, PlannedEvent};
@@ -23,6 +24,12 @@ impl ClientLoad {
         id: ConnectionId,
         bytes: Vec<u8>,
     ) {
+        if let Some(number) = native_connection(id) {
+            if let Some(native) = &mut self.native {
+                native.send_reply(cluster, number, bytes);
+            }
+            return;
+        }
         let Some((client, place)) = self.clients.holder(id) else { return };
         for piece in in_pieces(bytes, &mut cluster.timeline.rng) {
             let delay = cluster.network.delay(&mut cluster.timeline.rng);
@@ -36,6 +43,12 @@ impl ClientLoad {
 
     /// Sends the end of a connection that a server has closed, after its last replies.
     pub(crate) fn close_connection(&mut self, cluster: &mut SimulatedCluster, id: ConnectionId) {
+        if let Some(number) = native_connection(id) {
+            if let Some(native) = &mut self.native {
+                native.closed_by_server(cluster, number);
+            }
+            return;
+        }
         let Some((client, place)) = self.clients.holder(id) else { return };
         let delay = cluster.network.delay(&mut cluster.timeline.rng);
         let Some(connection) = self.clients.connection(client, place) else { return };
@@ -152,7 +165,7 @@ impl ClientLoad {
     }
 
     /// Records the version that a reply shows. Lost data may take its versions along.
-    fn check_version(
+    pub(super) fn check_version(
         &mut self,
         cluster: &mut SimulatedCluster,
         register: usize,

@@ -78,7 +78,8 @@ impl ClusterRun {
             | Knob::Expiry
             | Knob::Lifetimes
             | Knob::Types
-            | Knob::Versions => unreachable!("no fault"),
+            | Knob::Versions
+            | Knob::Native => unreachable!("no fault"),
         }
         self.cluster.plan_fault();
     }
@@ -200,6 +201,9 @@ impl ClusterRun {
         server.link.is_connected = false;
         control.server_died(place, loses_power, timeline);
         self.load.break_connections(place, timeline);
+        if let Some(native) = &mut self.load.native {
+            native.server_died(place, loses_power, timeline);
+        }
         if is_persistent || timeline.rng.u32(..4) != 0 {
             let away = timeline.micros(500..1_500_000);
             timeline.plan_in(away, PlannedEvent::Start(place));

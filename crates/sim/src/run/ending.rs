@@ -145,7 +145,9 @@ impl ClusterRun {
         let open = self.load.clients.open();
         let open =
             open.map(|open| (Rule::Answered, format!("open since {}: {:?}", open.since, open.job)));
-        let unrest: Vec<_> = open.chain(self.unrest()).collect();
+        let native = self.load.native.iter().flat_map(|native| native.open());
+        let native = native.map(|job| (Rule::OneOutcome, format!("open: {job:?}")));
+        let unrest: Vec<_> = open.chain(native).chain(self.unrest()).collect();
         let rule = unrest.first().map_or(Rule::ServersSettle, |(rule, _)| *rule);
         let mut text = String::new();
         unrest.iter().for_each(|(_, line)| text.push_str(&format!("\n  {line}")));

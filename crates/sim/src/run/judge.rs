@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 impl ClusterRun {
     /// Checks the histories of the clients, and the final contents of the servers.
     pub(super) fn judge(&mut self) -> Option<Failure> {
+        if let Some(text) = self.load.clients.effect_of_unexecuted() {
+            return Some(Rule::NotExecuted.broken(text));
+        }
         match self.load.clients.judge(&self.load.workload.registers) {
             Some((register, HistoryVerdict::Violated(text))) => {
                 let key = &self.load.workload.registers[register].keys[0].1;

@@ -57,6 +57,7 @@ impl ClusterRun {
         }
         let SimulatedCluster { timeline, .. } = &mut self.cluster;
         timeline.plan_in(Duration::ZERO, PlannedEvent::Move);
+        self.load.wake_native(timeline);
         for client in 0..self.load.clients.count() {
             if self.load.clients.begins_to_think(client) {
                 timeline.plan_in(Duration::ZERO, PlannedEvent::Think(client));
@@ -81,6 +82,11 @@ impl ClusterRun {
             matches!(open.job, ClientJob::Operation(..))
                 && fault.deadline(open.since) < timeline.now
         });
+        let native = self.load.native.iter().flat_map(|native| native.open());
+        let mut native = native.filter(|job| fault.native_deadline(job.since) < timeline.now);
+        if let Some(job) = native.next() {
+            timeline.fail(Rule::Available.broken(format!("{job:?}, during {fault:?}")));
+        }
         if let Some(open) = late {
             let text = format!("{:?}, begun at {}, during {fault:?}", open.job, open.since);
             timeline.fail(Rule::Available.broken(text));

@@ -98,6 +98,9 @@ impl ClusterRun {
             self.load.clients.begins_to_think(client);
             timeline.plan_in(Duration::from_millis(5), PlannedEvent::Think(client));
         }
+        if let Some(native) = &mut self.load.native {
+            native.begin(timeline);
+        }
         timeline.plan_in(Duration::from_millis(10), PlannedEvent::Move);
         for place in profile.size.first..profile.size.servers {
             let joins = timeline.micros(10_000..400_000) * profile.slowness;
@@ -156,6 +159,7 @@ impl ClusterRun {
             PlannedEvent::Broken(connection) => self.load.connection_broken(cluster, connection),
             PlannedEvent::Refused(slot) => self.load.connection_refused(cluster, slot),
             PlannedEvent::Retry(slot) => self.load.retry(cluster, slot),
+            PlannedEvent::Native(event) => self.load.on_native(cluster, event),
             PlannedEvent::Move => self.request_move(),
             PlannedEvent::Fault => self.inject_fault(),
             PlannedEvent::Rejoin(place) => cluster.rejoin(place),
