@@ -17,7 +17,9 @@ pub struct ClientOptions {
     pub deadline: Duration,
     /// Time for connecting and logging in, per attempt.
     pub connect_timeout: Duration,
-    /// Time after which a connection that owes replies and sends nothing is closed.
+    /// Time after which a connection that owes replies and sends nothing is closed. Longer than the
+    /// time for which servers hold a request, and shorter than `deadline`, so that a request that may
+    /// be repeated has time left on another connection.
     pub silence_max: Duration,
     /// Connections to each server. Requests of one key use the same connection.
     pub connections_per_server: u8,
@@ -30,15 +32,20 @@ pub struct ClientOptions {
     pub two_sided_reads: bool,
 }
 
+const SILENCE_MAX: Duration = Duration::from_secs(7);
+const DEADLINE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const _: () = assert!(SILENCE_MAX.as_millis() + CONNECT_TIMEOUT.as_millis() < DEADLINE.as_millis());
+
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
         ClientOptions {
             username: None,
             password: None,
             database: 0,
-            deadline: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(2),
-            silence_max: Duration::from_secs(10),
+            deadline: DEADLINE,
+            connect_timeout: CONNECT_TIMEOUT,
+            silence_max: SILENCE_MAX,
             connections_per_server: 1,
             queue_bytes_max: 8 << 20,
             reply_bytes_max: 64 << 20,

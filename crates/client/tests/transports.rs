@@ -165,7 +165,8 @@ async fn a_full_queue_makes_callers_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_waits_for_the_queue_has_a_deadline() {
-    let options = ClientOptions { queue_bytes_max: 256, ..ClientOptions::default() };
+    let options =
+        ClientOptions { queue_bytes_max: 256, silence_max: LONG, ..ClientOptions::default() };
     let (client, mut played, _servers) = connected(options).await;
     let (first, second) = tokio::join!(client.increment("k"), client.increment("k"));
     assert_eq!(first, Err(ClientError::MaybeExecuted(FailureCause::Deadline)));

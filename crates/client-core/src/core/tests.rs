@@ -35,7 +35,11 @@ impl Table {
 
     /// Returns a client that is connected to `a:1` and knows `map`.
     fn connected(map: &str) -> Table {
-        let mut table = Table::new(&["a:1"]);
+        Table::connected_with(map, ClientOptions::default())
+    }
+
+    fn connected_with(map: &str, options: ClientOptions) -> Table {
+        let mut table = Table::with(&["a:1"], options);
         table.submit(0, RequestRoute::Any, RepeatRule::Harmless, &["PING"]);
         table.log_in("a:1");
         assert_eq!(table.written("a:1"), ["BALLAST.MAP", "PING"]);
@@ -167,6 +171,11 @@ impl Table {
     fn is_open(&self, token: u32) -> bool {
         !self.outcomes.contains_key(&token)
     }
+}
+
+/// Returns options of a client that tolerates silence for longer than its deadlines.
+fn patient() -> ClientOptions {
+    ClientOptions { silence_max: Duration::from_secs(60), ..ClientOptions::default() }
 }
 
 /// Returns a map of this version: ranges of slots with the addresses of their owners.
@@ -399,7 +408,7 @@ fn a_failed_condition_is_a_plain_reply_the_first_time() {
 
 #[test]
 fn deadlines_tell_apart_what_may_have_been_executed() {
-    let mut table = Table::connected(&all_at(1, "a:1"));
+    let mut table = Table::connected_with(&all_at(1, "a:1"), patient());
     table.increment(1, "x");
     table.get(2, "x");
     table.written("a:1");
@@ -414,12 +423,7 @@ fn deadlines_tell_apart_what_may_have_been_executed() {
 
 #[test]
 fn late_replies_do_not_answer_later_requests() {
-    let options = ClientOptions { silence_max: Duration::from_secs(60), ..Default::default() };
-    let mut table = Table::with(&["a:1"], options);
-    table.submit(0, RequestRoute::Any, RepeatRule::Harmless, &["PING"]);
-    table.log_in("a:1");
-    table.written("a:1");
-    table.reply("a:1", &format!("{}+PONG\r\n", all_at(1, "a:1")));
+    let mut table = Table::connected_with(&all_at(1, "a:1"), patient());
     table.get(1, "x");
     table.get(2, "x");
     table.written("a:1");
@@ -456,6 +460,19 @@ fn a_silent_connection_is_closed_and_its_reads_go_elsewhere() {
     table.reply("b:2", &all_at(2, "b:2"));
     table.pass(500);
     assert!(table.written("b:2").contains(&"GET x".to_string()));
+}
+
+#[test]
+fn a_read_on_a_silent_connection_is_repeated_before_its_deadline() {
+    let mut table = Table::connected(&all_at(1, "a:1"));
+    table.get(1, "x");
+    assert_eq!(table.written("a:1"), ["GET x"]);
+    // The network has dropped the connection without a word, and the server still owns the slot.
+    table.pass(9_000);
+    table.log_in("a:1");
+    assert!(table.written("a:1").contains(&"GET x".to_string()));
+    table.reply("a:1", &format!("{}$1\r\n1\r\n", all_at(1, "a:1")));
+    assert_eq!(table.outcome(1), bulk("1"));
 }
 
 #[test]
