@@ -28,7 +28,9 @@ pub struct ClientOptions {
     /// Most bytes of one reply. A connection with a longer one is closed.
     pub reply_bytes_max: usize,
     /// Set if values are read at both servers while their slots move, instead of waiting until
-    /// they have arrived at the new owner. Only servers that replicate their logs support it.
+    /// they have arrived at the new owner. Only servers that replicate their logs support it. Off by
+    /// default: it costs the old owner one more request for each such read, so it helps only if both
+    /// servers have processor time to spare.
     pub two_sided_reads: bool,
 }
 
@@ -49,7 +51,7 @@ impl Default for ClientOptions {
             connections_per_server: 1,
             queue_bytes_max: 8 << 20,
             reply_bytes_max: 64 << 20,
-            two_sided_reads: true,
+            two_sided_reads: false,
         }
     }
 }

@@ -78,6 +78,11 @@ impl BothAnswers {
         not_here.is_some()
     }
 
+    /// Returns whether the target has answered that the record has not arrived.
+    pub(crate) fn is_not_here(&self) -> bool {
+        self.not_here.is_some()
+    }
+
     /// Records the source's answer; `None` if it will not come. Whatever is no copy counts as gone.
     pub(crate) fn copied(&mut self, reply: Option<&Reply<'_>>) {
         self.copy = reply.and_then(CopyAnswer::parse).unwrap_or(CopyAnswer::Gone);

@@ -599,7 +599,8 @@ impl<T> ClientCore<T> {
         for (id, is_expired) in due {
             match is_expired {
                 true => self.expire(id, out),
-                false => self.resume(now, id, out),
+                // A read that waits for the source is sent to the owner as well.
+                false => self.route(now, id, out),
             }
         }
         (0..self.channels.len()).for_each(|at| self.check_channel(now, at, out));

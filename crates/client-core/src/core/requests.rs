@@ -14,7 +14,7 @@ pub(crate) enum OpenRequestPlace {
     Sent(ChannelId),
     /// To be routed again at this time.
     Delayed(Instant),
-    /// A read that the target has not answered. It waits for the source until this time.
+    /// A read whose record the target does not have. It waits for the source alone until this time.
     AwaitingCopy(Instant),
 }
 

@@ -14,10 +14,10 @@ use resp::{Reply, RequestWriter};
 use std::time::Duration;
 use types::Instant;
 
-/// Time for which a read waits for the source after the target has answered that the record is not
-/// there. A source that takes longer is overloaded; it answers the target's priority pulls before its
-/// clients.
-const COPY_PATIENCE: Duration = Duration::from_millis(10);
+/// Time for which a read waits for the source alone after the target has answered that the record is
+/// not there. A source that takes longer is busy, and it answers the target's priority pulls before its
+/// clients. So the owner is asked as well from then on, by a command that pulls the record.
+const COPY_PATIENCE: Duration = Duration::from_millis(1);
 
 /// One of so many two-sided reads also asks the target to pull the record, so that a record that is
 /// read often is soon at one server.
@@ -27,7 +27,7 @@ impl<T> OpenRequest<T> {
     /// Appends the request to its owner. `reads` counts the reads at both sides.
     pub(crate) fn write(&self, reads: &mut u64, output: &mut Vec<u8>) {
         match (&self.sides, self.request.value_key()) {
-            (ReadSides::Both(_), Some(key)) => {
+            (ReadSides::Both(answers), Some(key)) if !answers.is_not_here() => {
                 *reads += 1;
                 match reads.is_multiple_of(PULL_EVERY) {
                     true => RequestWriter::write(&[b"BALLAST.READ", key, b"PULL"], output),
@@ -122,22 +122,17 @@ impl<T> ClientCore<T> {
         self.conclude(now, id, out);
     }
 
-    /// Continues a request whose wait has ended.
-    pub(super) fn resume(&mut self, now: Instant, id: RequestId, out: &mut Vec<ClientEffect<T>>) {
-        let place = self.requests.get_mut(id).map(|request| request.place);
-        match place {
-            Some(OpenRequestPlace::AwaitingCopy(_)) => self.copied(now, id, None, out),
-            Some(_) | None => self.route(now, id, out),
-        }
-    }
-
     fn conclude(&mut self, now: Instant, id: RequestId, out: &mut Vec<ClientEffect<T>>) {
         let Some(request) = self.requests.get_mut(id) else { return };
         let ReadSides::Both(answers) = &mut request.sides else { return };
         match answers.conclude() {
             Conclusion::Open => {}
             Conclusion::Known(value) => self.finish(id, Ok(value), out),
-            Conclusion::Unknown => drop(self.ask_owner_again(now, id, out)),
+            Conclusion::Unknown if matches!(request.place, OpenRequestPlace::AwaitingCopy(_)) => {
+                self.ask_owner_again(now, id, out);
+            }
+            // The owner is being asked.
+            Conclusion::Unknown => request.sides = ReadSides::OwnerAgain,
         }
     }
 

@@ -23,7 +23,22 @@ fn moving(version: u64, owner: &str, missing: Option<&[(u16, u16)]>) -> String {
 
 /// Returns a client that is connected to both servers and knows of the migration.
 fn connected_to_both() -> Table {
-    connected_with(ClientOptions::default())
+    connected_with(smart())
+}
+
+fn smart() -> ClientOptions {
+    ClientOptions { two_sided_reads: true, ..ClientOptions::default() }
+}
+
+/// Returns a client that is connected to `a:1` and knows of the migration before its flip.
+fn connected_before_the_flip() -> Table {
+    let mut table = Table::with(&["a:1"], smart());
+    table.submit(0, RequestRoute::Any, RepeatRule::Harmless, &["PING"]);
+    table.log_in("a:1");
+    assert_eq!(table.written("a:1"), ["BALLAST.MAP", "PING"]);
+    table.reply("a:1", &moving(1, "a:1", None));
+    table.reply("a:1", "+PONG\r\n");
+    table
 }
 
 fn connected_with(options: ClientOptions) -> Table {
@@ -166,7 +181,7 @@ fn a_source_that_is_slow_or_lost_is_not_awaited() {
     let mut table = connected_to_both();
     table.read_both(2);
     table.reply("b:2", NOT_HERE);
-    table.pass(9);
+    table.core.handle(table.now, ClientEvent::Tick, &mut Vec::new());
     assert_eq!(table.written("b:2"), [] as [&str; 0]);
     table.pass(1);
     assert_owner_is_asked_again(&mut table, 2);
@@ -177,6 +192,26 @@ fn a_source_that_is_slow_or_lost_is_not_awaited() {
     assert!(table.is_open(2));
     table.reply("b:2", NOT_HERE);
     assert_owner_is_asked_again(&mut table, 2);
+}
+
+#[test]
+fn when_the_owner_is_asked_again_the_first_answer_counts() {
+    for late in [copy((7, 2), Some("1"), 0), copy((7, 3), Some("1"), 0), GONE.to_owned()] {
+        let fits = late == copy((7, 2), Some("1"), 0);
+        let mut table = connected_to_both();
+        table.read_both(2);
+        table.reply("b:2", NOT_HERE);
+        table.pass(1);
+        assert_eq!(table.written("b:2"), ["GET k"]);
+        table.reply("a:1", &late);
+        assert_eq!(table.is_open(2), !fits, "{late:?}");
+        table.reply("b:2", "$1\r\n2\r\n");
+        assert_eq!(table.value(2).as_deref(), Some(if fits { "1" } else { "2" }));
+        table.get(3, "k");
+        assert_eq!(table.written("b:2"), ["GET k"]);
+        table.reply("b:2", "$1\r\n3\r\n");
+        assert_eq!(table.value(3).as_deref(), Some("3"), "later replies are in their places");
+    }
 }
 
 #[test]
@@ -228,17 +263,15 @@ fn only_values_of_slots_that_move_are_read_at_both_sides() {
         assert_eq!(table.written(owner), ["GET k"]);
     };
     // The flip has not come yet.
-    let mut table = Table::connected(&moving(1, "a:1", None));
-    one_sided(&mut table, "a:1");
+    one_sided(&mut connected_before_the_flip(), "a:1");
     // The client does not want it.
-    let options = ClientOptions { two_sided_reads: false, ..ClientOptions::default() };
-    one_sided(&mut connected_with(options), "b:2");
+    one_sided(&mut connected_with(ClientOptions::default()), "b:2");
     // Everything else about a key is asked at its owner.
     let mut table = connected_to_both();
     table.get(2, "k");
     assert_eq!(table.written("b:2"), ["GET k"]);
     // A redirection tells of the flip before the map does.
-    let mut table = Table::connected(&moving(1, "a:1", None));
+    let mut table = connected_before_the_flip();
     table.value_of(2, "k");
     assert_eq!(table.written("a:1"), ["GET k"]);
     table.reply("a:1", &moved("k", "b:2"));
