@@ -156,7 +156,7 @@ impl Campaign {
              answered per second and core |\n| --- | --- | --- | --- | --- | --- | --- |\n",
         );
         for (kind, totals) in &self.totals {
-            let RunTotals { seeds, operations, refused, moved, not_moved } = &totals.runs;
+            let RunTotals { seeds, operations, refused, moved, not_moved, .. } = &totals.runs;
             let (first, next) = (self.first_seed, self.first_seed + seeds);
             let rate = *operations as f64 / totals.worked.as_secs_f64().max(1.0);
             line(

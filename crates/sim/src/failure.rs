@@ -20,6 +20,8 @@ pub struct Report {
     pub worked: Duration,
     /// Number of operations that servers refused.
     pub refused: usize,
+    /// Number of reads of native clients whose value came from the source of a migration.
+    pub source_values: u64,
     /// Longest time that a client waited for an operation.
     pub longest: Duration,
     /// Steps of protocols that the faults of the run have met.

@@ -208,11 +208,12 @@ fn run_many(arguments: &Arguments, settings: &RunSettings, jobs: usize) -> ExitC
     if let Some((seed, Report { failure: Some(failure), .. })) = found {
         return fail(&RunSettings { seed, ..settings.clone() }, &failure);
     }
-    let RunTotals { seeds, operations, refused, moved, not_moved } = totals;
+    let RunTotals { seeds, operations, refused, moved, not_moved, source_values } = totals;
     let seconds = begin.elapsed().as_secs_f64();
     println!(
         "{seeds} seeds, {operations} operations, {refused} refused, {moved} moves, {not_moved} \
-         moves refused, cancelled or failed: every rule held, in {seconds:.1} s with {jobs} jobs, \
+         moves refused, cancelled or failed, {source_values} values read at a source: every rule \
+         held, in {seconds:.1} s with {jobs} jobs, \
          {:.0} operations/s",
         operations as f64 / seconds
     );

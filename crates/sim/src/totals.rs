@@ -10,6 +10,7 @@ pub(crate) struct RunTotals {
     pub(crate) refused: usize,
     pub(crate) moved: usize,
     pub(crate) not_moved: usize,
+    pub(crate) source_values: u64,
 }
 
 impl RunTotals {
@@ -19,6 +20,7 @@ impl RunTotals {
         self.refused += report.refused;
         self.moved += report.moved;
         self.not_moved += report.not_moved;
+        self.source_values += report.source_values;
     }
 }
 

@@ -130,6 +130,8 @@ pub struct ClientCore<T> {
     map: MapFetch,
     /// Number of reads that were sent to both sides of a migration.
     two_sided_reads: u64,
+    /// Number of those whose value, or absence, came from the source.
+    source_values: u64,
     /// True when any server has accepted the client once.
     is_proven: bool,
     /// Server at which the search for any server begins.
@@ -161,6 +163,7 @@ impl<T> ClientCore<T> {
             requests: RequestTable::new(),
             map: MapFetch::default(),
             two_sided_reads: 0,
+            source_values: 0,
             is_proven: false,
             next_any: 0,
             wake_at: None,
@@ -232,6 +235,11 @@ impl<T> ClientCore<T> {
     /// Returns the number of reads that were sent to both sides of a migration.
     pub fn two_sided_reads(&self) -> u64 {
         self.two_sided_reads
+    }
+
+    /// Returns the number of reads whose value, or absence, came from the source of a migration.
+    pub fn source_values(&self) -> u64 {
+        self.source_values
     }
 
     /// Changes the state after an event.

@@ -127,7 +127,10 @@ impl<T> ClientCore<T> {
         let ReadSides::Both(answers) = &mut request.sides else { return };
         match answers.conclude() {
             Conclusion::Open => {}
-            Conclusion::Known(value) => self.finish(id, Ok(value), out),
+            Conclusion::Known(value) => {
+                self.source_values += 1;
+                self.finish(id, Ok(value), out);
+            }
             Conclusion::Unknown if matches!(request.place, OpenRequestPlace::AwaitingCopy(_)) => {
                 self.ask_owner_again(now, id, out);
             }

@@ -193,6 +193,11 @@ impl ClientLoad {
         let mut bytes = Vec::new();
         let is_versioned =
             versions.is_some() && commands::write_versioned(register, action, version, &mut bytes);
+        if let (RegisterAction::Read, false, [(_, key)]) =
+            (action, is_versioned, &register.keys[..])
+        {
+            return PreparedRequest::value_of(key);
+        }
         if !is_versioned {
             commands::write(register, action, &mut bytes);
         }

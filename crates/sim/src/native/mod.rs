@@ -34,6 +34,9 @@ const NATIVE_ONE_IN: u32 = 4;
 /// Mixed into the seed for the separate random numbers of native clients.
 const NATIVE: u64 = 0x6e61_7469_7665_2121;
 
+/// Mixed into the seed for the choice of clients that read at both sides of a migration.
+const TWO_SIDED: u64 = 0x7477_6f73_6964_6564;
+
 /// One request in this many is cancelled by its caller.
 const CANCELLED_ONE_IN: u32 = 150;
 
@@ -161,7 +164,12 @@ impl NativeClients {
         let mut rng = Rng::with_seed(!settings.seed ^ NATIVE);
         let count = rng.usize(1..=3).min(settings.clients.unwrap_or(3).max(1));
         let deepest = if settings.has(Knob::Pipelines) { [1, 4, 16][rng.usize(..3)] } else { 1 };
-        let clients = (0..count).map(|_| draw_client(&mut rng, servers, deepest)).collect();
+        let mut two_sided = Rng::with_seed(settings.seed ^ TWO_SIDED);
+        let clients = (0..count).map(|_| {
+            let is_two_sided = two_sided.u32(..4) > 0;
+            draw_client(&mut rng, servers, deepest, is_two_sided)
+        });
+        let clients = clients.collect();
         let breaks = BREAKS_MICROS.get(rng.usize(..=BREAKS_MICROS.len())).cloned();
         Some(NativeClients {
             rng,
@@ -193,7 +201,12 @@ impl NativeClients {
 }
 
 /// Draws a client. It knows the addresses of all servers, in any order.
-fn draw_client(rng: &mut Rng, servers: usize, deepest: usize) -> NativeClient {
+fn draw_client(
+    rng: &mut Rng,
+    servers: usize,
+    deepest: usize,
+    two_sided_reads: bool,
+) -> NativeClient {
     let mut seeds: Vec<String> = (0..servers).map(server_address).collect();
     rng.shuffle(&mut seeds);
     // One client in four uses the table that is flushed now and then.
@@ -206,6 +219,7 @@ fn draw_client(rng: &mut Rng, servers: usize, deepest: usize) -> NativeClient {
         connect_timeout: millis(&CONNECT_MILLIS),
         silence_max: millis(&SILENCE_MILLIS),
         connections_per_server: rng.u8(1..=3),
+        two_sided_reads,
         ..ClientOptions::default()
     };
     NativeClient {
@@ -247,6 +261,11 @@ impl NativeClients {
     /// Returns whether a client has no unfinished job.
     pub(crate) fn is_free(&self, client: usize) -> bool {
         self.jobs.values().all(|job| job.client != client)
+    }
+
+    /// Returns the number of reads whose value came from the source of a migration.
+    pub(crate) fn source_values(&self) -> u64 {
+        self.clients.iter().map(|client| client.core.source_values()).sum()
     }
 
     /// Returns whether no job is unfinished, and no request in transit may still take effect.

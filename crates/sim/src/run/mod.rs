@@ -17,6 +17,7 @@ use crate::faults::FaultSchedule;
 use crate::load::{ClientLoad, ENDURING_SLOWNESS};
 use crate::monitor;
 use crate::moves;
+use crate::native::NativeClients;
 use crate::network::Network;
 use crate::planted::Planted;
 use crate::profile::RunProfile;
@@ -129,6 +130,7 @@ impl ClusterRun {
             not_moved: moves.reports.len() - moved,
             worked: self.worked.unwrap_or(timeline.now.since(Instant(0))),
             refused: self.load.clients.refused(),
+            source_values: self.load.native.as_ref().map_or(0, NativeClients::source_values),
             longest: self.load.clients.longest,
             coverage: self.cluster.faults.coverage.clone(),
             failure,

@@ -112,6 +112,7 @@ fn both_answers_together_are_the_value_in_any_order() {
                 table.reply("a:1", &copied);
             }
             assert_eq!(table.value(2).as_deref(), expected, "{value:?} until {expiry}");
+            assert_eq!(table.core.source_values(), 1);
             assert_eq!(table.core.open_requests(), 0);
         }
     }
@@ -128,6 +129,7 @@ fn whatever_the_target_has_counts_and_the_source_is_not_heard() {
             }
             table.reply("b:2", reply);
             assert_eq!(table.value(2).as_deref(), expected);
+            assert_eq!(table.core.source_values(), 0);
             if !is_source_first {
                 table.reply("a:1", &copy((7, 2), Some("old"), 0));
             }
