@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::{Scale, World};
 
 /// Number of seeds that are tried before the bug counts as not found.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 400;
 
 const STEPS: usize = 20_000;
 
