@@ -54,13 +54,13 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ClockJumpsAhead => 399,
         Planted::LostWriteRepeated
         | Planted::SentTakenForUnsent
-        | Planted::OlderMapAdopted
         | Planted::OverdueReplyNotExpected
         | Planted::RedirectionIgnored
         | Planted::DeadlineForgotten => 30,
-        Planted::AmbiguityForgotten | Planted::EarlierConnectionHeard => 180,
-        Planted::AbsenceRepeated => 400,
-        Planted::AmbiguousTakenForRefused => 999,
+        Planted::OlderMapAdopted | Planted::EarlierConnectionHeard => 120,
+        Planted::AmbiguityForgotten
+        | Planted::AbsenceRepeated
+        | Planted::AmbiguousTakenForRefused => 999,
         Planted::AcknowledgedBeforeReplicas
         | Planted::DependencyDroppedEarly
         | Planted::RecoveryDependencyForgotten

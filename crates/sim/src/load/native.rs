@@ -113,7 +113,9 @@ impl ClientLoad {
                 return native.next_closing(client).map(|it| (it, RegisterAction::Read));
             }
         }
-        if let Some(ReadBefore { register, value }) = native.take_read_before(client) {
+        if let Some(ReadBefore { register, value }) = native.take_read_before(client)
+            && !self.clients.is_crowded_for_native(register)
+        {
             let new = self.workload.draw_value(register);
             let action = match value {
                 Some(old) => RegisterAction::Swap(old, new),
@@ -129,7 +131,7 @@ impl ClientLoad {
         };
         let is_avoided = cluster.losses.is_excused(register) && rng.u32(..10) != 0;
         let is_other = self.workload.registers[register].table != table;
-        if is_avoided || is_other || self.clients.is_crowded(register) {
+        if is_avoided || is_other || self.clients.is_crowded_for_native(register) {
             return None;
         }
         let wall = cluster.servers[0].wall(cluster.timeline.wall());

@@ -40,9 +40,9 @@ const TWO_SIDED: u64 = 0x7477_6f73_6964_6564;
 /// One request in this many is cancelled by its caller.
 const CANCELLED_ONE_IN: u32 = 150;
 
-/// Time limits of requests, in milliseconds. Short ones end while a server is paused or a range
-/// moves.
-const DEADLINES_MILLIS: [u64; 5] = [20, 40, 200, 2_000, 10_000];
+/// Time limits of requests, in milliseconds. The shortest one ends before the first pause of a
+/// repeated request, others while a server is paused or a range moves.
+const DEADLINES_MILLIS: [u64; 5] = [8, 30, 200, 2_000, 10_000];
 
 /// Time limit of requests that must be answered, because at most one fault lasts.
 const LONG_DEADLINE: Duration = Duration::from_secs(10);
