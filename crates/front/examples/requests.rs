@@ -1,8 +1,9 @@
 //! Requests of one client to the core of a server without sockets.
 //!
-//! `requests get|set|durable-set PIPELINE OPERATIONS` runs them on 100,000 keys with values of 100
-//! bytes. The server of `durable-set` replicates its log to its own disk, which is in memory; the
-//! others have no durable log. The run depends on nothing outside the process.
+//! `requests get|set|incr|once PIPELINE OPERATIONS` runs them on 100,000 keys. GET and SET have
+//! values of 100 bytes; `once` is INCR by BALLAST.ONCE, by a client that acknowledges all replies
+//! of the pipeline before. With `durable-` before its case, the server replicates its log to its own
+//! disk, which is in memory; otherwise it has no durable log. The run depends on nothing outside the process.
 //! `crates/bench/scripts/instructions` counts its instructions, and subtracts those of its start.
 
 #[path = "../tests/common/whole_map.rs"]
@@ -22,6 +23,10 @@ use wire::replica::BootId;
 
 const KEYS: u64 = 100_000;
 const VALUE: [u8; 100] = [b'v'; 100];
+/// Initial value of counters. All counts have as many digits.
+const COUNT: &str = "1000000";
+/// Lease of the client.
+const LEASE: &str = "4294967297";
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 /// Maximum number of turns after which a request is answered.
 const TURNS_MAX: usize = 100;
@@ -129,13 +134,30 @@ impl Server {
 
     /// Executes requests in pipelines, with keys in a fixed pseudo-random order.
     fn run(&mut self, command: &str, pipeline: u64, operations: u64) {
-        let reply_bytes = if command == "set" { "+OK\r\n".len() } else { VALUE.len() + 8 };
+        let reply_bytes = match command {
+            "set" | "fill" => "+OK\r\n".len(),
+            "get" => VALUE.len() + 8,
+            _ => COUNT.len() + 3,
+        };
         let mut input = Vec::new();
         for first in (0..operations).step_by(pipeline as usize) {
             let requests = pipeline.min(operations - first);
             input.clear();
             for number in first..first + requests {
-                request(&mut input, command, number.wrapping_mul(7919) % KEYS);
+                let key = format!("key:{:012}", number.wrapping_mul(7919) % KEYS);
+                let (sequence, first) = ((number + 1).to_string(), (first + 1).to_string());
+                match command {
+                    "fill" => request(&mut input, &[b"set", key.as_bytes(), COUNT.as_bytes()]),
+                    "set" => request(&mut input, &[b"set", key.as_bytes(), &VALUE]),
+                    "once" => {
+                        let numbers = [LEASE, &sequence, &first].map(str::as_bytes);
+                        let [lease, sequence, first] = numbers;
+                        let words =
+                            [b"ballast.once", lease, sequence, first, b"incr", key.as_bytes()];
+                        request(&mut input, &words);
+                    }
+                    _ => request(&mut input, &[command.as_bytes(), key.as_bytes()]),
+                }
             }
             let expected = requests as usize * reply_bytes;
             let replies = self.answer(&input, expected);
@@ -145,11 +167,8 @@ impl Server {
 }
 
 /// Appends a request to the input.
-fn request(input: &mut Vec<u8>, command: &str, key: u64) {
-    let key = format!("key:{key:012}");
-    let value = (command == "set").then_some(&VALUE[..]);
-    let words = [command.as_bytes(), key.as_bytes()].into_iter().chain(value);
-    input.extend_from_slice(if value.is_some() { b"*3\r\n" } else { b"*2\r\n" });
+fn request(input: &mut Vec<u8>, words: &[&[u8]]) {
+    input.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
         input.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
         input.extend_from_slice(word);
@@ -159,13 +178,14 @@ fn request(input: &mut Vec<u8>, command: &str, key: u64) {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: requests get|set|durable-set PIPELINE OPERATIONS";
+    let usage = "usage: requests [durable-]get|set|incr|once PIPELINE OPERATIONS";
     let [case, pipeline, operations] = &words[..] else { panic!("{usage}") };
-    assert!(["get", "set", "durable-set"].contains(&&case[..]), "{usage}");
     let [pipeline, operations] = [pipeline, operations].map(|word| word.parse().expect(usage));
     let command = case.strip_prefix("durable-").unwrap_or(case);
+    assert!(["get", "set", "incr", "once"].contains(&command), "{usage}");
     let mut server = Server::start(command != case);
-    server.run("set", 16, KEYS);
+    let is_count = ["incr", "once"].contains(&command);
+    server.run(if is_count { "fill" } else { "set" }, 16, KEYS);
     server.run(command, pipeline, operations);
     println!("{operations} {case} operations in pipelines of {pipeline}");
 }

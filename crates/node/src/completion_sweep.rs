@@ -9,7 +9,7 @@
 //! request in the same turn. So what a walk has learned counts once every reactor has begun
 //! another turn: a request that is executed then has been sent by a client after what it names.
 
-use crate::completions::{Acknowledgments, CompletionRecord, FiledUnder, SlotFloors, floors_key};
+use crate::completions::{CompletedRequests, CompletionRecord, FiledUnder, SlotFloors, floors_key};
 use planted::Bug;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,12 +33,12 @@ pub(crate) struct CompletionSweep {
     /// Position of the walk; `None` between two walks.
     cursor: Option<KeyHash>,
     next: Instant,
-    /// What the present walk has learned so far.
-    learned: Acknowledgments,
-    /// What the last complete walk has learned; it counts after the grace period.
-    pending: Option<(Acknowledgments, GracePeriod)>,
-    /// What the present walk acts on.
-    known: Acknowledgments,
+    /// Completed requests that the present walk has met so far.
+    learned: CompletedRequests,
+    /// Those that the last complete walk has met. They count after the grace period.
+    pending: Option<(CompletedRequests, GracePeriod)>,
+    /// Those on which the present walk acts.
+    known: CompletedRequests,
 }
 
 /// A record that is not needed any more.

@@ -235,7 +235,7 @@ pub struct OnceRequest {
     pub first_incomplete: u64,
 }
 
-/// What must be done with a request, by the completion records of its slot.
+/// The way to handle a request, by the completion records of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnceDecision<'v> {
     /// The request was executed: reply the same again.
@@ -278,16 +278,16 @@ impl OnceRequest {
     }
 }
 
-/// What the clients have completed, as far as a walk over all completion records has shown.
+/// The requests that clients have completed, as far as a walk over all completion records has shown.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Acknowledgments {
+pub(crate) struct CompletedRequests {
     /// Leases below this one have ended.
     pub(crate) horizon: LeaseId,
     /// Highest first incomplete number of each client.
     pub(crate) first_incomplete: BTreeMap<LeaseId, u64>,
 }
 
-impl Acknowledgments {
+impl CompletedRequests {
     /// Notes the first incomplete number of a record.
     pub(crate) fn note(&mut self, lease: LeaseId, record: &CompletionRecord<'_>) {
         let first = self.first_incomplete.entry(lease).or_default();
@@ -401,14 +401,14 @@ mod tests {
         let value = CompletionRecord::parse(&value).unwrap().with(3, 4, b"four");
         let one = record_without_marker(&value);
         let parsed = CompletionRecord::parse(&one).unwrap();
-        let mut seen = Acknowledgments::default();
+        let mut seen = CompletedRequests::default();
         seen.note(LEASE, &parsed);
         assert!(!seen.cover(LEASE, &parsed));
         seen.first_incomplete.insert(LEASE, 4);
         assert!(!seen.cover(LEASE, &parsed));
         seen.first_incomplete.insert(LEASE, 5);
         assert!(seen.cover(LEASE, &parsed));
-        let ended = Acknowledgments { horizon: LeaseId(8), ..Acknowledgments::default() };
+        let ended = CompletedRequests { horizon: LeaseId(8), ..CompletedRequests::default() };
         assert!(ended.cover(LEASE, &parsed) && !ended.cover(LeaseId(8), &parsed));
     }
 

@@ -10,6 +10,7 @@ use crate::history::{
     self, HistoryVerdict, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace,
 };
 use crate::native::NativeJob;
+use crate::once::AnsweredRequest;
 use crate::range_clocks::RangeClockBounds;
 use crate::workload::{ClientJob, Register, TABLE, write_number};
 use front::core::ConnectionId;
@@ -93,6 +94,8 @@ pub(crate) struct OpenJob {
 #[derive(Clone, Debug)]
 pub(crate) enum JobState {
     Operation,
+    /// The request that is sent again.
+    Repetition(AnsweredRequest),
     /// For each register, the epoch under which the server held its range when the job began.
     Flush(Vec<(usize, Option<OwnershipEpoch>)>),
     Scan(OpenScan),
@@ -417,6 +420,19 @@ impl SimulatedClients {
         let open = self.job_mut(slot);
         (open.attempt, open.begun, open.hops) = (now, begun, 0);
         open.place = RequestPlace::default();
+    }
+
+    /// Begins another attempt of an operation that may have been executed. Its history goes on.
+    pub(crate) fn repeat(&mut self, now: Instant, slot: usize) {
+        let open = self.job_mut(slot);
+        (open.attempt, open.hops) = (now, 0);
+        open.place = RequestPlace::default();
+    }
+
+    /// Records that any attempt of an operation may be the executed one, so its place among the
+    /// requests of a connection is unknown.
+    pub(crate) fn forget_place(&mut self, slot: usize) {
+        self.job_mut(slot).place = RequestPlace::default();
     }
 
     pub(crate) fn refused(&self) -> usize {

@@ -64,6 +64,8 @@ named! {
         "Each request of a native client ends with one outcome, by its deadline.";
     ClientMapsRise, "client-maps-rise",
         "No native client adopts an older map than its own.";
+    ExactlyOnce, "exactly-once",
+        "A repeated exactly-once request gets the first reply again, or is refused if it was acknowledged.";
     WholePairs, "whole-pairs",
         "Two keys that are only written together are never read half-written.";
     OneOwner, "one-owner",

@@ -201,8 +201,9 @@ impl Inspector {
                         continue;
                     }
                     bytes += record.encoded.len() as u64;
+                    let is_shown = is_served && record.table.is_database();
                     match entry.body {
-                        Body::Object { value, .. } if is_served && !entry.is_expired(clock) => {
+                        Body::Object { value, .. } if is_shown && !entry.is_expired(clock) => {
                             let number = typed::number_in(value).expect("values are numbers");
                             let before = held.insert(entry.key.to_vec(), number);
                             assert!(before.is_none(), "a scan returns a record twice");

@@ -32,7 +32,8 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod history;
-pub mod planted;
+pub mod once;
+mod planted;
 
 mod acknowledged;
 mod agreement;

@@ -166,6 +166,11 @@ bugs! {
     RecoveryReadNotRepeated = RecoveryReadNotRepeated,
     PromisedUnreached = PromisedUnreached,
     ArrivalWithoutEnd = ArrivalWithoutEnd,
+    CompletionDroppedEarly = CompletionDroppedEarly,
+    FloorsNotRaised = FloorsNotRaised,
+    CompletionNotMoved = CompletionNotMoved,
+    CompletionNotRecovered = CompletionNotRecovered,
+    CompletionsFlushed = CompletionsFlushed,
 }
 
 impl Planted {

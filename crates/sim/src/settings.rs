@@ -128,4 +128,5 @@ named! {
     Types, "types", "In a quarter of the runs, some registers are hashes.";
     Versions, "versions", "In a quarter of the runs, and with native clients, clients read versions and write on condition of them.";
     Native, "native", "In a quarter of the runs, native clients work beside the plain ones.";
+    Once, "once", "In a quarter of the runs, clients send exactly-once requests, and repeat them.";
 }

@@ -62,10 +62,15 @@ impl Register {
         let mut bytes = number.to_string().into_bytes();
         if self.kind != RegisterKind::Counter {
             bytes.push(b' ');
-            let filling = (number / VALUE_DISTANCE % 300) as usize * self.length;
+            let filling = (number / VALUE_DISTANCE) as usize % FILLING_MAX * self.length;
             bytes.resize(bytes.len() + filling, b'.');
         }
         bytes
+    }
+
+    /// Returns the most bytes of a value.
+    pub(crate) fn value_bytes_max(&self) -> usize {
+        24 + FILLING_MAX * self.length
     }
 
     /// Returns the length of a time to live in milliseconds. Most are short, so that the value
@@ -81,6 +86,8 @@ impl Register {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientJob {
     Operation(usize, RegisterAction),
+    /// Sends an answered exactly-once request on this register again.
+    Repetition(usize),
     /// Empties a table at this server.
     Flush(usize),
     /// Scans all keys of this server, step by step.
@@ -365,6 +372,9 @@ const EXPIRING: u64 = 1 << 50;
 
 /// Distance of values, so that increments of one never reach another.
 const VALUE_DISTANCE: u64 = 1_000_000;
+
+/// Most bytes of a value's filler, in values of the usual length.
+const FILLING_MAX: usize = 300;
 
 const EXPIRY_PARTS: u64 = 100;
 

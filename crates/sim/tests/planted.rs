@@ -76,6 +76,11 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReportedBeforeMeasured
         | Planted::ReportedBeforeSynced
         | Planted::DamageNotReported => 30,
+        Planted::CompletionDroppedEarly
+        | Planted::FloorsNotRaised
+        | Planted::CompletionNotMoved
+        | Planted::CompletionNotRecovered
+        | Planted::CompletionsFlushed => 100,
         Planted::ServedBeforeReplayed
         | Planted::RefusedAfterRecovery
         | Planted::StaleReplicaUsed

@@ -34,7 +34,7 @@ pub(super) struct Leases {
     next: LeaseId,
     /// First number of this coordinator. Earlier leases are known once they were renewed.
     first: LeaseId,
-    leases: BTreeMap<LeaseId, Lease>,
+    leases: BTreeMap<LeaseId, ClientLease>,
     /// Time before which no lease ends: clients may have been unable to renew theirs.
     lenient_until: Instant,
     /// Time of the last event.
@@ -43,7 +43,7 @@ pub(super) struct Leases {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct ClientLease {
     ends: Instant,
     /// Time after which it is not renewed.
     renewable_until: Instant,
@@ -91,7 +91,7 @@ impl Leases {
             }
             Some(lease) => match self.leases.get(&lease) {
                 Some(known) => (lease, known.renewable_until),
-                // Of an earlier coordinator, or dropped below the horizon's reach.
+                // A lease of an earlier coordinator, or dropped below the horizon's reach.
                 None if lease >= self.horizon && lease < self.next => {
                     if self.leases.len() >= LEASES_MAX {
                         return LeaseOutcome::TooMany;
@@ -104,7 +104,7 @@ impl Leases {
         if now >= renewable_until {
             return LeaseOutcome::Ended;
         }
-        self.leases.insert(lease, Lease { ends: now + self.term, renewable_until });
+        self.leases.insert(lease, ClientLease { ends: now + self.term, renewable_until });
         assert!(lease >= self.horizon, "{lease} is granted below the horizon");
         let term = u32::try_from(self.term.as_millis()).unwrap_or(u32::MAX);
         LeaseOutcome::Granted(LeaseGrant { lease, term })

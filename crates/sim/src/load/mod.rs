@@ -2,6 +2,7 @@
 
 mod follower;
 mod native;
+mod repetitions;
 mod replies;
 mod requests;
 
@@ -9,6 +10,7 @@ use crate::clients::{JobState, OpenJob, OpenScan, SimulatedClients};
 use crate::cluster::SimulatedCluster;
 use crate::history::RegisterAction;
 use crate::native::NativeClients;
+use crate::once::OnceRequests;
 use crate::settings::{Knob, RunSettings};
 use crate::timeline::{PlannedEvent, RunPhase, RunTimeline};
 use crate::versions::{self, SeenVersions};
@@ -31,6 +33,8 @@ pub(crate) struct ClientLoad {
     pub(crate) native: Option<NativeClients>,
     /// Versions that clients have seen, if they use commands with versions.
     versions: Option<SeenVersions>,
+    /// Exactly-once requests, if the run has them.
+    once: Option<OnceRequests>,
     /// Number of `ECHO` requests so far.
     echoes: u64,
     /// Final jobs of the clients.
@@ -50,7 +54,8 @@ impl ClientLoad {
         let follower = Follower::draw(settings);
         let versions = versions::are_used(settings).then(SeenVersions::default);
         let native = NativeClients::draw(settings, servers);
-        ClientLoad { workload, clients, follower, native, versions, echoes: 0, closing }
+        let once = OnceRequests::draw(settings);
+        ClientLoad { workload, clients, follower, native, versions, once, echoes: 0, closing }
     }
 
     /// Lets clients read the registers that they are changing at a server that has died.
@@ -58,7 +63,10 @@ impl ClientLoad {
         let changed = |open: &OpenJob| match open.job {
             ClientJob::Operation(_, action) if action.is_read() => None,
             ClientJob::Operation(register, _) => Some(register),
-            ClientJob::Flush(_) | ClientJob::Walk(_) | ClientJob::Count(..) => None,
+            ClientJob::Repetition(_)
+            | ClientJob::Flush(_)
+            | ClientJob::Walk(_)
+            | ClientJob::Count(..) => None,
         };
         self.follower.server_died(now, self.clients.open_at(place).filter_map(changed));
     }
@@ -96,7 +104,11 @@ impl ClientLoad {
             if !self.clients.is_free(slot) || has_begun && cluster.timeline.rng.u32(..4) == 0 {
                 continue;
             }
-            if let Some(job) = self.next_job(cluster) {
+            if let Some((job, state)) = self.next_repetition(cluster, slot) {
+                self.clients.begin(cluster.timeline.now, slot, job, state);
+                self.send_request(cluster, slot);
+                has_begun = true;
+            } else if let Some(job) = self.next_job(cluster) {
                 self.begin_job(cluster, slot, job);
                 has_begun = true;
             }
@@ -153,9 +165,10 @@ impl ClientLoad {
                     ClientJob::Flush(place) => {
                         Some(ClientJob::Flush(self.flush_target(cluster, place)))
                     }
-                    ClientJob::Operation(..) | ClientJob::Walk(_) | ClientJob::Count(..) => {
-                        Some(job)
-                    }
+                    ClientJob::Operation(..)
+                    | ClientJob::Repetition(_)
+                    | ClientJob::Walk(_)
+                    | ClientJob::Count(..) => Some(job),
                 }
             }
             RunPhase::Healing | RunPhase::Resting => None,
@@ -192,6 +205,7 @@ impl ClientLoad {
                     self.clients.forget_last_read(register);
                     cluster.losses.is_worth_reading(register)
                 }
+                ClientJob::Repetition(_) => unreachable!("no repetition is a final job"),
                 ClientJob::Flush(place) | ClientJob::Walk(place) | ClientJob::Count(place, _) => {
                     cluster.servers.get(place).is_some_and(|server| !server.is_dead)
                 }
@@ -206,6 +220,7 @@ impl ClientLoad {
     fn begin_job(&mut self, cluster: &mut SimulatedCluster, slot: usize, job: ClientJob) {
         let state = match job {
             ClientJob::Operation(..) => JobState::Operation,
+            ClientJob::Repetition(_) => unreachable!("a repetition begins with its request"),
             ClientJob::Flush(place) => {
                 let registers = self.workload.flushed();
                 let held = |number: usize| {
@@ -230,6 +245,7 @@ impl ClientLoad {
             }
         };
         self.clients.begin(cluster.timeline.now, slot, job, state);
+        self.begin_once(slot, job);
         self.read_clock(cluster, job);
         self.send_request(cluster, slot);
     }

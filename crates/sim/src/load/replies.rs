@@ -117,7 +117,7 @@ impl ClientLoad {
 
     /// Records the owner that a server has named, unless the reply is older than the client's
     /// knowledge that this owner does not answer: it may have waited behind another one.
-    fn record_redirection(
+    pub(super) fn record_redirection(
         &mut self,
         cluster: &SimulatedCluster,
         slot: usize,
@@ -147,6 +147,7 @@ impl ClientLoad {
                 let said = if is_planted { ReplyMeaning::Refused } else { said };
                 self.end_operation(cluster, slot, register, said, reply);
             }
+            ClientJob::Repetition(register) => self.end_repetition(cluster, slot, register, reply),
             ClientJob::Flush(place) => {
                 match commands::read(&self.workload.registers[0], RegisterAction::Flush, reply) {
                     ReplyMeaning::Outcome(_) => self.end_flush(cluster, slot, place),
@@ -206,6 +207,7 @@ impl ClientLoad {
             ReplyMeaning::Outcome(outcome) => {
                 self.strike_follower(cluster, slot, register);
                 let job = self.clients.job(slot).job;
+                self.end_once(slot, register, Some(reply));
                 self.clients.end(cluster.timeline.now, slot, Some(outcome));
                 self.read_clock(cluster, job);
             }

@@ -46,6 +46,7 @@ impl ClientLoad {
             ClientJob::Operation(register, action) => {
                 self.write_operation(slot, register, action, out);
             }
+            ClientJob::Repetition(_) => write_again(&open.state, out),
             ClientJob::Flush(_) => RequestWriter::write(&[b"FLUSHDB"], out),
             ClientJob::Count(..) => RequestWriter::write(&[b"DBSIZE"], out),
             ClientJob::Walk(_) => write_scan_step(&open.state, out),
@@ -82,8 +83,14 @@ impl ClientLoad {
             };
             commands::write_versioned(register, action, version, out)
         });
-        if !is_written {
-            commands::write(register, action, out);
+        match &self.once {
+            _ if is_written => {}
+            Some(once) => {
+                let mut command = Vec::new();
+                commands::write(register, action, &mut command);
+                once.write(slot, &command, out);
+            }
+            None => commands::write(register, action, out),
         }
     }
 
@@ -95,7 +102,7 @@ impl ClientLoad {
         slot: usize,
     ) -> RequestTarget {
         match self.clients.job(slot).job {
-            ClientJob::Operation(register, _) => {
+            ClientJob::Operation(register, _) | ClientJob::Repetition(register) => {
                 let register = &self.workload.registers[register];
                 let known = self.clients.owner(client, register.slot());
                 let is_lost = cluster.timeline.is_working() && cluster.timeline.rng.u32(..30) == 0;
@@ -123,7 +130,8 @@ impl ClientLoad {
         let ClientJob::Operation(register, action) = self.clients.job(slot).job else {
             return false;
         };
-        if cluster.timeline.rng.u32(..4) != 0 {
+        let is_once = self.once.as_ref().is_some_and(|once| once.is_open(slot));
+        if cluster.timeline.rng.u32(..4) != 0 || is_once {
             return false;
         }
         let register = &self.workload.registers[register];
@@ -192,7 +200,9 @@ impl ClientLoad {
     /// Refuses a job since no process listens at the address.
     pub(crate) fn connection_refused(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
         let client = self.clients.client_of(slot);
-        if let ClientJob::Operation(register, _) = self.clients.job(slot).job {
+        if let ClientJob::Operation(register, _) | ClientJob::Repetition(register) =
+            self.clients.job(slot).job
+        {
             self.clients.forget_owner(client, self.workload.registers[register].slot());
         }
         self.refuse(cluster, slot);
@@ -204,6 +214,7 @@ impl ClientLoad {
     /// is used up. Otherwise the client continues with another job.
     pub(super) fn refuse(&mut self, cluster: &mut SimulatedCluster, slot: usize) {
         let (client, open) = (self.clients.client_of(slot), self.clients.job(slot));
+        let open_job = open.job;
         if let ClientJob::Operation(register, _) = open.job {
             let (since, place) = (open.attempt, self.clients.asked_place(slot));
             let ends = open.since + RETRY_BUDGET * cluster.profile.slowness;
@@ -223,6 +234,16 @@ impl ClientLoad {
                 let pause = cluster.timeline.micros(1_000..20_000);
                 return cluster.timeline.plan_in(pause, PlannedEvent::Retry(slot));
             }
+            if self.is_ambiguous(slot) {
+                // An earlier attempt may have been executed, or will be.
+                if !self.repeat_later(cluster, slot, register) {
+                    self.end_once(slot, register, None);
+                    self.clients.end(cluster.timeline.now, slot, None);
+                    self.read_clock(cluster, open_job);
+                }
+                return;
+            }
+            self.end_once(slot, register, None);
         }
         self.clients.refuse(cluster.timeline.now, slot);
     }
@@ -236,7 +257,10 @@ impl ClientLoad {
             let client = self.clients.client_of(slot);
             self.clients.forget_owner(client, self.workload.registers[register].slot());
         }
-        self.clients.retry(cluster.timeline.now, slot);
+        match self.is_ambiguous(slot) {
+            true => self.clients.repeat(cluster.timeline.now, slot),
+            false => self.clients.retry(cluster.timeline.now, slot),
+        }
         self.read_clock(cluster, self.clients.job(slot).job);
         self.send_request(cluster, slot);
         self.flush_outputs(cluster, self.clients.client_of(slot));
@@ -254,19 +278,30 @@ impl ClientLoad {
     pub(crate) fn connection_broken(&mut self, cluster: &mut SimulatedCluster, id: ConnectionId) {
         let Some((client, slots)) = self.clients.disconnect(id) else { return };
         for slot in slots {
-            match self.clients.job(slot).job {
-                job @ ClientJob::Operation(..) => {
+            let job = self.clients.job(slot).job;
+            match job {
+                ClientJob::Operation(register, _) if self.repeat_later(cluster, slot, register) => {
+                }
+                job @ ClientJob::Operation(register, _) => {
+                    self.end_once(slot, register, None);
                     self.clients.end(cluster.timeline.now, slot, None);
                     self.read_clock(cluster, job);
                 }
                 ClientJob::Flush(_) => self.clients.end_flush(cluster.timeline.now, slot, None),
-                ClientJob::Walk(_) | ClientJob::Count(..) => {
+                ClientJob::Repetition(_) | ClientJob::Walk(_) | ClientJob::Count(..) => {
                     self.clients.refuse(cluster.timeline.now, slot)
                 }
             }
         }
         self.think_later(cluster, client);
     }
+}
+
+fn write_again(state: &JobState, out: &mut Vec<u8>) {
+    let JobState::Repetition(request) = state else {
+        unreachable!("a repetition has another state than {state:?}")
+    };
+    out.extend_from_slice(&request.bytes);
 }
 
 fn write_scan_step(state: &JobState, out: &mut Vec<u8>) {

@@ -79,7 +79,8 @@ impl ClusterRun {
             | Knob::Lifetimes
             | Knob::Types
             | Knob::Versions
-            | Knob::Native => unreachable!("no fault"),
+            | Knob::Native
+            | Knob::Once => unreachable!("no fault"),
         }
         self.cluster.plan_fault();
     }
