@@ -14,7 +14,9 @@ type Side = Result<Result<Option<Vec<u8>>, NotHereYet>, Stall>;
 fn ask_target(target: &mut Server, name: &str) -> Side {
     let key = target.key(name);
     target.turn();
-    target.worker.read_if_here(TABLE, key, |record| record.map(|record| record.value.bytes.to_vec()))
+    target
+        .worker
+        .read_if_here(TABLE, key, |record| record.map(|record| record.value.bytes.to_vec()))
 }
 
 /// Returns value and expiry of the source's copy; `None` if the source has no copy of the range.
