@@ -10,7 +10,6 @@
 //! another turn: a request that is executed then has been sent by a client after what it names.
 
 use crate::completions::{CompletedRequests, CompletionRecord, FiledUnder, SlotFloors, floors_key};
-use planted::Bug;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::log::GracePeriod;
@@ -119,9 +118,7 @@ impl CompletionSweep {
             }
             let raised = before.raised(self.known.horizon, &floors);
             if let Some(raised) = raised.filter(|_| !dropped.is_empty()) {
-                if !planted::is(Bug::FloorsNotRaised) {
-                    changes.put(0, &raised, None);
-                }
+                changes.put(0, &raised, None);
                 dropped.into_iter().for_each(|place| changes.delete(place));
             }
         };

@@ -175,8 +175,6 @@ pub enum Bug {
     RemainingFromWallClock,
     /// A completion record is dropped before its replies are acknowledged.
     CompletionDroppedEarly,
-    /// Completion records are dropped without raising the floors of their slot.
-    FloorsNotRaised,
     /// A migration does not move completion records.
     CompletionNotMoved,
     /// A recovery does not replay completion records.

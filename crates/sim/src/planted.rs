@@ -167,7 +167,6 @@ bugs! {
     PromisedUnreached = PromisedUnreached,
     ArrivalWithoutEnd = ArrivalWithoutEnd,
     CompletionDroppedEarly = CompletionDroppedEarly,
-    FloorsNotRaised = FloorsNotRaised,
     CompletionNotMoved = CompletionNotMoved,
     CompletionNotRecovered = CompletionNotRecovered,
     CompletionsFlushed = CompletionsFlushed,

@@ -76,9 +76,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReportedBeforeMeasured
         | Planted::ReportedBeforeSynced
         | Planted::DamageNotReported => 30,
-        Planted::CompletionDroppedEarly
-        | Planted::FloorsNotRaised
-        | Planted::CompletionNotMoved
+        Planted::CompletionNotMoved
         | Planted::CompletionNotRecovered
         | Planted::CompletionsFlushed => 100,
         Planted::ServedBeforeReplayed
@@ -93,6 +91,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LostPieceForgotten
         | Planted::RefusalForgotten
         | Planted::PromisedUnreached
+        | Planted::CompletionDroppedEarly
         | Planted::ArrivalWithoutEnd => 180,
         Planted::FreedBeforeCommit
         | Planted::ZombieServes
