@@ -46,14 +46,7 @@ impl ClusterRun {
             Knob::Blackout => self.black_out(),
             Knob::Partition => cluster.partition_server(place, None),
             Knob::Disk => cluster.trouble_disk(place),
-            Knob::Crash => {
-                self.crash(place);
-                let cluster = &mut self.cluster;
-                // There are few servers, and lost data cannot be lost twice.
-                if cluster.profile.persistence.is_none() && cluster.timeline.rng.u32(..3) != 0 {
-                    cluster.faults.remove(Knob::Crash);
-                }
-            }
+            Knob::Crash => self.crash_once_or_more(place),
             Knob::SlowStore
             | Knob::FarClocks
             | Knob::Memory
@@ -83,6 +76,16 @@ impl ClusterRun {
             | Knob::Once => unreachable!("no fault"),
         }
         self.cluster.plan_fault();
+    }
+
+    /// Kills a server. Without logs this is often the last crash of the run, because there are few
+    /// servers, and lost data cannot be lost twice.
+    fn crash_once_or_more(&mut self, place: usize) {
+        self.crash(place);
+        let cluster = &mut self.cluster;
+        if cluster.profile.persistence.is_none() && cluster.timeline.rng.u32(..3) != 0 {
+            cluster.faults.remove(Knob::Crash);
+        }
     }
 
     /// Lets a planned accident or repair happen.
