@@ -7,6 +7,7 @@
 //! after the client has acknowledged the reply.
 
 use crate::failure::{Failure, Rule};
+use crate::native;
 use crate::settings::{Knob, RunSettings};
 use fastrand::Rng;
 use resp::RequestWriter;
@@ -58,7 +59,9 @@ pub(crate) struct AnsweredRequest {
 impl OnceRequests {
     /// Draws whether the run has such requests.
     pub(crate) fn draw(settings: &RunSettings) -> Option<OnceRequests> {
-        let has_some = settings.has(Knob::Once) && settings.seed % SEEDS_PER_RUN == 1;
+        // With native clients some writes are commands with versions, which are not wrapped here.
+        let is_drawn = settings.seed % SEEDS_PER_RUN == 1 && !native::are_used(settings);
+        let has_some = settings.has(Knob::Once) && is_drawn;
         has_some.then(|| OnceRequests {
             rng: Rng::with_seed(settings.seed ^ ONCE),
             sequences: BTreeMap::new(),
