@@ -170,7 +170,7 @@ impl Engine {
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.turn.started.get_or_insert(now);
         self.follow_settings();
-        self.cleaning.begin_turn(now, self.node.store());
+        self.cleaning.begin_turn(now);
         self.evicting.begin_turn(now);
         let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node.clock);
         self.worker.begin_turn(clock);
