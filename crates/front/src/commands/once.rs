@@ -6,7 +6,8 @@
 
 use super::command::flag::{DENYOOM, NO_MULTI, WRITE};
 use super::command::{Family, Keys, command};
-use super::{Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Past, Refusal, refused};
+use super::transactions::run_on_copies;
+use super::{Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Refusal, refused};
 use super::{parse_unsigned, uppercase_is};
 use crate::core::data::{Key, Record};
 use crate::core::staged::TransactionRecords;
@@ -193,22 +194,9 @@ impl WrappedCommand<'_> {
     fn run(&self, call: &mut Call<'_>) -> Result<Vec<u8>, NotExecuted> {
         let protocol = call.session.status.protocol;
         let mut replies = Vec::new();
-        let mut inner = Call {
-            args: self.args,
-            answer: None,
-            transaction: None,
-            past: Past::default(),
-            scan: &mut None,
-            backend: call.backend,
-            session: call.session,
-            reply: ReplyWriter::new(protocol, &mut replies),
-            now: call.now,
-            wall: call.wall,
-        };
-        match (self.command.handler)(&mut inner) {
+        match run_on_copies(call, self.command, self.args, &mut replies) {
             Ok(()) => {}
             Err(NotExecuted::Reject(refusal)) => {
-                replies.clear();
                 let text = refusal.text(self.command.name);
                 ReplyWriter::new(protocol, &mut replies).error(text.as_bytes());
             }

@@ -312,6 +312,34 @@ impl Executed {
     }
 }
 
+/// Runs one command with the data and the connection of `call`, whose copies it works on. If it is
+/// not executed, nothing is added to `replies`.
+pub(super) fn run_on_copies(
+    call: &mut Call<'_>,
+    command: &Command,
+    args: &[&[u8]],
+    replies: &mut Vec<u8>,
+) -> Done {
+    let (protocol, before) = (call.session.status.protocol, replies.len());
+    let mut one = Call {
+        args,
+        answer: None,
+        transaction: None,
+        past: Past::default(),
+        scan: &mut None,
+        backend: call.backend,
+        session: call.session,
+        reply: ReplyWriter::new(protocol, replies),
+        now: call.now,
+        wall: call.wall,
+    };
+    let done = (command.handler)(&mut one);
+    if done.is_err() {
+        replies.truncate(before);
+    }
+    done
+}
+
 /// Runs all commands on the engine's copies, and returns their replies.
 fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Vec<Executed>) {
     let mut replies = Vec::new();
@@ -327,20 +355,7 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
         let before = replies.len();
         let protocol = call.session.status.protocol;
         call.backend.set_accesses(command.is_access(call.session.status.no_touch));
-        let mut one = Call {
-            args: &args,
-            answer: None,
-            transaction: None,
-            past: Past::default(),
-            scan: &mut None,
-            backend: call.backend,
-            session: call.session,
-            reply: ReplyWriter::new(protocol, &mut replies),
-            now: call.now,
-            wall: call.wall,
-        };
-        if let Err(next) = (command.handler)(&mut one) {
-            replies.truncate(before);
+        if let Err(next) = run_on_copies(call, command, &args, &mut replies) {
             let refusal = match next {
                 NotExecuted::Reject(refusal) => refusal,
                 // Work on copies never has to wait.
