@@ -68,6 +68,15 @@ impl<'b> ReplyWriter<'b> {
         write_bulk(bytes, self.out);
     }
 
+    /// Writes arbitrary bytes, or null.
+    #[inline]
+    pub fn bulk_or_null(&mut self, bytes: Option<&[u8]>) {
+        match bytes {
+            Some(bytes) => self.bulk(bytes),
+            None => self.null(),
+        }
+    }
+
     /// Writes an array of bulk strings.
     pub fn bulks<T: AsRef<[u8]>>(&mut self, items: &[T]) {
         self.array(items.len());

@@ -19,15 +19,10 @@ pub(super) static FAMILY: Family = Family {
 
 /// `DUMP key`.
 fn dump(call: &mut Call<'_>) -> Done {
-    call.reply_with(1, |reply, record| match record {
-        Some(record) => {
-            reply.bulk(&values::dump(record.value)?);
-            Ok(())
-        }
-        None => {
-            reply.null();
-            Ok(())
-        }
+    call.reply_with(1, |reply, record| {
+        let dump = record.map(|record| values::dump(record.value)).transpose()?;
+        reply.bulk_or_null(dump.as_deref());
+        Ok(())
     })
 }
 

@@ -34,15 +34,9 @@ pub(super) static FAMILY: Family = Family {
 
 /// `GET key`.
 fn get(call: &mut Call<'_>) -> Done {
-    call.reply_with(1, |reply, record| match record {
-        Some(record) => {
-            reply.bulk(string(record)?);
-            Ok(())
-        }
-        None => {
-            reply.null();
-            Ok(())
-        }
+    call.reply_with(1, |reply, record| {
+        reply.bulk_or_null(record.map(string).transpose()?);
+        Ok(())
     })
 }
 
@@ -54,10 +48,7 @@ fn mget(call: &mut Call<'_>) -> Done {
         reply.array(records.len());
         for record in records {
             // A value of another type counts as absent, as in Redis.
-            match record.and_then(|record| record.value.as_string()) {
-                Some(value) => reply.bulk(value),
-                None => reply.null(),
-            }
+            reply.bulk_or_null(record.and_then(|record| record.value.as_string()));
         }
     })
 }

@@ -30,10 +30,7 @@ fn read(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
     let result = call.backend.read_if_here(table, key, |record| {
-        match record.map(string).transpose()? {
-            Some(value) => reply.bulk(value),
-            None => reply.null(),
-        }
+        reply.bulk_or_null(record.map(string).transpose()?);
         Ok::<(), Refusal>(())
     })?;
     let not_here = match result {
@@ -64,10 +61,7 @@ fn read_copy(call: &mut Call<'_>) -> Done {
         reply.array(4);
         reply.integer(migration.0 as i64);
         reply.integer(epoch.0 as i64);
-        match value {
-            Some(value) => reply.bulk(value),
-            None => reply.null(),
-        }
+        reply.bulk_or_null(value);
         let expiry = record.and_then(|record| record.expiry);
         reply.integer(expiry.map_or(0, |at| at.0) as i64);
         Ok::<(), Refusal>(())

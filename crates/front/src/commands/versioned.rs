@@ -66,10 +66,7 @@ fn get(call: &mut Call<'_>) -> Done {
     let before = call.backend.read_one(table, key, |record| {
         let value = record.map(string).transpose()?;
         reply.array(2);
-        match value {
-            Some(value) => reply.bulk(value),
-            None => reply.null(),
-        }
+        reply.bulk_or_null(value);
         Ok::<_, Refusal>(record.map(|record| record.version))
     })??;
     let version = call.backend.version_read(table, key, before)?;
