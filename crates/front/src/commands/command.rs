@@ -246,8 +246,8 @@ impl Command {
             Keys::Counted | Keys::CountedPairs => {
                 let step = if self.keys == Keys::CountedPairs { 2 } else { 1 };
                 let keys = argument.and_then(parse_unsigned).unwrap_or(0).min(arguments as u64);
-                let last = 2 + (keys as usize * step).saturating_sub(step);
-                let last = if keys == 0 { 1 } else { last };
+                // Without keys this is below the first position.
+                let last = 2 + keys as usize * step - step;
                 (2, last.min(arguments.saturating_sub(1)), step)
             }
             Keys::At { first, last, step } => {
