@@ -3,7 +3,9 @@
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::element_scan::scan_elements;
-use super::packed::{packed, read_elements, write_elements};
+use super::packed::{
+    count_elements, has_element, packed, read_elements, remove_elements, write_elements,
+};
 use super::sampling::Sample;
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
 use crate::operators::counts::Found;
@@ -15,15 +17,15 @@ pub(super) static FAMILY: Family = Family {
     group: "hash",
     category: Some("@hash"),
     commands: &[
-        command("hdel", -3, WRITE | FAST, ONE, hdel),
-        command("hexists", 3, READONLY | FAST, ONE, hexists),
+        command("hdel", -3, WRITE | FAST, ONE, |call| remove_elements(call, ValueType::Hash)),
+        command("hexists", 3, READONLY | FAST, ONE, |call| has_element(call, ValueType::Hash)),
         command("hget", 3, READONLY | FAST, ONE, hget),
         command("hgetall", 2, READONLY, ONE, hgetall),
         command("hgetdel", -5, WRITE | FAST, ONE, hgetdel),
         command("hincrby", 4, WRITE | DENYOOM | FAST, ONE, hincrby),
         command("hincrbyfloat", 4, WRITE | DENYOOM | FAST, ONE, hincrbyfloat),
         command("hkeys", 2, READONLY, ONE, |call| list(call, |element| element.name)),
-        command("hlen", 2, READONLY | FAST, ONE, hlen),
+        command("hlen", 2, READONLY | FAST, ONE, |call| count_elements(call, ValueType::Hash)),
         command("hmget", -3, READONLY | FAST, ONE, hmget),
         command("hmset", -4, WRITE | DENYOOM | FAST, ONE, hmset),
         command("hrandfield", -2, READONLY, ONE, hrandfield),
@@ -51,19 +53,11 @@ fn reply_with(
     call.reply_with(1, |reply, record| f(reply, packed(record, ValueType::Hash)?))
 }
 
-/// Writes a value, or null.
-fn bulk_or_null(reply: &mut resp::ReplyWriter<'_>, value: Option<&[u8]>) {
-    match value {
-        Some(value) => reply.bulk(value),
-        None => reply.null(),
-    }
-}
-
 /// `HGET key field`.
 fn hget(call: &mut Call<'_>) -> Done {
     let field = call.args[2];
     reply_with(call, |reply, hash| {
-        bulk_or_null(reply, hash.get(field)?);
+        reply.bulk_or_null(hash.get(field)?);
         Ok(())
     })
 }
@@ -74,7 +68,7 @@ fn hmget(call: &mut Call<'_>) -> Done {
     reply_with(call, |reply, hash| {
         let values = hash.get_all(fields)?;
         reply.array(values.len());
-        values.into_iter().for_each(|value| bulk_or_null(reply, value));
+        values.into_iter().for_each(|value| reply.bulk_or_null(value));
         Ok(())
     })
 }
@@ -100,19 +94,6 @@ fn list(call: &mut Call<'_>, part: impl Fn(Element<'_>) -> &[u8]) -> Done {
         elements.into_iter().for_each(|element| reply.bulk(part(element)));
         Ok(())
     })
-}
-
-/// `HLEN key`.
-fn hlen(call: &mut Call<'_>) -> Done {
-    let length = read(call, |hash| Ok(hash.count()))?;
-    call.integer(length as i64)
-}
-
-/// `HEXISTS key field`.
-fn hexists(call: &mut Call<'_>) -> Done {
-    let field = call.args[2];
-    let exists = read(call, |hash| Ok(hash.get(field)?.is_some()))?;
-    call.integer(exists)
 }
 
 /// `HSTRLEN key field`.
@@ -166,18 +147,6 @@ fn hsetnx(call: &mut Call<'_>) -> Done {
     call.integer(set)
 }
 
-/// `HDEL key field [field ...]`.
-fn hdel(call: &mut Call<'_>) -> Done {
-    let fields = &call.args[2..];
-    let removed = call.update(|record, changes| {
-        let mut hash = read_elements(record, ValueType::Hash, fields.len())?;
-        let removed = fields.iter().filter(|field| hash.remove(field)).count();
-        write_elements(&hash, record, changes, 0);
-        Ok::<usize, Refusal>(removed)
-    })??;
-    call.integer(removed as i64)
-}
-
 /// `HGETDEL key FIELDS numfields field [field ...]`.
 fn hgetdel(call: &mut Call<'_>) -> Done {
     if !uppercase_is(call.args[2], b"FIELDS") {
@@ -197,7 +166,7 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
         let mut hash = read_elements(records[0], ValueType::Hash, fields.len())?;
         reply.array(fields.len());
         for field in fields {
-            bulk_or_null(reply, hash.get(field));
+            reply.bulk_or_null(hash.get(field));
             hash.remove(field);
         }
         write_elements(&hash, records[0], changes, 0);
@@ -235,10 +204,10 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Done {
         return Err(refused("ERR value is NaN or Infinity"));
     }
     let sum = call.update(|record, changes| {
-        let old = packed(record, ValueType::Hash)?.get(field)?.unwrap_or(b"0");
-        let old = Extended::parse(old).filter(|old| old.is_finite()).ok_or(NOT_A_FLOAT)?;
-        let sum = old.checked_add(number).ok_or(INFINITE)?.format();
         let mut hash = read_elements(record, ValueType::Hash, 1)?;
+        let old = Extended::parse(hash.get(field).unwrap_or(b"0"));
+        let old = old.filter(|old| old.is_finite()).ok_or(NOT_A_FLOAT)?;
+        let sum = old.checked_add(number).ok_or(INFINITE)?.format();
         hash.set(field, sum.as_bytes());
         write_elements(&hash, record, changes, 0);
         drop(hash);
@@ -289,7 +258,7 @@ fn one_random_field(call: &mut Call<'_>) -> Done {
     reply_with(call, |reply, hash| {
         let elements = hash.elements().collect::<Result<Vec<_>, Damaged>>()?;
         let drawn = Sample::Distinct(1).draw(elements.len(), &mut random)?;
-        bulk_or_null(reply, drawn.first().map(|place| elements[*place].name));
+        reply.bulk_or_null(drawn.first().map(|place| elements[*place].name));
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! Packed values of records: hashes and sets in one record.
 
-use super::Refusal;
+use super::{Call, Done, Refusal};
 use crate::core::data::{Changes, Record};
 use types::{TypedValue, ValueType};
 use values::{Damaged, Element, Elements, Packed, encode_new, parse_integer};
@@ -48,6 +48,35 @@ pub(super) fn write_elements(
         0 => changes.delete(at),
         _ => changes.put_built(at, elements.value_type(), expiry, |out| elements.encode(out)),
     }
+}
+
+/// Replies with the number of elements of the value under argument 1: `HLEN` and `SCARD`.
+pub(super) fn count_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
+    let count = call.read(|record| Ok::<_, Refusal>(packed(record, value_type)?.count()))??;
+    call.integer(count as i64)
+}
+
+/// Replies whether the value under argument 1 has the element of argument 2: `HEXISTS` and
+/// `SISMEMBER`.
+pub(super) fn has_element(call: &mut Call<'_>, value_type: ValueType) -> Done {
+    let name = call.args[2];
+    let found = call.read(|record| {
+        let found = packed(record, value_type)?.get(name)?;
+        Ok::<_, Refusal>(found.is_some())
+    })??;
+    call.integer(found)
+}
+
+/// Removes the elements of these names from the value under argument 1: `HDEL` and `SREM`.
+pub(super) fn remove_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
+    let names = &call.args[2..];
+    let removed = call.update(|record, changes| {
+        let mut elements = read_elements(record, value_type, names.len())?;
+        let removed = names.iter().filter(|name| elements.remove(name)).count();
+        write_elements(&elements, record, changes, 0);
+        Ok::<usize, Refusal>(removed)
+    })??;
+    call.integer(removed as i64)
 }
 
 /// Writes distinct elements as the value of the key at this position, without expiry. Removes the

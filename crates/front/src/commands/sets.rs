@@ -3,9 +3,11 @@
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::element_scan::scan_elements;
-use super::packed::{packed, read_elements, write_elements, write_new};
+use super::packed::{
+    count_elements, has_element, packed, read_elements, remove_elements, write_elements, write_new,
+};
 use super::sampling::{Sample, parse_count};
-use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
 use crate::core::data::{Need, Record};
 use crate::operators::counts::Found;
 use std::collections::HashSet;
@@ -17,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     category: Some("@set"),
     commands: &[
         command("sadd", -3, WRITE | DENYOOM | FAST, ONE, sadd),
-        command("scard", 2, READONLY | FAST, ONE, scard),
+        command("scard", 2, READONLY | FAST, ONE, |call| count_elements(call, ValueType::Set)),
         command("sdiff", -2, READONLY, ALL, |call| combine(call, Combination::Difference)),
         command("sdiffstore", -3, WRITE | DENYOOM, ALL, |call| {
             store(call, Combination::Difference)
@@ -27,26 +29,18 @@ pub(super) static FAMILY: Family = Family {
         command("sinterstore", -3, WRITE | DENYOOM, ALL, |call| {
             store(call, Combination::Intersection)
         }),
-        command("sismember", 3, READONLY | FAST, ONE, sismember),
+        command("sismember", 3, READONLY | FAST, ONE, |call| has_element(call, ValueType::Set)),
         command("smembers", 2, READONLY, ONE, smembers),
         command("smismember", -3, READONLY | FAST, ONE, smismember),
         command("smove", 4, WRITE | FAST, TWO, smove),
         command("spop", -2, WRITE | FAST, ONE, spop),
         command("srandmember", -2, READONLY, ONE, srandmember),
-        command("srem", -3, WRITE | FAST, ONE, srem),
+        command("srem", -3, WRITE | FAST, ONE, |call| remove_elements(call, ValueType::Set)),
         command("sscan", -3, READONLY, ONE, |call| scan_elements(call, ValueType::Set)),
         command("sunion", -2, READONLY, ALL, |call| combine(call, Combination::Union)),
         command("sunionstore", -3, WRITE | DENYOOM, ALL, |call| store(call, Combination::Union)),
     ],
 };
-
-/// Reads the set under argument 1.
-fn read<T>(
-    call: &mut Call<'_>,
-    f: impl FnOnce(Packed<'_>) -> Result<T, Refusal>,
-) -> Result<T, NotExecuted> {
-    Ok(call.read(|record| f(packed(record, ValueType::Set)?))??)
-}
 
 /// `SADD key member [member ...]`.
 fn sadd(call: &mut Call<'_>) -> Done {
@@ -61,31 +55,6 @@ fn sadd(call: &mut Call<'_>) -> Done {
         Ok::<usize, Refusal>(set.count() - before)
     })??;
     call.integer(added as i64)
-}
-
-/// `SREM key member [member ...]`.
-fn srem(call: &mut Call<'_>) -> Done {
-    let members = &call.args[2..];
-    let removed = call.update(|record, changes| {
-        let mut set = read_elements(record, ValueType::Set, members.len())?;
-        let removed = members.iter().filter(|member| set.remove(member)).count();
-        write_elements(&set, record, changes, 0);
-        Ok::<usize, Refusal>(removed)
-    })??;
-    call.integer(removed as i64)
-}
-
-/// `SCARD key`.
-fn scard(call: &mut Call<'_>) -> Done {
-    let length = read(call, |set| Ok(set.count()))?;
-    call.integer(length as i64)
-}
-
-/// `SISMEMBER key member`.
-fn sismember(call: &mut Call<'_>) -> Done {
-    let member = call.args[2];
-    let is_member = read(call, |set| Ok(set.get(member)?.is_some()))?;
-    call.integer(is_member)
 }
 
 /// `SMISMEMBER key member [member ...]`.
