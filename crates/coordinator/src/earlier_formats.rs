@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | 6 | a tablet ends before `is_born` |
 //! | 7 | a tablet ends before `depends_on`: a served-before-durable range is a migration with a flag |
-//! | 8 | a range has incarnations of the databases only; decoding adds that of the completion records (`Incarnation::complete`) |
+//! | 8 | a range has incarnations of the databases only; decoding adds those of the server's own tables (`Incarnation::complete`) |
+//! | 9 | a range has no incarnation of the pages; decoding adds it |
 //!
 //! Up to format 7, the flag stands before a migration's stage, and the stages from `Releasing` on
 //! have a number that is higher by one.
@@ -55,7 +56,7 @@ pub(crate) fn converted(
 ) -> Result<Transaction, String> {
     assert!((FORMAT_EARLIEST..FORMAT).contains(&format), "format {format} cannot be converted");
     let expected = before.iter().map(|(key, entry)| (key.clone(), entry.revision)).collect();
-    if format == 8 {
+    if matches!(format, 8 | 9) {
         return Ok(Transaction { expected, writes: Vec::new() });
     }
     let of = |prefix: &'static str| {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_a_version_without_completion_records_gets_their_incarnation() {
+    fn a_range_of_a_version_with_fewer_tables_gets_their_incarnations() {
         let incarnations: Vec<Incarnation> = (1..=16).map(Incarnation).collect();
         let record = TabletRecord {
             range: HashRange::ALL,
@@ -154,16 +155,19 @@ mod tests {
         };
         let read: TabletRecord = decode(&encode(&record)).unwrap();
         assert_eq!(read.incarnations[..16], incarnations);
-        assert_eq!(read.incarnations[16..], [Incarnation(1 | 1 << 47)]);
+        assert_eq!(read.incarnations[16..], [1 | 1 << 47, 2 | 1 << 47].map(Incarnation));
         let again: TabletRecord = decode(&encode(&read)).unwrap();
         assert_eq!(again, read);
         let entry = MetaEntry { value: encode(&record), revision: Revision(1) };
-        let converted = converted(8, &[("tablet/0000000000000000".to_owned(), entry)]).unwrap();
-        assert!(converted.writes.is_empty() && converted.expected.len() == 1);
+        for format in [8, 9] {
+            let entries = [("tablet/0000000000000000".to_owned(), entry.clone())];
+            let converted = converted(format, &entries).unwrap();
+            assert!(converted.writes.is_empty() && converted.expected.len() == 1);
+        }
     }
 
     #[test]
-    #[should_panic(expected = "format 9 cannot be converted")]
+    #[should_panic(expected = "format 10 cannot be converted")]
     fn the_format_of_this_version_is_not_converted() {
         let _ = converted(FORMAT, &[]);
     }

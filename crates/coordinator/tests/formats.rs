@@ -35,7 +35,7 @@ fn a_store_of_the_format_before_is_converted_once_and_confirmed_at_once() {
     let map = open(&path, 50).0.map();
     assert_ne!(map.cluster, ClusterId(1));
     assert_eq!(map.tablets.len(), 2);
-    assert!(map.tablets.iter().all(|tablet| !tablet.is_born && tablet.incarnations.len() == 17));
+    assert!(map.tablets.iter().all(|tablet| !tablet.is_born && tablet.incarnations.len() == 18));
     let owners: Vec<_> = map.tablets.iter().map(|it| (it.range.slots().0, it.owner)).collect();
     assert_eq!(owners, [(Slot(0), ServerId(2)), (Slot(8192), ServerId(1))]);
     let again = open(&path, 51).0.map();

@@ -33,8 +33,7 @@ macro_rules! printed {
     };
 }
 
-/// Number of a table: a database of Redis, or the table of completion records. Clients start in
-/// table 0. Decoding refuses numbers that no server has.
+/// Number of a table: a database of Redis, or a table of the server's own. Clients start in table 0. Decoding refuses numbers that no server has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "u8")]
 pub struct TableId(pub u8);
@@ -45,6 +44,10 @@ impl TableId {
     /// Table of the completion records of exactly-once requests. No client can select it, and no
     /// flush empties it (`docs/design/exactly-once.md`).
     pub const COMPLETIONS: TableId = TableId(DATABASES as u8);
+
+    /// Table of the pages of split values. No client can select it, and no flush empties it
+    /// (`docs/design/values.md`).
+    pub const PAGES: TableId = TableId(DATABASES as u8 + 1);
 
     /// Returns whether clients can select the table.
     #[inline]
@@ -163,12 +166,15 @@ impl Incarnation {
     /// Lowest incarnation that is derived and not drawn: see [`Incarnation::complete`].
     pub const FIRST_DERIVED: Incarnation = Incarnation(1 << 47);
 
-    /// Adds the incarnation of [`TableId::COMPLETIONS`] to a list of a version that had only
-    /// databases. It is derived from that of table 0, with a bit that no drawn incarnation has. So
-    /// every reader of the list derives the same one, and no entry of that version has it.
+    /// Adds the incarnations of the server's own tables to a list of a version that did not have
+    /// them. They are derived from those of tables 0 and 1, with a bit that no drawn incarnation has.
+    /// So every reader of the list derives the same ones, and no entry of that version has them.
     pub fn complete(incarnations: &mut Vec<Incarnation>) {
-        if incarnations.len() == DATABASES {
-            incarnations.push(Incarnation(incarnations[0].0 | Incarnation::FIRST_DERIVED.0));
+        for table in [TableId::COMPLETIONS, TableId::PAGES] {
+            if incarnations.len() == usize::from(table.0) {
+                let from = incarnations[incarnations.len() - DATABASES];
+                incarnations.push(Incarnation(from.0 | Incarnation::FIRST_DERIVED.0));
+            }
         }
     }
 }
@@ -221,12 +227,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_databases_gets_the_incarnation_of_the_completions() {
+    fn a_list_of_an_earlier_version_gets_the_incarnations_of_the_other_tables() {
         let mut list: Vec<Incarnation> = (1..=DATABASES as u64).map(Incarnation).collect();
         let drawn = list.clone();
         Incarnation::complete(&mut list);
         assert_eq!(list[..DATABASES], drawn);
-        assert_eq!(list[DATABASES..], [Incarnation(1 | 1 << 47)]);
+        assert_eq!(list[DATABASES..], [1 | 1 << 47, 2 | 1 << 47].map(Incarnation));
+        let mut with_completions = drawn.clone();
+        with_completions.push(Incarnation(99));
+        Incarnation::complete(&mut with_completions);
+        assert_eq!(with_completions[DATABASES..], [99, 2 | 1 << 47].map(Incarnation));
         let complete = list.clone();
         Incarnation::complete(&mut list);
         assert_eq!(list, complete);

@@ -17,9 +17,9 @@ pub const VALUE_BYTES_MAX: usize = (4 << 20) - (64 << 10) - KEY_BYTES_MAX - 1;
 /// configuration. Each is a table.
 pub const DATABASES: usize = 16;
 
-/// Number of tables of a server: the databases, and the table of completion records
-/// ([`crate::TableId::COMPLETIONS`]).
-pub const TABLES_MAX: usize = DATABASES + 1;
+/// Number of tables of a server: the databases, the table of completion records
+/// ([`crate::TableId::COMPLETIONS`]), and that of pages ([`crate::TableId::PAGES`]).
+pub const TABLES_MAX: usize = DATABASES + 2;
 
 /// Longest value in the table of completion records, in bytes. A client that acknowledges the
 /// replies that it has received stays far below.

@@ -19,7 +19,7 @@ where
 }
 
 /// Decodes the incarnations of a range by table, as a `deserialize_with` function of serde. A list
-/// of a version without the table of completion records gets its incarnation.
+/// of a version with fewer tables gets their incarnations.
 pub fn incarnations<'de, D: Deserializer<'de>>(decoder: D) -> Result<Vec<Incarnation>, D::Error> {
     let mut list = at_most::<_, _, TABLES_MAX>(decoder)?;
     Incarnation::complete(&mut list);

@@ -101,7 +101,7 @@ mod tests {
             range: HashRange::ALL,
             owner: ServerId(3),
             epoch: OwnershipEpoch(4),
-            incarnations: vec![Incarnation(5); 17],
+            incarnations: vec![Incarnation(5); 18],
             is_born: false,
         };
         SavedClusterState {
@@ -135,15 +135,15 @@ mod tests {
         }
     }
 
-    /// A version without completion records has saved an incarnation for each database only.
+    /// A version without tables of the server has saved an incarnation for each database only.
     #[test]
-    fn a_map_of_an_earlier_version_gets_the_incarnation_of_completion_records() {
+    fn a_map_of_an_earlier_version_gets_the_incarnations_of_the_other_tables() {
         let mut before = saved();
         before.map.tablets[0].incarnations.truncate(16);
         let (_, read) = SavedClusterState::parse(&before.encode(1)).unwrap();
         let incarnations = &read.map.tablets[0].incarnations;
         assert_eq!(incarnations[..16], before.map.tablets[0].incarnations);
-        assert_eq!(incarnations[16..], [Incarnation(5 | 1 << 47)]);
+        assert_eq!(incarnations[16..], [Incarnation(5 | 1 << 47); 2]);
     }
 
     #[test]

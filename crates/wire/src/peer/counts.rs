@@ -194,7 +194,7 @@ mod tests {
         for tables in [
             vec![of_table(1, 0, 1), of_table(0, 0, 1)],
             vec![of_table(1, 0, 1), of_table(1, 1, 1)],
-            vec![of_table(17, 0, 1)],
+            vec![of_table(TABLES_MAX as u8, 0, 1)],
             vec![of_table(0, 16_384, 0)],
             vec![of_table(0, 16_383, 2)],
         ] {
