@@ -383,10 +383,10 @@ fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
     let mut moving = with(&[("a", "1")]);
     let copy = |server: &mut Server, from: TableId, to: TableId| {
         let key = server.key("a");
-        let (beside, changed) = (TableKey { table: from, key }, TableKey { table: to, key });
-        server.worker.update_beside(beside, changed, |[record, old], changes| {
-            let record = record.filter(|_| old.is_none());
-            record.map(|record| changes.put(0, record.value.bytes, record.expiry)).is_some()
+        let keys = [from, to].map(|table| TableKey { table, key });
+        server.worker.update_tables(&keys, keys.len(), |records, changes| {
+            let record = records[0].filter(|_| records[1].is_none());
+            record.map(|record| changes.put(1, record.value.bytes, record.expiry)).is_some()
         })
     };
     let missing_in = |table: TableId, moving: &Move| match moving.missing(&["a"]) {

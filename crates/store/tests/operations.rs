@@ -474,11 +474,25 @@ fn an_expired_record_is_reclaimed_when_it_is_touched() {
 }
 
 #[test]
-#[should_panic = "one leaf would be locked twice"]
-fn updating_beside_a_record_of_the_same_table_is_our_bug() {
+fn a_recorded_update_that_is_not_made_writes_nothing() {
     let mut server = Server::serving();
-    let target = TableKey { table: TABLE, key: server.key("a") };
-    let _ = server.worker.update_beside(target, target, |_, _| ());
+    let (key, completion) = (server.key("a"), server.key("completion"));
+    for is_made in [false, true] {
+        let done = server.worker.update_recorded(
+            &[TableKey { table: TABLE, key }],
+            completion,
+            |_, changes| {
+                changes.put(0, b"value", None);
+                is_made
+            },
+            |_, _| b"reply".to_vec(),
+        );
+        assert_eq!(done, Ok(is_made));
+        for (table, key) in [(TABLE, key), (TableId::COMPLETIONS, completion)] {
+            let exists = server.worker.read_one(table, key, |record| record.is_some());
+            assert_eq!(exists, Ok(is_made), "{table:?}");
+        }
+    }
 }
 
 #[test]

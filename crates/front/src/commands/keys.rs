@@ -117,16 +117,10 @@ fn copy(call: &mut Call<'_>) -> Done {
         changes.put_value(to, record.value, record.expiry);
         true
     };
-    let copied = if table == to {
-        call.update_keys(&[from, key], Need::Records, |records, changes| {
-            copy(records[0], records[1], 1, changes)
-        })?
-    } else {
-        let (beside, changed) = (TableKey { table, key: from }, TableKey { table: to, key });
-        call.backend.update_beside(beside, changed, |[record, old], changes| {
-            copy(record, old, 0, changes)
-        })?
-    };
+    let keys = [TableKey { table, key: from }, TableKey { table: to, key }];
+    let copied = call.backend.update_tables(&keys, keys.len(), |records, changes| {
+        copy(records[0], records[1], 1, changes)
+    })?;
     call.backend.count(found);
     call.integer(copied)
 }

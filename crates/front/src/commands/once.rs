@@ -6,7 +6,7 @@
 
 use super::command::flag::{DENYOOM, NO_MULTI, WRITE};
 use super::command::{Family, Keys, command};
-use super::transactions::run_on_copies;
+use super::transactions::{is_interrupted, run_on_copies};
 use super::{Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Refusal, refused};
 use super::{parse_unsigned, uppercase_is};
 use crate::core::data::{Key, Record};
@@ -200,7 +200,8 @@ impl WrappedCommand<'_> {
                 let text = refusal.text(self.command.name);
                 ReplyWriter::new(protocol, &mut replies).error(text.as_bytes());
             }
-            // Work on copies never has to wait.
+            Err(next) if is_interrupted(call) => return Err(next),
+            // Other work on copies never has to wait.
             Err(NotExecuted::Retry(_) | NotExecuted::Redirect) => return Err(NOT_INSIDE.into()),
         }
         Ok(replies)
@@ -215,21 +216,20 @@ impl WrappedCommand<'_> {
         staged: &TransactionRecords,
         replies: Vec<u8>,
     ) -> Result<bool, NotExecuted> {
-        let table = call.session.status.table;
         let record_key = self.place.key();
         let completion = call.backend.key(&record_key);
         let OnceRequest { sequence, first_incomplete, .. } = self.request;
-        let is_current = |records: &[Option<Record<'_>>], record: Option<Record<'_>>| {
+        let is_current = |records: &[Option<Record<'_>>]| {
+            let Some((record, records)) = records.split_last() else { return false };
             let is_same = record.map(|record| record.version) == before.version;
             is_same && staged.is_current(records)
         };
         let mut reply = Vec::new();
         let done = call.backend.update_recorded(
-            table,
-            self.keys,
+            &staged.keys(),
             completion,
-            |records, record, changes| {
-                let is_current = is_current(records, record);
+            |records, changes| {
+                let is_current = is_current(records);
                 if is_current {
                     staged.apply(changes);
                 }

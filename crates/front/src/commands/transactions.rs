@@ -12,7 +12,7 @@ use super::{
     CROSS_SLOT, Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Past, QueuedTransaction,
     Refusal, Watched, refused,
 };
-use crate::core::data::{Key, Need, Record};
+use crate::core::data::{Key, Record};
 use crate::core::staged::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
 use node::Node;
@@ -244,12 +244,20 @@ fn attempt(
         return Ok(true);
     };
     call.backend.staged = Some(staged);
-    let (replies, executed) = run_all(call, transaction);
+    let ran = run_all(call, transaction);
     let staged = call.backend.staged.take();
+    let (replies, executed) = ran?;
     let found = staged.as_ref().map(TransactionRecords::found).unwrap_or_default();
     let mut written = None;
+    // Pages were read later than the records of the keys.
+    let is_read = |staged: &TransactionRecords| staged.has_pages() && !staged.is_changed();
+    if let Some(staged) = staged.as_ref().filter(|staged| is_read(staged))
+        && !call.backend.read_tables(&staged.keys(), |records| staged.is_current(records))?
+    {
+        return Ok(false);
+    }
     if let Some(staged) = staged.filter(TransactionRecords::is_changed) {
-        let update = call.backend.update(table, keys, Need::Records, |records, changes| {
+        let update = call.backend.update_tables(&staged.keys(), usize::MAX, |records, changes| {
             let is_current = staged.is_current(records);
             if is_current {
                 staged.apply(changes);
@@ -340,8 +348,12 @@ pub(super) fn run_on_copies(
     done
 }
 
-/// Runs all commands on the engine's copies, and returns their replies.
-fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Vec<Executed>) {
+/// Runs all commands on the engine's copies, and returns their replies. Fails if the transaction must
+/// wait.
+fn run_all(
+    call: &mut Call<'_>,
+    transaction: &QueuedTransaction,
+) -> Result<(Vec<u8>, Vec<Executed>), NotExecuted> {
     let mut replies = Vec::new();
     let mut executed = Vec::with_capacity(transaction.requests().len());
     let mut begun = call.backend.time_within_turn(call.now);
@@ -358,7 +370,8 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
         if let Err(next) = run_on_copies(call, command, &args, &mut replies) {
             let refusal = match next {
                 NotExecuted::Reject(refusal) => refusal,
-                // Work on copies never has to wait.
+                next if is_interrupted(call) => return Err(next),
+                // Other work on copies never has to wait.
                 NotExecuted::Retry(_) | NotExecuted::Redirect => NOT_INSIDE,
             };
             ReplyWriter::new(protocol, &mut replies).error(refusal.text(command.name).as_bytes());
@@ -369,5 +382,10 @@ fn run_all(call: &mut Call<'_>, transaction: &QueuedTransaction) -> (Vec<u8>, Ve
     }
     // The accesses were noted when the commands worked on the copies.
     call.backend.set_accesses(false);
-    (replies, executed)
+    Ok((replies, executed))
+}
+
+/// Returns whether the command that runs on copies needs a page that could not be copied.
+pub(super) fn is_interrupted(call: &Call<'_>) -> bool {
+    call.backend.staged.as_ref().is_some_and(TransactionRecords::is_interrupted)
 }

@@ -1,7 +1,7 @@
 //! Records as commands see them: those of the store, or a transaction's copies.
 
 use super::backend::Backend;
-use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
+use crate::commands::{Cause, NotExecuted, Refusal};
 use crate::operators::counts::Found;
 use node::EarlyPull;
 use planted::Bug;
@@ -192,34 +192,71 @@ impl Backend {
     ) -> Result<T, NotExecuted> {
         let result = match &mut self.staged {
             None => self.engine.worker.update(table, keys, need, f)?,
-            Some(staged) => {
-                let places = staged.places(table, keys)?;
-                let mut scratch = std::mem::take(&mut staged.scratch);
-                let result = f(&staged.records(&places), &mut scratch.changes(keys.len()));
-                let mut changes = scratch.collected();
-                let done = changes.try_for_each(|(at, new)| staged.change(places[at], new));
-                drop(changes);
-                staged.scratch = scratch;
-                done?;
-                result
-            }
+            Some(staged) => staged.update(&staged.places(table, keys)?, f)?,
         };
         self.note_written(table, keys);
         Ok(result)
     }
 
-    /// Reads and changes records, with a completion record, like `store::Worker::update_recorded`.
+    /// Reads records of several tables like `store::Worker::read_tables`, without counting them.
+    pub(crate) fn read_tables<T>(
+        &mut self,
+        keys: &[TableKey<'_>],
+        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
+    ) -> Result<T, NotExecuted> {
+        self.copy_pages(keys)?;
+        match &self.staged {
+            None => Ok(self.engine.worker.read_tables(keys, f)?),
+            Some(staged) => Ok(f(&staged.records(&staged.places_of(keys)?))),
+        }
+    }
+
+    /// Reads and changes records of several tables like `store::Worker::update_tables`.
+    pub(crate) fn update_tables<T>(
+        &mut self,
+        keys: &[TableKey<'_>],
+        needed: usize,
+        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
+    ) -> Result<T, NotExecuted> {
+        self.copy_pages(keys)?;
+        let result = match &mut self.staged {
+            None => self.engine.worker.update_tables(keys, needed, f)?,
+            Some(staged) => staged.update(&staged.places_of(keys)?, f)?,
+        };
+        let of_clients = keys.iter().filter(|key| key.table.is_database());
+        of_clients.for_each(|key| self.note_written(key.table, &[key.key]));
+        Ok(result)
+    }
+
+    /// Copies pages that the current transaction does not have yet. If that is not possible now, the
+    /// transaction is interrupted.
+    fn copy_pages(&mut self, keys: &[TableKey<'_>]) -> Result<(), NotExecuted> {
+        let Some(staged) = &mut self.staged else { return Ok(()) };
+        let lacking = keys.iter().copied().filter(|key| staged.lacks(*key));
+        let lacking: Vec<TableKey<'_>> = lacking.collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let worker = &mut self.engine.worker;
+        let copied = worker.read_tables(&lacking, |records| staged.add_pages(&lacking, records));
+        copied.map_err(|stall| {
+            staged.interrupt();
+            stall.into()
+        })
+    }
+
+    /// Makes the changes of an exactly-once request like `store::Worker::update_recorded`.
     pub(crate) fn update_recorded(
         &mut self,
-        table: TableId,
-        keys: &[Key<'_>],
+        keys: &[TableKey<'_>],
         completion: Key<'_>,
-        f: impl FnOnce(&[Option<Record<'_>>], Option<Record<'_>>, &mut Changes<'_>) -> bool,
+        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> bool,
         completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)]) -> Vec<u8>,
     ) -> Result<bool, NotExecuted> {
         assert!(self.staged.is_none(), "the commands of a transaction are not recorded");
-        let done = self.engine.worker.update_recorded(table, keys, completion, f, completed)?;
-        self.note_written(table, keys);
+        let done = self.engine.worker.update_recorded(keys, completion, f, completed)?;
+        let of_clients = keys.iter().filter(|key| key.table.is_database());
+        of_clients.for_each(|key| self.note_written(key.table, &[key.key]));
         Ok(done)
     }
 
@@ -277,24 +314,6 @@ impl Backend {
     /// Replaces the accesses to a key, if they are tracked.
     pub(crate) fn set_accessed(&mut self, table: TableId, key: Key<'_>, accessed: Accessed) {
         self.engine.worker.set_accessed(table, key.hash, accessed);
-    }
-
-    /// Changes a record beside another one like `store::Worker::update_beside`.
-    pub(crate) fn update_beside<T>(
-        &mut self,
-        beside: TableKey<'_>,
-        key: TableKey<'_>,
-        f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
-    ) -> Result<T, NotExecuted> {
-        match self.staged {
-            None => {
-                let result = self.engine.worker.update_beside(beside, key, f)?;
-                self.note_written(key.table, &[key.key]);
-                Ok(result)
-            }
-            // A transaction has copies of one table only.
-            Some(_) => Err(NOT_INSIDE.into()),
-        }
     }
 
     /// Returns why a scan cannot continue at this hash, if the tablets decide that alone.

@@ -4,14 +4,18 @@
 //! changes of those before it. When all have run, the store makes all changes at once if every
 //! record still has the version that was copied (optimistic concurrency control after Kung and
 //! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
+//!
+//! Pages of split values are copied when a command first needs them, possibly later than the root of
+//! their value. The versions of all records are compared in the end, so a transaction that has seen
+//! two moments has no effect.
 
 use crate::commands::{NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
 use resp::{Protocol, ReplyWriter};
 use std::collections::HashMap;
-use store::{Changes, Key, NewValue, Record, Scratch};
+use store::{Changes, Key, NewValue, Record, Scratch, TableKey};
 use types::limits::VALUE_BYTES_MAX;
-use types::{TableId, TypedValue, UnixMillis, ValueType, Version};
+use types::{KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version};
 
 /// The records of a transaction: as read from the store, and as changed by its commands so far.
 pub(crate) struct TransactionRecords {
@@ -19,9 +23,13 @@ pub(crate) struct TransactionRecords {
     /// Time by which expiry is judged.
     clock: UnixMillis,
     records: Vec<StagedRecord>,
-    /// Position of each key's record in `records`. The map is only looked up, never iterated.
+    /// Position of each key's record in `records`, and of each page's. The maps are only looked up,
+    /// never iterated.
     places: HashMap<Box<[u8]>, usize>,
-    pub(super) scratch: Scratch,
+    pages: HashMap<Box<[u8]>, usize>,
+    /// Set if a page could not be copied: the transaction must wait and start again.
+    is_interrupted: bool,
+    scratch: Scratch,
     /// Results of the commands so far.
     pub(super) found: Found,
     /// Places in the replies at which versions are missing, in order.
@@ -38,6 +46,9 @@ struct MissingVersion {
 
 /// One record, or its absence.
 struct StagedRecord {
+    table: TableId,
+    hash: KeyHash,
+    key: Box<[u8]>,
     /// Version of the record that was read; `None` if there was no record.
     version: Option<Version>,
     now: Option<StagedValue>,
@@ -49,6 +60,15 @@ struct StagedValue {
     value_type: ValueType,
     bytes: Vec<u8>,
     expiry: Option<UnixMillis>,
+}
+
+impl StagedRecord {
+    fn new(TableKey { table, key }: TableKey<'_>, record: Option<Record<'_>>) -> StagedRecord {
+        let now = record.map(|record| StagedValue::new(record.value, record.expiry));
+        let version = record.map(|record| record.version);
+        let (hash, key) = (key.hash, key.bytes.into());
+        StagedRecord { table, hash, key, version, now, is_changed: false }
+    }
 }
 
 impl StagedValue {
@@ -69,20 +89,58 @@ impl TransactionRecords {
         keys: &[Key<'_>],
         records: &[Option<Record<'_>>],
     ) -> TransactionRecords {
-        let copy = |record: &Option<Record<'_>>| StagedRecord {
-            version: record.map(|record| record.version),
-            now: record.map(|record| StagedValue::new(record.value, record.expiry)),
-            is_changed: false,
+        let copy = |(key, record): (&Key<'_>, &Option<Record<'_>>)| {
+            StagedRecord::new(TableKey { table, key: *key }, *record)
         };
         let place = |(place, key): (usize, &Key<'_>)| (Box::from(key.bytes), place);
         TransactionRecords {
             table,
             clock,
-            records: records.iter().map(copy).collect(),
+            records: keys.iter().zip(records).map(copy).collect(),
             places: keys.iter().enumerate().map(place).collect(),
+            pages: HashMap::new(),
+            is_interrupted: false,
             scratch: Scratch::default(),
             found: Found::default(),
             missing_versions: Vec::new(),
+        }
+    }
+
+    /// Returns the keys of all records, by their positions.
+    pub(crate) fn keys(&self) -> Vec<TableKey<'_>> {
+        let keys = self.records.iter().map(|StagedRecord { table, hash, key, .. }| TableKey {
+            table: *table,
+            key: Key { hash: *hash, bytes: key },
+        });
+        keys.collect()
+    }
+
+    /// Returns whether pages were copied, after the records of the keys.
+    pub(crate) fn has_pages(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
+    /// Returns whether a page could not be copied.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    /// Records that a page could not be copied.
+    pub(super) fn interrupt(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// Returns whether this is a page that has not been copied.
+    pub(super) fn lacks(&self, key: TableKey<'_>) -> bool {
+        key.table == TableId::PAGES && !self.pages.contains_key(key.key.bytes)
+    }
+
+    /// Copies pages that were read now.
+    pub(super) fn add_pages(&mut self, keys: &[TableKey<'_>], records: &[Option<Record<'_>>]) {
+        for (key, record) in keys.iter().zip(records) {
+            let before = self.pages.insert(key.key.bytes.into(), self.records.len());
+            assert!(before.is_none(), "a page is copied twice");
+            self.records.push(StagedRecord::new(*key, *record));
         }
     }
 
@@ -149,8 +207,16 @@ impl TransactionRecords {
     }
 
     pub(super) fn place(&self, table: TableId, key: Key<'_>) -> Result<usize, NotExecuted> {
-        let place = (table == self.table).then(|| self.places.get(key.bytes)).flatten();
+        let place = match table {
+            TableId::PAGES => self.pages.get(key.bytes),
+            _ if table == self.table => self.places.get(key.bytes),
+            _ => None,
+        };
         place.copied().ok_or(NOT_INSIDE.into())
+    }
+
+    pub(super) fn places_of(&self, keys: &[TableKey<'_>]) -> Result<Vec<usize>, NotExecuted> {
+        keys.iter().map(|key| self.place(key.table, key.key)).collect()
     }
 
     pub(super) fn places(
@@ -171,6 +237,21 @@ impl TransactionRecords {
 
     pub(super) fn records(&self, places: &[usize]) -> Vec<Option<Record<'_>>> {
         places.iter().map(|&place| self.record(place)).collect()
+    }
+
+    /// Passes the records at these places to `f`, and makes the changes that it collects.
+    pub(super) fn update<T>(
+        &mut self,
+        places: &[usize],
+        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
+    ) -> Result<T, NotExecuted> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = f(&self.records(places), &mut scratch.changes(places.len()));
+        let mut changes = scratch.collected();
+        let done = changes.try_for_each(|(at, new)| self.change(places[at], new));
+        drop(changes);
+        self.scratch = scratch;
+        done.map(|()| result)
     }
 
     pub(super) fn change(&mut self, place: usize, new: NewValue<'_>) -> Result<(), NotExecuted> {

@@ -2,12 +2,13 @@
 
 use super::arrival::Arrival;
 use super::range_clock::RangeClock;
-use super::record::Key;
+use super::record::TableKey;
 use super::recovery::Recovery;
 use super::stall::Stall;
 use super::store::Store;
 use super::tablets::{Tablet, TabletMap, TabletState};
 use super::view::View;
+use super::write::WriteTarget;
 use planted::Bug;
 use std::sync::Arc;
 use types::{HashRange, Incarnation, KeyHash, TableId, UnixMillis};
@@ -45,12 +46,14 @@ impl TabletMap {
     }
 
     /// Returns [`TabletMap::access`] for each of these keys.
-    pub(super) fn accesses(
+    pub(super) fn targets<'k>(
         &self,
-        table: TableId,
-        keys: &[Key<'_>],
-    ) -> Result<Vec<Access<'_>>, Stall> {
-        keys.iter().map(|key| self.access(table, key.hash)).collect()
+        keys: impl Iterator<Item = TableKey<'k>>,
+    ) -> Result<Vec<WriteTarget<'k, '_>>, Stall> {
+        let target = |TableKey { table, key }: TableKey<'k>| {
+            Ok(WriteTarget { table, key, access: self.access(table, key.hash)? })
+        };
+        keys.map(target).collect()
     }
 }
 

@@ -124,6 +124,12 @@ impl<'c> Changes<'c> {
         self.scratch.list.push(Change { key, what: ChangeAction::Put(new) });
     }
 
+    /// Drops the changes that were collected so far.
+    pub(super) fn clear(&mut self) {
+        self.scratch.values.clear();
+        self.scratch.list.clear();
+    }
+
     /// Removes the key at this position.
     #[inline]
     pub fn delete(&mut self, key: usize) {

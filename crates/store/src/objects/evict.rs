@@ -202,7 +202,11 @@ impl Worker {
         let old = view.find_locked(&leaf, key).old().filter(|old| old.word == word);
         let Some(old) = old else { return Ok(0) };
         assert!(u64::from(old.bytes) == bytes, "an entry of {bytes} bytes has {}", old.bytes);
-        writer.remove(&mut leaf, WriteTarget { key, access }, Some(old))?;
+        writer.remove(
+            &mut leaf,
+            WriteTarget { table: writer.view.table, key, access },
+            Some(old),
+        )?;
         self.store.evicted.fetch_add(1, Ordering::Relaxed);
         if let Some(sketch) = self.evictor.sketch() {
             sketch.forget(table, hash);

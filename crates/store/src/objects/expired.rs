@@ -45,7 +45,8 @@ pub(super) fn reclaim(
             let log = writer.view.log;
             let Some(old) = found.old() else { return Ok(()) };
             if !log.is_durable() || access.is_inherited() {
-                writer.remove(&mut leaf, WriteTarget { key, access }, Some(old))?;
+                let target = WriteTarget { table: writer.view.table, key, access };
+                writer.remove(&mut leaf, target, Some(old))?;
             } else if log.is_synced(&log.end_of(old.word.address(), old.bytes))
                 || planted::is(Bug::ReclaimedUnsynced)
             {

@@ -1,70 +1,89 @@
 //! Locked leaves: all leaves of a multi-key operation, or one at a time of a bulk walk.
 //!
-//! An operation locks its leaves in ascending order of key hashes, so that two operations cannot
-//! deadlock. All leaves stay locked until the operation ends; lock-free readers see odd sequences
+//! An operation locks its leaves in ascending order of tables and key hashes, so that two operations
+//! cannot deadlock. All leaves stay locked until the operation ends; lock-free readers see odd sequences
 //! meanwhile. A bulk walk never waits for one leaf while it holds another.
 
-use super::record::Key;
 use super::stall::Stall;
-use super::view::{Lookup, View};
+use super::view::{Lookup, TableViews, View};
+use super::write::WriteTarget;
 use crate::index::{LeafGuard, NoRoom};
-use types::KeyHash;
+use types::{KeyHash, TableId};
 
 /// Locked leaves of all keys of an operation.
 pub(super) struct Leaves<'t> {
-    guards: Vec<LeafGuard<'t>>,
-    /// Positions of the keys, ascending by hash and then by position.
+    guards: Vec<(TableId, LeafGuard<'t>)>,
+    /// Positions of the keys, ascending by table, hash and position.
     order: Vec<usize>,
     /// Per key, the index of its leaf's guard.
     guard_of: Vec<usize>,
 }
 
 impl<'t> Leaves<'t> {
-    pub(super) fn lock(view: &View<'t>, keys: &[Key<'_>]) -> Result<Leaves<'t>, Stall> {
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_unstable_by_key(|&key| (keys[key].hash, key));
-        let mut guards: Vec<LeafGuard<'t>> = Vec::new();
-        let mut guard_of = vec![0; keys.len()];
-        for &key in &order {
-            let hash = keys[key].hash;
-            if !guards.last().is_some_and(|guard| guard.covers(hash)) {
-                guards.push(view.lock(hash)?);
+    pub(super) fn lock(
+        views: &TableViews<'t>,
+        targets: &[WriteTarget<'_, '_>],
+    ) -> Result<Leaves<'t>, Stall> {
+        let mut order: Vec<usize> = (0..targets.len()).collect();
+        order.sort_unstable_by_key(|&at| (targets[at].table, targets[at].key.hash, at));
+        let mut guards: Vec<(TableId, LeafGuard<'t>)> = Vec::new();
+        let mut guard_of = vec![0; targets.len()];
+        for &at in &order {
+            let WriteTarget { table, key, .. } = targets[at];
+            let covers =
+                |(of, guard): &(TableId, LeafGuard<'_>)| *of == table && guard.covers(key.hash);
+            if !guards.last().is_some_and(covers) {
+                guards.push((table, views.of(table).lock(key.hash)?));
             }
-            guard_of[key] = guards.len() - 1;
+            guard_of[at] = guards.len() - 1;
         }
+        let place = |(table, guard): &(TableId, LeafGuard<'_>)| (*table, guard.range());
         debug_assert!(
-            guards.is_sorted_by(|low, high| low.range().last() < high.range().first()),
+            guards.iter().map(place).is_sorted_by(|(table, low), (next, high)| {
+                table < next || (table == next && low.last() < high.first())
+            }),
             "leaves are locked out of order"
         );
         Ok(Leaves { guards, order, guard_of })
     }
 
     /// Finds the entries of all keys.
-    pub(super) fn find_all(&self, view: &View<'t>, keys: &[Key<'_>]) -> Vec<Lookup<'t>> {
-        let leaves = self.guard_of.iter().map(|&guard| &self.guards[guard]);
-        leaves.zip(keys).map(|(leaf, key)| view.find_locked(leaf, *key)).collect()
+    pub(super) fn find_all(
+        &self,
+        views: &TableViews<'t>,
+        targets: &[WriteTarget<'_, '_>],
+    ) -> Vec<Lookup<'t>> {
+        let leaves = self.guard_of.iter().map(|&guard| &self.guards[guard].1);
+        let found = leaves
+            .zip(targets)
+            .map(|(leaf, target)| views.of(target.table).find_locked(leaf, target.key));
+        found.collect()
     }
 
     /// Returns the leaf of the key at this position.
     pub(super) fn of(&mut self, at: usize) -> &mut LeafGuard<'t> {
-        &mut self.guards[self.guard_of[at]]
+        &mut self.guards[self.guard_of[at]].1
     }
 
-    /// Returns the positions of the keys, ascending by hash. Equal keys are adjacent unless
-    /// another key has the same hash.
+    /// Returns the positions of the keys, ascending by table and hash. Equal keys are adjacent
+    /// unless another key has the same hash.
     pub(super) fn order(&self) -> &[usize] {
         &self.order
     }
 
     /// Makes room for these keys, so that their insertion cannot fail. `inserted` lists positions
-    /// in the order of their hashes.
-    pub(super) fn make_room(&mut self, keys: &[Key<'_>], inserted: &[usize]) -> Result<(), NoRoom> {
+    /// in the order of the keys.
+    pub(super) fn make_room(
+        &mut self,
+        targets: &[WriteTarget<'_, '_>],
+        inserted: &[usize],
+    ) -> Result<(), NoRoom> {
         let mut hashes = Vec::with_capacity(inserted.len());
         let Leaves { guards, guard_of, .. } = self;
         for run in inserted.chunk_by(|&a, &b| guard_of[a] == guard_of[b]) {
             hashes.clear();
-            hashes.extend(run.iter().map(|&at| keys[at].hash));
-            guards[guard_of[run[0]]].make_room(&hashes)?;
+            hashes.extend(run.iter().map(|&at| targets[at].key.hash));
+            guards[guard_of[run[0]]].1.make_room(&hashes)?;
         }
         Ok(())
     }

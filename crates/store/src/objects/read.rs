@@ -3,16 +3,15 @@
 //! A snapshot is consistent if no leaf changed between the first and the last search. After a few
 //! attempts the reader locks the leaves instead.
 
-use super::access::Access;
 use super::expired::reclaim_touched;
 use super::leaves::Leaves;
-use super::record::{Key, Record};
+use super::record::{Key, Record, TableKey};
 use super::stall::{NotHereYet, Stall};
 use super::store::Store;
 use super::tablets::{Tablet, TabletState};
-use super::view::{Lookup, View};
+use super::view::{Lookup, TableViews, View};
 use super::worker::Worker;
-use super::write::Writer;
+use super::write::{WriteTarget, Writer};
 use planted::Bug;
 use types::{TableId, UnixMillis};
 
@@ -97,15 +96,34 @@ impl Worker {
         keys: &[Key<'_>],
         f: impl FnOnce(&[Option<Record<'_>>]) -> T,
     ) -> Result<T, Stall> {
-        if let [key] = keys {
-            return self.read_one(table, *key, |record| f(&[record]));
+        match keys {
+            [key] => self.read_one(table, *key, |record| f(&[record])),
+            _ => self.read_several(keys.iter().map(|&key| TableKey { table, key }), f),
         }
-        let accesses = self.tablets.accesses(table, keys)?;
+    }
+
+    /// Reads records of several tables like [`Worker::read`].
+    pub fn read_tables<T>(
+        &mut self,
+        keys: &[TableKey<'_>],
+        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
+    ) -> Result<T, Stall> {
+        self.read_several(keys.iter().copied(), f)
+    }
+
+    fn read_several<'k, T>(
+        &mut self,
+        keys: impl Iterator<Item = TableKey<'k>>,
+        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
+    ) -> Result<T, Stall> {
+        let targets = self.tablets.targets(keys)?;
         let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.dependency);
-        let found = look(&view, table, keys, &accesses)?;
+        let views = TableViews { store: &self.store, turn: &turn, dependency: &self.dependency };
+        let found = look(&views, &targets)?;
+        let Some(first) = targets.first() else { return Ok(f(&[])) };
+        let view = views.of(first.table);
         found.iter().for_each(|found| view.note_found(found));
-        Ok(f(&records(&self.store, &found, &accesses)))
+        Ok(f(&records(&self.store, &found, &targets)))
     }
 }
 
@@ -113,70 +131,83 @@ impl Worker {
 pub(super) fn records<'t>(
     store: &Store,
     found: &[Lookup<'t>],
-    accesses: &[Access<'_>],
+    targets: &[WriteTarget<'_, '_>],
 ) -> Vec<Option<Record<'t>>> {
-    let judged = found.iter().zip(accesses);
-    judged.map(|(found, access)| found.record(access.clock(store))).collect()
+    let judged = found.iter().zip(targets);
+    judged.map(|(found, target)| found.record(target.access.clock(store))).collect()
 }
 
 /// Finds the entries of the keys as a consistent snapshot. Fails if an absent record may still
 /// arrive.
 fn look<'t>(
-    view: &View<'t>,
-    table: TableId,
-    keys: &[Key<'_>],
-    accesses: &[Access<'_>],
+    views: &TableViews<'t>,
+    targets: &[WriteTarget<'_, '_>],
 ) -> Result<Vec<Lookup<'t>>, Stall> {
     // Per key, whether the record may still arrive. Evaluated before the search that it decides.
     let mut judgment: Option<Vec<bool>> = None;
     for _ in 0..TRIES {
-        let Some(found) = look_once(view, keys) else { continue };
-        let may_miss = |(found, access): (&Lookup<'_>, &Access<'_>)| {
-            found.is_nothing() && access.arrival.is_some()
+        let Some(found) = look_once(views, targets) else { continue };
+        let may_miss = |(found, target): (&Lookup<'_>, &WriteTarget<'_, '_>)| {
+            found.is_nothing() && target.access.arrival.is_some()
         };
-        if !found.iter().zip(accesses).any(may_miss) {
+        if !found.iter().zip(targets).any(may_miss) {
             return Ok(found);
         }
         if let Some(may_arrive) = judgment {
-            return judge(table, keys, accesses, &may_arrive, found);
+            return judge(targets, &may_arrive, found);
         }
-        judgment = Some(may_arrive(table, keys, accesses));
+        judgment = Some(may_arrive(targets));
     }
-    let leaves = Leaves::lock(view, keys)?;
-    let found = leaves.find_all(view, keys);
-    judge(table, keys, accesses, &may_arrive(table, keys, accesses), found)
+    let leaves = Leaves::lock(views, targets)?;
+    let found = leaves.find_all(views, targets);
+    judge(targets, &may_arrive(targets), found)
 }
 
 /// Searches once without a lock; returns `None` if a leaf changed meanwhile.
-fn look_once<'t>(view: &View<'t>, keys: &[Key<'_>]) -> Option<Vec<Lookup<'t>>> {
-    let sequences: Option<Vec<_>> =
-        keys.iter().map(|key| view.index.sequence(key.hash, view.turn)).collect();
-    let found: Result<Vec<_>, Stall> = keys.iter().map(|key| view.find(*key)).collect();
-    let is_unchanged = sequences?.iter().all(|sequence| view.index.is_unchanged(sequence));
+fn look_once<'t>(
+    views: &TableViews<'t>,
+    targets: &[WriteTarget<'_, '_>],
+) -> Option<Vec<Lookup<'t>>> {
+    let sequence = |target: &WriteTarget<'_, '_>| {
+        views.of(target.table).index.sequence(target.key.hash, views.turn)
+    };
+    let sequences: Option<Vec<_>> = targets.iter().map(sequence).collect();
+    let found = targets.iter().map(|target| views.of(target.table).find(target.key));
+    let found: Result<Vec<_>, Stall> = found.collect();
+    let is_unchanged = sequences?
+        .iter()
+        .zip(targets)
+        .all(|(sequence, target)| views.of(target.table).index.is_unchanged(sequence));
     found.ok().filter(|_| is_unchanged)
 }
 
 /// Returns per key whether an absent record may still arrive.
-pub(super) fn may_arrive(table: TableId, keys: &[Key<'_>], accesses: &[Access<'_>]) -> Vec<bool> {
-    keys.iter().zip(accesses).map(|(key, access)| access.may_arrive(table, key.hash)).collect()
+pub(super) fn may_arrive(targets: &[WriteTarget<'_, '_>]) -> Vec<bool> {
+    let may_arrive =
+        |target: &WriteTarget<'_, '_>| target.access.may_arrive(target.table, target.key.hash);
+    targets.iter().map(may_arrive).collect()
 }
 
-/// Returns the found entries, or the stall that lists every absent record that may still arrive.
+/// Returns the found entries, or the stall that lists every absent record of one table and
+/// migration that may still arrive.
 pub(super) fn judge<'t>(
-    table: TableId,
-    keys: &[Key<'_>],
-    accesses: &[Access<'_>],
+    targets: &[WriteTarget<'_, '_>],
     may_arrive: &[bool],
     found: Vec<Lookup<'t>>,
 ) -> Result<Vec<Lookup<'t>>, Stall> {
-    debug_assert!(keys.len() == found.len() && keys.len() == accesses.len(), "a key is lost");
+    debug_assert!(may_arrive.len() <= found.len() && targets.len() == found.len(), "a key is lost");
     let waits = !planted::is(Bug::PartnerReadAsAbsent);
     let is_missing = |&at: &usize| waits && may_arrive[at] && found[at].is_nothing();
-    let missing: Vec<usize> = (0..keys.len()).filter(is_missing).collect();
-    let arrivals = missing.iter().filter_map(|&at| accesses[at].arrival);
-    let Some(arrival) = arrivals.min_by_key(|arrival| arrival.range()) else { return Ok(found) };
-    // Missing keys of other migrations are reported when the operation restarts.
-    let hashes = missing.iter().map(|&at| keys[at].hash);
-    let hashes = hashes.filter(|&hash| arrival.range().contains(hash)).collect();
+    let missing: Vec<usize> = (0..may_arrive.len()).filter(is_missing).collect();
+    let first = missing.iter().filter_map(|&at| Some((targets[at].access.arrival?, at)));
+    let first = first.min_by_key(|&(arrival, at)| (arrival.range(), targets[at].table));
+    let Some((arrival, first)) = first else { return Ok(found) };
+    // Missing keys of other migrations and tables are reported when the operation restarts.
+    let table = targets[first].table;
+    let missing = missing
+        .iter()
+        .map(|&at| &targets[at])
+        .filter(|target| target.table == table && arrival.range().contains(target.key.hash));
+    let hashes = missing.map(|target| target.key.hash).collect();
     Err(Stall::missing(arrival.migration(), table, hashes))
 }

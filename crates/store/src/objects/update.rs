@@ -1,5 +1,4 @@
-//! Writes of one key: blind, conditional on the present record, or conditional on a second record
-//! in another table.
+//! Writes of one key: blind, or conditional on the present record.
 
 use super::changes::{ChangeAction, Changes, Scratch};
 use super::expired::reclaim_touched;
@@ -32,7 +31,7 @@ impl Worker {
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let mut writer = Writer { store: &self.store, head, tombstones, view };
         let value = WriteValue { value: TypedValue::string(value), expiry };
-        writer.put(&mut leaf, WriteTarget { key, access }, old, value)
+        writer.put(&mut leaf, WriteTarget { table, key, access }, old, value)
     }
 
     /// Passes the records to `f`, which decides how they change, as one atomic step. If the
@@ -48,7 +47,7 @@ impl Worker {
     ) -> Result<T, Stall> {
         match keys {
             [key] => self.update_one(table, *key, need, |record, changes| f(&[record], changes)),
-            _ => self.update_several(table, keys, need, f),
+            _ => self.update_several(keys.iter().map(|&key| TableKey { table, key }), need, f),
         }
     }
 
@@ -72,7 +71,7 @@ impl Worker {
         let view = View::for_client(&self.store, table, &turn, &self.dependency);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
-        let target = WriteTarget { key, access };
+        let target = WriteTarget { table, key, access };
         let found = look(&view, &leaf, target, need)?;
         let record = found.record(access.clock(&self.store));
         let has_expired = record.is_none() && found.may_expire();
@@ -90,70 +89,24 @@ impl Worker {
         }
         Ok(result)
     }
-
-    /// Does the same as [`Worker::update_one`] with all records needed, together with a record of
-    /// another table, `beside`. `f` receives that record first.
-    ///
-    /// # Panics
-    /// If both tables are the same.
-    pub fn update_beside<T>(
-        &mut self,
-        beside: TableKey<'_>,
-        changed: TableKey<'_>,
-        f: impl FnOnce([Option<Record<'_>>; 2], &mut Changes<'_>) -> T,
-    ) -> Result<T, Stall> {
-        let TableKey { table: other_table, key: other_key } = beside;
-        let TableKey { table, key } = changed;
-        assert_ne!(other_table, table, "one leaf would be locked twice");
-        check_size(key.bytes, 0)?;
-        let access = self.tablets.access(table, key.hash)?;
-        let other_access = self.tablets.access(other_table, other_key.hash)?;
-        let turn = self.participant.turn();
-        let view = View::for_client(&self.store, table, &turn, &self.dependency);
-        let other_view = View::for_client(&self.store, other_table, &turn, &self.dependency);
-        access.make_leaf(&view, key.hash);
-        other_access.make_leaf(&other_view, other_key.hash);
-        // Locked by ascending table, so that two such updates cannot deadlock.
-        let (mut leaf, other_leaf);
-        if table < other_table {
-            leaf = view.lock(key.hash)?;
-            other_leaf = other_view.lock(other_key.hash)?;
-        } else {
-            other_leaf = other_view.lock(other_key.hash)?;
-            leaf = view.lock(key.hash)?;
-        }
-        let other = WriteTarget { key: other_key, access: other_access };
-        let target = WriteTarget { key, access };
-        let seen = look(&other_view, &other_leaf, other, Need::Records)?;
-        let found = look(&view, &leaf, target, Need::Records)?;
-        let records =
-            [seen.record(other_access.clock(&self.store)), found.record(access.clock(&self.store))];
-        let mut changes = Changes::new(&mut self.scratch, 1);
-        let result = f(records, &mut changes);
-        let (head, tombstones) = (&mut self.head, &mut self.tombstones);
-        let writer = Writer { store: &self.store, head, tombstones, view };
-        let version = carry_out(&self.scratch, writer, &mut leaf, target, found.old())?;
-        self.scratch.record_version(0, version);
-        Ok(result)
-    }
 }
 
 /// Finds the entry of a key in its locked leaf. Fails if the record is needed and may still
 /// arrive.
 #[inline]
-pub(super) fn look<'t>(
+fn look<'t>(
     view: &View<'t>,
     leaf: &LeafGuard<'_>,
     target: WriteTarget<'_, '_>,
     need: Need,
 ) -> Result<Lookup<'t>, Stall> {
-    let WriteTarget { key, access } = target;
+    let WriteTarget { table, key, access } = target;
     let found = view.find_locked(leaf, key);
     if let (Need::Records, Lookup::Nothing, Some(arrival)) = (need, &found, access.arrival)
-        && arrival.may_arrive(view.table, key.hash)
+        && arrival.may_arrive(table, key.hash)
         && !planted::is(Bug::DecidedOnMissing)
     {
-        return Err(Stall::missing(arrival.migration(), view.table, vec![key.hash]));
+        return Err(Stall::missing(arrival.migration(), table, vec![key.hash]));
     }
     view.note_found(&found);
     Ok(found)

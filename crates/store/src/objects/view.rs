@@ -35,6 +35,21 @@ pub(super) struct View<'t> {
     pub(super) turn: &'t Turn<'t>,
 }
 
+/// Views of the tables of one client's operation.
+#[derive(Clone, Copy)]
+pub(super) struct TableViews<'t> {
+    pub(super) store: &'t Store,
+    pub(super) turn: &'t Turn<'t>,
+    pub(super) dependency: &'t ReplyDependency,
+}
+
+impl<'t> TableViews<'t> {
+    #[inline]
+    pub(super) fn of(&self, table: TableId) -> View<'t> {
+        View::for_client(self.store, table, self.turn, self.dependency)
+    }
+}
+
 /// Durability dependency of the replies to clients: log positions they reveal that are not
 /// acknowledged.
 #[derive(Debug, Default)]

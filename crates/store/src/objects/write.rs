@@ -10,12 +10,13 @@ use super::view::{Placed, View, kind_of};
 use crate::index::{LeafGuard, Word, WordKind};
 use crate::log::Head;
 use planted::Bug;
-use types::{KeyHash, TypedValue, UnixMillis, Version};
+use types::{KeyHash, TableId, TypedValue, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
 /// A key that an operation may change, with the operation's permission.
 #[derive(Clone, Copy)]
 pub(super) struct WriteTarget<'k, 'm> {
+    pub(super) table: TableId,
     pub(super) key: Key<'k>,
     pub(super) access: Access<'m>,
 }
@@ -28,7 +29,8 @@ pub(super) struct WriteValue<'k> {
     pub(super) expiry: Option<UnixMillis>,
 }
 
-/// References needed to change keys of one table.
+/// References needed to change keys. The view is that of the keys' table; a batch of several tables
+/// has that of any of them, and uses only its log.
 pub(super) struct Writer<'w, 't> {
     pub(super) store: &'w Store,
     pub(super) head: &'w mut Head,
@@ -90,8 +92,8 @@ impl<'t> Writer<'_, 't> {
         target: WriteTarget<'k, '_>,
         old: Option<Placed>,
     ) -> Removal<'k> {
-        let WriteTarget { key, access } = target;
-        let may_arrive = access.may_arrive(self.view.table, key.hash);
+        let WriteTarget { table, key, access } = target;
+        let may_arrive = access.may_arrive(table, key.hash);
         let is_needed = match (self.view.log.is_durable(), old.map(|old| old.word.kind())) {
             (true, Some(WordKind::Object | WordKind::Expiring)) => true,
             // Removed already.
@@ -117,8 +119,7 @@ impl<'t> Writer<'_, 't> {
         tombstone: Placed,
         may_arrive: bool,
     ) {
-        let WriteTarget { key: Key { hash, .. }, access } = target;
-        let table = self.view.table;
+        let WriteTarget { table, key: Key { hash, .. }, access } = target;
         match (access.arrival, access.recovery) {
             (Some(arrival), _) if may_arrive || self.view.log.is_durable() => {
                 arrival.note_tombstone(table, hash);
