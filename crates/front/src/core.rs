@@ -13,6 +13,7 @@ pub(crate) mod backend;
 mod client_limits;
 mod connections;
 pub(crate) mod data;
+pub(crate) mod elements;
 mod reply_gating;
 pub(crate) mod staged;
 

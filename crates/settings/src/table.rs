@@ -151,6 +151,8 @@ settings! {
             "Minimum number of records that are compared to evict one of them. More find better ones, and take longer.";
         ready: Bytes = Bytes(0), "ready-memory", AtStart,
             "Free memory to prefault at idle times, so that bursts of writes do not wait for page faults. Memory for migrations and recoveries is prefaulted when it is reserved. 0: 48 MiB, but at most an eighth of 'maxmemory'.";
+        packed: Bytes = Bytes(4096), "max-packed-bytes", Always check(check_packed),
+            "Longest hash or set that is stored in one record. A longer one is divided into pages of a sixteenth of this size, so that a change rewrites a page instead of the whole value. It stays divided.";
         huge_pages: bool = true, "huge-pages", AtStart,
             "Use huge pages if the operating system grants them.";
     }
@@ -241,6 +243,13 @@ fn check_limit(limit: &Bytes) -> Result<(), Wrong> {
     match limit.0 {
         0 => Err("a memory limit is required: argument must be above 0".into()),
         _ => Ok(()),
+    }
+}
+
+fn check_packed(bytes: &Bytes) -> Result<(), Wrong> {
+    match (16..=1 << 20).contains(&bytes.0) {
+        true => Ok(()),
+        false => Err("argument must be between 16 and 1mb".into()),
     }
 }
 

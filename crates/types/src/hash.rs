@@ -131,6 +131,12 @@ pub fn key_hash_in_slot(seed: &HashSeed, slot: Slot, key: &[u8]) -> KeyHash {
     KeyHash(slot.first_hash().0 | low)
 }
 
+/// Returns the hash of an element of a collection under this seed.
+#[inline]
+pub fn element_hash(seed: &HashSeed, element: &[u8]) -> u64 {
+    rapidhash_v3_seeded(element, &seed.secrets)
+}
+
 /// Returns the slot of a key: CRC16-XMODEM of its hash tag, as specified for Redis Cluster.
 #[inline]
 pub fn slot_of(key: &[u8]) -> Slot {

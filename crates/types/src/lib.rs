@@ -23,7 +23,8 @@ mod value;
 pub use connection::ConnectionId;
 pub use eviction::{EvictionOrder, EvictionPolicy};
 pub use hash::{
-    HashSeed, KeyHash, SLOT_COUNT, Slot, hash_tag, key_hash, key_hash_in_slot, slot_of,
+    HashSeed, KeyHash, SLOT_COUNT, Slot, element_hash, hash_tag, key_hash, key_hash_in_slot,
+    slot_of,
 };
 pub use ids::{
     ClusterId, Generation, Incarnation, LeaseId, MigrationId, OutOfBounds, OwnershipEpoch,

@@ -58,6 +58,14 @@ impl RestoredValue {
     pub fn value(&self) -> TypedValue<'_> {
         TypedValue { value_type: self.value_type, bytes: &self.bytes }
     }
+
+    /// Returns the elements of a value other than a string.
+    pub fn elements(&self) -> Option<Packed<'_>> {
+        match self.value_type {
+            ValueType::String => None,
+            ValueType::Hash | ValueType::Set => Packed::parse(self.value()).ok(),
+        }
+    }
 }
 
 /// Encodes a value as a dump. A hash or a set has one of the encodings that Redis uses for large
@@ -69,12 +77,27 @@ pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
             out.push(TYPE_STRING);
             put_string(value.bytes, &mut out);
         }
-        ValueType::Hash | ValueType::Set => put_elements(value, &mut out)?,
+        ValueType::Hash | ValueType::Set => {
+            let elements = Packed::parse(value)?.elements();
+            let elements = elements.collect::<Result<Vec<Element<'_>>, Damaged>>()?;
+            put_elements(value.value_type, &elements, &mut out);
+        }
     }
+    Ok(with_footer(out))
+}
+
+/// Encodes the elements of a value as a dump.
+pub fn dump_elements(value_type: ValueType, elements: &[Element<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_elements(value_type, elements, &mut out);
+    with_footer(out)
+}
+
+fn with_footer(mut out: Vec<u8>) -> Vec<u8> {
     out.extend_from_slice(&VERSION.to_le_bytes());
     let checksum = crc64(&out);
     out.extend_from_slice(&checksum.to_le_bytes());
-    Ok(out)
+    out
 }
 
 fn put_string(value: &[u8], out: &mut Vec<u8>) {
@@ -87,19 +110,16 @@ fn put_string(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn put_elements(value: TypedValue<'_>, out: &mut Vec<u8>) -> Result<(), Damaged> {
-    let has_values = value.value_type == ValueType::Hash;
-    let packed = Packed::parse(value)?;
+fn put_elements(value_type: ValueType, elements: &[Element<'_>], out: &mut Vec<u8>) {
+    let has_values = value_type == ValueType::Hash;
     out.push(if has_values { TYPE_HASH } else { TYPE_SET });
-    put_length(packed.count(), out);
-    for element in packed.elements() {
-        let Element { name, value } = element?;
+    put_length(elements.len(), out);
+    for Element { name, value } in elements {
         put_string(name, out);
         if has_values {
             put_string(value, out);
         }
     }
-    Ok(())
 }
 
 /// Decodes the value of a dump.

@@ -1,7 +1,7 @@
-//! The bytes of values: hashes and sets packed into one record, the format of `DUMP`, and numbers as
-//! text.
+//! The bytes of values: hashes and sets packed into one record or divided into pages, the format of
+//! `DUMP`, and numbers as text.
 //!
-//! Start at [`Packed`], which reads a packed value, and [`Elements`], which changes one. Design:
+//! Start at [`Form`], which says how a value is stored, and [`Elements`], which changes one. Design:
 //! `docs/design/values.md`.
 //!
 //! **Invariant:** reading is total. Any bytes give a value or an error, never a panic, and never an
@@ -12,12 +12,16 @@
 #![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod dump;
+mod elements;
 mod extended;
 mod listpack;
 mod numbers;
 mod packed;
+mod pages;
 
-pub use dump::{RestoredValue, Unreadable, dump, restore};
+pub use dump::{RestoredValue, Unreadable, dump, dump_elements, restore};
+pub use elements::Elements;
 pub use extended::Extended;
 pub use numbers::{parse_integer, parse_unsigned};
-pub use packed::{Damaged, Element, Elements, Packed, PackedElements, encode_new};
+pub use packed::{Damaged, Element, Packed, PackedElements, encode_new};
+pub use pages::{Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of};

@@ -6,7 +6,7 @@
 //! length and its bytes. Numbers are little-endian base 128 (LEB128): seven bits to a byte, the
 //! highest bit set on all but the last byte.
 
-use std::collections::HashMap;
+use std::ops::Range;
 use types::{TypedValue, ValueType};
 
 /// An element: the field of a hash with its value, or the member of a set with an empty value.
@@ -53,7 +53,7 @@ fn read_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 /// # Panics
 /// If it has more than 28 bits, which is a bug: a value is shorter.
 #[inline]
-fn write_number(mut number: usize, out: &mut Vec<u8>) {
+pub(crate) fn write_number(mut number: usize, out: &mut Vec<u8>) {
     assert!(number < 1 << (7 * NUMBER_BYTES_MAX), "{number} does not fit");
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -68,10 +68,13 @@ fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length)
 }
 
+/// Appends a part. Returns the place of its bytes.
 #[inline]
-fn write_part(part: &[u8], out: &mut Vec<u8>) {
+fn write_part(part: &[u8], out: &mut Vec<u8>) -> Range<usize> {
     write_number(part.len(), out);
+    let start = out.len();
     out.extend_from_slice(part);
+    start..out.len()
 }
 
 impl<'a> Packed<'a> {
@@ -89,6 +92,18 @@ impl<'a> Packed<'a> {
     /// Returns the number of elements.
     pub fn count(self) -> usize {
         self.count
+    }
+
+    /// Returns the type of the value.
+    #[inline]
+    pub fn value_type(self) -> ValueType {
+        self.value_type
+    }
+
+    /// Returns the encoded elements.
+    #[inline]
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        self.bytes
     }
 
     /// Returns the elements in order.
@@ -109,15 +124,6 @@ impl<'a> Packed<'a> {
         }
         Ok(None)
     }
-
-    /// Returns the values of the elements of these names, in their order.
-    pub fn get_all(self, names: &[&[u8]]) -> Result<Vec<Option<&'a [u8]>>, Damaged> {
-        if names.len() < NAMES_MIN {
-            return names.iter().map(|name| self.get(name)).collect();
-        }
-        let elements = Elements::of(self, names.len())?;
-        Ok(names.iter().map(|name| elements.get(name)).collect())
-    }
 }
 
 /// Iterator over the elements of a packed value. It ends with an error where the value is damaged.
@@ -125,6 +131,19 @@ pub struct PackedElements<'a> {
     left: usize,
     has_values: bool,
     bytes: &'a [u8],
+}
+
+impl<'a> PackedElements<'a> {
+    /// Returns the iterator over one encoded element.
+    pub(crate) fn of_one(value_type: ValueType, bytes: &'a [u8]) -> PackedElements<'a> {
+        PackedElements { left: 1, has_values: value_type == ValueType::Hash, bytes }
+    }
+
+    /// Returns the elements that are left.
+    #[inline]
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.bytes
+    }
 }
 
 impl<'a> Iterator for PackedElements<'a> {
@@ -151,133 +170,17 @@ impl<'a> Iterator for PackedElements<'a> {
     }
 }
 
-/// Number of searches in one command from which a table of names is built first.
-const NAMES_MIN: usize = 8;
-
-/// The elements of a value while a command changes them.
-pub struct Elements<'a> {
+/// Appends an element. Returns the places of its name and its value.
+#[inline]
+pub(crate) fn put_element(
     value_type: ValueType,
-    /// The elements in order; `None` in the place of a removed one.
-    list: Vec<Option<Element<'a>>>,
-    count: usize,
-    /// The position of each name in `list`, if there are enough searches. It is only looked up,
-    /// never iterated.
-    places: Option<HashMap<&'a [u8], usize>>,
-    is_changed: bool,
-}
-
-impl<'a> Elements<'a> {
-    /// Reads the elements of a value, for this number of searches.
-    pub fn of(packed: Packed<'a>, searches: usize) -> Result<Elements<'a>, Damaged> {
-        let list = packed.elements().map(|element| element.map(Some));
-        let list = list.collect::<Result<Vec<Option<Element<'a>>>, Damaged>>()?;
-        let places = (searches >= NAMES_MIN).then(|| {
-            let named = list.iter().flatten().enumerate();
-            named.map(|(place, element)| (element.name, place)).collect()
-        });
-        let (value_type, count) = (packed.value_type, packed.count);
-        Ok(Elements { value_type, list, count, places, is_changed: false })
-    }
-
-    /// Returns the number of elements.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    fn place(&self, name: &[u8]) -> Option<usize> {
-        match &self.places {
-            Some(places) => places.get(name).copied(),
-            None => self.list.iter().position(|one| one.is_some_and(|one| one.name == name)),
-        }
-    }
-
-    /// Returns the value of the element of this name.
-    pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.list[self.place(name)?].map(|element| element.value)
-    }
-
-    /// Returns the elements in order.
-    pub fn iter(&self) -> impl Iterator<Item = Element<'a>> {
-        self.list.iter().flatten().copied()
-    }
-
-    /// Sets the value of the element of this name. Returns whether the element is new.
-    pub fn set(&mut self, name: &'a [u8], value: &'a [u8]) -> bool {
-        let element = Some(Element { name, value });
-        self.is_changed = true;
-        if let Some(place) = self.place(name) {
-            self.list[place] = element;
-            return false;
-        }
-        if let Some(places) = &mut self.places {
-            places.insert(name, self.list.len());
-        }
-        self.list.push(element);
-        self.count += 1;
-        true
-    }
-
-    /// Adds a member, if the set does not have it.
-    pub fn add(&mut self, member: &'a [u8]) {
-        if self.place(member).is_none() {
-            self.set(member, &[]);
-        }
-    }
-
-    /// Removes the elements at these positions of a value that had all its elements when it was
-    /// read. Returns their names.
-    pub fn remove_at(&mut self, places: &[usize]) -> Vec<&'a [u8]> {
-        debug_assert!(self.places.is_none(), "positions are for values without a table of names");
-        let removed = places.iter().filter_map(|place| self.list[*place].take());
-        let names: Vec<&[u8]> = removed.map(|element| element.name).collect();
-        self.count -= names.len();
-        self.is_changed |= !names.is_empty();
-        names
-    }
-
-    /// Removes the element of this name. Returns whether there was one.
-    pub fn remove(&mut self, name: &[u8]) -> bool {
-        let Some(place) = self.place(name) else { return false };
-        if let Some(places) = &mut self.places {
-            places.remove(name);
-        }
-        self.list[place] = None;
-        self.count -= 1;
-        self.is_changed = true;
-        true
-    }
-
-    /// Returns the type of the value.
-    pub fn value_type(&self) -> ValueType {
-        self.value_type
-    }
-
-    /// Returns whether an element was set or removed.
-    pub fn is_changed(&self) -> bool {
-        self.is_changed
-    }
-
-    /// Appends the elements as a packed value.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        debug_assert_eq!(self.count, self.iter().count(), "an element is miscounted");
-        encode(self.value_type, self.count, self.iter(), out);
-    }
-}
-
-/// Appends `count` elements as a packed value.
-fn encode<'e>(
-    value_type: ValueType,
-    count: usize,
-    elements: impl Iterator<Item = Element<'e>>,
+    element: Element<'_>,
     out: &mut Vec<u8>,
-) {
-    write_number(count, out);
-    for element in elements {
-        write_part(element.name, out);
-        if value_type == ValueType::Hash {
-            write_part(element.value, out);
-        }
-    }
+) -> [Range<usize>; 2] {
+    let name = write_part(element.name, out);
+    let has_value = value_type == ValueType::Hash;
+    let value = if has_value { write_part(element.value, out) } else { name.end..name.end };
+    [name, value]
 }
 
 /// Appends distinct elements as a packed value.
@@ -286,13 +189,15 @@ pub fn encode_new<'e>(
     elements: impl ExactSizeIterator<Item = Element<'e>>,
     out: &mut Vec<u8>,
 ) {
-    encode(value_type, elements.len(), elements, out);
+    write_number(elements.len(), out);
+    for element in elements {
+        put_element(value_type, element, out);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     fn element<'e>(name: &'e [u8], value: &'e [u8]) -> Element<'e> {
         Element { name, value }
@@ -320,68 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn elements_behave_like_those_of_a_map() {
-        let mut random = fastrand::Rng::with_seed(11);
-        let names: Vec<Vec<u8>> = (0..40).map(|n| vec![b'n'; n]).collect();
-        for round in 0..2_000 {
-            let value_type = if round % 2 == 0 { ValueType::Hash } else { ValueType::Set };
-            let mut twin: BTreeMap<&[u8], &[u8]> = BTreeMap::new();
-            let mut bytes = new_value(value_type, &[]);
-            for _ in 0..4 {
-                let before = bytes.clone();
-                let searches = random.usize(..20);
-                let mut elements = Elements::of(packed(value_type, &before), searches).unwrap();
-                for _ in 0..searches {
-                    let name = &names[random.usize(..names.len())][..];
-                    let value = match value_type {
-                        ValueType::Hash => &names[random.usize(..names.len())][..],
-                        ValueType::Set | ValueType::String => &[],
-                    };
-                    match random.bool() {
-                        true => assert_eq!(
-                            elements.set(name, value),
-                            twin.insert(name, value).is_none()
-                        ),
-                        false => assert_eq!(elements.remove(name), twin.remove(name).is_some()),
-                    }
-                    assert_eq!(elements.get(name), twin.get(name).copied());
-                }
-                bytes.clear();
-                elements.encode(&mut bytes);
-                let read = packed(value_type, &bytes);
-                assert_eq!(read.count(), twin.len());
-                let sorted: BTreeMap<_, _> =
-                    read.elements().map(|one| one.map(|it| (it.name, it.value)).unwrap()).collect();
-                assert_eq!(sorted, twin);
-                for name in &names {
-                    assert_eq!(read.get(name).unwrap(), twin.get(&name[..]).copied());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn new_elements_follow_and_old_ones_stay_in_their_places() {
-        let bytes = new_value(ValueType::Hash, &[element(b"a", b"1"), element(b"b", b"2")]);
-        let mut elements = Elements::of(packed(ValueType::Hash, &bytes), 1).unwrap();
-        assert!(elements.set(b"c", b"3"));
-        assert!(!elements.set(b"a", b"4"));
-        let names: Vec<_> = elements.iter().map(|one| (one.name, one.value)).collect();
-        assert_eq!(names, [(&b"a"[..], &b"4"[..]), (b"b", b"2"), (b"c", b"3")]);
-    }
-
-    #[test]
     fn bytes_that_are_no_value_are_an_error_and_nothing_else() {
+        let drop_it = |element: Result<Element<'_>, Damaged>| element.map(drop);
         let mut random = fastrand::Rng::with_seed(12);
         let whole = new_value(ValueType::Hash, &[element(b"field", b"value"), element(b"g", b"")]);
         for length in 0..whole.len() {
             let cut = TypedValue { value_type: ValueType::Hash, bytes: &whole[..length] };
-            let read = Packed::parse(cut).and_then(|packed| Elements::of(packed, 1).map(|_| ()));
+            let read =
+                Packed::parse(cut).and_then(|packed| packed.elements().try_for_each(drop_it));
             assert_eq!(read, Err(Damaged), "{length}");
         }
         let mut longer = whole.clone();
         longer.push(0);
-        assert!(Elements::of(packed(ValueType::Hash, &longer), 1).is_err());
+        assert!(packed(ValueType::Hash, &longer).elements().any(|element| element.is_err()));
         for _ in 0..50_000 {
             let bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
             for value_type in [ValueType::Hash, ValueType::Set] {
@@ -389,9 +245,8 @@ mod tests {
                     continue;
                 };
                 let _ = packed.get(b"x");
-                let _ = packed.get_all(&[&b"x"[..]; NAMES_MIN]);
-                if let Ok(elements) = Elements::of(packed, 0) {
-                    assert_eq!(elements.count(), packed.count());
+                if packed.elements().all(|element| element.is_ok()) {
+                    assert_eq!(packed.elements().count(), packed.count());
                 }
             }
         }

@@ -2,10 +2,12 @@
 
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
-use super::{Call, Done, Refusal, parse_integer};
-use crate::core::data::{Accessed, Need};
+use super::packed::{SizeChange, listed, split_root};
+use super::{Call, Cause, Done, NotExecuted, Refusal, parse_integer};
+use crate::core::data::{Accessed, Key, Need, TableKey};
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use types::UnixMillis;
-use values::{RestoredValue, Unreadable};
+use values::{Packed, RestoredValue, Unreadable};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -19,11 +21,27 @@ pub(super) static FAMILY: Family = Family {
 
 /// `DUMP key`.
 fn dump(call: &mut Call<'_>) -> Done {
-    call.reply_with(1, |reply, record| {
+    let (key, table) = (call.key(1), call.session.status.table);
+    let reply = &mut call.reply;
+    let split = call.backend.read_one(table, key, |record| {
+        if let Some(record) = record.filter(|record| split_root(*record).is_some()) {
+            return Ok(Some(record.value.value_type));
+        }
         let dump = record.map(|record| values::dump(record.value)).transpose()?;
         reply.bulk_or_null(dump.as_deref());
+        Ok::<_, Refusal>(None)
+    })??;
+    let Some(value_type) = split else { return Ok(()) };
+    let dumped = call.backend.read_elements(table, key, value_type, Touched::All, |elements| {
+        let dump = values::dump_elements(value_type, &listed(elements)?);
+        reply.bulk_or_null(Some(&dump[..]).filter(|_| elements.count() > 0));
         Ok(())
-    })
+    });
+    match dumped {
+        // Another command has replaced the value meanwhile.
+        Err(NotExecuted::Reject(Refusal::WrongType)) => Err(NotExecuted::Retry(Cause::Turn)),
+        dumped => dumped,
+    }
 }
 
 #[derive(Debug, Default)]
@@ -79,20 +97,55 @@ fn restore(call: &mut Call<'_>) -> Done {
     let now = call.clock_of(&[key]);
     let restored = parse(call.args[2], call.args[3], options.is_absolute, now);
     let need = if options.replaces { Need::Nothing } else { Need::Records };
-    call.update_keys(&[key], need, |records, changes| {
-        if records[0].is_some() && !options.replaces {
-            return Err(BUSY);
+    let elements = match &restored {
+        Ok((restored, expiry)) if expiry.is_none_or(|expiry| expiry > now) => {
+            restored.elements().map(|elements| (elements, *expiry))
         }
-        match restored? {
-            (_, Some(expiry)) if expiry <= now => changes.delete(0),
-            (restored, expiry) => changes.put_value(0, restored.value(), expiry),
-        }
-        Ok(())
-    })??;
+        Ok(_) | Err(_) => None,
+    };
+    if let Some((elements, expiry)) = elements {
+        restore_elements(call, key, elements, expiry, options.replaces)?;
+    } else {
+        call.update_keys(&[key], need, |records, changes| {
+            if records[0].is_some() && !options.replaces {
+                return Err(BUSY);
+            }
+            match restored? {
+                (_, Some(expiry)) if expiry <= now => changes.delete(0),
+                (restored, expiry) => changes.put_value(0, restored.value(), expiry),
+            }
+            Ok(())
+        })??;
+    }
     if let Some(accessed) = options.accessed {
         call.backend.set_accessed(call.session.status.table, key, accessed);
     }
     call.ok()
+}
+
+/// Writes restored elements as the value of a key.
+fn restore_elements(
+    call: &mut Call<'_>,
+    key: Key<'_>,
+    restored: Packed<'_>,
+    expiry: Option<UnixMillis>,
+    replaces: bool,
+) -> Done {
+    let key = TableKey { table: call.session.status.table, key };
+    let change = ValueChange {
+        expiry: NewExpiry::Is(expiry),
+        ..SizeChange::Adds(0).of(key, Touched::Replaced)
+    };
+    call.backend.update_values(restored.value_type(), &[change], |values, records| {
+        if records[0].is_some() && !replaces {
+            return Err(BUSY);
+        }
+        for element in restored.elements() {
+            let element = element?;
+            values[0].set(element.name, element.value)?;
+        }
+        Ok(())
+    })
 }
 
 const BUSY: Refusal = Refusal::because("BUSYKEY Target key name already exists.");

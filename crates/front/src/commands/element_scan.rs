@@ -1,21 +1,26 @@
-//! `HSCAN` and `SSCAN`: the elements of a packed value. It is in one record, so one step returns all
-//! of them, and the cursor is 0 after it, as Redis does with its compact encodings.
+//! `HSCAN` and `SSCAN`. A packed value is in one record, so one step returns all of its elements, and
+//! the cursor is 0 after it, as Redis does with its compact encodings. A step of a split value returns
+//! the elements of some pages. The order of pages guarantees that a scan returns every element that
+//! exists from its first to its last step, however the pages change.
 
 use super::glob::glob_matches;
-use super::packed::packed;
 use super::{Call, Done, Refusal, parse_integer, parse_unsigned, refused, uppercase_is};
+use crate::core::elements::Touched;
+use std::cell::Cell;
 use types::ValueType;
-use values::Element;
+use values::{Element, Root, page_at};
 
 struct ElementScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     without_values: bool,
+    /// Number of elements that a step returns, about.
+    count: u64,
 }
 
 impl<'a> ElementScanOptions<'a> {
     fn parse(words: &[&'a [u8]], value_type: ValueType) -> Result<ElementScanOptions<'a>, Refusal> {
         const ONLY_FOR_HASHES: &str = "ERR NOVALUES option can only be used in HSCAN";
-        let mut options = ElementScanOptions { pattern: None, without_values: false };
+        let mut options = ElementScanOptions { pattern: None, without_values: false, count: 10 };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if uppercase_is(word, b"NOVALUES") {
@@ -28,9 +33,9 @@ impl<'a> ElementScanOptions<'a> {
                 options.pattern = (*pattern != b"*").then_some(pattern);
             } else if uppercase_is(word, b"COUNT") {
                 let count = parse_integer(words.next().ok_or(Refusal::Syntax)?);
-                if count.ok_or(Refusal::NotAnInteger)? < 1 {
-                    return Err(Refusal::Syntax);
-                }
+                let count = count.ok_or(Refusal::NotAnInteger)?;
+                let count = u64::try_from(count).ok().filter(|count| *count > 0);
+                options.count = count.ok_or(Refusal::Syntax)?;
             } else {
                 return Err(Refusal::Syntax);
             }
@@ -39,16 +44,35 @@ impl<'a> ElementScanOptions<'a> {
     }
 }
 
+/// Most pages that one step reads.
+const PAGES_PER_STEP: u64 = 1024;
+
 /// Executes `HSCAN` or `SSCAN`: `key cursor [MATCH pattern] [COUNT count] [NOVALUES]`.
 pub(super) fn scan_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
-    parse_unsigned(call.args[2]).ok_or_else(|| refused("ERR invalid cursor"))?;
-    let words = &call.args[3..];
-    call.reply_with(1, |reply, record| {
-        let packed = packed(record, value_type)?;
+    let cursor = parse_unsigned(call.args[2]).ok_or_else(|| refused("ERR invalid cursor"))?;
+    // Options are errors only if there is a value.
+    let options = ElementScanOptions::parse(&call.args[3..], value_type);
+    let count = options.as_ref().map_or(1, |options| options.count);
+    let next = Cell::new(0);
+    let choose = |root: &Root| {
+        let pages = count.saturating_mul(u64::from(root.pages)) / root.count;
+        let (mut place, mut chosen) = (place_of(cursor), Vec::new());
+        for _ in 0..pages.clamp(1, PAGES_PER_STEP) {
+            let (page, after) = page_at(place, root.pages);
+            chosen.push(page);
+            place = after;
+            if place == 0 {
+                break;
+            }
+        }
+        next.set(cursor_at(place));
+        chosen
+    };
+    call.reply_with_elements(value_type, Touched::Pages(&choose), |reply, elements| {
         let mut parts = Vec::new();
-        if record.is_some() {
-            let options = ElementScanOptions::parse(words, value_type)?;
-            for element in packed.elements() {
+        if elements.count() > 0 {
+            let options = options?;
+            for element in elements.iter() {
                 let Element { name, value } = element?;
                 if options.pattern.is_some_and(|pattern| !glob_matches(pattern, name, false)) {
                     continue;
@@ -60,8 +84,18 @@ pub(super) fn scan_elements(call: &mut Call<'_>, value_type: ValueType) -> Done 
             }
         }
         reply.array(2);
-        reply.bulk(b"0");
+        reply.bulk(itoa::Buffer::new().format(next.get()).as_bytes());
         reply.bulks(&parts);
         Ok(())
     })
+}
+
+/// Returns the place of a scan for a cursor. Cursors have the bits of places in reverse order, because
+/// some clients cannot read large numbers.
+fn place_of(cursor: u64) -> u64 {
+    cursor.reverse_bits()
+}
+
+fn cursor_at(place: u64) -> u64 {
+    place.reverse_bits()
 }

@@ -4,14 +4,16 @@ use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::element_scan::scan_elements;
 use super::packed::{
-    count_elements, has_element, packed, read_elements, remove_elements, write_elements,
+    SizeChange, count_elements, element_bytes, has_element, listed, remove_elements,
 };
-use super::sampling::Sample;
+use super::sampling::{Sample, reply_with_sample};
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
+use crate::core::data::TableKey;
+use crate::core::elements::Touched;
 use crate::operators::counts::Found;
 use resp::Protocol;
 use types::ValueType;
-use values::{Damaged, Element, Extended, Packed};
+use values::{Damaged, Element, Extended};
 
 pub(super) static FAMILY: Family = Family {
     group: "hash",
@@ -37,27 +39,11 @@ pub(super) static FAMILY: Family = Family {
     ],
 };
 
-/// Reads the hash under argument 1.
-fn read<T>(
-    call: &mut Call<'_>,
-    f: impl FnOnce(Packed<'_>) -> Result<T, Refusal>,
-) -> Result<T, NotExecuted> {
-    Ok(call.read(|record| f(packed(record, ValueType::Hash)?))??)
-}
-
-/// Replies about the hash under argument 1. If `f` returns an error, it has written nothing.
-fn reply_with(
-    call: &mut Call<'_>,
-    f: impl FnOnce(&mut resp::ReplyWriter<'_>, Packed<'_>) -> Result<(), Refusal>,
-) -> Done {
-    call.reply_with(1, |reply, record| f(reply, packed(record, ValueType::Hash)?))
-}
-
 /// `HGET key field`.
 fn hget(call: &mut Call<'_>) -> Done {
-    let field = call.args[2];
-    reply_with(call, |reply, hash| {
-        reply.bulk_or_null(hash.get(field)?);
+    let field = &call.args[2..3];
+    call.reply_with_elements(ValueType::Hash, Touched::Names(field), |reply, hash| {
+        reply.bulk_or_null(hash.get(field[0])?);
         Ok(())
     })
 }
@@ -65,8 +51,9 @@ fn hget(call: &mut Call<'_>) -> Done {
 /// `HMGET key field [field ...]`.
 fn hmget(call: &mut Call<'_>) -> Done {
     let fields = &call.args[2..];
-    reply_with(call, |reply, hash| {
-        let values = hash.get_all(fields)?;
+    call.reply_with_elements(ValueType::Hash, Touched::Names(fields), |reply, hash| {
+        let values = fields.iter().map(|field| hash.get(field));
+        let values = values.collect::<Result<Vec<Option<&[u8]>>, Damaged>>()?;
         reply.array(values.len());
         values.into_iter().for_each(|value| reply.bulk_or_null(value));
         Ok(())
@@ -75,8 +62,8 @@ fn hmget(call: &mut Call<'_>) -> Done {
 
 /// `HGETALL key`.
 fn hgetall(call: &mut Call<'_>) -> Done {
-    reply_with(call, |reply, hash| {
-        let elements = hash.elements().collect::<Result<Vec<_>, Damaged>>()?;
+    call.reply_with_elements(ValueType::Hash, Touched::All, |reply, hash| {
+        let elements = listed(hash)?;
         reply.map(elements.len());
         for Element { name, value } in elements {
             reply.bulk(name);
@@ -88,8 +75,8 @@ fn hgetall(call: &mut Call<'_>) -> Done {
 
 /// `HKEYS key` and `HVALS key`: one part of each element.
 fn list(call: &mut Call<'_>, part: impl Fn(Element<'_>) -> &[u8]) -> Done {
-    reply_with(call, |reply, hash| {
-        let elements = hash.elements().collect::<Result<Vec<_>, Damaged>>()?;
+    call.reply_with_elements(ValueType::Hash, Touched::All, |reply, hash| {
+        let elements = listed(hash)?;
         reply.array(elements.len());
         elements.into_iter().for_each(|element| reply.bulk(part(element)));
         Ok(())
@@ -98,8 +85,10 @@ fn list(call: &mut Call<'_>, part: impl Fn(Element<'_>) -> &[u8]) -> Done {
 
 /// `HSTRLEN key field`.
 fn hstrlen(call: &mut Call<'_>) -> Done {
-    let field = call.args[2];
-    let length = read(call, |hash| Ok(hash.get(field)?.map_or(0, <[u8]>::len)))?;
+    let field = &call.args[2..3];
+    let length = call.read_elements(ValueType::Hash, Touched::Names(field), |hash| {
+        Ok(hash.get(field[0])?.map_or(0, <[u8]>::len))
+    })?;
     call.integer(length as i64)
 }
 
@@ -121,29 +110,27 @@ fn set_all(call: &mut Call<'_>) -> Result<i64, NotExecuted> {
     if !rest.is_empty() {
         return Err(Refusal::Arity.into());
     }
-    Ok(call.update(|record, changes| {
-        let mut hash = read_elements(record, ValueType::Hash, pairs.len())?;
+    let bytes = pairs.iter().map(|pair| element_bytes(pair)).sum();
+    call.update_elements(ValueType::Hash, Touched::Pairs(pairs), SizeChange::Adds(bytes), |hash| {
         let mut added = 0;
         for [field, value] in pairs {
-            added += i64::from(hash.set(field, value));
+            added += i64::from(hash.set(field, value)?);
         }
-        write_elements(&hash, record, changes, 0);
-        Ok::<i64, Refusal>(added)
-    })??)
+        Ok(added)
+    })
 }
 
 /// `HSETNX key field value`.
 fn hsetnx(call: &mut Call<'_>) -> Done {
-    let (field, value) = (call.args[2], call.args[3]);
-    let set = call.update(|record, changes| {
-        let mut hash = read_elements(record, ValueType::Hash, 1)?;
-        let is_new = hash.get(field).is_none();
+    let (field, value) = (&call.args[2..3], call.args[3]);
+    let size = SizeChange::Adds(element_bytes(&call.args[2..]));
+    let set = call.update_elements(ValueType::Hash, Touched::Names(field), size, |hash| {
+        let is_new = hash.get(field[0])?.is_none();
         if is_new {
-            hash.set(field, value);
-            write_elements(&hash, record, changes, 0);
+            hash.set(field[0], value)?;
         }
-        Ok::<bool, Refusal>(is_new)
-    })??;
+        Ok(is_new)
+    })?;
     call.integer(set)
 }
 
@@ -159,60 +146,63 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
             "ERR numfields should be greater than 0 and match the provided number of fields",
         ));
     }
-    let (key, table) = (call.key(1), call.session.status.table);
+    let key = TableKey { table: call.session.status.table, key: call.key(1) };
     let reply = &mut call.reply;
-    let need = crate::core::data::Need::Records;
-    let exists = call.backend.update(table, &[key], need, |records, changes| {
-        let mut hash = read_elements(records[0], ValueType::Hash, fields.len())?;
-        reply.array(fields.len());
+    let change = SizeChange::Removes.of(key, Touched::Names(fields));
+    // Without additions, the closure is called once.
+    let exists = call.backend.update_elements(ValueType::Hash, change, |hash, record| {
+        let mut values = Vec::with_capacity(fields.len());
         for field in fields {
-            reply.bulk_or_null(hash.get(field));
-            hash.remove(field);
+            values.push(hash.get(field)?.map(<[u8]>::to_vec));
+            hash.remove(field)?;
         }
-        write_elements(&hash, records[0], changes, 0);
-        Ok::<bool, Refusal>(records[0].is_some())
-    })??;
+        reply.array(values.len());
+        values.iter().for_each(|value| reply.bulk_or_null(value.as_deref()));
+        Ok(record.is_some())
+    })?;
     call.backend.count(Found::key(exists));
     Ok(())
 }
 
 /// `HINCRBY key field number`.
 fn hincrby(call: &mut Call<'_>) -> Done {
-    let field = call.args[2];
+    let field = &call.args[2..3];
     let number = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
-    let sum = call.update(|record, changes| {
-        let mut text = itoa::Buffer::new();
-        let mut hash = read_elements(record, ValueType::Hash, 1)?;
-        let old = hash.get(field).map_or(Some(0), parse_integer).ok_or(NOT_AN_INTEGER)?;
+    let size = SizeChange::Adds(element_bytes(field) + NUMBER_BYTES_MAX);
+    let sum = call.update_elements(ValueType::Hash, Touched::Names(field), size, |hash| {
+        let old = hash.get(field[0])?.map_or(Some(0), parse_integer).ok_or(NOT_AN_INTEGER)?;
         let sum = old.checked_add(number).ok_or(OVERFLOW)?;
-        hash.set(field, text.format(sum).as_bytes());
-        write_elements(&hash, record, changes, 0);
-        Ok::<i64, Refusal>(sum)
-    })??;
+        hash.set(field[0], itoa::Buffer::new().format(sum).as_bytes())?;
+        Ok(sum)
+    })?;
     call.integer(sum)
 }
+
+/// Longest text of an integer, in bytes.
+const NUMBER_BYTES_MAX: u64 = 20;
+
+/// Longest text of a number with a fraction, in bytes.
+const FLOAT_BYTES_MAX: u64 = 5 << 10;
 
 const NOT_AN_INTEGER: Refusal = Refusal::because("ERR hash value is not an integer");
 const OVERFLOW: Refusal = Refusal::because("ERR increment or decrement would overflow");
 
 /// `HINCRBYFLOAT key field number`.
 fn hincrbyfloat(call: &mut Call<'_>) -> Done {
-    let field = call.args[2];
+    let field = &call.args[2..3];
     let number = Extended::parse(call.args[3]);
     let number = number.ok_or_else(|| refused("ERR value is not a valid float"))?;
     if !number.is_finite() {
         return Err(refused("ERR value is NaN or Infinity"));
     }
-    let sum = call.update(|record, changes| {
-        let mut hash = read_elements(record, ValueType::Hash, 1)?;
-        let old = Extended::parse(hash.get(field).unwrap_or(b"0"));
+    let size = SizeChange::Adds(element_bytes(field) + FLOAT_BYTES_MAX);
+    let sum = call.update_elements(ValueType::Hash, Touched::Names(field), size, |hash| {
+        let old = Extended::parse(hash.get(field[0])?.unwrap_or(b"0"));
         let old = old.filter(|old| old.is_finite()).ok_or(NOT_A_FLOAT)?;
         let sum = old.checked_add(number).ok_or(INFINITE)?.format();
-        hash.set(field, sum.as_bytes());
-        write_elements(&hash, record, changes, 0);
-        drop(hash);
-        Ok::<String, Refusal>(sum)
-    })??;
+        hash.set(field[0], sum.as_bytes())?;
+        Ok(sum)
+    })?;
     call.bulk(sum.as_bytes())
 }
 
@@ -232,15 +222,11 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
         return Err(refused("ERR value is out of range"));
     }
     let sample = Sample::parse(call.args[2])?;
-    let mut random = call.random();
     // RESP3 has an array of pairs, RESP2 a flat array.
     let pairs = call.reply.protocol() == Protocol::Resp3;
-    reply_with(call, |reply, hash| {
-        let elements = hash.elements().collect::<Result<Vec<_>, Damaged>>()?;
-        let drawn = sample.draw(elements.len(), &mut random)?;
+    reply_with_sample(call, ValueType::Hash, sample, |reply, drawn| {
         reply.array(drawn.len() * if with_values && !pairs { 2 } else { 1 });
-        for place in drawn {
-            let Element { name, value } = elements[place];
+        for Element { name, value } in drawn {
             if with_values && pairs {
                 reply.array(2);
             }
@@ -249,16 +235,11 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
                 reply.bulk(value);
             }
         }
-        Ok(())
     })
 }
 
 fn one_random_field(call: &mut Call<'_>) -> Done {
-    let mut random = call.random();
-    reply_with(call, |reply, hash| {
-        let elements = hash.elements().collect::<Result<Vec<_>, Damaged>>()?;
-        let drawn = Sample::Distinct(1).draw(elements.len(), &mut random)?;
-        reply.bulk_or_null(drawn.first().map(|place| elements[*place].name));
-        Ok(())
+    reply_with_sample(call, ValueType::Hash, Sample::Distinct(1), |reply, drawn| {
+        reply.bulk_or_null(drawn.first().map(|element| element.name));
     })
 }

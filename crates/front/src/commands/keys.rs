@@ -3,11 +3,13 @@
 use super::command::flag::{DANGEROUS, DENYOOM, FAST, NO_ACCESS, OTHER_TABLES, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
-use super::{Call, Done, Refusal, refused};
-use crate::core::data::{Changes, Need, Record, TableKey};
+use super::packed::{SizeChange, split_root};
+use super::{Call, Cause, Done, NotExecuted, Refusal, refused};
+use crate::core::data::{Need, Record, TableKey};
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::operators::counts::Found;
-use types::TableId;
 use types::limits::DATABASES;
+use types::{TableId, ValueType};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -76,19 +78,67 @@ fn renamenx(call: &mut Call<'_>) -> Done {
 
 fn rename_if(
     call: &mut Call<'_>,
-    allows: impl FnOnce(Option<Record<'_>>) -> bool,
-) -> Result<bool, super::NotExecuted> {
-    let keys = [call.key(1), call.key(2)];
-    let renamed = call.update_keys(&keys, Need::Records, |records, changes| {
+    allows: impl Fn(Option<Record<'_>>) -> bool,
+) -> Result<bool, NotExecuted> {
+    let table = call.session.status.table;
+    let keys = [1, 2].map(|at| TableKey { table, key: call.key(at) });
+    let renamed = call.backend.update_tables(&keys, keys.len(), |records, changes| {
         let record = records[0].ok_or(NO_SUCH_KEY)?;
-        let renamed = allows(records[1]);
-        if renamed && keys[0] != keys[1] {
-            changes.put_value(1, record.value, record.expiry);
-            changes.delete(0);
+        if !allows(records[1]) || keys[0] == keys[1] {
+            return Ok(Ok(allows(records[1])));
         }
-        Ok::<bool, Refusal>(renamed)
-    })?;
-    Ok(renamed?)
+        if split_root(record).is_some() {
+            return Ok(Err(record.value.value_type));
+        }
+        changes.put_value(1, record.value, record.expiry);
+        changes.delete(0);
+        Ok::<_, Refusal>(Ok(true))
+    })??;
+    match renamed {
+        Ok(renamed) => Ok(renamed),
+        Err(value_type) => {
+            let renamed = copy_elements(call, value_type, keys, true, allows)?;
+            Ok(renamed.ok_or(NO_SUCH_KEY)?)
+        }
+    }
+}
+
+/// Copies a split value to another key, if `allows` says so of the record there, and removes the old
+/// one if `moves` is set. Returns whether it did so; `None`: there is no value.
+fn copy_elements(
+    call: &mut Call<'_>,
+    value_type: ValueType,
+    [from, to]: [TableKey<'_>; 2],
+    moves: bool,
+    allows: impl Fn(Option<Record<'_>>) -> bool,
+) -> Result<Option<bool>, NotExecuted> {
+    let expiry = NewExpiry::Of(0);
+    let values = [
+        SizeChange::Adds(0).of(from, Touched::All),
+        ValueChange { expiry, ..SizeChange::Adds(0).of(to, Touched::Replaced) },
+    ];
+    let copied = call.backend.update_values(value_type, &values, |values, records| {
+        let [from, to] = values else { unreachable!("there are two values") };
+        if records[0].is_none() {
+            return Ok(None);
+        }
+        if !allows(records[1]) {
+            return Ok(Some(false));
+        }
+        for element in from.iter() {
+            let element = element?;
+            to.set(element.name, element.value)?;
+        }
+        if moves {
+            from.clear();
+        }
+        Ok(Some(true))
+    });
+    match copied {
+        // Another command has replaced the value meanwhile.
+        Err(NotExecuted::Reject(Refusal::WrongType)) => Err(NotExecuted::Retry(Cause::Turn)),
+        copied => copied,
+    }
 }
 
 /// `COPY key newkey [DB database] [REPLACE]`.
@@ -107,21 +157,27 @@ fn copy(call: &mut Call<'_>) -> Done {
     if (table, from.bytes) == (to, key.bytes) {
         return Err(refused("ERR source and destination objects are the same"));
     }
-    let mut found = Found::default();
-    let mut copy = |record: Option<Record<'_>>,
-                    old: Option<Record<'_>>,
-                    to: usize,
-                    changes: &mut Changes<'_>| {
-        found = Found::key(record.is_some());
-        let Some(record) = record.filter(|_| replaces || old.is_none()) else { return false };
-        changes.put_value(to, record.value, record.expiry);
-        true
-    };
     let keys = [TableKey { table, key: from }, TableKey { table: to, key }];
+    let allows = |old: Option<Record<'_>>| replaces || old.is_none();
+    let mut exists = false;
     let copied = call.backend.update_tables(&keys, keys.len(), |records, changes| {
-        copy(records[0], records[1], 1, changes)
+        exists = records[0].is_some();
+        let Some(record) = records[0].filter(|_| allows(records[1])) else { return Ok(false) };
+        if split_root(record).is_some() {
+            return Err(record.value.value_type);
+        }
+        changes.put_value(1, record.value, record.expiry);
+        Ok(true)
     })?;
-    call.backend.count(found);
+    let copied = match copied {
+        Ok(copied) => copied,
+        Err(value_type) => {
+            let copied = copy_elements(call, value_type, keys, false, allows)?;
+            exists = copied.is_some();
+            copied.unwrap_or(false)
+        }
+    };
+    call.backend.count(Found::key(exists));
     call.integer(copied)
 }
 

@@ -1,9 +1,10 @@
-//! Packed values of records: hashes and sets in one record.
+//! Commands on the elements of hashes and sets.
 
-use super::{Call, Done, Refusal};
-use crate::core::data::{Changes, Record};
+use super::{Call, Done, NotExecuted, Refusal};
+use crate::core::data::{Record, TableKey};
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use types::{TypedValue, ValueType};
-use values::{Damaged, Element, Elements, Packed, encode_new, parse_integer};
+use values::{Damaged, Element, Elements, Form, Root, parse_integer};
 
 impl From<Damaged> for Refusal {
     fn from(Damaged: Damaged) -> Refusal {
@@ -11,86 +12,119 @@ impl From<Damaged> for Refusal {
     }
 }
 
-/// Returns the elements of a record, which must have this type. A missing record has none.
-#[inline]
-pub(super) fn packed(
-    record: Option<Record<'_>>,
-    value_type: ValueType,
-) -> Result<Packed<'_>, Refusal> {
-    let Some(record) = record else { return Ok(Packed::empty(value_type)) };
-    if record.value.value_type != value_type {
-        return Err(Refusal::WrongType);
-    }
-    Ok(Packed::parse(record.value)?)
+/// Longest encoding of the lengths of an element, in bytes.
+const LENGTHS_BYTES_MAX: usize = 8;
+
+/// Returns the most bytes that an element of these parts takes.
+pub(super) fn element_bytes(parts: &[&[u8]]) -> u64 {
+    parts.iter().map(|part| part.len()).sum::<usize>() as u64 + LENGTHS_BYTES_MAX as u64
 }
 
-/// Reads the elements of a record that a command changes. The record must have this type; a missing
-/// one has no elements. The command searches for `searches` of them.
-pub(super) fn read_elements(
-    record: Option<Record<'_>>,
-    value_type: ValueType,
-    searches: usize,
-) -> Result<Elements<'_>, Refusal> {
-    Ok(Elements::of(packed(record, value_type)?, searches)?)
+impl Call<'_> {
+    /// Passes those elements of the value under argument 1 that the command needs to `f`.
+    #[inline]
+    pub(super) fn read_elements<T>(
+        &mut self,
+        value_type: ValueType,
+        touched: Touched<'_>,
+        f: impl FnOnce(&Elements<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, NotExecuted> {
+        let (key, table) = (self.key(1), self.session.status.table);
+        self.backend.read_elements(table, key, value_type, touched, f)
+    }
+
+    /// Replies about elements of the value under argument 1. If `f` returns an error, it has written
+    /// nothing.
+    #[inline]
+    pub(super) fn reply_with_elements(
+        &mut self,
+        value_type: ValueType,
+        touched: Touched<'_>,
+        f: impl FnOnce(&mut resp::ReplyWriter<'_>, &Elements<'_>) -> Result<(), Refusal>,
+    ) -> Done {
+        let (key, table) = (self.key(1), self.session.status.table);
+        let reply = &mut self.reply;
+        self.backend.read_elements(table, key, value_type, touched, |elements| f(reply, elements))
+    }
+
+    /// Changes elements of the value under argument 1. If `f` adds elements, it may be called several
+    /// times.
+    #[inline]
+    pub(super) fn update_elements<T>(
+        &mut self,
+        value_type: ValueType,
+        touched: Touched<'_>,
+        size: SizeChange,
+        mut f: impl FnMut(&mut Elements<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, NotExecuted> {
+        let key = TableKey { table: self.session.status.table, key: self.key(1) };
+        let change = size.of(key, touched);
+        self.backend.update_elements(value_type, change, |elements, _| f(elements))
+    }
 }
 
-/// Writes the elements that were read from this record as the value of the key at this position, if
-/// they have changed. Removes the key if there are none. The record keeps its expiry.
-pub(super) fn write_elements(
-    elements: &Elements<'_>,
-    record: Option<Record<'_>>,
-    changes: &mut Changes<'_>,
-    at: usize,
-) {
-    let expiry = record.and_then(|record| record.expiry);
-    match elements.count() {
-        _ if !elements.is_changed() => {}
-        0 => changes.delete(at),
-        _ => changes.put_built(at, elements.value_type(), expiry, |out| elements.encode(out)),
+/// The change in the size of a value that a command may cause.
+#[derive(Clone, Copy)]
+pub(super) enum SizeChange {
+    /// Elements of at most so many bytes are added.
+    Adds(u64),
+    /// Elements are removed.
+    Removes,
+}
+
+impl SizeChange {
+    /// Returns the change of a value that touches these elements.
+    pub(super) fn of<'k>(self, key: TableKey<'k>, touched: Touched<'k>) -> ValueChange<'k> {
+        let (added, removes) = match self {
+            SizeChange::Adds(bytes) => (bytes, false),
+            SizeChange::Removes => (0, true),
+        };
+        ValueChange { key, touched, expiry: NewExpiry::Kept, added, removes }
     }
+}
+
+/// Returns the root of a record with a split value.
+pub(super) fn split_root(record: Record<'_>) -> Option<Root> {
+    match (record.value.value_type, Form::of(record.value)) {
+        (ValueType::Hash | ValueType::Set, Ok(Form::Split(root))) => Some(root),
+        (_, Ok(Form::Split(_) | Form::Packed(_)) | Err(Damaged)) => None,
+    }
+}
+
+/// Returns the elements that were read.
+pub(super) fn listed<'e>(elements: &'e Elements<'_>) -> Result<Vec<Element<'e>>, Refusal> {
+    Ok(elements.iter().collect::<Result<Vec<Element<'e>>, Damaged>>()?)
 }
 
 /// Replies with the number of elements of the value under argument 1: `HLEN` and `SCARD`.
 pub(super) fn count_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
-    let count = call.read(|record| Ok::<_, Refusal>(packed(record, value_type)?.count()))??;
+    let none = Touched::Names(&[]);
+    let count = call.read_elements(value_type, none, |elements| Ok(elements.count()))?;
     call.integer(count as i64)
 }
 
 /// Replies whether the value under argument 1 has the element of argument 2: `HEXISTS` and
 /// `SISMEMBER`.
 pub(super) fn has_element(call: &mut Call<'_>, value_type: ValueType) -> Done {
-    let name = call.args[2];
-    let found = call.read(|record| {
-        let found = packed(record, value_type)?.get(name)?;
-        Ok::<_, Refusal>(found.is_some())
-    })??;
+    let names = &call.args[2..3];
+    let found = call.read_elements(value_type, Touched::Names(names), |elements| {
+        Ok(elements.get(names[0])?.is_some())
+    })?;
     call.integer(found)
 }
 
 /// Removes the elements of these names from the value under argument 1: `HDEL` and `SREM`.
 pub(super) fn remove_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
     let names = &call.args[2..];
-    let removed = call.update(|record, changes| {
-        let mut elements = read_elements(record, value_type, names.len())?;
-        let removed = names.iter().filter(|name| elements.remove(name)).count();
-        write_elements(&elements, record, changes, 0);
-        Ok::<usize, Refusal>(removed)
-    })??;
-    call.integer(removed as i64)
-}
-
-/// Writes distinct elements as the value of the key at this position, without expiry. Removes the
-/// key if there are none.
-pub(super) fn write_new<'e>(
-    value_type: ValueType,
-    elements: impl ExactSizeIterator<Item = Element<'e>>,
-    changes: &mut Changes<'_>,
-    at: usize,
-) {
-    match elements.len() {
-        0 => changes.delete(at),
-        _ => changes.put_built(at, value_type, None, |out| encode_new(value_type, elements, out)),
-    }
+    let touched = Touched::Names(names);
+    let removed = call.update_elements(value_type, touched, SizeChange::Removes, |elements| {
+        let mut removed = 0;
+        for name in names {
+            removed += i64::from(elements.remove(name)?);
+        }
+        Ok(removed)
+    })?;
+    call.integer(removed)
 }
 
 /// Most elements of a hash, of a set, and of a set of integers, and longest element, that Redis
@@ -102,8 +136,11 @@ const COMPACT_BYTES_MAX: usize = 64;
 
 /// Returns Redis's name for the encoding of a value other than a string, if it had been built there
 /// by additions only.
-pub(super) fn encoding(value: TypedValue<'_>) -> Result<&'static [u8], Refusal> {
-    let packed = Packed::parse(value)?;
+pub(super) fn encoding_name(value: TypedValue<'_>) -> Result<&'static [u8], Refusal> {
+    let packed = match Form::of(value)? {
+        Form::Packed(packed) => packed,
+        Form::Split(Root { .. }) => return Ok(b"hashtable"),
+    };
     let (mut is_short, mut is_integers) = (true, true);
     for element in packed.elements() {
         let Element { name, value } = element?;
@@ -122,6 +159,7 @@ pub(super) fn encoding(value: TypedValue<'_>) -> Result<&'static [u8], Refusal> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use values::encode_new;
 
     #[test]
     fn encodings_are_named_as_in_redis() {
@@ -130,7 +168,7 @@ mod tests {
         let name = |value_type, elements: &[Element<'_>]| {
             let mut bytes = Vec::new();
             encode_new(value_type, elements.iter().copied(), &mut bytes);
-            encoding(TypedValue { value_type, bytes: &bytes }).unwrap()
+            encoding_name(TypedValue { value_type, bytes: &bytes }).unwrap()
         };
         assert_eq!(name(ValueType::Hash, &[element(b"a", b"b")]), b"listpack");
         assert_eq!(name(ValueType::Hash, &[element(b"a", &long)]), b"hashtable");

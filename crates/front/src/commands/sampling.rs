@@ -1,8 +1,18 @@
 //! Random elements of a collection, for `HRANDFIELD`, `SRANDMEMBER` and `SPOP`.
+//!
+//! Of a split value, a sample reads random pages only. Pages have different numbers of elements, so
+//! each page has the same number of places, more than any page has elements, and a sample draws one
+//! place per page: the elements that it hits are all equally likely. If too few places are occupied,
+//! the whole value is read.
 
-use super::Refusal;
 use super::numbers::parse_integer_within;
+use super::{Call, Done, Refusal};
+use crate::core::elements::Touched;
 use fastrand::Rng;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use types::ValueType;
+use values::{Damaged, Element, Elements, Root};
 
 /// Most elements of a sample that may repeat. Redis has no limit, and builds the reply however long
 /// it is.
@@ -37,6 +47,91 @@ impl Sample {
             Sample::Distinct(count) => distinct(count as usize, length, random),
         })
     }
+}
+
+/// Pages that are read per wanted element, relative to the expected number of tries.
+const SPARE: u64 = 3;
+
+/// Places of a page above four times its average number of elements.
+const SPARE_PLACES: u64 = 8;
+
+/// A sample of a value, which may be split.
+pub(super) struct PageSample {
+    sample: Sample,
+    random: RefCell<Rng>,
+    /// Places of each page.
+    places: Cell<usize>,
+}
+
+impl PageSample {
+    pub(super) fn new(sample: Sample, random: Rng) -> PageSample {
+        PageSample { sample, random: RefCell::new(random), places: Cell::new(0) }
+    }
+
+    /// Chooses the pages that are read.
+    pub(super) fn choose(&self, root: &Root) -> Vec<u32> {
+        let (Sample::Distinct(wanted) | Sample::Repeated(wanted)) = self.sample;
+        let pages = u64::from(root.pages);
+        let places = root.count.div_ceil(pages).saturating_mul(4).saturating_add(SPARE_PLACES);
+        let tries = places.saturating_mul(pages) / root.count + 1;
+        let chosen = wanted.saturating_mul(tries).saturating_mul(SPARE).saturating_add(tries);
+        self.places.set(usize::try_from(places).unwrap_or(usize::MAX));
+        if chosen >= pages / 2 {
+            return (0..root.pages).collect();
+        }
+        let mut random = self.random.borrow_mut();
+        let mut drawn = BTreeSet::new();
+        while (drawn.len() as u64) < chosen {
+            drawn.insert(random.u32(..root.pages));
+        }
+        drawn.into_iter().collect()
+    }
+
+    /// Draws the sample from the elements that were read. `None`: they are too few.
+    pub(super) fn draw<'e>(
+        &self,
+        elements: &Elements<'e>,
+    ) -> Result<Option<Vec<Element<'e>>>, Refusal> {
+        let mut random = self.random.borrow_mut();
+        if elements.is_whole() {
+            let all = elements.by_page().collect::<Result<Vec<_>, Damaged>>()?.concat();
+            let drawn = self.sample.draw(all.len(), &mut random)?;
+            return Ok(Some(drawn.into_iter().map(|place| all[place]).collect()));
+        }
+        let mut hit = Vec::new();
+        for page in elements.by_page() {
+            let page = page?;
+            hit.extend(page.get(random.usize(..self.places.get().max(page.len()))));
+        }
+        let (Sample::Distinct(wanted) | Sample::Repeated(wanted)) = self.sample;
+        random.shuffle(&mut hit);
+        let is_enough = hit.len() as u64 >= wanted;
+        hit.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
+        Ok(is_enough.then_some(hit))
+    }
+}
+
+/// Replies with a sample of the value under argument 1.
+pub(super) fn reply_with_sample(
+    call: &mut Call<'_>,
+    value_type: ValueType,
+    sample: Sample,
+    reply_with: impl Fn(&mut resp::ReplyWriter<'_>, &[Element<'_>]),
+) -> Done {
+    let sample = PageSample::new(sample, call.random());
+    let choose = |root: &Root| sample.choose(root);
+    for touched in [Touched::Pages(&choose), Touched::All] {
+        let (key, table) = (call.key(1), call.session.status.table);
+        let reply = &mut call.reply;
+        let read = |elements: &Elements<'_>| {
+            let drawn = sample.draw(elements)?;
+            Ok(drawn.map(|drawn| reply_with(reply, &drawn)).is_some())
+        };
+        if call.backend.read_elements(table, key, value_type, touched, read)? {
+            return Ok(());
+        }
+    }
+    unreachable!("the whole value has every sample")
 }
 
 const TOO_MANY: Refusal =

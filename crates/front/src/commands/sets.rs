@@ -4,15 +4,16 @@ use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::element_scan::scan_elements;
 use super::packed::{
-    count_elements, has_element, packed, read_elements, remove_elements, write_elements, write_new,
+    SizeChange, count_elements, element_bytes, has_element, listed, remove_elements,
 };
-use super::sampling::{Sample, parse_count};
+use super::sampling::{PageSample, Sample, parse_count, reply_with_sample};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
-use crate::core::data::{Need, Record};
+use crate::core::data::TableKey;
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::operators::counts::Found;
 use std::collections::HashSet;
 use types::ValueType;
-use values::{Element, Packed};
+use values::{Damaged, Elements, Root};
 
 pub(super) static FAMILY: Family = Family {
     group: "set",
@@ -45,23 +46,23 @@ pub(super) static FAMILY: Family = Family {
 /// `SADD key member [member ...]`.
 fn sadd(call: &mut Call<'_>) -> Done {
     let members = &call.args[2..];
-    let added = call.update(|record, changes| {
-        let mut set = read_elements(record, ValueType::Set, members.len())?;
-        let before = set.count();
+    let size = SizeChange::Adds(members.iter().map(|member| element_bytes(&[member])).sum());
+    let added = call.update_elements(ValueType::Set, Touched::Names(members), size, |set| {
+        let mut added = 0;
         for member in members {
-            set.add(member);
+            added += i64::from(set.add(member)?);
         }
-        write_elements(&set, record, changes, 0);
-        Ok::<usize, Refusal>(set.count() - before)
-    })??;
-    call.integer(added as i64)
+        Ok(added)
+    })?;
+    call.integer(added)
 }
 
 /// `SMISMEMBER key member [member ...]`.
 fn smismember(call: &mut Call<'_>) -> Done {
     let members = &call.args[2..];
-    call.reply_with(1, |reply, record| {
-        let found = packed(record, ValueType::Set)?.get_all(members)?;
+    call.reply_with_elements(ValueType::Set, Touched::Names(members), |reply, set| {
+        let found = members.iter().map(|member| set.get(member));
+        let found = found.collect::<Result<Vec<Option<&[u8]>>, Damaged>>()?;
         reply.array(found.len());
         found.iter().for_each(|found| reply.integer(found.is_some().into()));
         Ok(())
@@ -70,40 +71,36 @@ fn smismember(call: &mut Call<'_>) -> Done {
 
 /// `SMEMBERS key`.
 fn smembers(call: &mut Call<'_>) -> Done {
-    call.reply_with(1, |reply, record| {
-        let members = names(packed(record, ValueType::Set)?)?;
+    call.reply_with_elements(ValueType::Set, Touched::All, |reply, set| {
+        let members = listed(set)?;
         reply.set(members.len());
-        members.iter().for_each(|member| reply.bulk(member));
+        members.iter().for_each(|member| reply.bulk(member.name));
         Ok(())
     })
 }
 
-/// Returns the members of a set in order.
-fn names(set: Packed<'_>) -> Result<Vec<&[u8]>, Refusal> {
-    set.elements().map(|element| Ok(element?.name)).collect()
-}
-
 /// `SMOVE source destination member`.
 fn smove(call: &mut Call<'_>) -> Done {
-    let member = call.args[3];
-    let keys = [call.key(1), call.key(2)];
-    let moved = call.update_keys(&keys, Need::Records, |records, changes| {
-        if records[0].is_none() {
-            return Ok(false);
-        }
-        let mut from = read_elements(records[0], ValueType::Set, 1)?;
-        let mut to = read_elements(records[1], ValueType::Set, 1)?;
+    let (table, member) = (call.session.status.table, &call.args[3..4]);
+    let keys = [1, 2].map(|at| TableKey { table, key: call.key(at) });
+    // The type of the destination is an error only if there is a source.
+    if !call.backend.read_one(table, keys[0].key, |record| record.is_some())? {
+        return call.integer(false);
+    }
+    let touched = Touched::Names(member);
+    let size = SizeChange::Adds(element_bytes(member));
+    let values = [SizeChange::Removes.of(keys[0], touched), size.of(keys[1], touched)];
+    let moved = call.backend.update_values(ValueType::Set, &values, |sets, _| {
+        let [from, to] = sets else { unreachable!("there are two sets") };
         if keys[0] == keys[1] {
-            return Ok(from.get(member).is_some());
+            return Ok(from.get(member[0])?.is_some());
         }
-        let moved = from.remove(member);
+        let moved = from.remove(member[0])?;
         if moved {
-            to.add(member);
-            write_elements(&from, records[0], changes, 0);
-            write_elements(&to, records[1], changes, 1);
+            to.add(member[0])?;
         }
-        Ok::<bool, Refusal>(moved)
-    })??;
+        Ok(moved)
+    })?;
     call.integer(moved)
 }
 
@@ -114,24 +111,33 @@ fn spop(call: &mut Call<'_>) -> Done {
         [count] => Some(parse_count(count)?),
         _ => return Err(Refusal::Syntax.into()),
     };
-    let mut random = call.random();
-    let (key, table) = (call.key(1), call.session.status.table);
-    let reply = &mut call.reply;
-    let exists = call.backend.update(table, &[key], Need::Records, |records, changes| {
-        let mut set = read_elements(records[0], ValueType::Set, 0)?;
-        let sample = Sample::Distinct(count.unwrap_or(1));
-        let members = set.remove_at(&sample.draw(set.count(), &mut random)?);
-        match (count, members.first()) {
-            (Some(_), _) => reply.set(members.len()),
-            (None, Some(_)) => {}
-            (None, None) => reply.null(),
+    let key = TableKey { table: call.session.status.table, key: call.key(1) };
+    let sample = PageSample::new(Sample::Distinct(count.unwrap_or(1)), call.random());
+    let choose = |root: &Root| sample.choose(root);
+    for touched in [Touched::Pages(&choose), Touched::All] {
+        let reply = &mut call.reply;
+        let change = SizeChange::Removes.of(key, touched);
+        // Without additions, the closure is called once.
+        let popped = call.backend.update_elements(ValueType::Set, change, |set, record| {
+            let Some(members) = sample.draw(set)? else { return Ok(None) };
+            set.prepare(members.len())?;
+            for member in &members {
+                set.remove(member.name)?;
+            }
+            match (count, members.first()) {
+                (Some(_), _) => reply.set(members.len()),
+                (None, Some(_)) => {}
+                (None, None) => reply.null(),
+            }
+            members.iter().for_each(|member| reply.bulk(member.name));
+            Ok(Some(record.is_some()))
+        })?;
+        if let Some(exists) = popped {
+            call.backend.count(Found::key(exists));
+            return Ok(());
         }
-        members.iter().for_each(|member| reply.bulk(member));
-        write_elements(&set, records[0], changes, 0);
-        Ok::<bool, Refusal>(records[0].is_some())
-    })??;
-    call.backend.count(Found::key(exists));
-    Ok(())
+    }
+    unreachable!("the whole value has every sample")
 }
 
 /// `SRANDMEMBER key [count]`.
@@ -141,17 +147,14 @@ fn srandmember(call: &mut Call<'_>) -> Done {
         [count] => Some(Sample::parse(count)?),
         _ => return Err(Refusal::Syntax.into()),
     };
-    let mut random = call.random();
-    call.reply_with(1, |reply, record| {
-        let members = names(packed(record, ValueType::Set)?)?;
-        let drawn = sample.unwrap_or(Sample::Distinct(1)).draw(members.len(), &mut random)?;
-        match (sample, drawn.first()) {
-            (Some(_), _) => reply.array(drawn.len()),
+    let drawn = sample.unwrap_or(Sample::Distinct(1));
+    reply_with_sample(call, ValueType::Set, drawn, |reply, members| {
+        match (sample, members.first()) {
+            (Some(_), _) => reply.array(members.len()),
             (None, Some(_)) => {}
             (None, None) => reply.null(),
         }
-        drawn.iter().for_each(|place| reply.bulk(members[*place]));
-        Ok(())
+        members.iter().for_each(|member| reply.bulk(member.name));
     })
 }
 
@@ -165,14 +168,12 @@ enum Combination {
 }
 
 impl Combination {
-    /// Returns the distinct members of the combination of these records, at most `count_max`.
-    fn of<'r>(
-        self,
-        records: &[Option<Record<'r>>],
-        count_max: usize,
-    ) -> Result<Vec<&'r [u8]>, Refusal> {
-        let sets = records.iter().map(|record| names(packed(*record, ValueType::Set)?));
-        let sets: Vec<Vec<&[u8]>> = sets.collect::<Result<_, Refusal>>()?;
+    /// Returns the distinct members of the combination of these sets, at most `count_max`.
+    fn of<'r>(self, sets: &'r [Elements<'_>], count_max: usize) -> Result<Vec<&'r [u8]>, Refusal> {
+        let names = |set: &'r Elements<'_>| {
+            Ok(listed(set)?.into_iter().map(|member| member.name).collect())
+        };
+        let sets: Vec<Vec<&[u8]>> = sets.iter().map(names).collect::<Result<_, Refusal>>()?;
         let first = match self {
             Combination::Intersection => sets.iter().min_by_key(|set| set.len()),
             Combination::Union | Combination::Difference => sets.first(),
@@ -202,26 +203,40 @@ impl Combination {
 fn combine(call: &mut Call<'_>, combination: Combination) -> Done {
     let keys = call.keys(1..call.args.len());
     let reply = &mut call.reply;
-    call.backend.read(call.session.status.table, &keys, |records| {
-        let members = combination.of(records, usize::MAX)?;
+    call.backend.read_values(call.session.status.table, &keys, ValueType::Set, |sets| {
+        let members = combination.of(sets, usize::MAX)?;
         reply.set(members.len());
         members.iter().for_each(|member| reply.bulk(member));
-        Ok::<(), Refusal>(())
-    })??;
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `SUNIONSTORE`, `SINTERSTORE` and `SDIFFSTORE destination key [key ...]`.
 fn store(call: &mut Call<'_>, combination: Combination) -> Done {
-    let keys = call.keys(1..call.args.len());
+    let table = call.session.status.table;
+    let keys = (1..call.args.len()).map(|at| TableKey { table, key: call.key(at) });
+    let replaced = |key| ValueChange {
+        expiry: NewExpiry::Is(None),
+        ..SizeChange::Adds(0).of(key, Touched::Replaced)
+    };
+    let values = keys.enumerate().map(|(at, key)| match at {
+        0 => replaced(key),
+        _ => SizeChange::Adds(0).of(key, Touched::All),
+    });
+    let values: Vec<ValueChange<'_>> = values.collect();
     let mut found = Found::default();
-    let count = call.update_keys(&keys, Need::Records, |records, changes| {
+    let count = call.backend.update_values(ValueType::Set, &values, |sets, records| {
         found = Found::keys(&records[1..]);
-        let members = combination.of(&records[1..], usize::MAX)?;
-        let elements = members.iter().map(|name| Element { name, value: &[] });
-        write_new(ValueType::Set, elements, changes, 0);
-        Ok::<usize, Refusal>(members.len())
-    })??;
+        let Some((new, sets)) = sets.split_first_mut() else { return Ok(0) };
+        let members = combination.of(sets, usize::MAX)?;
+        for member in &members {
+            new.add(member)?;
+        }
+        if members.is_empty() {
+            new.clear();
+        }
+        Ok(members.len())
+    })?;
     call.backend.count(found);
     call.integer(count as i64)
 }
@@ -246,8 +261,9 @@ fn sintercard(call: &mut Call<'_>) -> Done {
     }
     let count_max = if limit == 0 { usize::MAX } else { limit };
     let keys = call.keys(2..2 + count);
-    let members = call.backend.read(call.session.status.table, &keys, |records| {
-        Ok::<usize, Refusal>(Combination::Intersection.of(records, count_max)?.len())
-    })??;
+    let table = call.session.status.table;
+    let members = call.backend.read_values(table, &keys, ValueType::Set, |sets| {
+        Ok(Combination::Intersection.of(sets, count_max)?.len())
+    })?;
     call.integer(members as i64)
 }

@@ -5,6 +5,7 @@ mod eviction;
 mod fidelity;
 mod lengths;
 mod once;
+mod split_values;
 
 use super::*;
 use crate::operators::Operators;
@@ -129,7 +130,7 @@ impl World {
                 range: HashRange::ALL,
                 owner: ServerId(1),
                 epoch: OwnershipEpoch(1),
-                incarnations: vec![Incarnation(1); types::limits::TABLES_MAX],
+                incarnations: (1..=types::limits::TABLES_MAX as u64).map(Incarnation).collect(),
                 is_born: true,
             }],
             moving: Vec::new(),

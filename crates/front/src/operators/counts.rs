@@ -53,6 +53,11 @@ impl Found {
         Found { hits: hits as u64, misses: (records.len() - hits) as u64, expired: 0 }
     }
 
+    /// Returns the counts for `keys` that were read, of which so many existed.
+    pub(crate) fn hits(hits: usize, keys: usize) -> Found {
+        Found { hits: hits as u64, misses: (keys - hits) as u64, expired: 0 }
+    }
+
     /// Returns the counts for keys that were deleted by an expiry in the past.
     pub(crate) fn expired(count: u64) -> Found {
         Found { expired: count, ..Found::default() }

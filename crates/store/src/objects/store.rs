@@ -173,6 +173,11 @@ impl Store {
         Version(self.version.load(Ordering::Acquire))
     }
 
+    /// Draws a number that is higher than the version of every write so far, and that no write gets.
+    pub fn draw_id(&self) -> Version {
+        self.draw_version()
+    }
+
     /// Draws the version of a write. The caller must hold the lock of the key's leaf.
     #[inline]
     pub(super) fn draw_version(&self) -> Version {

@@ -1,0 +1,283 @@
+//! Hashes and sets of any size, compared with a model: packed, divided into pages, growing and
+//! shrinking.
+
+use super::*;
+use fastrand::Rng;
+use settings::Setting;
+use std::collections::BTreeSet;
+use types::TableId;
+
+/// Longest packed value in these tests. A page has 16 bytes on average: two or three elements.
+const PACKED_BYTES: &str = "40";
+
+type Fields = BTreeMap<String, String>;
+
+struct Pages {
+    world: World,
+    client: Asking,
+}
+
+impl Pages {
+    fn new() -> Pages {
+        let mut configuration = ServerConfiguration::default();
+        let setting = Setting::find("max-packed-bytes").expect("a setting");
+        setting.set(&mut configuration, PACKED_BYTES).expect("a valid value");
+        let mut world = World::new(configuration);
+        let client = world.connect(1, 0, HERE);
+        Pages { world, client }
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut request = format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
+        self.client.input.extend_from_slice(request.as_bytes());
+        let reply = self.world.go_on(&mut self.client);
+        assert!(!reply.is_empty(), "no answer to {line}");
+        reply
+    }
+
+    /// Returns the number of an integer reply.
+    fn number(&mut self, line: &str) -> i64 {
+        let reply = self.ask(line);
+        let number = reply.strip_prefix(':').and_then(|number| number.trim().parse().ok());
+        number.unwrap_or_else(|| panic!("{line}: {reply}"))
+    }
+
+    /// Returns the strings of an array reply; of nested arrays, all together.
+    fn strings(&mut self, line: &str) -> Vec<String> {
+        let reply = self.ask(line);
+        assert!(reply.starts_with(['*', '$', '~', '%', '_']), "{line}: {reply}");
+        let lines: Vec<&str> = reply.split("\r\n").collect();
+        let lengths =
+            lines.iter().enumerate().filter(|(_, line)| line.starts_with('$') && **line != "$-1");
+        lengths.map(|(at, _)| lines[at + 1].to_owned()).collect()
+    }
+
+    fn pages(&self) -> u64 {
+        self.world.cores[0].backend.table_records(TableId::PAGES)
+    }
+
+    /// Compares all that can be read of a hash with the model.
+    fn check(&mut self, key: &str, model: &Fields) {
+        assert_eq!(self.number(&format!("HLEN {key}")), model.len() as i64);
+        let all = self.strings(&format!("HGETALL {key}"));
+        let (pairs, _) = all.as_chunks::<2>();
+        let all: Fields = pairs.iter().cloned().map(|[field, value]| (field, value)).collect();
+        assert_eq!(&all, model);
+        assert_eq!(pairs.len(), model.len(), "a field is there twice");
+        let mut scanned = Fields::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut parts = self.strings(&format!("HSCAN {key} {cursor} COUNT 4"));
+            cursor = parts.remove(0);
+            let (pairs, _) = parts.as_chunks::<2>();
+            scanned.extend(pairs.iter().cloned().map(|[field, value]| (field, value)));
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(&scanned, model);
+    }
+}
+
+fn field(random: &mut Rng, fields: usize) -> String {
+    format!("field:{}", random.usize(..fields))
+}
+
+/// Executes one random command on both.
+fn step(pages: &mut Pages, model: &mut Fields, fields: usize, random: &mut Rng) {
+    let one = field(random, fields);
+    let value = "v".repeat(random.usize(1..12));
+    match random.u32(..10) {
+        0..4 => {
+            let is_new = model.insert(one.clone(), value.clone()).is_none();
+            assert_eq!(pages.number(&format!("HSET key {one} {value}")), i64::from(is_new));
+        }
+        4 => {
+            let more: Vec<String> =
+                (0..random.usize(1..20)).map(|_| field(random, fields)).collect();
+            let words: Vec<String> = more.iter().map(|field| format!("{field} {value}")).collect();
+            let before = model.len();
+            model.extend(more.into_iter().map(|field| (field, value.clone())));
+            let added = (model.len() - before) as i64;
+            assert_eq!(pages.number(&format!("HSET key {}", words.join(" "))), added);
+        }
+        5 => {
+            let more: Vec<String> =
+                (0..random.usize(1..20)).map(|_| field(random, fields)).collect();
+            let removed = more.iter().filter(|field| model.remove(*field).is_some()).count();
+            assert_eq!(pages.number(&format!("HDEL key {}", more.join(" "))), removed as i64);
+        }
+        6 => {
+            let is_new = !model.contains_key(&one);
+            model.entry(one.clone()).or_insert(value.clone());
+            assert_eq!(pages.number(&format!("HSETNX key {one} {value}")), i64::from(is_new));
+        }
+        7 => {
+            let found: Vec<String> = model.remove(&one).into_iter().collect();
+            assert_eq!(pages.strings(&format!("HGETDEL key FIELDS 1 {one}")), found);
+        }
+        8 => {
+            let drawn = pages.strings("HRANDFIELD key 3");
+            let distinct: BTreeSet<&String> = drawn.iter().collect();
+            assert_eq!(distinct.len(), model.len().min(3), "{drawn:?}");
+            assert!(drawn.iter().all(|field| model.contains_key(field)));
+        }
+        _ => {
+            let found: Vec<String> = model.get(&one).cloned().into_iter().collect();
+            assert_eq!(pages.strings(&format!("HGET key {one}")), found);
+            assert_eq!(pages.number(&format!("HEXISTS key {one}")), found.len() as i64);
+        }
+    }
+}
+
+#[test]
+fn a_hash_of_any_size_behaves_like_a_map() {
+    for seed in 0..12 {
+        let mut random = Rng::with_seed(seed);
+        let mut pages = Pages::new();
+        let mut model = Fields::new();
+        let mut has_had_pages = false;
+        for round in 0..6 {
+            let fields = [3, 40, 200, 6, 100, 1][round];
+            for _ in 0..60 {
+                step(&mut pages, &mut model, fields, &mut random);
+                has_had_pages |= pages.pages() > 20;
+            }
+            pages.check("key", &model);
+        }
+        assert!(has_had_pages);
+        let left: Vec<&str> = model.keys().map(String::as_str).collect();
+        if !left.is_empty() {
+            let line = format!("HDEL key {}", left.join(" "));
+            assert_eq!(pages.number(&line), left.len() as i64);
+        }
+        assert_eq!(pages.number("EXISTS key"), 0);
+        assert_eq!(pages.pages(), 0, "a page outlives its elements");
+    }
+}
+
+#[test]
+fn sets_of_any_size_are_combined_moved_and_popped() {
+    let mut pages = Pages::new();
+    let members = |range: std::ops::Range<u32>| range.map(|n| format!("m{n}")).collect::<Vec<_>>();
+    let set = |range| members(range).into_iter().collect::<BTreeSet<String>>();
+    pages.ask(&format!("SADD a {}", members(0..60).join(" ")));
+    pages.ask(&format!("SADD b {}", members(40..100).join(" ")));
+    assert!(pages.pages() > 20);
+    let got = |pages: &mut Pages, line: &str| {
+        pages.strings(line).into_iter().collect::<BTreeSet<String>>()
+    };
+    assert_eq!(got(&mut pages, "SINTER a b"), set(40..60));
+    assert_eq!(got(&mut pages, "SUNION a b none"), set(0..100));
+    assert_eq!(got(&mut pages, "SDIFF a b"), set(0..40));
+    assert_eq!(pages.number("SINTERCARD 2 a b LIMIT 5"), 5);
+    assert_eq!(pages.number("SUNIONSTORE a a b"), 100, "into one of the sets");
+    assert_eq!(got(&mut pages, "SMEMBERS a"), set(0..100));
+    assert_eq!(pages.number("SMOVE a b m3"), 1);
+    assert_eq!(pages.number("SMOVE a b m3"), 0);
+    assert_eq!(pages.number("SISMEMBER b m3"), 1);
+    assert_eq!(pages.number("SINTERSTORE c a none"), 0);
+    assert_eq!(pages.number("EXISTS c"), 0);
+    assert_eq!(pages.strings("SRANDMEMBER a 7").len(), 7);
+    assert_eq!(pages.strings("SRANDMEMBER a -7").len(), 7);
+    let mut popped = BTreeSet::new();
+    for count in [1, 3, 30, 100] {
+        let some = pages.strings(&format!("SPOP a {count}"));
+        popped.extend(some);
+    }
+    let mut all = set(0..100);
+    all.remove("m3");
+    assert_eq!(popped, all);
+    assert_eq!(pages.ask("SPOP a"), "$-1\r\n");
+    assert_eq!(pages.number("EXISTS a"), 0);
+}
+
+/// Sets a hash of 50 fields under this key.
+fn fill(pages: &mut Pages, key: &str) -> Fields {
+    let fields: Fields = (0..50).map(|n| (format!("f{n}"), format!("v{n}"))).collect();
+    let words: Vec<String> =
+        fields.iter().map(|(field, value)| format!("{field} {value}")).collect();
+    pages.ask(&format!("HSET {key} {}", words.join(" ")));
+    fields
+}
+
+#[test]
+fn commands_on_keys_take_the_pages_along() {
+    let mut pages = Pages::new();
+    let fields = fill(&mut pages, "a");
+    assert_eq!(pages.number("EXPIRE a 100"), 1);
+    assert_eq!(pages.ask("RENAME a b"), "+OK\r\n");
+    pages.check("b", &fields);
+    assert_eq!(pages.number("TTL b"), 100);
+    assert_eq!(pages.number("EXISTS a"), 0);
+    assert_eq!(pages.number("COPY b c"), 1);
+    assert_eq!(pages.number("HDEL b f1 f2"), 2);
+    pages.check("c", &fields);
+    assert_eq!(pages.number("TTL c"), 100);
+    assert_eq!(pages.number("COPY b c"), 0);
+    assert_eq!(pages.number("RENAMENX b c"), 0);
+    assert_eq!(pages.number("COPY c d DB 1"), 1);
+    assert_eq!(pages.ask("SELECT 1"), "+OK\r\n");
+    pages.check("d", &fields);
+    assert_eq!(pages.ask("SELECT 0"), "+OK\r\n");
+    assert_eq!(pages.number("PERSIST c"), 1);
+    pages.check("c", &fields);
+    assert_eq!(pages.strings("OBJECT ENCODING c"), ["hashtable"]);
+    assert!(pages.number("MEMORY USAGE c") > 50 * 6);
+    assert_eq!(
+        pages.ask("GET c"),
+        "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
+    );
+    assert_eq!(pages.number("SADD set x"), 1);
+    assert_eq!(pages.ask("SET c string"), "+OK\r\n");
+    let again = fill(&mut pages, "b");
+    pages.check("b", &again);
+    assert_eq!(pages.number("DEL b"), 1);
+    assert_eq!(pages.number("HSET b one 1"), 1);
+    pages.check("b", &[("one".to_owned(), "1".to_owned())].into());
+}
+
+#[test]
+fn transactions_work_on_copies_of_pages() {
+    let mut pages = Pages::new();
+    let mut fields = fill(&mut pages, "a");
+    pages.ask("MULTI");
+    for line in ["HSET a f1 x", "HGET a f1", "HDEL a f2", "HLEN a", "HINCRBY a n 5"] {
+        assert_eq!(pages.ask(line), "+QUEUED\r\n");
+    }
+    assert_eq!(pages.ask("EXEC"), "*5\r\n:0\r\n$1\r\nx\r\n:1\r\n:49\r\n:5\r\n");
+    fields.insert("f1".into(), "x".into());
+    fields.insert("n".into(), "5".into());
+    fields.remove("f2");
+    pages.check("a", &fields);
+    pages.ask("WATCH a");
+    let mut other = pages.world.connect(2, 1, HERE);
+    assert_eq!(pages.world.ask(&mut other, "HSET a f3 y"), ":0\r\n");
+    pages.ask("MULTI");
+    pages.ask("HGET a f3");
+    assert_eq!(pages.ask("EXEC"), "*-1\r\n");
+    pages.ask("MULTI");
+    pages.ask("HGET a f3");
+    assert_eq!(pages.ask("EXEC"), "*1\r\n$1\r\ny\r\n");
+    assert_eq!(pages.ask("BALLAST.ONCE 7 1 1 HINCRBY a n 2"), ":7\r\n");
+    assert_eq!(pages.ask("BALLAST.ONCE 7 1 1 HINCRBY a n 2"), ":7\r\n");
+    assert_eq!(pages.strings("HGET a n"), ["7"]);
+}
+
+#[test]
+fn a_change_that_does_not_fit_into_one_batch_is_refused_and_changes_nothing() {
+    let mut pages = Pages::new();
+    let fields = fill(&mut pages, "a");
+    let long = "x".repeat(1 << 20);
+    let words: Vec<String> = (0..12).map(|n| format!("long{n} {long}")).collect();
+    let reply = pages.ask(&format!("HSET a {}", words.join(" ")));
+    assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
+    pages.check("a", &fields);
+    for word in &words {
+        assert_eq!(pages.number(&format!("HSET a {word}")), 1);
+    }
+    assert_eq!(pages.number("HLEN a"), 62);
+    assert_eq!(pages.strings("HGET a long7"), [long]);
+}

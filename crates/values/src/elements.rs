@@ -1,0 +1,696 @@
+//! The elements of a value while a command reads or changes them: all elements of a packed value, or
+//! those in some pages of a split one.
+
+use crate::packed::{Damaged, Element, Packed, PackedElements, put_element, write_number};
+use crate::pages::{Resize, Root, ValueLayout, page_of};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use types::ValueType;
+
+/// Number of searches in one command from which a table of names is built first.
+pub(crate) const NAMES_MIN: usize = 8;
+
+/// The elements of a value, with the changes of a command. Unchanged elements stay where they are
+/// and are copied together.
+pub struct Elements<'a> {
+    value_type: ValueType,
+    /// Number of elements of the whole value, with the changes.
+    count: u64,
+    /// Encoded bytes of all elements of the value, with the changes.
+    bytes: u64,
+    /// The packed value, or the first page.
+    first: Packed<'a>,
+    /// The other pages.
+    rest: Vec<Packed<'a>>,
+    /// The numbers of all pages, ascending; empty for a packed value.
+    pages: Vec<u32>,
+    /// Elements that are replaced or removed.
+    edits: Vec<Edit>,
+    added: Vec<NewElement>,
+    /// Encoded elements that replace others or are added.
+    new: Vec<u8>,
+    /// Set if all elements of the value were read.
+    is_whole: bool,
+    /// Set if all elements were removed at once.
+    is_cleared: bool,
+    /// Set if there are enough searches. It is only looked up, never iterated.
+    names: Option<Box<Names<'a>>>,
+}
+
+/// Place of an element: its page, by position, and its offset there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Start {
+    source: usize,
+    offset: usize,
+}
+
+/// Replacement of an element.
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    start: Start,
+    /// End of the old element, as an offset in its page.
+    end: usize,
+    /// `None`: the element is removed.
+    new: Option<NewElement>,
+}
+
+/// An element in the buffer of new ones.
+#[derive(Clone, Copy, Debug)]
+struct NewElement {
+    start: usize,
+    end: usize,
+    name: (usize, usize),
+    value: (usize, usize),
+    is_removed: bool,
+}
+
+/// Places of elements by their names.
+struct Names<'a> {
+    old: HashMap<&'a [u8], OldPlace>,
+    /// Positions in the list of added elements.
+    added: HashMap<Box<[u8]>, usize>,
+}
+
+/// Place of an element that was read.
+#[derive(Clone, Copy, Debug)]
+struct OldPlace {
+    start: Start,
+    end: usize,
+    /// Position of its edit.
+    edit: Option<usize>,
+}
+
+/// Place of an element.
+enum Place {
+    Old(OldPlace),
+    /// Position in the list of added elements.
+    Added(usize),
+}
+
+impl<'a> Elements<'a> {
+    /// Returns the elements of a packed value, for this number of searches.
+    #[inline]
+    pub fn of(packed: Packed<'a>, searches: usize) -> Result<Elements<'a>, Damaged> {
+        let (count, bytes) = (packed.count() as u64, packed.bytes().len() as u64);
+        Elements::new(packed, Vec::new(), Vec::new(), (count, bytes), searches)
+    }
+
+    /// Returns the elements in some pages of a split value, given by ascending number.
+    pub fn of_pages(
+        value_type: ValueType,
+        root: &Root,
+        pages: impl Iterator<Item = (u32, Packed<'a>)>,
+        searches: usize,
+    ) -> Result<Elements<'a>, Damaged> {
+        let (numbers, mut rest): (Vec<u32>, Vec<Packed<'a>>) = pages.unzip();
+        debug_assert!(numbers.is_sorted_by(|low, high| low < high), "pages out of order");
+        let first = if rest.is_empty() { Packed::empty(value_type) } else { rest.remove(0) };
+        let is_whole = numbers.len() as u64 == u64::from(root.pages);
+        let totals = (root.count, root.bytes);
+        Ok(Elements { is_whole, ..Elements::new(first, rest, numbers, totals, searches)? })
+    }
+
+    #[inline]
+    fn new(
+        first: Packed<'a>,
+        rest: Vec<Packed<'a>>,
+        pages: Vec<u32>,
+        (count, bytes): (u64, u64),
+        searches: usize,
+    ) -> Result<Elements<'a>, Damaged> {
+        let (edits, added, new) = (Vec::new(), Vec::new(), Vec::new());
+        let value_type = first.value_type();
+        let mut elements = Elements {
+            value_type,
+            count,
+            bytes,
+            first,
+            rest,
+            pages,
+            edits,
+            added,
+            new,
+            is_whole: true,
+            is_cleared: false,
+            names: None,
+        };
+        elements.prepare(searches)?;
+        Ok(elements)
+    }
+
+    /// Prepares for this number of searches.
+    pub fn prepare(&mut self, searches: usize) -> Result<(), Damaged> {
+        if searches < NAMES_MIN || self.names.is_some() {
+            return Ok(());
+        }
+        debug_assert!(!self.is_changed(), "the changes before are not found");
+        let mut old = HashMap::new();
+        for found in self.old() {
+            let (start, end, element) = found?;
+            old.insert(element.name, OldPlace { start, end, edit: None });
+        }
+        self.names = Some(Box::new(Names { old, added: HashMap::new() }));
+        Ok(())
+    }
+
+    fn sources(&self) -> impl Iterator<Item = Packed<'a>> {
+        std::iter::once(self.first).chain(self.rest.iter().copied())
+    }
+
+    /// Returns the elements before the changes, with their places.
+    fn old(&self) -> impl Iterator<Item = Result<(Start, usize, Element<'a>), Damaged>> {
+        self.sources().enumerate().flat_map(|(source, packed)| placed(source, packed))
+    }
+
+    /// Returns the type of the value.
+    pub fn value_type(&self) -> ValueType {
+        self.value_type
+    }
+
+    /// Returns the number of elements of the whole value.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns whether an element was set or removed.
+    pub fn is_changed(&self) -> bool {
+        !self.edits.is_empty() || !self.added.is_empty() || self.is_cleared
+    }
+
+    /// Returns whether all elements of the value were read.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Removes all elements of the value, also those that were not read.
+    pub fn clear(&mut self) {
+        debug_assert!(!self.is_changed(), "the changes before are lost");
+        (self.count, self.bytes, self.is_cleared) = (0, 0, true);
+    }
+
+    /// Returns whether all elements of the value were removed at once.
+    pub fn is_cleared(&self) -> bool {
+        self.is_cleared
+    }
+
+    /// Returns the elements of each page that was read, before the changes.
+    pub fn by_page(&self) -> impl Iterator<Item = Result<Vec<Element<'a>>, Damaged>> {
+        self.sources().map(|page| page.elements().collect())
+    }
+
+    fn place(&self, name: &[u8]) -> Result<Option<Place>, Damaged> {
+        if let Some(names) = &self.names {
+            let old = names.old.get(name).copied().map(Place::Old);
+            return Ok(old.or_else(|| names.added.get(name).copied().map(Place::Added)));
+        }
+        for found in self.old() {
+            let (start, end, element) = found?;
+            if element.name == name {
+                let edit = self.edits.iter().position(|edit| edit.start == start);
+                return Ok(Some(Place::Old(OldPlace { start, end, edit })));
+            }
+        }
+        let added = self.added.iter().position(|added| &self.new[range(added.name)] == name);
+        Ok(added.map(Place::Added))
+    }
+
+    /// Returns the value of the element of this name.
+    #[inline]
+    pub fn get(&self, name: &[u8]) -> Result<Option<&[u8]>, Damaged> {
+        if !self.is_changed() && self.names.is_none() {
+            for source in self.sources() {
+                if let Some(value) = source.get(name)? {
+                    return Ok(Some(value));
+                }
+            }
+            return Ok(None);
+        }
+        let new = match self.place(name)? {
+            None => return Ok(None),
+            Some(Place::Added(at)) => Some(self.added[at]).filter(|added| !added.is_removed),
+            Some(Place::Old(OldPlace { start, end, edit })) => match edit {
+                Some(edit) => self.edits[edit].new,
+                None => return Ok(Some(self.old_value(start, end)?)),
+            },
+        };
+        Ok(new.map(|new| &self.new[range(new.value)]))
+    }
+
+    fn source(&self, at: usize) -> Packed<'a> {
+        if at == 0 { self.first } else { self.rest[at - 1] }
+    }
+
+    fn old_value(&self, start: Start, end: usize) -> Result<&'a [u8], Damaged> {
+        let bytes = self.source(start.source).bytes().get(start.offset..end).ok_or(Damaged)?;
+        Ok(PackedElements::of_one(self.value_type, bytes).next().ok_or(Damaged)??.value)
+    }
+
+    /// Returns the elements: first the old ones in their order, then the added ones.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Element<'_>, Damaged>> {
+        let edits = self.sorted_edits();
+        let old = self.old().filter_map(move |found| match found {
+            Err(damaged) => Some(Err(damaged)),
+            Ok((start, _, element)) => match edit_at(&edits, start) {
+                None => Some(Ok(element)),
+                Some(edit) => edit.new.map(|new| Ok(self.new_element(new))),
+            },
+        });
+        old.chain(self.added_elements().map(Ok))
+    }
+
+    /// Returns the edits in the order of their places.
+    fn sorted_edits(&self) -> Cow<'_, [Edit]> {
+        if self.edits.is_sorted_by_key(|edit| edit.start) {
+            return Cow::Borrowed(&self.edits);
+        }
+        let mut edits = self.edits.clone();
+        edits.sort_unstable_by_key(|edit| edit.start);
+        Cow::Owned(edits)
+    }
+
+    /// Edits an element that was read. Returns its length before; `None` if it was removed.
+    fn edit(&mut self, name: &[u8], place: OldPlace, new: Option<NewElement>) -> Option<usize> {
+        let OldPlace { start, end, edit } = place;
+        if let Some(edit) = edit {
+            let before = std::mem::replace(&mut self.edits[edit].new, new);
+            return before.map(NewElement::bytes);
+        }
+        if let Some(place) = self.names.as_mut().and_then(|names| names.old.get_mut(name)) {
+            place.edit = Some(self.edits.len());
+        }
+        self.edits.push(Edit { start, end, new });
+        Some(end - start.offset)
+    }
+
+    fn added_elements(&self) -> impl Iterator<Item = Element<'_>> {
+        let left = self.added.iter().filter(|added| !added.is_removed);
+        left.map(|added| self.new_element(*added))
+    }
+
+    fn new_element(&self, new: NewElement) -> Element<'_> {
+        Element { name: &self.new[range(new.name)], value: &self.new[range(new.value)] }
+    }
+
+    /// Sets the value of the element of this name. Returns whether the element is new.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<bool, Damaged> {
+        let place = self.place(name)?;
+        let start = self.new.len();
+        let [name_at, value_at] =
+            put_element(self.value_type, Element { name, value }, &mut self.new);
+        let (name_at, value_at) = ((name_at.start, name_at.end), (value_at.start, value_at.end));
+        let end = self.new.len();
+        let new = NewElement { start, end, name: name_at, value: value_at, is_removed: false };
+        let before = match place {
+            Some(Place::Old(place)) => self.edit(name, place, Some(new)),
+            Some(Place::Added(at)) => {
+                let before = std::mem::replace(&mut self.added[at], new);
+                (!before.is_removed).then(|| before.bytes())
+            }
+            None => {
+                if let Some(names) = &mut self.names {
+                    names.added.insert(name.into(), self.added.len());
+                }
+                self.added.push(new);
+                None
+            }
+        };
+        self.account(before, Some(new.bytes()))?;
+        Ok(before.is_none())
+    }
+
+    /// Adds a member, if the set does not have it. Returns whether it is new.
+    pub fn add(&mut self, member: &[u8]) -> Result<bool, Damaged> {
+        if self.get(member)?.is_some() {
+            return Ok(false);
+        }
+        self.set(member, &[])
+    }
+
+    /// Removes the element of this name. Returns whether there was one.
+    pub fn remove(&mut self, name: &[u8]) -> Result<bool, Damaged> {
+        let before = match self.place(name)? {
+            None => None,
+            Some(Place::Old(place)) => self.edit(name, place, None),
+            Some(Place::Added(at)) => {
+                let added = &mut self.added[at];
+                let before = (!added.is_removed).then(|| added.bytes());
+                added.is_removed = true;
+                before
+            }
+        };
+        self.account(before, None)?;
+        Ok(before.is_some())
+    }
+
+    /// Accounts for an element that has this length after the change, and had that one `before`. The
+    /// totals come from the root, so they may be too low in a damaged value.
+    fn account(&mut self, before: Option<usize>, after: Option<usize>) -> Result<(), Damaged> {
+        let count = self.count.saturating_add(u64::from(after.is_some()));
+        self.count = count.checked_sub(u64::from(before.is_some())).ok_or(Damaged)?;
+        let bytes = self.bytes.saturating_add(after.unwrap_or(0) as u64);
+        self.bytes = bytes.checked_sub(before.unwrap_or(0) as u64).ok_or(Damaged)?;
+        Ok(())
+    }
+
+    /// Returns the number of pages into which this packed value must be divided; `None`: it may stay
+    /// packed.
+    pub fn must_split(&self, layout: &ValueLayout) -> Option<u32> {
+        debug_assert!(self.pages.is_empty(), "the value is split already");
+        // A value that does not change is not written.
+        let is_long =
+            self.is_changed() && self.bytes > layout.packed_bytes_max as u64 && self.count > 1;
+        is_long.then(|| layout.first_pages(self.bytes))
+    }
+
+    /// Returns the root of the value with this id and number of pages. The value must have elements.
+    pub fn root(&self, id: types::Version, pages: u32) -> Root {
+        assert!(self.count > 0, "a value without elements has no root");
+        Root { id, pages, count: self.count, bytes: self.bytes }
+    }
+
+    /// Appends the elements as a packed value.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(self.rest.is_empty(), "only a packed value has all elements in one record");
+        out.reserve(self.bytes as usize + 4);
+        write_number(self.count as usize, out);
+        self.copy_edited(0, &self.sorted_edits(), out);
+        let added = self.added.iter().filter(|added| !added.is_removed);
+        added.for_each(|added| out.extend_from_slice(&self.new[added.start..added.end]));
+    }
+
+    /// Appends the old elements of a page with its edits. Returns the number of removed elements.
+    fn copy_edited(&self, source: usize, edits: &[Edit], out: &mut Vec<u8>) -> usize {
+        let bytes = self.source(source).bytes();
+        let (mut from, mut removed) = (0, 0);
+        for edit in edits {
+            out.extend_from_slice(&bytes[from..edit.start.offset]);
+            match edit.new {
+                Some(new) => out.extend_from_slice(&self.new[new.start..new.end]),
+                None => removed += 1,
+            }
+            from = edit.end;
+        }
+        out.extend_from_slice(&bytes[from..]);
+        removed
+    }
+
+    /// Passes the pages that the changes have changed to `write`, with their new contents; `None`: the
+    /// page has no elements any more. `hash` returns the hash of an element.
+    pub fn changed_pages(
+        &self,
+        resize: Resize,
+        hash: impl Fn(&[u8]) -> u64,
+        mut write: impl FnMut(u32, Option<&[u8]>),
+    ) -> Result<(), Damaged> {
+        let page_of = |name: &[u8]| page_of(hash(name), resize.after);
+        let redistributed: Vec<u32> = {
+            let mut pages: Vec<u32> = resize.redistributed().collect();
+            pages.sort_unstable();
+            pages.dedup();
+            pages
+        };
+        let mut anew: BTreeMap<u32, Vec<Element<'_>>> = BTreeMap::new();
+        for page in redistributed.iter().copied().chain(resize.created()) {
+            anew.insert(page, Vec::new());
+        }
+        let mut added: BTreeMap<u32, Vec<NewElement>> = BTreeMap::new();
+        for element in self.added.iter().filter(|added| !added.is_removed) {
+            let page = page_of(&self.new[range(element.name)]);
+            match anew.get_mut(&page) {
+                Some(elements) => elements.push(self.new_element(*element)),
+                None => added.entry(page).or_default().push(*element),
+            }
+        }
+        let edits = self.sorted_edits();
+        let mut bytes = Vec::new();
+        for (source, &page) in self.pages.iter().enumerate() {
+            if anew.contains_key(&page) {
+                for found in placed(source, self.source(source)) {
+                    let (start, _, element) = found?;
+                    let element = match edit_at(&edits, start) {
+                        None => element,
+                        Some(Edit { new: Some(new), .. }) => self.new_element(*new),
+                        Some(Edit { new: None, .. }) => continue,
+                    };
+                    anew.get_mut(&page_of(element.name)).ok_or(Damaged)?.push(element);
+                }
+                continue;
+            }
+            let first = edits.partition_point(|edit| edit.start.source < source);
+            let last = edits.partition_point(|edit| edit.start.source <= source);
+            let more = added.remove(&page).unwrap_or_default();
+            if more.is_empty() && first == last {
+                continue;
+            }
+            let mut elements = Vec::new();
+            let removed = self.copy_edited(source, &edits[first..last], &mut elements);
+            let count = self.source(source).count().checked_sub(removed).ok_or(Damaged)?;
+            more.iter().for_each(|it| elements.extend_from_slice(&self.new[it.start..it.end]));
+            bytes.clear();
+            write_number(count + more.len(), &mut bytes);
+            bytes.extend_from_slice(&elements);
+            write(page, (count + more.len() > 0).then_some(&bytes));
+        }
+        assert!(added.is_empty(), "an element is added to a page that was not read");
+        for (page, elements) in &anew {
+            bytes.clear();
+            write_number(elements.len(), &mut bytes);
+            for element in elements {
+                put_element(self.value_type, *element, &mut bytes);
+            }
+            write(*page, (!elements.is_empty()).then_some(&bytes));
+        }
+        Ok(())
+    }
+
+    /// Passes all elements of this packed value to `write`, divided into pages.
+    pub fn first_pages(
+        &self,
+        pages: u32,
+        hash: impl Fn(&[u8]) -> u64,
+        mut write: impl FnMut(u32, &[u8]),
+    ) -> Result<(), Damaged> {
+        debug_assert!(self.pages.is_empty(), "the value is split already");
+        let mut divided: BTreeMap<u32, (usize, Vec<u8>)> = BTreeMap::new();
+        for element in self.iter() {
+            let element = element?;
+            let (count, bytes) = divided.entry(page_of(hash(element.name), pages)).or_default();
+            *count += 1;
+            put_element(self.value_type, element, bytes);
+        }
+        let mut whole = Vec::new();
+        for (page, (count, bytes)) in divided {
+            whole.clear();
+            write_number(count, &mut whole);
+            whole.extend_from_slice(&bytes);
+            write(page, &whole);
+        }
+        Ok(())
+    }
+}
+
+impl NewElement {
+    fn bytes(self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// Returns the edit of the element at this place, out of sorted edits.
+fn edit_at(edits: &[Edit], start: Start) -> Option<&Edit> {
+    let place = edits.binary_search_by_key(&start, |edit| edit.start).ok()?;
+    Some(&edits[place])
+}
+
+fn range((start, end): (usize, usize)) -> Range<usize> {
+    start..end
+}
+
+/// Returns the elements of a page with their places.
+fn placed<'a>(
+    source: usize,
+    packed: Packed<'a>,
+) -> impl Iterator<Item = Result<(Start, usize, Element<'a>), Damaged>> {
+    let whole = packed.bytes().len();
+    let mut elements = packed.elements();
+    std::iter::from_fn(move || {
+        let offset = whole - elements.rest().len();
+        let element = elements.next()?;
+        let end = whole - elements.rest().len();
+        Some(element.map(|element| (Start { source, offset }, end, element)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed::encode_new;
+    use types::{TypedValue, Version};
+
+    type Twin = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    fn packed(value_type: ValueType, bytes: &[u8]) -> Packed<'_> {
+        Packed::parse(TypedValue { value_type, bytes }).expect("there is a count")
+    }
+
+    fn hash(name: &[u8]) -> u64 {
+        let mixed =
+            name.iter().fold(17_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(PRIME));
+        mixed ^ mixed >> 31
+    }
+
+    const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    fn names() -> Vec<Vec<u8>> {
+        (0..40).map(|n| vec![b'n'; n]).collect()
+    }
+
+    /// Makes random changes to the elements and the twin, and compares what both find.
+    fn change(
+        elements: &mut Elements<'_>,
+        twin: &mut Twin,
+        changes: usize,
+        random: &mut fastrand::Rng,
+    ) {
+        let names = names();
+        for _ in 0..changes {
+            let name = &names[random.usize(..names.len())];
+            let value = match elements.value_type() {
+                ValueType::Hash => names[random.usize(..names.len())].clone(),
+                ValueType::Set | ValueType::String => Vec::new(),
+            };
+            if random.bool() {
+                let is_new = twin.insert(name.clone(), value.clone()).is_none();
+                assert_eq!(elements.set(name, &value), Ok(is_new));
+            } else {
+                assert_eq!(elements.remove(name), Ok(twin.remove(name).is_some()));
+            }
+            let found = elements.get(name).unwrap().map(<[u8]>::to_vec);
+            assert_eq!(found, twin.get(name).cloned());
+            assert_eq!(elements.count(), twin.len() as u64);
+        }
+    }
+
+    fn listed(elements: &Elements<'_>) -> Twin {
+        let pair = |element: Element<'_>| (element.name.to_vec(), element.value.to_vec());
+        elements.iter().map(|element| pair(element.unwrap())).collect()
+    }
+
+    #[test]
+    fn packed_elements_behave_like_those_of_a_map() {
+        let mut random = fastrand::Rng::with_seed(11);
+        for round in 0..2_000 {
+            let value_type = if round % 2 == 0 { ValueType::Hash } else { ValueType::Set };
+            let mut twin = Twin::new();
+            let mut bytes = Vec::new();
+            encode_new(value_type, [].into_iter(), &mut bytes);
+            for _ in 0..4 {
+                let before = bytes.clone();
+                let searches = random.usize(..20);
+                let mut elements = Elements::of(packed(value_type, &before), searches).unwrap();
+                change(&mut elements, &mut twin, searches, &mut random);
+                assert_eq!(listed(&elements), twin);
+                bytes.clear();
+                elements.encode(&mut bytes);
+                let read = packed(value_type, &bytes);
+                assert_eq!((read.count(), read.bytes().len() as u64), (twin.len(), elements.bytes));
+                assert_eq!(listed(&Elements::of(read, 0).unwrap()), twin);
+                assert_eq!(read.elements().count(), twin.len());
+            }
+        }
+    }
+
+    #[test]
+    fn pages_behave_like_a_map_while_their_number_changes() {
+        let mut random = fastrand::Rng::with_seed(12);
+        for round in 0..400 {
+            let value_type = if round % 2 == 0 { ValueType::Hash } else { ValueType::Set };
+            let mut twin = Twin::new();
+            let (mut pages, mut bytes): (BTreeMap<u32, Vec<u8>>, Vec<u8>) = Default::default();
+            encode_new(value_type, [].into_iter(), &mut bytes);
+            let mut elements = Elements::of(packed(value_type, &bytes), 0).unwrap();
+            change(&mut elements, &mut twin, 10, &mut random);
+            if twin.is_empty() {
+                continue;
+            }
+            let mut root = elements.root(Version(1), random.u32(1..5));
+            let write = |page, bytes: &[u8]| drop(pages.insert(page, bytes.to_vec()));
+            elements.first_pages(root.pages, hash, write).unwrap();
+            for _ in 0..10 {
+                let before = pages.clone();
+                let resize = Resize { before: root.pages, after: random.u32(1..12) };
+                let found = (0..root.pages).map(|page| match before.get(&page) {
+                    Some(bytes) => (page, packed(value_type, bytes)),
+                    None => (page, Packed::empty(value_type)),
+                });
+                let searches = random.usize(..20);
+                let mut elements = Elements::of_pages(value_type, &root, found, searches).unwrap();
+                assert_eq!(listed(&elements), twin);
+                change(&mut elements, &mut twin, searches, &mut random);
+                assert_eq!(listed(&elements), twin);
+                if elements.count() == 0 {
+                    break;
+                }
+                let write = |page, bytes: Option<&[u8]>| match bytes {
+                    Some(bytes) => drop(pages.insert(page, bytes.to_vec())),
+                    None => drop(pages.remove(&page)),
+                };
+                elements.changed_pages(resize, hash, write).unwrap();
+                root = elements.root(root.id, resize.after);
+                assert!(pages.keys().all(|page| *page < root.pages), "{pages:?} {root:?}");
+                let held: usize =
+                    pages.values().map(|bytes| packed(value_type, bytes).bytes().len()).sum();
+                assert_eq!((root.bytes, root.count), (held as u64, twin.len() as u64));
+                for (page, bytes) in &pages {
+                    for element in packed(value_type, bytes).elements() {
+                        assert_eq!(page_of(hash(element.unwrap().name), root.pages), *page);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn new_elements_follow_and_old_ones_stay_in_their_places() {
+        let mut bytes = Vec::new();
+        let old = [(&b"a"[..], &b"1"[..]), (b"b", b"2")];
+        let old = old.map(|(name, value)| Element { name, value });
+        encode_new(ValueType::Hash, old.into_iter(), &mut bytes);
+        let mut elements = Elements::of(packed(ValueType::Hash, &bytes), 1).unwrap();
+        assert_eq!(elements.set(b"c", b"3"), Ok(true));
+        assert_eq!(elements.set(b"a", b"4"), Ok(false));
+        let mut bytes = Vec::new();
+        elements.encode(&mut bytes);
+        let read = packed(ValueType::Hash, &bytes).elements().map(|one| one.unwrap());
+        let read: Vec<_> = read.map(|one| (one.name, one.value)).collect();
+        assert_eq!(read, [(&b"a"[..], &b"4"[..]), (b"b", b"2"), (b"c", b"3")]);
+    }
+
+    #[test]
+    fn changes_of_bytes_that_are_no_value_are_errors_and_nothing_else() {
+        let mut random = fastrand::Rng::with_seed(13);
+        for _ in 0..50_000 {
+            let bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
+            let value_type = if random.bool() { ValueType::Hash } else { ValueType::Set };
+            let Ok(packed) = Packed::parse(TypedValue { value_type, bytes: &bytes }) else {
+                continue;
+            };
+            let searches = random.usize(..10);
+            let Ok(mut elements) = Elements::of(packed, searches) else { continue };
+            let name = [random.u8(..)];
+            let done = elements.set(&name, b"v").and_then(|_| elements.remove(&[random.u8(..)]));
+            if done.is_ok() {
+                elements.encode(&mut Vec::new());
+            }
+            let root = Root { id: Version(1), pages: 1, count: 1, bytes: 1 };
+            let pages = std::iter::once((0, packed));
+            let Ok(mut elements) = Elements::of_pages(value_type, &root, pages, searches) else {
+                continue;
+            };
+            if elements.remove(&name).and_then(|_| elements.set(b"x", b"")).is_ok() {
+                let resize = Resize { before: 1, after: random.u32(1..4) };
+                let _ = elements.changed_pages(resize, hash, |_, _| ());
+            }
+        }
+    }
+}
