@@ -26,7 +26,7 @@ const MAY_USE: [(&str, &[&str]); 24] = [
     ("handshake", &["types", "wire"]),
     ("links", &["types", "wire", "handshake"]),
     ("runtime", &["types"]),
-    ("node", &["types", "planted", "wire", "store", "backup", "protocols"]),
+    ("node", &["types", "planted", "wire", "store", "values", "backup", "protocols"]),
     ("settings", &["types"]),
     ("front", &["types", "planted", "wire", "store", "resp", "values", "node", "settings"]),
     ("bus", &["types", "wire", "handshake", "links", "node"]),

@@ -64,7 +64,7 @@ impl CompletionSweep {
         let cursor = self.cursor.unwrap_or(KeyHash(0));
         let mut droppable = Vec::new();
         let (learned, known) = (&mut self.learned, &self.known);
-        let next = worker.completions(cursor, STEP_BUCKETS, |key, record| {
+        let next = worker.own_records(TableId::COMPLETIONS, cursor, STEP_BUCKETS, |key, record| {
             let Some(place) = FiledUnder::parse(key) else { return };
             let Some(completion) = CompletionRecord::parse(record.value.bytes) else { return };
             learned.note(place.lease, &completion);

@@ -559,6 +559,12 @@ impl Engine {
     pub fn may_win_memory(&self) -> bool {
         !self.node.store().log().is_exhausted()
             || self.node.eviction.may_win_memory(&self.turn.live)
+            || self.node.page_sweep.may_win_memory(&self.worker)
+    }
+
+    /// Tells that a value with pages was removed.
+    pub fn note_orphans(&self) {
+        self.node.page_sweep.want();
     }
 
     /// Returns whether to retry requests that wait for memory: some is free, or none can be.
@@ -640,7 +646,11 @@ impl Engine {
             Ok(sweep) if self.reactor == ReactorId(0) => sweep.next_step(&self.worker),
             Ok(_) | Err(_) => None,
         };
-        let scans = [expiry, sweep, key_counts, cleaner, evicting];
+        let pages = match self.reactor == ReactorId(0) && !self.is_loading() {
+            true => self.node.page_sweep.next_step(&self.worker),
+            false => None,
+        };
+        let scans = [expiry, sweep, pages, key_counts, cleaner, evicting];
         let all = [machines, pulls, master, backup, own_disk].into_iter().chain(scans);
         all.flatten().min()
     }
@@ -670,6 +680,9 @@ impl Engine {
             && !self.is_loading()
         {
             sweep.step(now, self.node.lease_horizon(), &mut self.worker);
+        }
+        if !self.is_loading() {
+            self.node.page_sweep.step(now, &mut self.worker);
         }
     }
 

@@ -42,6 +42,7 @@ mod membership;
 mod messages;
 mod node;
 mod outgoing;
+mod page_sweep;
 mod priority_pulls;
 mod pull_server;
 mod recovering;

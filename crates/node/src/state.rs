@@ -6,6 +6,7 @@ use crate::demands::SharedDemands;
 use crate::eviction_state::EvictionState;
 use crate::expiry::ExpiryScan;
 use crate::key_counts::KeyCounts;
+use crate::page_sweep::PageSweep;
 use crate::recovering::RecoveryCounts;
 use crate::replicated::{LogPlacement, Mode, Replication};
 use crate::settings::{LiveSettings, NodeSettings, ServerIdentity};
@@ -50,6 +51,7 @@ pub struct NodeState {
     pub(crate) expiry: Mutex<ExpiryScan>,
     /// Position and next deadline of the walk that drops completion records.
     pub(crate) completion_sweep: Mutex<CompletionSweep>,
+    pub(crate) page_sweep: PageSweep,
     /// Leases below this number have ended, as far as this server knows.
     lease_horizon: AtomicU64,
     pub(crate) key_counts: KeyCounts,
@@ -127,6 +129,7 @@ impl NodeState {
             supervisor: OnceLock::new(),
             expiry: Mutex::default(),
             completion_sweep: Mutex::default(),
+            page_sweep: PageSweep::default(),
             lease_horizon: AtomicU64::new(0),
             key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),

@@ -31,18 +31,23 @@ pub(super) static FAMILY: Family = Family {
 /// `DEL key [key ...]` and `UNLINK`: both return the number of keys removed, so both read first.
 fn del(call: &mut Call<'_>) -> Done {
     let keys = call.keys(1..call.args.len());
+    let mut has_pages = false;
     let removed = call.update_keys(&keys, Need::Records, |records, changes| {
         let mut removed = 0;
         for (at, record) in records.iter().enumerate() {
             // A key that is named twice is removed and counted once.
             let again = keys[..at].iter().any(|key| key.bytes == keys[at].bytes);
-            if record.is_some() && !again {
+            if let Some(record) = record.filter(|_| !again) {
+                has_pages |= split_root(record).is_some();
                 changes.delete(at);
                 removed += 1;
             }
         }
         removed
     })?;
+    if has_pages {
+        call.backend.note_orphans();
+    }
     call.integer(removed)
 }
 

@@ -316,6 +316,11 @@ impl Backend {
         self.engine.worker.set_accessed(table, key.hash, accessed);
     }
 
+    /// Tells that a value with pages was removed: its pages can be removed as well.
+    pub(crate) fn note_orphans(&self) {
+        self.engine.note_orphans();
+    }
+
     /// Returns why a scan cannot continue at this hash, if the tablets decide that alone.
     pub(crate) fn check_owned(&self, table: TableId, hash: KeyHash) -> Result<(), NotExecuted> {
         Ok(self.engine.worker.check_access(table, hash)?)

@@ -399,11 +399,18 @@ impl Backend {
         mut f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
         let mut layout = Some(self.layout());
+        // Pages of a value that is replaced or moved to another key.
+        let leaves_orphans = values.iter().any(|value| matches!(value.touched, Touched::Replaced));
         for _ in 0..TRIES {
             let attempt =
                 self.attempt_update(value_type, values, &expected, layout.as_ref(), &mut f);
             match attempt {
-                Ok(Attempt::Done(result)) => return Ok(result),
+                Ok(Attempt::Done(result)) => {
+                    if leaves_orphans {
+                        self.note_orphans();
+                    }
+                    return Ok(result);
+                }
                 Ok(Attempt::Unexpected(at, found)) => {
                     let ValueChange { touched, added, removes, .. } = values[at];
                     expected[at] = self.expected(touched, added, removes, found);

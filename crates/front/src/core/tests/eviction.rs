@@ -14,7 +14,7 @@ fn world(policy: &str) -> World {
 
 impl World {
     /// Sends a line, and runs turns with background work until it is answered.
-    fn ask_patiently(&mut self, client: &mut Asking, line: &str) -> String {
+    pub(super) fn ask_patiently(&mut self, client: &mut Asking, line: &str) -> String {
         let mut answer = self.ask(client, line);
         let begun = self.now;
         while answer.is_empty() {

@@ -281,3 +281,59 @@ fn a_change_that_does_not_fit_into_one_batch_is_refused_and_changes_nothing() {
     assert_eq!(pages.number("HLEN a"), 62);
     assert_eq!(pages.strings("HGET a long7"), [long]);
 }
+
+#[test]
+fn pages_without_a_root_are_removed_and_others_stay() {
+    let mut pages = Pages::new();
+    let kept = fill(&mut pages, "kept");
+    let of_kept = pages.pages();
+    for (key, removal) in [
+        ("a", "DEL a"),
+        ("b", "SET b string"),
+        ("c", "PEXPIRE c 1"),
+        ("d", "SUNIONSTORE d none"),
+        ("e", "RENAME e f"),
+    ] {
+        fill(&mut pages, key);
+        pages.ask(removal);
+    }
+    assert_eq!(pages.number("DEL f"), 1);
+    assert!(pages.pages() > 3 * of_kept);
+    let begun = pages.world.now;
+    while pages.pages() > of_kept {
+        pages.world.turn();
+        pages.world.now = pages.world.now + Duration::from_millis(1);
+        assert!(pages.world.now.since(begun) < Duration::from_secs(60), "{}", pages.pages());
+    }
+    pages.check("kept", &kept);
+    assert_eq!(pages.pages(), of_kept);
+}
+
+#[test]
+fn a_full_server_waits_for_the_memory_of_pages_without_a_root() {
+    let mut pages = Pages::new();
+    let value = "v".repeat(1_000);
+    let mut client = pages.world.connect(3, 0, HERE);
+    let mut fields = 0;
+    // The memory is filled with one hash, which is then replaced by a string.
+    loop {
+        let line = format!("HSET hash field:{fields} {value}");
+        let reply = pages.world.ask_patiently(&mut client, &line);
+        pages.world.turn();
+        if reply != ":1\r\n" {
+            assert!(reply.starts_with("-OOM "), "{reply}");
+            break;
+        }
+        fields += 1;
+        if fields % 4 == 0 {
+            pages.world.now = pages.world.now + Duration::from_micros(100);
+        }
+    }
+    assert!(fields > 10_000, "{fields}");
+    assert_eq!(pages.world.ask_patiently(&mut client, "DEL hash"), ":1\r\n");
+    for number in 0..fields {
+        let reply = pages.world.ask_patiently(&mut client, &format!("SET key:{number} {value}"));
+        assert_eq!(reply, "+OK\r\n", "{number}");
+        pages.world.turn();
+    }
+}
