@@ -1,11 +1,12 @@
 //! Checks on the state of the servers, made from outside.
 
 use crate::planted;
-use crate::typed;
+use crate::typed::{self, StoredNumber};
 use crate::workload::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletMap, TabletState, Worker};
-use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, key_hash};
+use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, Version, key_hash};
+use values::PageName;
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
 
@@ -186,6 +187,9 @@ impl Inspector {
                 TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
                 TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
+            let mut split = Vec::new();
+            let mut pages: BTreeMap<(TableId, KeyHash, Version), Vec<(usize, Option<u64>)>> =
+                BTreeMap::new();
             let mut batch = Vec::new();
             let mut cursor = Some(tablet.range.first());
             while let Some(at) = cursor {
@@ -204,13 +208,43 @@ impl Inspector {
                     let is_shown = is_served && record.table.is_database();
                     match entry.body {
                         Body::Object { value, .. } if is_shown && !entry.is_expired(clock) => {
-                            let number = typed::number_in(value).expect("values are numbers");
+                            let number = match typed::number_in(value).expect("values are numbers")
+                            {
+                                StoredNumber::Here(number) => number,
+                                StoredNumber::InPage(root) => {
+                                    let value = (record.table, hash, root.id);
+                                    split.push((entry.key.to_vec(), value, root));
+                                    continue;
+                                }
+                            };
                             let before = held.insert(entry.key.to_vec(), number);
                             assert!(before.is_none(), "a scan returns a record twice");
+                        }
+                        Body::Object { value, .. } if record.table == TableId::PAGES => {
+                            others += 1;
+                            let name = PageName::parse(entry.key).expect("a page has a name");
+                            let contents = typed::page_contents(value.bytes);
+                            let contents = contents.expect("a page has numbers");
+                            let value = (name.table, name.root, name.id);
+                            pages.entry(value).or_default().push(contents);
                         }
                         Body::Object { .. } => others += 1,
                         Body::Tombstone { .. } | Body::CopiesOf(_) => {}
                     }
+                }
+            }
+            for (key, value, root) in split {
+                let pages = pages.remove(&value).unwrap_or_default();
+                let count: usize = pages.iter().map(|(count, _)| count).sum();
+                let number = pages.iter().find_map(|(_, number)| *number);
+                let is_arriving = matches!(tablet.state, TabletState::Arriving(_));
+                assert!(is_arriving || count as u64 == root.count, "{count} of {root:?}");
+                if let Some(number) = number {
+                    let before = held.insert(key, number);
+                    assert!(before.is_none(), "a scan returns a record twice");
+                } else {
+                    assert!(is_arriving, "a value without its pages");
+                    others += 1;
                 }
             }
         }

@@ -5,6 +5,7 @@ use crate::faults::DeathRates;
 use crate::load::is_followed;
 use crate::servers::Persistence;
 use crate::settings::{Knob, RunSettings};
+use crate::typed;
 use crate::workload::Workload;
 use fastrand::Rng;
 use node::{Mode, Plan};
@@ -42,6 +43,8 @@ pub(crate) struct RunProfile {
     pub(crate) size: ClusterSize,
     /// Memory of each server, in bytes.
     pub(crate) memory_bytes: usize,
+    /// Longest packed value, in bytes.
+    pub(crate) packed_bytes: usize,
     /// Way in which servers persist their logs, if they do.
     pub(crate) persistence: Option<Persistence>,
     /// Set if ranges move although servers persist their logs.
@@ -125,11 +128,13 @@ impl RunProfile {
             (false, false) => MEMORY_BYTES,
         };
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
+        let packed_bytes = typed::packed_bytes(&settings);
         let quantum_one_in = [1, 5, 25][rng.usize(..3)];
         let profile = RunProfile {
             settings,
             size,
             memory_bytes,
+            packed_bytes,
             persistence: drawn.persistence,
             persisted_ranges_move: drawn.persisted_ranges_move,
             is_followed: drawn.is_followed,

@@ -223,6 +223,8 @@ pub(crate) struct ProcessSetup {
     /// Seed of the cluster's key hash.
     pub(crate) seed: u64,
     pub(crate) memory_bytes: usize,
+    /// Longest packed value, in bytes.
+    pub(crate) packed_bytes: usize,
     /// Disk with the log, if logs are persisted.
     pub(crate) disk: Option<OpenedDisk>,
     /// The run's time.
@@ -285,6 +287,7 @@ impl SimulatedServer {
         let store = setup.store();
         let settings = setup.settings(place);
         let (identity, connection, profile) = (setup.identity, setup.connection, setup.bus);
+        let packed_bytes = setup.packed_bytes;
         let time = Rc::clone(&setup.time);
         let started = time.get();
         let durability = Arc::new(setup.durability(&store));
@@ -298,6 +301,7 @@ impl SimulatedServer {
         node.set_supervisor(Box::new(SimulatedProcess { has_ended: has_ended.clone() }));
         let engines = (0..REACTORS).map(|r| engine(&node, ReactorId(r), Rc::clone(&time)));
         let operators = Arc::new(Operators::new(REACTORS));
+        operators.set_packed_bytes(packed_bytes);
         let generation = Generation(connection.0);
         let credentials = profile.map(|bus| credentials(generation, bus.has_keys));
         let bus = |reactor: u64| {

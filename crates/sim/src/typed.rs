@@ -10,7 +10,7 @@ use crate::settings::{Knob, RunSettings};
 use crate::workload::{Register, RegisterKind, decode};
 use resp::{Items, Reply, RequestWriter};
 use types::{TypedValue, ValueType};
-use values::Packed;
+use values::{Form, Packed, Root};
 
 /// One seed in this many has typed registers.
 const SEEDS_PER_RUN: u64 = 4;
@@ -25,6 +25,15 @@ const FIELDS: [&[u8]; 2] = [b"value", b"copy"];
 pub(crate) fn are_used(settings: &RunSettings) -> bool {
     let is_drawn = settings.seed % SEEDS_PER_RUN == 1;
     settings.has(Knob::Types) && is_drawn && !native::are_used(settings)
+}
+
+/// Longest packed value of half of the runs with hashes, in bytes: two fields do not fit.
+const PACKED_BYTES: usize = 16;
+
+/// Returns the longest packed value of the servers of a run, in bytes.
+pub(crate) fn packed_bytes(settings: &RunSettings) -> usize {
+    let is_drawn = (settings.seed / SEEDS_PER_RUN).is_multiple_of(2);
+    if are_used(settings) && is_drawn { PACKED_BYTES } else { 4096 }
 }
 
 /// Returns whether the register of this number is a hash. Setting fields keeps a time to live, where
@@ -130,11 +139,32 @@ fn read_values(items: Items<'_>, count: usize) -> ReplyMeaning {
     }
 }
 
+/// The contents of a stored value.
+pub(crate) enum StoredNumber {
+    Here(u64),
+    /// The number is in a page of this value.
+    InPage(Root),
+}
+
 /// Returns the number in a stored value, or `None` if no client wrote these bytes.
-pub(crate) fn number_in(value: TypedValue<'_>) -> Option<u64> {
-    match value.value_type {
-        ValueType::String => decode(value.bytes),
-        ValueType::Hash => decode(Packed::parse(value).ok()?.get(FIELDS[0]).ok()??),
-        ValueType::Set => None,
-    }
+pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
+    let number = match value.value_type {
+        ValueType::String => decode(value.bytes)?,
+        ValueType::Hash => match Form::of(value).ok()? {
+            Form::Packed(packed) => decode(packed.get(FIELDS[0]).ok()??)?,
+            Form::Split(root) => return Some(StoredNumber::InPage(root)),
+        },
+        ValueType::Set => return None,
+    };
+    Some(StoredNumber::Here(number))
+}
+
+/// Returns the number of fields in a page, and the number in one of them if it is there.
+pub(crate) fn page_contents(page: &[u8]) -> Option<(usize, Option<u64>)> {
+    let page = Packed::parse(TypedValue { value_type: ValueType::Hash, bytes: page }).ok()?;
+    let number = match page.get(FIELDS[0]).ok()? {
+        Some(value) => Some(decode(value)?),
+        None => None,
+    };
+    Some((page.count(), number))
 }

@@ -11,6 +11,7 @@ use super::backend::Backend;
 use super::data::{Changes, Key, Need, Record, TableKey};
 use crate::commands::{Cause, NotExecuted, Refusal};
 use crate::operators::counts::Found;
+use planted::Bug;
 use std::ops::Range;
 use types::{
     HashSeed, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, element_hash,
@@ -443,7 +444,8 @@ impl Backend {
         let roots = values.iter().map(|value| value.key);
         let plan = PlannedPages::new(&seed, roots.clone(), expected);
         let keys: Vec<TableKey<'_>> = plan.keys(roots).collect();
-        let needed = values.len() + plan.existing;
+        let existing = if planted::is(Bug::PageNotAwaited) { 0 } else { plan.existing };
+        let needed = values.len() + existing;
         let attempt = self.update_tables(&keys, needed, |records, changes| {
             let (roots, pages) = records.split_at(values.len());
             let mut opened = Vec::with_capacity(values.len());
@@ -493,7 +495,11 @@ impl Backend {
         match found {
             FoundForm::Packed => Expected::Packed,
             FoundForm::TooLong { pages } => {
-                Expected::Divided { id: self.node().store().draw_id(), pages }
+                let id = match planted::is(Bug::PageNamesReused) {
+                    true => Version(1),
+                    false => self.node().store().draw_id(),
+                };
+                Expected::Divided { id, pages }
             }
             FoundForm::Split(root) => {
                 let resize = self.layout().resize(&root, added, removes);

@@ -91,6 +91,14 @@ impl Operators {
         self.configuration.load_full()
     }
 
+    /// Replaces the setting `max-packed-bytes`: for simulations.
+    pub fn set_packed_bytes(&self, bytes: usize) {
+        let mut configuration = ServerConfiguration::clone(&self.configuration());
+        configuration.memory.packed.0 = bytes;
+        self.configuration.store(Arc::new(configuration));
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
     /// Replaces the settings, with those that concern the node.
     pub fn configure(&self, node: &Node, configuration: ServerConfiguration) {
         let DurabilitySettings { strict_reads, min_replicas, .. } = configuration.durability;

@@ -122,6 +122,7 @@ impl SimulatedCluster {
             identity: ServerIdentity { cluster, server },
             seed: identity.seed,
             memory_bytes: self.profile.memory_bytes,
+            packed_bytes: self.profile.packed_bytes,
             disk: self.profile.persistence.map(|how| self.disks.disk(place).open(how)),
             time: self.timeline.shared.clone(),
             connection,

@@ -130,11 +130,16 @@ impl<'t> ReplayOrigin<'t> {
         }
     }
 
-    /// Returns the planted bug that loses completion records.
-    fn loses(self) -> Bug {
-        match self {
-            ReplayOrigin::Arrival(_) => Bug::CompletionNotMoved,
-            ReplayOrigin::Recovery { .. } => Bug::CompletionNotRecovered,
+    /// Returns whether a planted bug loses the records of this table.
+    #[inline]
+    fn loses(self, table: TableId) -> bool {
+        let of_recovery = matches!(self, ReplayOrigin::Recovery { .. });
+        match (table, of_recovery) {
+            (TableId::COMPLETIONS, false) => planted::is(Bug::CompletionNotMoved),
+            (TableId::COMPLETIONS, true) => planted::is(Bug::CompletionNotRecovered),
+            (TableId::PAGES, false) => planted::is(Bug::PageNotMoved),
+            (TableId::PAGES, true) => planted::is(Bug::PageNotRecovered),
+            _ => false,
         }
     }
 
@@ -340,7 +345,7 @@ impl<'t> Replay<'t, '_> {
         {
             return Ok(());
         }
-        if view.table == TableId::COMPLETIONS && planted::is(self.destination.origin.loses()) {
+        if self.destination.origin.loses(view.table) {
             return Ok(());
         }
         let leaf = match held.lock(&view, hash) {
