@@ -9,11 +9,14 @@ pub enum ValueType {
     Hash,
     /// Distinct members.
     Set,
+    /// Items in order.
+    List,
 }
 
 impl ValueType {
     /// All types.
-    pub const ALL: [ValueType; 3] = [ValueType::String, ValueType::Hash, ValueType::Set];
+    pub const ALL: [ValueType; 4] =
+        [ValueType::String, ValueType::Hash, ValueType::Set, ValueType::List];
 
     /// Returns the number of the type in log entries. Numbers never change.
     #[inline]
@@ -22,6 +25,7 @@ impl ValueType {
             ValueType::String => 0,
             ValueType::Hash => 1,
             ValueType::Set => 2,
+            ValueType::List => 3,
         }
     }
 
@@ -37,6 +41,7 @@ impl ValueType {
             ValueType::String => "string",
             ValueType::Hash => "hash",
             ValueType::Set => "set",
+            ValueType::List => "list",
         }
     }
 }

@@ -4,8 +4,8 @@
 //! A value that is a small integer is encoded as one, as in Redis. Values are written without
 //! compression, but compressed ones can be read.
 
-use crate::listpack;
 use crate::packed::{Damaged, Element, Packed, encode_new};
+use crate::{list_dump, listpack};
 use crc_fast::CrcAlgorithm;
 use std::collections::HashSet;
 use types::limits::VALUE_BYTES_MAX;
@@ -14,12 +14,15 @@ use types::{TypedValue, ValueType};
 /// The RDB version that Valkey 9 writes.
 const VERSION: u16 = 80;
 const TYPE_STRING: u8 = 0;
+const TYPE_LIST: u8 = 1;
 const TYPE_SET: u8 = 2;
 const TYPE_HASH: u8 = 4;
 /// Types whose value is one string that contains all elements.
 const TYPE_SET_INTEGERS: u8 = 11;
 const TYPE_HASH_LISTPACK: u8 = 16;
 const TYPE_SET_LISTPACK: u8 = 20;
+/// A list of nodes that contain the items.
+const TYPE_LIST_NODES: u8 = 18;
 /// Size of version and checksum, in bytes.
 const FOOTER_BYTES: usize = 10;
 
@@ -59,10 +62,10 @@ impl RestoredValue {
         TypedValue { value_type: self.value_type, bytes: &self.bytes }
     }
 
-    /// Returns the elements of a value other than a string.
+    /// Returns the elements of a hash or set.
     pub fn elements(&self) -> Option<Packed<'_>> {
         match self.value_type {
-            ValueType::String => None,
+            ValueType::String | ValueType::List => None,
             ValueType::Hash | ValueType::Set => Packed::parse(self.value()).ok(),
         }
     }
@@ -81,6 +84,10 @@ pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
             let elements = Packed::parse(value)?.elements();
             let elements = elements.collect::<Result<Vec<Element<'_>>, Damaged>>()?;
             put_elements(value.value_type, &elements, &mut out);
+        }
+        ValueType::List => {
+            out.push(TYPE_LIST_NODES);
+            list_dump::put_list(value, &mut out)?;
         }
     }
     Ok(with_footer(out))
@@ -103,11 +110,14 @@ fn with_footer(mut out: Vec<u8>) -> Vec<u8> {
 fn put_string(value: &[u8], out: &mut Vec<u8>) {
     match small_integer(value) {
         Some(number) => put_integer(number, out),
-        None => {
-            put_length(value.len(), out);
-            out.extend_from_slice(value);
-        }
+        None => put_bytes(value, out),
     }
+}
+
+/// Appends a string that is not encoded as an integer.
+pub(crate) fn put_bytes(value: &[u8], out: &mut Vec<u8>) {
+    put_length(value.len(), out);
+    out.extend_from_slice(value);
 }
 
 fn put_elements(value_type: ValueType, elements: &[Element<'_>], out: &mut Vec<u8>) {
@@ -135,11 +145,17 @@ pub fn restore(dump: &[u8]) -> Result<RestoredValue, Unreadable> {
     let elements = |value_type, parts: Option<Vec<Vec<u8>>>| {
         restore_elements(value_type, &parts.ok_or(Unreadable::Body)?)
     };
+    let list = |items: Option<Vec<Vec<u8>>>| {
+        let bytes = items.and_then(|items| list_dump::pack(&items)).ok_or(Unreadable::Body)?;
+        Ok(RestoredValue { value_type: ValueType::List, bytes })
+    };
     match *number {
         TYPE_STRING => {
             let (bytes, _) = read_string(body).ok_or(Unreadable::Body)?;
             Ok(RestoredValue { value_type: ValueType::String, bytes })
         }
+        TYPE_LIST => list(read_parts(body, 1)),
+        TYPE_LIST_NODES => list(list_dump::read_nodes(body)),
         TYPE_SET => elements(ValueType::Set, read_parts(body, 1)),
         TYPE_HASH => elements(ValueType::Hash, read_parts(body, 2)),
         TYPE_SET_INTEGERS => elements(ValueType::Set, read_integers(body)),
@@ -210,7 +226,7 @@ fn put_integer(number: i32, out: &mut Vec<u8>) {
     }
 }
 
-fn put_length(length: usize, out: &mut Vec<u8>) {
+pub(crate) fn put_length(length: usize, out: &mut Vec<u8>) {
     match length {
         0..0x40 => out.push(length as u8),
         0x40..0x4000 => {
@@ -255,7 +271,7 @@ pub(crate) fn read_string(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 }
 
 /// Decodes a length up to the maximum value size. Also returns the remaining bytes.
-fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
+pub(crate) fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (&first, rest) = bytes.split_first()?;
     let (length, rest) = match (first >> 6, first) {
         (LENGTH_6, _) => (usize::from(first), rest),
@@ -405,7 +421,14 @@ mod tests {
             let length = random.usize(0..30);
             let mut bytes: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
             if random.bool() {
-                let types = [TYPE_SET, TYPE_HASH, TYPE_SET_INTEGERS, TYPE_SET_LISTPACK];
+                let types = [
+                    TYPE_SET,
+                    TYPE_HASH,
+                    TYPE_SET_INTEGERS,
+                    TYPE_SET_LISTPACK,
+                    TYPE_LIST,
+                    TYPE_LIST_NODES,
+                ];
                 let number = types[random.usize(..types.len())];
                 bytes.splice(0..0, [number]);
             } else {

@@ -1,8 +1,8 @@
-//! The bytes of values: hashes and sets packed into one record or divided into pages, the format of
-//! `DUMP`, and numbers as text.
+//! The bytes of values: hashes and sets packed into one record or divided into pages, lists packed into
+//! one record, the format of `DUMP`, and numbers as text.
 //!
-//! Start at [`Form`], which says how a value is stored, and [`Elements`], which changes one. Design:
-//! `docs/design/values.md`.
+//! Start at [`Form`], which says how a hash or set is stored, [`Elements`], which changes one, and
+//! [`PackedList`]. Design: `docs/design/values.md`.
 //!
 //! **Invariant:** reading is total. Any bytes give a value or an error, never a panic, and never an
 //! allocation beyond a constant times the number of bytes present.
@@ -14,6 +14,8 @@
 mod dump;
 mod elements;
 mod extended;
+mod list;
+mod list_dump;
 mod listpack;
 mod numbers;
 mod packed;
@@ -22,6 +24,8 @@ mod pages;
 pub use dump::{RestoredValue, Unreadable, dump, dump_elements, restore};
 pub use elements::Elements;
 pub use extended::Extended;
+pub use list::{ListEnd, ListItems, ListPart, PackedList, SplitList, encode_list, list_bytes};
+pub use list_dump::fits_listpack;
 pub use numbers::{parse_integer, parse_unsigned};
 pub use packed::{Damaged, Element, Packed, PackedElements, encode_new};
 pub use pages::{Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of};

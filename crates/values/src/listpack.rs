@@ -3,6 +3,7 @@
 //! (Sanfilippo, 2017).
 
 use crate::dump::read_string;
+use crate::parse_integer;
 
 /// Bytes of the header: total bytes (4) and number of entries (2).
 const HEADER_BYTES: usize = 6;
@@ -11,7 +12,11 @@ const END: u8 = 0xff;
 /// Returns the entries of the listpack in this string of a dump, integers as decimal text. `None` if
 /// it is damaged.
 pub(super) fn read(body: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let (bytes, _) = read_string(body)?;
+    read_entries(&read_string(body)?.0)
+}
+
+/// Returns the entries of a listpack, integers as decimal text. `None` if it is damaged.
+pub(super) fn read_entries(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (total, _) = bytes.split_first_chunk::<4>()?;
     if usize::try_from(u32::from_le_bytes(*total)).ok()? != bytes.len() {
         return None;
@@ -85,5 +90,81 @@ fn backward_bytes(entry: usize) -> usize {
         0x3fff..0x1f_ffff => 3,
         0x1f_ffff..0x0fff_ffff => 4,
         _ => 5,
+    }
+}
+
+/// Most bytes of a listpack that is a list or a node of one (`list-max-listpack-size -2`).
+const LIST_BYTES_MAX: usize = 8192;
+
+/// A listpack that is written.
+#[derive(Debug, Default)]
+pub(super) struct ListpackWriter {
+    entries: Vec<u8>,
+    count: usize,
+}
+
+impl ListpackWriter {
+    /// Returns whether Redis adds a string of this list to the listpack.
+    pub(super) fn has_room(&self, string: &[u8]) -> bool {
+        HEADER_BYTES + self.entries.len() + 1 + string.len() <= LIST_BYTES_MAX
+    }
+
+    /// Appends a string, as an integer if it is the text of one.
+    pub(super) fn push(&mut self, string: &[u8]) {
+        let start = self.entries.len();
+        match parse_integer(string) {
+            Some(number) => self.push_integer(number),
+            None => self.push_string(string),
+        }
+        let taken = self.entries.len() - start;
+        let backward = backward_bytes(taken);
+        for at in (0..backward).rev() {
+            let more = if at + 1 == backward { 0 } else { 0x80 };
+            self.entries.push((taken >> (7 * at)) as u8 & 0x7f | more);
+        }
+        self.count += 1;
+    }
+
+    fn push_integer(&mut self, number: i64) {
+        let bytes = number.to_le_bytes();
+        let (first, width) = match number {
+            0..0x80 => return self.entries.push(number as u8),
+            -0x1000..0x1000 => {
+                let bits = (number & 0x1fff) as u16 | 0xc000;
+                return self.entries.extend_from_slice(&bits.to_be_bytes());
+            }
+            -0x8000..0x8000 => (0xf1, 2),
+            -0x80_0000..0x80_0000 => (0xf2, 3),
+            -0x8000_0000..0x8000_0000 => (0xf3, 4),
+            _ => (0xf4, 8),
+        };
+        self.entries.push(first);
+        self.entries.extend_from_slice(&bytes[..width]);
+    }
+
+    fn push_string(&mut self, string: &[u8]) {
+        match string.len() {
+            length @ 0..0x40 => self.entries.push(0x80 | length as u8),
+            length @ 0x40..0x1000 => {
+                self.entries.extend_from_slice(&(0xe000 | length as u16).to_be_bytes());
+            }
+            length => {
+                self.entries.push(0xf0);
+                self.entries.extend_from_slice(&(length as u32).to_le_bytes());
+            }
+        }
+        self.entries.extend_from_slice(string);
+    }
+
+    /// Returns the listpack; `None` if it has no entries.
+    pub(super) fn end(self) -> Option<Vec<u8>> {
+        let total = HEADER_BYTES + self.entries.len() + 1;
+        let count = u16::try_from(self.count).unwrap_or(u16::MAX);
+        let mut bytes = Vec::with_capacity(total);
+        bytes.extend_from_slice(&(total as u32).to_le_bytes());
+        bytes.extend_from_slice(&count.to_le_bytes());
+        bytes.extend_from_slice(&self.entries);
+        bytes.push(END);
+        (self.count > 0).then_some(bytes)
     }
 }

@@ -33,11 +33,11 @@ pub struct Packed<'a> {
 pub struct Damaged;
 
 /// Most bytes of an encoded number: enough for any length of a value.
-const NUMBER_BYTES_MAX: usize = 4;
+pub(crate) const NUMBER_BYTES_MAX: usize = 4;
 
 /// Reads a number. Returns it with the bytes behind it.
 #[inline]
-fn read_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+pub(crate) fn read_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut number = 0;
     for (at, &byte) in bytes.iter().take(NUMBER_BYTES_MAX).enumerate() {
         number |= usize::from(byte & 0x7f) << (7 * at);

@@ -37,7 +37,8 @@ mod checksum;
 pub use bounded::incarnations;
 pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
-/// Version of the bus protocol, compared in the handshake. Every change of a message raises it.
+/// Version of the bus protocol, compared in the handshake. Every change of a message raises it, and
+/// every new type of values.
 pub const PROTOCOL_VERSION: u16 = 11;
 
 /// An error: bytes that do not decode, with the kind of data.
