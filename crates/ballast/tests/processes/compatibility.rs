@@ -15,7 +15,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatib
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
 
 /// Commands and subcommands of Valkey 9.1.2 by group.
-const VALKEY: [(&str, &str); 9] = [
+const VALKEY: [(&str, &str); 10] = [
     (
         "string",
         "append decr decrby delifeq get getdel getex getrange getset incr incrby incrbyfloat lcs \
@@ -32,6 +32,11 @@ const VALKEY: [(&str, &str); 9] = [
         "set",
         "sadd scard sdiff sdiffstore sinter sintercard sinterstore sismember smembers smismember \
          smove spop srandmember srem sscan sunion sunionstore",
+    ),
+    (
+        "list",
+        "blmove blmpop blpop brpop brpoplpush lindex linsert llen lmove lmpop lpop lpos lpush lpushx \
+         lrange lrem lset ltrim rpop rpoplpush rpush rpushx",
     ),
     (
         "generic",
@@ -92,6 +97,8 @@ const NOTES: &[(&str, &str)] = &[
     ("client|info", "fields that do not apply are 0 or empty"),
     ("client|list", "as CLIENT INFO"),
     ("client|unblock", "the only blocking commands are WAIT and WAITAOF"),
+    ("bl*", "no blocking commands yet"),
+    ("br*", "no blocking commands yet"),
     ("cluster|flushslot", "use FLUSHDB"),
     (
         "cluster|migrateslots",
@@ -136,6 +143,7 @@ const NOTES: &[(&str, &str)] = &[
     ("latency|doctor", "own texts"),
     ("latency|graph", "own texts"),
     ("lolwut", ""),
+    ("lset", "a position beyond 32 bits is out of range; Valkey uses its lower 32 bits"),
     ("memory|doctor", "reports on the log"),
     ("memory|malloc-stats", "reports on log and index"),
     ("memory|stats", "only numbers that apply to Ballast"),
@@ -157,7 +165,7 @@ const NOTES: &[(&str, &str)] = &[
     ("replconf", "Redis replication is not supported"),
     (
         "restore",
-        "strings, hashes and sets only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
+        "strings, hashes, sets and lists only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),
@@ -167,7 +175,7 @@ const NOTES: &[(&str, &str)] = &[
         "shutdown",
         "SAVE is refused without persistence; with persistence the log is always complete",
     ),
-    ("sort*", "there are no lists and sorted sets yet"),
+    ("sort*", "there are no sorted sets yet"),
     (
         "wait",
         "counts the other servers that have all writes of this connection's reactor: 0 without replication",
@@ -315,7 +323,7 @@ A test writes this page from the command table (`crates/ballast/tests/processes/
 Another test sends random commands to Ballast and to Valkey and compares their replies byte for byte, in RESP2 and RESP3 (`differential.rs` beside it).
 
 For all commands:
-- Values are strings. No command answers `WRONGTYPE`.
+- Values are strings, hashes, sets and lists.
 - A value has at most 4,063,232 bytes, and a key at most 65,535. The limit of values is also the maximum of `proto-max-bulk-len`. A request with a longer argument is answered with an error that contains both lengths, and the connection stays open; above 512 MB it is a protocol error, which closes the connection, as in Valkey.
 - The keys and values of one multi-key write must fit into one log segment (8 MiB, less on small servers).
 - `HELP` of a container command lists the subcommands with their summaries in Ballast.

@@ -84,7 +84,7 @@ const DIFFERENCES: &[Difference] = &[
     Difference { command: "SWAPDB", allows: is_refused, why: "not supported" },
     Difference {
         command: "RESTORE",
-        allows: |exchange| starts(&exchange.ours.1, b"-ERR only strings, hashes and sets"),
+        allows: |exchange| starts(&exchange.ours.1, b"-ERR only strings, hashes, sets and lists"),
         why: "there are no other types",
     },
     Difference {

@@ -263,7 +263,7 @@ impl Command {
 
     /// Returns whether `BALLAST.ONCE` can execute the command: it changes only keys that it names.
     pub(crate) fn may_be_wrapped(&self) -> bool {
-        let names_keys = matches!(self.keys, Keys::At { .. } | Keys::CountedPairs);
+        let names_keys = matches!(self.keys, Keys::At { .. } | Keys::Counted | Keys::CountedPairs);
         let is_excluded = self.has(flag::NO_MULTI) || self.has(flag::CHANGES_TABLE);
         self.has(flag::WRITE) && names_keys && !is_excluded
     }

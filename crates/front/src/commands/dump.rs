@@ -162,7 +162,9 @@ fn parse(
     let value = values::restore(dump).map_err(|error| {
         Refusal::Because(match error {
             Unreadable::Footer => "ERR DUMP payload version or checksum are wrong".into(),
-            Unreadable::OtherType => "ERR only strings, hashes and sets can be restored".into(),
+            Unreadable::OtherType => {
+                "ERR only strings, hashes, sets and lists can be restored".into()
+            }
             Unreadable::Body => "ERR Bad data format".into(),
         })
     })?;

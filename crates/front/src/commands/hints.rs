@@ -62,7 +62,7 @@ const TIPS: &[(&str, &[&str])] = &[
 /// The access flags of each command's keys: those of the first key, and those of the other keys if
 /// they differ. Commands not listed only read.
 const ACCESS: &[(&str, &[&[&str]])] = &[
-    ("append", &[&["RW", "insert"]]),
+    ("append linsert lpush lpushx rpush rpushx", &[&["RW", "insert"]]),
     ("ballast.del", &[&["RM", "delete"]]),
     ("ballast.set", &[&["RW", "update"]]),
     ("bitfield set", &[&["RW", "access", "update", "variable_flags"]]),
@@ -74,19 +74,19 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
     ),
     ("del delifeq unlink", &[&["RM", "delete"]]),
     (
-        "debug|object exists hexists hlen hstrlen memory|usage object|encoding object|freq \
+        "debug|object exists hexists hlen hstrlen llen memory|usage object|encoding object|freq \
          object|idletime object|refcount scard sismember strlen touch type watch",
         &[&["RO"]],
     ),
-    ("expire expireat hmset hset persist pexpire pexpireat setrange", &[&["RW", "update"]]),
-    ("getdel hgetdel spop", &[&["RW", "access", "delete"]]),
-    ("hdel srem", &[&["RW", "delete"]]),
+    ("expire expireat hmset hset lset persist pexpire pexpireat setrange", &[&["RW", "update"]]),
+    ("getdel hgetdel lmpop lpop rpop spop", &[&["RW", "access", "delete"]]),
+    ("hdel lrem ltrim srem", &[&["RW", "delete"]]),
     ("hsetnx sadd", &[&["RW", "insert"]]),
     ("mset msetex psetex restore restore-asking setex", &[&["OW", "update"]]),
     ("msetnx setnx", &[&["OW", "insert"]]),
     ("rename", &[&["RW", "access", "delete"], &["OW", "update"]]),
     ("renamenx", &[&["RW", "access", "delete"], &["OW", "insert"]]),
-    ("smove", &[&["RW", "access", "delete"], &["RW", "insert"]]),
+    ("lmove rpoplpush smove", &[&["RW", "access", "delete"], &["RW", "insert"]]),
 ];
 
 const READS: &[&str] = &["RO", "access"];

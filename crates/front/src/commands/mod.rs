@@ -31,6 +31,7 @@ mod hints;
 mod introspection;
 mod keys;
 mod lcs;
+mod lists;
 mod migrate;
 mod moving;
 mod native;

@@ -6,9 +6,10 @@
 use super::command::flag::{ANYTIME, NO_ACCESS, READONLY};
 use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
-use super::packed::{encoding_name, split_root};
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use super::{lists, packed};
 use crate::core::data::{Accessed, Record};
+use types::ValueType;
 use values::PAGE_NAME_BYTES;
 
 pub(super) static OBJECT_FAMILY: Family = Family {
@@ -65,7 +66,8 @@ const EMBEDDED_BYTES_MAX: usize = 44;
 fn encoding(call: &mut Call<'_>) -> Done {
     reply_about(call, |reply, record| {
         reply.bulk(match record.value.as_string() {
-            None => encoding_name(record.value)?,
+            None if record.value.value_type == ValueType::List => lists::encoding(record.value)?,
+            None => packed::encoding_name(record.value)?,
             Some(string) if parse_integer(string).is_some() => b"int",
             Some(string) if string.len() <= EMBEDDED_BYTES_MAX => b"embstr",
             Some(_) => b"raw",
@@ -122,7 +124,7 @@ fn usage(call: &mut Call<'_>) -> Done {
         let record = record?;
         let expires = usize::from(record.expiry.is_some());
         let own = wire::entry::encoded_bytes(key.bytes.len(), record.value.stored_bytes(), expires);
-        let pages = split_root(record).map_or(0, |root| {
+        let pages = packed::split_root(record).map_or(0, |root| {
             let page = wire::entry::encoded_bytes(PAGE_NAME_BYTES, 0, 0) + INDEX_WORD_BYTES;
             root.bytes + u64::from(root.pages) * page as u64
         });

@@ -15,6 +15,7 @@ static FAMILIES: &[&Family] = &[
     &super::bitfield::FAMILY,
     &super::hashes::FAMILY,
     &super::sets::FAMILY,
+    &super::lists::FAMILY,
     &super::keys::FAMILY,
     &super::expiry::FAMILY,
     &super::dump::FAMILY,
