@@ -410,7 +410,10 @@ fn start(
         tracing::info!(%error, "io_uring is not available, using epoll");
     }
     let mailboxes = reactors.mailboxes().clone();
-    node.set_wake_all(move || mailboxes.iter().for_each(|mailbox| mailbox.wake()));
+    node.set_wake(move |reactor| match reactor {
+        Some(reactor) => mailboxes.of(reactor).wake(),
+        None => mailboxes.iter().for_each(|mailbox| mailbox.wake()),
+    });
     Ok(reactors)
 }
 

@@ -18,6 +18,7 @@ mod reply_gating;
 pub(crate) mod staged;
 
 use crate::operators::Operators;
+use crate::operators::blocked::BlockedRequest;
 use crate::operators::clients::{Facts, Unblocked};
 use backend::Backend;
 use client_limits::ClientLimits;
@@ -164,9 +165,9 @@ impl Core {
         self.reply_gate.record(connection, replies, &mut self.backend.engine, self.now);
         match received.next {
             ConnectionAction::Read => {}
-            next @ (ConnectionAction::Pause | ConnectionAction::Close) => {
-                self.apply_action(connection, next, io)
-            }
+            next @ (ConnectionAction::ReadAgain
+            | ConnectionAction::Pause
+            | ConnectionAction::Close) => self.apply_action(connection, next, io),
         }
         if is_paused {
             self.client_limits.paused.push(connection);
@@ -209,6 +210,8 @@ impl Core {
     pub fn closed(&mut self, connection: ConnectionId) {
         self.reply_gate.forget(connection);
         self.waits.forget(connection);
+        let Backend { engine, operators, .. } = &self.backend;
+        self.waits.blocked.forget(connection, &operators.blocked, engine.node());
         if let Some(client) = self.clients.remove(&connection) {
             let operators = &self.backend.operators;
             operators.clients.remove(self.reactor, client.id());
@@ -240,6 +243,7 @@ impl Core {
     /// Ends the input of a turn: retries parked requests, commits appends and releases replies.
     pub fn end_of_input(&mut self, io: &mut impl Connections) {
         self.wake(io);
+        self.schedule_blocked();
         for waiter in self.waits.take_turn() {
             self.retry(waiter, None, io);
         }
@@ -273,6 +277,9 @@ impl Core {
         for waiter in self.waits.take_impatient(self.now) {
             self.retry(waiter, None, io);
         }
+        for waiter in self.waits.blocked.take_late(self.now) {
+            self.retry(waiter, None, io);
+        }
         self.scan_clients(io);
         self.wake(io);
         self.reconcile(io);
@@ -282,11 +289,13 @@ impl Core {
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_turn = self.waits.has_turn()
             || self.waits.is_memory_due(self.backend.engine.has_news_of_memory());
-        let turn = has_turn.then_some(self.now);
+        let has_notified = self.backend.operators.blocked.has_notified(self.reactor);
+        let turn = (has_turn || has_notified).then_some(self.now);
         let others = [
             turn,
             self.backend.engine.next_deadline(),
             self.waits.next_deadline(),
+            self.waits.blocked.next_deadline(self.now),
             self.client_limits_deadline(),
         ];
         others.into_iter().flatten().min()
@@ -337,6 +346,18 @@ impl Core {
         self.with_client(waiter.connection, io, |client, turn, out| {
             client.retry(waiter.number, answer, turn, out)
         });
+    }
+
+    /// Schedules the requests that must look at the keys for which they wait.
+    fn schedule_blocked(&mut self) {
+        let Backend { engine, operators, .. } = &self.backend;
+        for request in operators.blocked.take_notified(self.reactor) {
+            let BlockedRequest { connection, number, .. } = request;
+            self.waits.schedule(WaiterId { connection, number });
+        }
+        for waiter in self.waits.blocked.take_recent(engine.node().store()) {
+            self.waits.schedule(waiter);
+        }
     }
 
     /// Retries requests that wait for memory, first come, first served, until one finds none.
@@ -408,8 +429,13 @@ impl Core {
         io: &mut impl Connections,
     ) {
         match next {
-            ConnectionAction::Read if self.reply_gate.is_paused(connection) => {}
+            ConnectionAction::Read | ConnectionAction::ReadAgain
+                if self.reply_gate.is_paused(connection) => {}
             ConnectionAction::Read => io.resume_reading(connection),
+            ConnectionAction::ReadAgain => {
+                io.pause_reading(connection);
+                io.resume_reading(connection);
+            }
             ConnectionAction::Pause => io.pause_reading(connection),
             ConnectionAction::Close if self.reply_gate.delays_end(connection) => {
                 io.pause_reading(connection)

@@ -67,6 +67,9 @@ impl Connections for Ends {
 /// Number of connections that are open at a time.
 const CONNECTIONS: usize = 4;
 
+/// Most waits for items of lists on one connection.
+const WAITS_MAX: usize = 60;
+
 /// Longer than any request waits.
 const LONG: Duration = Duration::from_secs(6);
 
@@ -153,13 +156,17 @@ impl Server {
 
     /// Runs turns until no input is read and no request waits.
     fn settle(&mut self) {
-        for _ in 0..2 {
+        for round in 0..WAITS_MAX {
             (0..8).for_each(|_| self.turn());
             // Long scans continue from turn to turn.
             while self.core.next_deadline().is_some_and(|deadline| deadline <= self.now) {
                 self.turn();
             }
             self.now = self.now + LONG;
+            // Input stays behind a request that waits for items of a list.
+            if round > 0 && self.ends.0.iter().all(|end| end.input.is_empty()) {
+                return;
+            }
         }
     }
 }
@@ -267,6 +274,7 @@ impl Grammar {
         if name == b"hello" {
             words.truncate(2);
         }
+        limit_wait(name, &mut words);
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         RequestWriter::write(&words, out);
     }
@@ -277,6 +285,18 @@ impl Grammar {
         let text = format!("echo {}", self.echoed).into_bytes();
         RequestWriter::write(&[b"ECHO", &text], out);
         text
+    }
+}
+
+/// Gives a request that waits for items of lists a short time limit.
+fn limit_wait(name: &[u8], words: &mut [Vec<u8>]) {
+    let at = match name {
+        b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" => words.len() - 1,
+        b"blmpop" => 1,
+        _ => return,
+    };
+    if let Some(limit) = words.get_mut(at).filter(|_| at > 0) {
+        *limit = b"0.01".to_vec();
     }
 }
 

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use store::{Store, Tablet, TabletMap};
 use types::{
-    ClusterId, HashRange, Instant, LeaseId, OwnershipEpoch, ServerId, Slot, TableId, UnixMillis,
-    Version,
+    ClusterId, HashRange, Instant, LeaseId, OwnershipEpoch, ReactorId, ServerId, Slot, TableId,
+    UnixMillis, Version,
 };
 use wire::control::ClusterMap;
 use wire::replica::Stamp;
@@ -43,7 +43,8 @@ pub struct NodeState {
     is_linked: Arc<AtomicBool>,
     /// Set while the scan that reclaims expired records is disabled.
     pub(crate) rests_expiry: AtomicBool,
-    wake_all: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Wakes a sleeping reactor, or all.
+    wake: OnceLock<Box<dyn Fn(Option<ReactorId>) + Send + Sync>>,
     /// Settings that operators can change.
     live: ArcSwap<LiveSettings>,
     supervisor: OnceLock<Box<dyn Supervisor>>,
@@ -124,7 +125,7 @@ impl NodeState {
             work: WorkQueue::default(),
             is_linked,
             rests_expiry: AtomicBool::new(false),
-            wake_all: OnceLock::new(),
+            wake: OnceLock::new(),
             live: ArcSwap::default(),
             supervisor: OnceLock::new(),
             expiry: Mutex::default(),
@@ -282,15 +283,22 @@ impl NodeState {
         self.ownership.tablets_version.load(Ordering::Acquire)
     }
 
-    /// Sets the function that wakes every sleeping reactor. Called once, before the first turn.
-    pub fn set_wake_all(&self, wake_all: impl Fn() + Send + Sync + 'static) {
-        assert!(self.wake_all.set(Box::new(wake_all)).is_ok(), "reactors are started once");
+    /// Sets the function that wakes a sleeping reactor, or all. Called once, before the first turn.
+    pub fn set_wake(&self, wake: impl Fn(Option<ReactorId>) + Send + Sync + 'static) {
+        assert!(self.wake.set(Box::new(wake)).is_ok(), "reactors are started once");
     }
 
     /// Wakes every sleeping reactor, because each must see a change or may take some work.
     pub fn wake_all(&self) {
-        if let Some(wake_all) = self.wake_all.get() {
-            wake_all();
+        if let Some(wake) = self.wake.get() {
+            wake(None);
+        }
+    }
+
+    /// Makes a reactor run a turn soon.
+    pub fn wake(&self, reactor: ReactorId) {
+        if let Some(wake) = self.wake.get() {
+            wake(Some(reactor));
         }
     }
 

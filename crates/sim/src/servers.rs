@@ -295,7 +295,7 @@ impl SimulatedServer {
         let node = Node::new(settings, identity, Arc::clone(&store), durability, link_state);
         let wake_all = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&wake_all);
-        node.set_wake_all(move || flag.store(true, Ordering::Relaxed));
+        node.set_wake(move |_| flag.store(true, Ordering::Relaxed));
         node.set_linked(true);
         let has_ended = Arc::new(AtomicBool::new(false));
         node.set_supervisor(Box::new(SimulatedProcess { has_ended: has_ended.clone() }));

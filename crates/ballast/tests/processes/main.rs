@@ -4,6 +4,7 @@
 
 mod abuse;
 mod availability;
+mod blocking;
 mod client;
 mod commands;
 mod compatibility;

@@ -22,6 +22,8 @@ pub(crate) enum Keys {
     Counted,
     /// Argument 1 is the number of keys. The keys follow it, each with a value.
     CountedPairs,
+    /// Argument 2 is the number of keys. The keys follow it.
+    CountedSecond,
     /// The arguments from this position on are another command, whose keys these are.
     Wrapped { from: u8 },
     /// The command reads keys that it does not name, so it runs alone on its connection.
@@ -65,8 +67,10 @@ pub(crate) mod flag {
     pub(crate) const NO_MULTI: u32 = 1 << 9;
     /// Allowed while a long command is running.
     pub(crate) const ALLOW_BUSY: u32 = 1 << 10;
+    /// May wait for elements of its keys.
+    pub(crate) const BLOCKING: u32 = 1 << 11;
     /// Names of the flags, in the order of their bits.
-    pub(crate) const NAMES: [&str; 11] = [
+    pub(crate) const NAMES: [&str; 12] = [
         "write",
         "readonly",
         "denyoom",
@@ -78,6 +82,7 @@ pub(crate) mod flag {
         "no_auth",
         "no_multi",
         "allow_busy",
+        "blocking",
     ];
     /// Requests that follow on the connection are parsed only after this command was executed.
     pub(crate) const ALONE: u32 = 1 << 12;
@@ -187,7 +192,7 @@ impl Command {
 
     /// Returns whether an argument is the number of keys.
     pub(super) fn counts_keys(&self) -> bool {
-        matches!(self.keys, Keys::Counted | Keys::CountedPairs)
+        matches!(self.keys, Keys::Counted | Keys::CountedPairs | Keys::CountedSecond)
     }
 
     pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
@@ -226,29 +231,37 @@ impl Command {
                 let wrapped = name.and_then(|name| Command::of(name, argument(from + 1)).ok());
                 let keys = wrapped.filter(|wrapped| wrapped.may_be_wrapped());
                 let rest = arguments.saturating_sub(from);
-                let keys = keys.map(|it| it.named_positions(rest, argument(from + 1)));
+                let keys = keys.map(|it| it.named_positions(rest, |at| argument(from + at)));
                 let (first, last, step) = keys.unwrap_or((1, 0, 1));
                 (from + first, from + last, step)
             }
-            Keys::None | Keys::At { .. } | Keys::Counted | Keys::CountedPairs | Keys::Unnamed => {
-                self.named_positions(arguments, argument(1))
-            }
+            Keys::None
+            | Keys::At { .. }
+            | Keys::Counted
+            | Keys::CountedPairs
+            | Keys::CountedSecond
+            | Keys::Unnamed => self.named_positions(arguments, argument),
         };
         (first..last + 1).step_by(step)
     }
 
     /// Returns the positions of the first and last key and the distance between keys, in a request
-    /// of `arguments` arguments; `argument` is the one after the name. The last is below the first
-    /// if there is no key.
-    fn named_positions(&self, arguments: usize, argument: Option<&[u8]>) -> (usize, usize, usize) {
+    /// of `arguments` arguments, given by their positions. The last is below the first if there is
+    /// no key.
+    fn named_positions<'r>(
+        &self,
+        arguments: usize,
+        argument: impl Fn(usize) -> Option<&'r [u8]>,
+    ) -> (usize, usize, usize) {
         match self.keys {
             Keys::None | Keys::Unnamed | Keys::Wrapped { .. } => (1, 0, 1),
-            Keys::Counted | Keys::CountedPairs => {
+            Keys::Counted | Keys::CountedPairs | Keys::CountedSecond => {
                 let step = if self.keys == Keys::CountedPairs { 2 } else { 1 };
-                let keys = argument.and_then(parse_unsigned).unwrap_or(0).min(arguments as u64);
+                let number = if self.keys == Keys::CountedSecond { 2 } else { 1 };
+                let keys = argument(number).and_then(parse_unsigned).unwrap_or(0);
                 // Without keys this is below the first position.
-                let last = 2 + keys as usize * step - step;
-                (2, last.min(arguments.saturating_sub(1)), step)
+                let last = number + 1 + keys.min(arguments as u64) as usize * step - step;
+                (number + 1, last.min(arguments.saturating_sub(1)), step)
             }
             Keys::At { first, last, step } => {
                 let last = if last < 0 {
@@ -265,7 +278,7 @@ impl Command {
     pub(crate) fn may_be_wrapped(&self) -> bool {
         let names_keys = matches!(self.keys, Keys::At { .. } | Keys::Counted | Keys::CountedPairs);
         let is_excluded = self.has(flag::NO_MULTI) || self.has(flag::CHANGES_TABLE);
-        self.has(flag::WRITE) && names_keys && !is_excluded
+        self.has(flag::WRITE) && names_keys && !is_excluded && !self.has(flag::BLOCKING)
     }
 }
 

@@ -79,14 +79,14 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
         &[&["RO"]],
     ),
     ("expire expireat hmset hset lset persist pexpire pexpireat setrange", &[&["RW", "update"]]),
-    ("getdel hgetdel lmpop lpop rpop spop", &[&["RW", "access", "delete"]]),
+    ("blmpop blpop brpop getdel hgetdel lmpop lpop rpop spop", &[&["RW", "access", "delete"]]),
     ("hdel lrem ltrim srem", &[&["RW", "delete"]]),
     ("hsetnx sadd", &[&["RW", "insert"]]),
     ("mset msetex psetex restore restore-asking setex", &[&["OW", "update"]]),
     ("msetnx setnx", &[&["OW", "insert"]]),
     ("rename", &[&["RW", "access", "delete"], &["OW", "update"]]),
     ("renamenx", &[&["RW", "access", "delete"], &["OW", "insert"]]),
-    ("lmove rpoplpush smove", &[&["RW", "access", "delete"], &["RW", "insert"]]),
+    ("blmove brpoplpush lmove rpoplpush smove", &[&["RW", "access", "delete"], &["RW", "insert"]]),
 ];
 
 const READS: &[&str] = &["RO", "access"];
@@ -124,10 +124,11 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
     let access = of(ACCESS, command.name).unwrap_or(&[READS]);
     match (command.keys, access) {
         (Keys::None | Keys::Unnamed | Keys::Wrapped { .. }, _) => reply.set(0),
-        (Keys::Counted | Keys::CountedPairs, _) => {
+        (Keys::Counted | Keys::CountedPairs | Keys::CountedSecond, _) => {
             let step = if command.keys == Keys::CountedPairs { 2 } else { 1 };
+            let number = if command.keys == Keys::CountedSecond { 2 } else { 1 };
             reply.set(1);
-            begin(command, access[0], 1, reply);
+            begin(command, access[0], number, reply);
             let search = [("keynumidx", 0), ("firstkey", 1), ("keystep", step)];
             write_search(reply, "keynum", &search);
         }

@@ -166,6 +166,7 @@ pub(super) fn categories(family: &Family, command: &Command) -> Vec<&'static str
     add(command.has(flag::ADMIN), "@admin");
     add(command.has(flag::DANGEROUS), "@dangerous");
     add(true, if command.has(flag::FAST) { "@fast" } else { "@slow" });
+    add(command.has(flag::BLOCKING), "@blocking");
     categories
 }
 
@@ -178,9 +179,12 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
         flags.push("movablekeys");
     }
     let (first, last, step) = match command.keys {
-        Keys::None | Keys::Counted | Keys::CountedPairs | Keys::Wrapped { .. } | Keys::Unnamed => {
-            (0, 0, 0)
-        }
+        Keys::None
+        | Keys::Counted
+        | Keys::CountedPairs
+        | Keys::CountedSecond
+        | Keys::Wrapped { .. }
+        | Keys::Unnamed => (0, 0, 0),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
     let categories = categories(family, command);

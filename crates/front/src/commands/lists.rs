@@ -38,7 +38,7 @@ pub(super) static FAMILY: Family = Family {
 
 /// Returns the list of a record. A missing record is a list without items.
 #[inline]
-fn list(record: Option<Record<'_>>) -> Result<PackedList<'_>, Refusal> {
+pub(super) fn list(record: Option<Record<'_>>) -> Result<PackedList<'_>, Refusal> {
     let Some(record) = record else { return Ok(PackedList::EMPTY) };
     if record.value.value_type != ValueType::List {
         return Err(Refusal::WrongType);
@@ -124,15 +124,24 @@ fn pop(call: &mut Call<'_>, end: ListEnd) -> Done {
                 reply.bulk_or_null(rest.pop(end)?);
                 write([ListPart::Items(rest)].into_iter(), record, changes, 0)?;
             }
-            (Some(_), Some(count)) => pop_several(record, end, count, reply, changes, 0)?,
+            (Some(_), Some(count)) => {
+                reply.array(pop_count(record, count)?);
+                pop_items(record, end, count, reply, changes, 0)?;
+            }
         }
         Ok::<(), Refusal>(())
     })??;
     Ok(())
 }
 
-/// Removes up to `count` items of a record at an end, and replies with an array of them.
-fn pop_several(
+/// Returns how many items of a record there are, up to `count`.
+fn pop_count(record: Option<Record<'_>>, count: u64) -> Result<usize, Refusal> {
+    let items = list(record)?.count();
+    Ok(usize::try_from(count).map_or(items, |count| count.min(items)))
+}
+
+/// Removes up to `count` items of a record at an end, and replies with each of them.
+pub(super) fn pop_items(
     record: Option<Record<'_>>,
     end: ListEnd,
     count: u64,
@@ -141,8 +150,7 @@ fn pop_several(
     at: usize,
 ) -> Result<(), Refusal> {
     let mut rest = list(record)?;
-    let count = usize::try_from(count).map_or(rest.count(), |count| count.min(rest.count()));
-    reply.array(count);
+    let count = pop_count(record, count)?;
     for _ in 0..count {
         reply.bulk_or_null(rest.pop(end)?);
     }
@@ -379,7 +387,7 @@ fn lpos(call: &mut Call<'_>) -> Done {
 }
 
 /// Parses `LEFT` or `RIGHT`.
-fn parse_end(word: &[u8]) -> Result<ListEnd, Refusal> {
+pub(super) fn parse_end(word: &[u8]) -> Result<ListEnd, Refusal> {
     if uppercase_is(word, b"LEFT") {
         Ok(ListEnd::Left)
     } else if uppercase_is(word, b"RIGHT") {
@@ -391,15 +399,17 @@ fn parse_end(word: &[u8]) -> Result<ListEnd, Refusal> {
 
 /// A move of an item from an end of one list to an end of another one, or of the same.
 #[derive(Clone, Copy, Debug)]
-struct ItemMove<'a> {
-    keys: [Key<'a>; 2],
-    ends: [ListEnd; 2],
+pub(super) struct ItemMove<'a> {
+    pub(super) keys: [Key<'a>; 2],
+    pub(super) ends: [ListEnd; 2],
+    /// False if another request has waited for the item for longer.
+    pub(super) may_take: bool,
 }
 
 impl ItemMove<'_> {
     /// Moves the item, and replies with it. Returns false, without a reply, if there is none.
-    fn run(self, call: &mut Call<'_>) -> Result<bool, NotExecuted> {
-        let ItemMove { keys, ends } = self;
+    pub(super) fn run(self, call: &mut Call<'_>) -> Result<bool, NotExecuted> {
+        let ItemMove { keys, ends, may_take } = self;
         let table = call.session.status.table;
         let reply = &mut call.reply;
         Ok(call.backend.update(table, &keys, Need::Records, |records, changes| {
@@ -407,6 +417,9 @@ impl ItemMove<'_> {
                 return Ok(false);
             }
             let mut source = list(records[0])?;
+            if !may_take {
+                return Ok(false);
+            }
             let target = list(records[1])?;
             let Some(item) = source.pop(ends[0])? else { return Ok(false) };
             reply.bulk(item);
@@ -435,7 +448,7 @@ fn rpoplpush(call: &mut Call<'_>) -> Done {
 
 fn move_item(call: &mut Call<'_>, ends: [ListEnd; 2]) -> Done {
     let keys = [call.key(1), call.key(2)];
-    if !(ItemMove { keys, ends }).run(call)? {
+    if !(ItemMove { keys, ends, may_take: true }).run(call)? {
         call.reply.null();
     }
     Ok(())
@@ -443,16 +456,16 @@ fn move_item(call: &mut Call<'_>, ends: [ListEnd; 2]) -> Done {
 
 /// The arguments of `LMPOP` from the number of keys on.
 #[derive(Debug)]
-struct PopOfSeveral {
+pub(super) struct PopOfSeveral {
     /// Number of the keys, which are behind their number.
-    keys: usize,
+    pub(super) keys: usize,
     end: ListEnd,
     count: u64,
 }
 
 impl PopOfSeveral {
     /// Parses `numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
-    fn parse(words: &[&[u8]]) -> Result<PopOfSeveral, Refusal> {
+    pub(super) fn parse(words: &[&[u8]]) -> Result<PopOfSeveral, Refusal> {
         let positive = |word, refusal| {
             let number = parse_integer(word).and_then(|number| u64::try_from(number).ok());
             number.filter(|number| *number > 0).ok_or(Refusal::because(refusal))
@@ -476,25 +489,49 @@ impl PopOfSeveral {
         };
         Ok(PopOfSeveral { keys, end, count })
     }
+
+    /// Takes items from the first of these keys that is open and has some. Returns false, without a
+    /// reply, if there is none.
+    pub(super) fn run(
+        &self,
+        call: &mut Call<'_>,
+        keys: &[Key<'_>],
+        open: &[bool],
+    ) -> Result<bool, NotExecuted> {
+        let table = call.session.status.table;
+        let reply = &mut call.reply;
+        Ok(call.backend.update(table, keys, Need::Records, |records, changes| {
+            let at = first_with_items(records, open)?;
+            if let Some(at) = at {
+                reply.array(2);
+                reply.bulk(keys[at].bytes);
+                reply.array(pop_count(records[at], self.count)?);
+                pop_items(records[at], self.end, self.count, reply, changes, at)?;
+            }
+            Ok::<bool, Refusal>(at.is_some())
+        })??)
+    }
+}
+
+/// Returns the position of the first record that is open and has items.
+pub(super) fn first_with_items(
+    records: &[Option<Record<'_>>],
+    open: &[bool],
+) -> Result<Option<usize>, Refusal> {
+    assert_eq!(records.len(), open.len(), "each record is open or not");
+    for (at, record) in records.iter().enumerate() {
+        if list(*record)?.count() > 0 && open[at] {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
 }
 
 /// `LMPOP numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
 fn lmpop(call: &mut Call<'_>) -> Done {
-    let PopOfSeveral { keys, end, count } = PopOfSeveral::parse(&call.args[1..])?;
-    let (keys, table) = (call.keys(2..2 + keys), call.session.status.table);
-    let reply = &mut call.reply;
-    let popped = call.backend.update(table, &keys, Need::Records, |records, changes| {
-        for (at, record) in records.iter().enumerate() {
-            if list(*record)?.count() > 0 {
-                reply.array(2);
-                reply.bulk(keys[at].bytes);
-                pop_several(*record, end, count, reply, changes, at)?;
-                return Ok(true);
-            }
-        }
-        Ok::<bool, Refusal>(false)
-    })??;
-    if !popped {
+    let several = PopOfSeveral::parse(&call.args[1..])?;
+    let keys = call.keys(2..2 + several.keys);
+    if !several.run(call, &keys, &vec![true; keys.len()])? {
         call.reply.null_array();
     }
     Ok(())

@@ -12,6 +12,7 @@
 
 mod bitfield;
 mod bits;
+mod blocking;
 mod call;
 mod client_list;
 mod clients;
@@ -62,9 +63,11 @@ mod waiting;
 pub(crate) use call::Call;
 pub(crate) use command::{Command, Keys, Secrets, flag};
 pub(crate) use connection::REDIS_VERSION;
-pub(crate) use not_executed::{CROSS_SLOT, Cause, Done, NOT_INSIDE, NotExecuted, Refusal, refused};
+pub(crate) use not_executed::{
+    CROSS_SLOT, Cause, Done, KeyWait, NOT_INSIDE, NotExecuted, Refusal, refused,
+};
 pub(crate) use queued::{QueuedTransaction, Watched};
-pub(crate) use resumption::{KeyspaceScan, Past};
+pub(crate) use resumption::{BlockedSince, KeyspaceScan, Past};
 pub(crate) use table::commands_and_subcommands;
 pub(crate) use transactions::queue_command;
 pub(crate) use values::{parse_integer, parse_unsigned};

@@ -2,7 +2,8 @@
 
 use crate::core::data::Missing;
 use std::borrow::Cow;
-use types::{Instant, KeyHash, MigrationId};
+use std::ops::Range;
+use types::{Instant, KeyHash, MigrationId, ValueType};
 
 /// The next step for a command that was not executed. Neither data nor reply were changed.
 pub(crate) enum NotExecuted {
@@ -35,6 +36,19 @@ pub(crate) enum Cause {
     Paused,
     /// Memory, which the cleaner may still free.
     Memory,
+    /// Elements of one of its keys.
+    Blocked(KeyWait),
+}
+
+/// A wait for elements: see `docs/design/blocking.md`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyWait {
+    /// Positions of the keys among the arguments.
+    pub(crate) keys: Range<usize>,
+    /// Type of the value that has elements.
+    pub(crate) value_type: ValueType,
+    /// End of the wait; `None` means no limit.
+    pub(crate) until: Option<Instant>,
 }
 
 /// The result of a command.

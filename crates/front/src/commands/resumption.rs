@@ -1,6 +1,7 @@
 //! The state that a request keeps from one execution to the next.
 
 use super::not_executed::Cause;
+use crate::operators::blocked::BlockedTicket;
 use crate::operators::clients::Unblocked;
 use types::{Instant, KeyHash};
 
@@ -13,9 +14,25 @@ pub(crate) struct Past {
     pub(crate) unblocked: Option<Unblocked>,
     /// Number of answers received from the coordinator or the process.
     pub(crate) answers: usize,
+    /// Set when the request has begun to wait for keys.
+    pub(crate) blocked: Option<BlockedSince>,
+}
+
+/// The wait of a request for keys. It lasts until the reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockedSince {
+    pub(crate) ticket: BlockedTicket,
+    /// End of the wait; `None` means no limit.
+    pub(crate) until: Option<Instant>,
 }
 
 impl Past {
+    /// Returns whether the wait for keys is over, without elements.
+    pub(crate) fn is_blocked_no_longer(&self, now: Instant) -> bool {
+        let is_late = |blocked: BlockedSince| blocked.until.is_some_and(|until| until <= now);
+        self.blocked.is_some_and(|blocked| self.unblocked.is_some() || is_late(blocked))
+    }
+
     /// Records that the request begins to wait.
     pub(crate) fn record(&mut self, cause: Option<&Cause>, now: Instant) {
         if let Some(Cause::Replicas(_)) = cause {

@@ -16,6 +16,7 @@ static FAMILIES: &[&Family] = &[
     &super::hashes::FAMILY,
     &super::sets::FAMILY,
     &super::lists::FAMILY,
+    &super::blocking::FAMILY,
     &super::keys::FAMILY,
     &super::expiry::FAMILY,
     &super::dump::FAMILY,

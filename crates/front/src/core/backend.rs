@@ -5,6 +5,7 @@
 
 use super::staged::TransactionRecords;
 use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal, refused};
+use crate::operators::blocked::{AwaitedKey, BlockedTicket};
 use crate::operators::counts::FrontEndCounters;
 use crate::operators::host::HostJob;
 use crate::operators::{Baseline, Operators, lock};
@@ -13,7 +14,7 @@ use settings::ServerConfiguration;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Missing;
-use types::{HashRange, Instant, ReactorCounts, Slot, TableId, UnixMillis, Version};
+use types::{HashRange, Instant, ReactorCounts, ReactorId, Slot, TableId, UnixMillis, Version};
 use wire::control::Ask;
 
 /// The engine of a reactor, with the settings and counters that commands use beside it.
@@ -30,6 +31,8 @@ pub(crate) struct Backend {
     pub(crate) counts: Arc<FrontEndCounters>,
     /// Set if the current command counts as an access to its keys, and accesses are tracked.
     pub(super) notes_access: bool,
+    /// Set if requests waited for keys when the turn began.
+    pub(super) has_blocked: bool,
     /// Operators' version at which `configuration` and `counts` were read.
     version: u64,
 }
@@ -40,8 +43,16 @@ impl Backend {
         let version = operators.version();
         let (configuration, counts) =
             (operators.configuration(), operators.counts_of(engine.reactor()));
-        let (staged, notes_access) = (None, false);
-        Backend { engine, staged, operators, configuration, counts, notes_access, version }
+        Backend {
+            engine,
+            staged: None,
+            operators,
+            configuration,
+            counts,
+            notes_access: false,
+            has_blocked: false,
+            version,
+        }
     }
 
     /// Returns the state that the reactors of the server share.
@@ -54,6 +65,27 @@ impl Backend {
     pub(crate) fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.follow_operators();
         self.engine.begin_turn(now, wall);
+        // Read after the turn has begun: see `docs/design/blocking.md`.
+        self.has_blocked = self.operators.blocked.is_any();
+    }
+
+    /// Returns whether a request may take elements of a key: none has waited for it longer.
+    pub(crate) fn may_take(&self, key: AwaitedKey, ticket: Option<BlockedTicket>) -> bool {
+        let blocked = &self.operators.blocked;
+        self.staged.is_some() || !blocked.is_any() || blocked.is_first(key, ticket)
+    }
+
+    /// Notifies the first request that waits for a key, after a write of it.
+    #[cold]
+    pub(super) fn notify_blocked(&self, key: AwaitedKey) {
+        self.operators.blocked.notify(key, |reactor| self.wake(reactor));
+    }
+
+    /// Makes another reactor run a turn soon.
+    pub(super) fn wake(&self, reactor: ReactorId) {
+        if reactor != self.engine.reactor() {
+            self.engine.node().wake(reactor);
+        }
     }
 
     /// Sets whether the data that follows is used by a command that counts as an access to its
@@ -124,7 +156,8 @@ impl Backend {
             | Cause::Answer(_)
             | Cause::Replicas(_)
             | Cause::Paused
-            | Cause::Memory => Ok(cause),
+            | Cause::Memory
+            | Cause::Blocked(_) => Ok(cause),
         }
     }
 

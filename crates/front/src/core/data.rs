@@ -191,7 +191,13 @@ impl Backend {
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
     ) -> Result<T, NotExecuted> {
         let result = match &mut self.staged {
-            None => self.engine.worker.update(table, keys, need, f)?,
+            None => {
+                let result = self.engine.worker.update(table, keys, need, f)?;
+                if self.has_blocked {
+                    self.notify_written(keys.iter().map(|key| (table, key.hash)));
+                }
+                result
+            }
             Some(staged) => staged.update(&staged.places(table, keys)?, f)?,
         };
         self.note_written(table, keys);
@@ -220,7 +226,13 @@ impl Backend {
     ) -> Result<T, NotExecuted> {
         self.copy_pages(keys)?;
         let result = match &mut self.staged {
-            None => self.engine.worker.update_tables(keys, needed, f)?,
+            None => {
+                let result = self.engine.worker.update_tables(keys, needed, f)?;
+                if self.has_blocked {
+                    self.notify_written(keys.iter().map(|key| (key.table, key.key.hash)));
+                }
+                result
+            }
             Some(staged) => staged.update(&staged.places_of(keys)?, f)?,
         };
         let of_clients = keys.iter().filter(|key| key.table.is_database());
@@ -255,6 +267,9 @@ impl Backend {
     ) -> Result<bool, NotExecuted> {
         assert!(self.staged.is_none(), "the commands of a transaction are not recorded");
         let done = self.engine.worker.update_recorded(keys, completion, f, completed)?;
+        if self.has_blocked {
+            self.notify_written(keys.iter().map(|key| (key.table, key.key.hash)));
+        }
         let of_clients = keys.iter().filter(|key| key.table.is_database());
         of_clients.for_each(|key| self.note_written(key.table, &[key.key]));
         Ok(done)
@@ -296,6 +311,14 @@ impl Backend {
             }
             Some(staged) => Ok(RecordVersion::Pending { place: staged.place(table, key)? }),
         }
+    }
+
+    /// Notifies requests that wait for the keys that the last update has written.
+    #[cold]
+    fn notify_written(&self, keys: impl Iterator<Item = (TableId, KeyHash)>) {
+        let worker = &self.engine.worker;
+        let written = keys.enumerate().filter(|(at, _)| worker.written_version(*at).is_some());
+        written.for_each(|(_, key)| self.notify_blocked(key));
     }
 
     /// Notes writes of the current command, for eviction.

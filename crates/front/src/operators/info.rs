@@ -158,7 +158,8 @@ fn clients(shown: &InfoSources<'_>, page: &mut InfoPage) {
     page.field("watching_clients", sums.watching);
     page.zeros(&["clients_in_timeout_table"]);
     page.field("total_watched_keys", sums.watched_keys);
-    page.zeros(&["total_blocking_keys", "total_blocking_keys_on_nokey"]);
+    page.field("total_blocking_keys", operators.blocked.keys());
+    page.zeros(&["total_blocking_keys_on_nokey"]);
     let now = shown.numbers.now;
     let (reason, actions) = match operators.pause.at(now) {
         None => ("none", "none"),

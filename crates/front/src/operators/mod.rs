@@ -1,6 +1,7 @@
 //! State that operators see and change while a server runs: settings, clients, counters and slow
 //! commands. All reactors share it, beside the data path.
 //!
+//! - `blocked`: requests that wait for keys, by key;
 //! - `clients`: connected clients by reactor, and those that must be closed;
 //! - `counts`: the counters of each reactor;
 //! - `executions`: executed commands, for `MONITOR` and the slow log;
@@ -13,8 +14,10 @@
 //! - [`host`]: services of the process.
 //!
 //! **Invariant:** a request reads only words here that rarely change, and writes only words of its
-//! own reactor. Locks are taken only when clients connect, disconnect, or use operator commands.
+//! own reactor. Locks are taken only when clients connect, disconnect, or use operator commands, and
+//! while requests wait for keys.
 
+pub(crate) mod blocked;
 pub(crate) mod clients;
 pub(crate) mod counts;
 pub(crate) mod executions;
@@ -28,6 +31,7 @@ pub(crate) mod slow;
 pub(crate) mod sources;
 
 use arc_swap::ArcSwap;
+use blocked::BlockedRequests;
 use clients::ClientRegistry;
 use counts::{FrontEndCounters, Rate};
 use host::HostProcess;
@@ -50,6 +54,7 @@ pub struct Operators {
     /// Version of settings and counters. Reactors check it once per turn.
     version: AtomicU64,
     pub(crate) clients: ClientRegistry,
+    pub(crate) blocked: BlockedRequests,
     pub(crate) monitors: Monitors,
     pub(crate) pause: Pause,
     pub(crate) rate: Mutex<Rate>,
@@ -73,6 +78,7 @@ impl Operators {
             counts: (0..reactors).map(|_| ArcSwap::default()).collect(),
             version: AtomicU64::new(1),
             clients: ClientRegistry::new(reactors),
+            blocked: BlockedRequests::new(reactors),
             monitors: Monitors::new(reactors),
             pause: Pause::default(),
             rate: Mutex::default(),

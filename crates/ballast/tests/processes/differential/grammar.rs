@@ -117,6 +117,12 @@ const GRAMMAR: &[&str] = &[
     "RPOPLPUSH list list",
     "LMPOP 1 list {LEFT|RIGHT} [COUNT {1|2|0|x|index}]",
     "LMPOP {2|3|0|x|index} list list {LEFT|RIGHT} [COUNT {1|2|100}]",
+    "{BLPOP|BRPOP} list list* {0.001|0.002|x|-1|nan}",
+    "BLMOVE list list {LEFT|RIGHT} {LEFT|RIGHT|x} {0.001|x|1e400}",
+    "BRPOPLPUSH list list {0.001|-0.5}",
+    "BLMPOP {0.001|x} 1 list {LEFT|RIGHT} [COUNT {1|2|0}]",
+    "BLMPOP 0.001 {2|0|x} list list {LEFT|RIGHT}",
+    "{BLPOP|BRPOP} {hash|set|key} 0.001",
     "DEL list",
     "OBJECT ENCODING list",
     "DUMP list",
@@ -326,7 +332,8 @@ impl Grammar {
     fn spoil(&self, random: &mut Rng, words: &mut Vec<Vec<u8>>) {
         // The name is never changed. No change may turn a request into one that waits, or that
         // removes random members.
-        if [&b"WAIT"[..], b"WAITAOF", b"SPOP"].contains(&&words[0][..]) {
+        let waits = [&b"WAIT"[..], b"WAITAOF", b"BLPOP", b"BRPOP", b"BLMOVE", b"BRPOPLPUSH"];
+        if waits.contains(&&words[0][..]) || [&b"BLMPOP"[..], b"SPOP"].contains(&&words[0][..]) {
             return;
         }
         let junk = one(random, JUNK);

@@ -1,5 +1,6 @@
 //! One client's connection: parses, executes and parks requests, and answers them in order.
 
+mod blocking;
 mod not_executed;
 
 use super::admission::{self, AnsweredCommand};
@@ -8,7 +9,7 @@ use super::prefetch::prefetch;
 use super::queue::{ParkedRequest, Queue, RequestState};
 use super::scope::{crosses_slots, scope_of};
 use super::turn::ConnectionTurn;
-use super::waits::WaiterId;
+use super::waiter::WaiterId;
 use crate::commands::{
     CROSS_SLOT, Call, Cause, Command, NotExecuted, QueuedTransaction, Refusal, flag, queue_command,
 };
@@ -26,6 +27,9 @@ use wire::control::Answer;
 
 /// Longest argument that is skipped and refused (Valkey's `proto-max-bulk-len`), in bytes.
 const SKIPPED_BYTES_MAX: usize = 512 << 20;
+
+/// Unprocessed input of a connection from which on it is not read while a request waits for keys.
+const BLOCKED_INPUT_MAX: usize = 64 << 10;
 
 /// Returns the limits of a connection's requests. Arguments larger than any value are skipped
 /// without buffering, and their request is refused. Unauthenticated clients have much lower limits.
@@ -59,6 +63,8 @@ pub(crate) struct Received {
 pub(crate) enum ConnectionAction {
     /// Continue to read.
     Read,
+    /// Continue to read, and pass the input that was left over.
+    ReadAgain,
     /// Too many requests are unfinished: read no input until some are answered.
     Pause,
     /// Send all output, then close.
@@ -155,7 +161,8 @@ impl RedisClient {
         self.is_paused = false;
         let next = loop {
             if conversation.queue.is_full() {
-                break ConnectionAction::Pause;
+                let is_read = conversation.queue.ends_blocked() && rest.len() < BLOCKED_INPUT_MAX;
+                break if is_read { ConnectionAction::Read } else { ConnectionAction::Pause };
             }
             let is_paused = || turn.backend.operators.pause.at(turn.now) == Some(Paused::All);
             if !rest.is_empty() && is_paused() {
@@ -232,12 +239,12 @@ impl RedisClient {
         next
     }
 
-    /// Returns whether a request waits for replicas without a time limit.
+    /// Returns whether a request waits for keys, or for replicas without a time limit.
     pub(crate) fn waits_for_ever(&self) -> bool {
         self.conversation.queue.waits_for_ever()
     }
 
-    /// Ends the wait for replicas, if a request waits, in the way that `CLIENT UNBLOCK` asks for.
+    /// Ends the wait for replicas or keys, if a request waits, in the way that `CLIENT UNBLOCK` asks for.
     pub(crate) fn unblock(
         &mut self,
         how: Unblocked,
@@ -245,7 +252,7 @@ impl RedisClient {
         out: &mut Vec<u8>,
     ) -> ConnectionAction {
         let queue = &mut self.conversation.queue;
-        let Some(number) = queue.waiting_for_replicas() else { return self.conversation.next() };
+        let Some(number) = queue.unblockable() else { return self.conversation.next() };
         if let Some(waiting) = queue.waiting(number) {
             waiting.state.past.unblocked = Some(how);
         }
@@ -277,6 +284,7 @@ impl Conversation {
         match (self.session.closing, self.queue.is_empty()) {
             (true, true) => ConnectionAction::Close,
             (true, false) => ConnectionAction::Pause,
+            (false, _) if self.queue.ends_blocked() => ConnectionAction::Read,
             (false, _) if self.queue.is_full() => ConnectionAction::Pause,
             (false, _) => ConnectionAction::Read,
         }
@@ -285,7 +293,7 @@ impl Conversation {
     /// Publishes the connection's state to other connections, after `requests` more requests.
     fn publish(&mut self, is_paused: bool, now: Instant, requests: u64) {
         self.session.status.is_blocked = is_paused || !self.queue.is_empty();
-        self.session.status.is_waiting = self.queue.waiting_for_replicas().is_some();
+        self.session.status.is_waiting = self.queue.unblockable().is_some();
         self.session.publish(now, requests);
     }
 
@@ -429,7 +437,7 @@ impl Conversation {
         let waiter = WaiterId { connection: self.id, number };
         turn.waits.limit(waiter, turn.now);
         if let Some(cause) = cause {
-            turn.waits.add(waiter, &cause);
+            self.wait(waiter, &cause, turn);
         }
     }
 
@@ -440,6 +448,7 @@ impl Conversation {
         turn: &mut ConnectionTurn<'_>,
         out: &mut Vec<u8>,
     ) -> ConnectionAction {
+        let was_blocked = self.queue.ends_blocked();
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         if answer.is_some() {
             waiting.state.answer = answer;
@@ -451,10 +460,18 @@ impl Conversation {
             self.queue.take_replies(out);
             runnable = self.queue.next_runnable().filter(|_| !planted::is(Bug::TurnForgotten));
         }
-        self.next()
+        let next = self.next();
+        let has_unread_input = was_blocked && !self.queue.ends_blocked();
+        if has_unread_input && next == ConnectionAction::Read {
+            return ConnectionAction::ReadAgain;
+        }
+        next
     }
 
     fn execute_waiting(&mut self, number: u64, turn: &mut ConnectionTurn<'_>) {
+        if self.stays_blocked(number, turn) {
+            return;
+        }
         let Some(waiting) = self.queue.waiting(number) else { return };
         let request = Arc::clone(&waiting.request);
         let mut state = std::mem::take(&mut waiting.state);
@@ -462,7 +479,10 @@ impl Conversation {
         (self.session.status.table, self.session.status.protocol) =
             (waiting.table, waiting.protocol);
         let mut reply = Vec::new();
-        let outcome = self.execute(request.request(), &mut state, turn, &mut reply);
+        let outcome = match state.past.is_blocked_no_longer(turn.now) {
+            true => self.end_wait(request.request(), state.past, turn, &mut reply),
+            false => self.execute(request.request(), &mut state, turn, &mut reply),
+        };
         // Nothing was parsed after an `ALONE` command, so its table and protocol apply.
         if !state.blocks_parsing {
             (self.session.status.table, self.session.status.protocol) = current;
@@ -473,14 +493,15 @@ impl Conversation {
                     reply.clear();
                 }
                 self.queue.finish(number, reply);
+                self.wait_no_longer(number, state.past, turn);
             }
             ExecutionOutcome::Wait(cause) => {
                 state.past.record(Some(&cause), turn.now);
-                turn.waits.add(WaiterId { connection: self.id, number }, &cause);
                 if let Some(waiting) = self.queue.waiting(number) {
-                    waiting.cause = Some(cause);
+                    waiting.cause = Some(cause.clone());
                     waiting.state = state;
                 }
+                self.wait(WaiterId { connection: self.id, number }, &cause, turn);
             }
         }
     }
@@ -498,7 +519,8 @@ impl Conversation {
         };
         let is_long = waiting.cause == Some(Cause::Turn) && waiting.state.scan.is_some();
         let is_paused = turn.backend.operators.pause.at(turn.now).is_some();
-        let is_patient = matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_)));
+        let is_patient =
+            matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_) | Cause::Blocked(_)));
         if is_long || is_paused || is_patient {
             // The request makes progress, or the duration of its wait is intended.
             turn.waits.limit(waiter, turn.now);
@@ -514,7 +536,9 @@ impl Conversation {
         if is_silent {
             reply.clear();
         }
+        let past = waiting.state.past;
         turn.waits.give_up(waiter);
+        self.wait_no_longer(number, past, turn);
         self.queue.finish(number, reply);
         self.queue.take_replies(out);
         match self.queue.next_runnable() {

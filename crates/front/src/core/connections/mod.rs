@@ -9,15 +9,18 @@
 //! The front end does not know sockets: bytes come in, bytes go out into a buffer.
 
 mod admission;
+mod blocking;
 mod client;
 mod http;
 mod prefetch;
 mod queue;
 mod scope;
 mod turn;
+mod waiter;
 mod waits;
 
 pub(crate) use client::{ConnectionAction, RedisClient};
 pub(crate) use prefetch::prefetch_clients;
 pub(crate) use turn::ConnectionTurn;
-pub(crate) use waits::{WaiterId, Waits};
+pub(crate) use waiter::WaiterId;
+pub(crate) use waits::Waits;

@@ -187,23 +187,36 @@ impl Queue {
         }
     }
 
-    /// Returns the last request, if it waits for replicas. No request behind `WAIT` is parsed.
-    pub(crate) fn waiting_for_replicas(&self) -> Option<u64> {
+    /// Returns the last request, if it waits for replicas or keys. No request behind it is parsed.
+    pub(crate) fn unblockable(&self) -> Option<u64> {
         let last = self.requests.len().checked_sub(1)?;
         match &self.requests[last] {
-            Unfinished::Waiting(waiting) if matches!(waiting.cause, Some(Cause::Replicas(_))) => {
+            Unfinished::Waiting(waiting)
+                if waiting.state.past.blocked.is_some()
+                    || matches!(waiting.cause, Some(Cause::Replicas(_))) =>
+            {
                 Some(self.first + last as u64)
             }
             Unfinished::Waiting(_) | Unfinished::Done(_) => None,
         }
     }
 
-    /// Returns whether a request waits for replicas without a time limit.
-    pub(crate) fn waits_for_ever(&self) -> bool {
+    /// Returns whether the last request waits for keys. The connection is read meanwhile, so that
+    /// its end is noticed.
+    pub(crate) fn ends_blocked(&self) -> bool {
         match self.requests.back() {
-            Some(Unfinished::Waiting(waiting)) => waiting.cause == Some(Cause::Replicas(None)),
+            Some(Unfinished::Waiting(waiting)) => waiting.state.past.blocked.is_some(),
             Some(Unfinished::Done(_)) | None => false,
         }
+    }
+
+    /// Returns whether a request waits for keys, or for replicas without a time limit.
+    pub(crate) fn waits_for_ever(&self) -> bool {
+        let is_endless = match self.requests.back() {
+            Some(Unfinished::Waiting(waiting)) => waiting.cause == Some(Cause::Replicas(None)),
+            Some(Unfinished::Done(_)) | None => false,
+        };
+        is_endless || self.ends_blocked()
     }
 
     /// Returns the first runnable request.

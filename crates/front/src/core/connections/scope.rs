@@ -11,12 +11,20 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
     match command.keys {
         Keys::None | Keys::Unnamed => false,
         Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
-        Keys::At { .. } | Keys::Counted | Keys::CountedPairs | Keys::Wrapped { .. }
+        Keys::At { .. }
+        | Keys::Counted
+        | Keys::CountedPairs
+        | Keys::CountedSecond
+        | Keys::Wrapped { .. }
             if !call.backend.engine.node().is_cluster() =>
         {
             false
         }
-        Keys::At { .. } | Keys::Counted | Keys::CountedPairs | Keys::Wrapped { .. } => {
+        Keys::At { .. }
+        | Keys::Counted
+        | Keys::CountedPairs
+        | Keys::CountedSecond
+        | Keys::Wrapped { .. } => {
             let mut slots = command
                 .key_positions(call.args.len(), |at| call.args.get(at).copied())
                 .map(|at| types::slot_of(call.args[at]));
@@ -32,12 +40,20 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
     match command.keys {
         Keys::None => Scope::Nothing,
         Keys::Unnamed => Scope::Everything,
-        Keys::At { .. } | Keys::Counted | Keys::CountedPairs | Keys::Wrapped { .. }
+        Keys::At { .. }
+        | Keys::Counted
+        | Keys::CountedPairs
+        | Keys::CountedSecond
+        | Keys::Wrapped { .. }
             if command.has(flag::OTHER_TABLES) =>
         {
             Scope::Everything
         }
-        Keys::At { .. } | Keys::Counted | Keys::CountedPairs | Keys::Wrapped { .. } => {
+        Keys::At { .. }
+        | Keys::Counted
+        | Keys::CountedPairs
+        | Keys::CountedSecond
+        | Keys::Wrapped { .. } => {
             let keys = command
                 .key_positions(request.len(), |at| request.get(at))
                 .filter_map(|at| request.get(at));

@@ -5,18 +5,13 @@
 //! has a deadline, after which the request times out. The waiters of timed-out requests are dropped
 //! in batches, so at most about half of all waiters are stale, however long a cause persists.
 
+use super::blocking::BlockedWaits;
+use super::waiter::WaiterId;
 use crate::commands::Cause;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use types::ConnectionId;
 use types::{Instant, KeyHash, TableId};
-
-/// A request, by connection and number (waiter id).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct WaiterId {
-    pub(crate) connection: ConnectionId,
-    pub(crate) number: u64,
-}
 
 /// Longest wait of a request before it is answered with `-TRYAGAIN`.
 const PARK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,6 +45,8 @@ pub(crate) struct Waits {
     /// True if requests were added to `replicas` since the last check.
     has_new_replicas: bool,
     answers: HashMap<u64, WaiterId>,
+    /// Requests that wait for keys.
+    pub(crate) blocked: BlockedWaits,
     /// Deadlines in ascending order, since all have the same timeout.
     deadlines: VecDeque<(Instant, WaiterId)>,
 }
@@ -77,6 +74,8 @@ impl Waits {
                 self.has_new_replicas = true;
             }
             Cause::Memory => self.memory.push_back(waiter),
+            // `ConnectionTurn::block` has added it.
+            Cause::Blocked(_) => {}
             Cause::Answer(request) => {
                 self.answers.insert(*request, waiter);
             }
@@ -149,6 +148,12 @@ impl Waits {
         let mut missing: Vec<_> = self.missing.drain().collect();
         missing.sort_unstable_by_key(|(place, _)| *place);
         self.turn.extend(missing.into_iter().flat_map(|(_, waiters)| waiters));
+        self.turn.extend(self.blocked.all());
+    }
+
+    /// Schedules the retry of a request.
+    pub(crate) fn schedule(&mut self, waiter: WaiterId) {
+        self.turn.push_back(waiter);
     }
 
     /// Takes the requests to retry in this turn, at most `RETRIES_MAX`.
