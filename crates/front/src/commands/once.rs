@@ -4,7 +4,7 @@
 //! its reply are then written in one atomic step. A repetition finds that record, and replies the
 //! same. Design: `docs/design/exactly-once.md`.
 
-use super::command::flag::{DENYOOM, NO_MULTI, WRITE};
+use super::command::flag::{BLOCKING, DENYOOM, NO_MULTI, WRITE};
 use super::command::{Family, Keys, command};
 use super::transactions::{is_interrupted, run_on_copies};
 use super::{Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Refusal, refused};
@@ -41,6 +41,7 @@ const ACKNOWLEDGED: Refusal = Refusal::because(
 const DAMAGED: Refusal = Refusal::because("ERR the completion records of this key are damaged");
 const NOT_WRAPPED: Refusal =
     Refusal::because("ERR only commands that change the keys they name can be executed once");
+const WAITS: Refusal = Refusal::because("ERR commands that wait cannot be executed once");
 const LONG_REPLY: Refusal =
     Refusal::because("ERR the reply is too long to be recorded, so the command was not executed");
 const TOO_MANY: Refusal = Refusal::because(
@@ -84,6 +85,9 @@ fn once(call: &mut Call<'_>) -> Done {
     let command = command.map_err(|unknown| refused(unknown.text(args)))?;
     if !command.takes(args.len()) {
         return Err(refused(Refusal::Arity.text(command.name).into_owned()));
+    }
+    if command.has(BLOCKING) {
+        return Err(WAITS.into());
     }
     if !command.may_be_wrapped() {
         return Err(NOT_WRAPPED.into());

@@ -113,6 +113,7 @@ fn every_way_to_create_a_list_ends_the_wait() {
         ("SELECT 1\r\nRPUSH o 7\r\nCOPY o list DB 0\r\nDEL o\r\nSELECT 0", 5),
         ("MULTI\r\nRPUSH list 7\r\nLPOP list\r\nRPUSH list 7\r\nEXEC", 5),
         ("SET list x\r\nDEL list\r\nLPUSH list 7", 3),
+        ("BALLAST.ONCE 7 1 1 LPUSH list 7", 1),
     ] {
         assert_eq!(world.ask(&mut blocked, "BLPOP list 0"), "", "{create}");
         settle(&mut world);

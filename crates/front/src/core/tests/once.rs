@@ -116,6 +116,12 @@ fn commands_on_several_keys_and_with_versions_are_wrapped() {
     assert_eq!(twice("5 1 SETNX a 1"), ":1\r\n");
     assert_eq!(twice("6 1 SETNX a 2"), ":0\r\n");
     assert_eq!(twice("7 1 RENAME a b"), "+OK\r\n");
+    assert_eq!(twice("20 1 RPUSH list a b c"), ":3\r\n");
+    assert_eq!(twice("21 1 LPOP list"), "$1\r\na\r\n");
+    assert_eq!(twice("22 1 LMPOP 2 nokey list RIGHT"), "*2\r\n$4\r\nlist\r\n*1\r\n$1\r\nc\r\n");
+    let refused = "-ERR commands that wait cannot be executed once\r\n";
+    assert_eq!(twice("23 1 BLPOP list 0"), refused);
+    assert_eq!(twice("23 1 BLMPOP 0 1 list LEFT"), refused);
     let written = twice("8 1 BALLAST.SET a 1");
     assert!(written.starts_with("*2\r\n:1\r\n:"), "{written}");
     let version = written.trim_end().rsplit(':').next().unwrap().to_owned();
