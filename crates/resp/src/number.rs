@@ -54,45 +54,70 @@ pub fn write_integer(number: i64, out: &mut Vec<u8>) {
 }
 
 /// Appends a double in Redis's format: the fewest digits that parse to the same number, as a plain
-/// decimal unless that is much longer than the digits, otherwise with an exponent.
+/// decimal unless that is much longer than the digits, otherwise with an exponent. Integers have all
+/// their digits.
 pub fn write_double(number: f64, out: &mut Vec<u8>) {
+    out.extend_from_slice(double_text(number, &mut [0; DOUBLE_BYTES_MAX]));
+}
+
+/// Longest text of a double: a sign, 17 digits, a point, and 7 zeros or an exponent of 5 bytes.
+pub(crate) const DOUBLE_BYTES_MAX: usize = 32;
+
+/// Returns the text of a double, in a buffer.
+pub(crate) fn double_text(number: f64, buffer: &mut [u8; DOUBLE_BYTES_MAX]) -> &[u8] {
     if number.is_nan() {
-        return out.extend_from_slice(b"nan");
+        return b"nan";
     }
     if number.is_infinite() {
-        return out.extend_from_slice(if number > 0.0 { b"inf" } else { b"-inf" });
+        return if number > 0.0 { b"inf" } else { b"-inf" };
     }
-    // The longest text has a sign, 17 digits, a point and an exponent of 5 bytes.
-    let mut buffer = [0u8; 32];
-    let mut space = &mut buffer[..];
-    // Cannot fail, since the buffer is long enough.
-    let _ = write!(space, "{number:e}");
-    let left = space.len();
-    let text = &buffer[..buffer.len() - left];
+    if number == 0.0 {
+        return if number.is_sign_negative() { b"-0" } else { b"0" };
+    }
+    let integer = number as i64;
+    if integer as f64 == number && number.abs() <= INTEGER_MAX {
+        let mut digits = itoa::Buffer::new();
+        return written(buffer, |space| space.write_all(digits.format(integer).as_bytes()));
+    }
+    let mut scientific = [0; DOUBLE_BYTES_MAX];
+    let text = written(&mut scientific, |space| write!(space, "{number:e}"));
     let Some(mark) = text.iter().position(|byte| *byte == b'e') else {
         unreachable!("a finite number in scientific notation has an exponent");
     };
     let (mantissa, exponent) = (&text[..mark], &text[mark + 1..]);
     let digits = mantissa.iter().filter(|byte| byte.is_ascii_digit()).count() as i64;
     let magnitude = parse_integer(exponent).unwrap_or(0);
-    if is_plain(number, digits, magnitude) {
-        // Writing into a Vec cannot fail.
-        let _ = write!(out, "{number}");
-    } else {
-        out.extend_from_slice(mantissa);
-        out.extend_from_slice(if magnitude < 0 { b"e-" } else { b"e+" });
-        write_integer(magnitude.abs(), out);
-    }
+    written(buffer, |space| {
+        if is_plain(digits, magnitude) {
+            return write!(space, "{number}");
+        }
+        space.write_all(mantissa)?;
+        let sign = if magnitude < 0 { '-' } else { '+' };
+        write!(space, "e{sign}{}", magnitude.abs())
+    })
 }
+
+/// Returns the part of a buffer that `write` has written.
+///
+/// # Panics
+/// If the buffer is too short.
+fn written(
+    buffer: &mut [u8; DOUBLE_BYTES_MAX],
+    write: impl FnOnce(&mut &mut [u8]) -> std::io::Result<()>,
+) -> &[u8] {
+    let mut space = &mut buffer[..];
+    let done = write(&mut space);
+    assert!(done.is_ok(), "a double has more than {DOUBLE_BYTES_MAX} bytes");
+    let left = space.len();
+    &buffer[..DOUBLE_BYTES_MAX - left]
+}
+
+/// Integers up to 2^62 are written as integers, with digits that a double does not tell apart.
+const INTEGER_MAX: f64 = 4_611_686_018_427_387_904.0;
 
 /// Returns whether Redis writes a number without exponent. The number has `digits` significant
 /// digits, and its first digit has the weight ten to the power of `magnitude`.
-fn is_plain(number: f64, digits: i64, magnitude: i64) -> bool {
-    /// Integers up to 2^52 are written as integers.
-    const INTEGER_MAX: f64 = 4_503_599_627_370_496.0;
-    if number.fract() == 0.0 && number.abs() < INTEGER_MAX {
-        return true;
-    }
+fn is_plain(digits: i64, magnitude: i64) -> bool {
     // The last digit has the weight ten to the power of `last`.
     let last = magnitude - (digits - 1);
     if last >= 0 { magnitude.abs() < digits + 7 } else { last > -7 || magnitude.abs() < 4 }

@@ -1,6 +1,7 @@
 //! A writer that appends replies to a buffer, in the client's protocol version.
 
-use crate::{Protocol, number::write_double};
+use crate::Protocol;
+use crate::number::{DOUBLE_BYTES_MAX, double_text};
 
 /// A writer of replies. In RESP2 it represents the types of RESP3 as Redis does: maps and sets as
 /// arrays; doubles, verbatim texts and big numbers as bulk strings; booleans as 0 or 1.
@@ -160,9 +161,13 @@ impl<'b> ReplyWriter<'b> {
 
     /// Writes a floating-point number.
     pub fn double(&mut self, number: f64) {
-        let mut text = Vec::with_capacity(32);
-        write_double(number, &mut text);
-        self.line_or_bulk(b',', &text);
+        self.line_or_bulk(b',', double_text(number, &mut [0; DOUBLE_BYTES_MAX]));
+    }
+
+    /// Writes a floating-point number as a bulk string.
+    #[inline]
+    pub fn double_as_bulk(&mut self, number: f64) {
+        self.bulk(double_text(number, &mut [0; DOUBLE_BYTES_MAX]));
     }
 
     /// Writes a boolean.
