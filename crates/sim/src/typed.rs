@@ -154,7 +154,7 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
             Form::Packed(packed) => decode(packed.get(FIELDS[0]).ok()??)?,
             Form::Split(root) => return Some(StoredNumber::InPage(root)),
         },
-        ValueType::Set | ValueType::List => return None,
+        ValueType::Set | ValueType::List | ValueType::SortedSet => return None,
     };
     Some(StoredNumber::Here(number))
 }

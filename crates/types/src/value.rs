@@ -11,12 +11,14 @@ pub enum ValueType {
     Set,
     /// Items in order.
     List,
+    /// Distinct members with a score each, in the order of their scores.
+    SortedSet,
 }
 
 impl ValueType {
     /// All types.
-    pub const ALL: [ValueType; 4] =
-        [ValueType::String, ValueType::Hash, ValueType::Set, ValueType::List];
+    pub const ALL: [ValueType; 5] =
+        [ValueType::String, ValueType::Hash, ValueType::Set, ValueType::List, ValueType::SortedSet];
 
     /// Returns the number of the type in log entries. Numbers never change.
     #[inline]
@@ -26,6 +28,7 @@ impl ValueType {
             ValueType::Hash => 1,
             ValueType::Set => 2,
             ValueType::List => 3,
+            ValueType::SortedSet => 4,
         }
     }
 
@@ -42,6 +45,7 @@ impl ValueType {
             ValueType::Hash => "hash",
             ValueType::Set => "set",
             ValueType::List => "list",
+            ValueType::SortedSet => "zset",
         }
     }
 }
@@ -99,7 +103,8 @@ mod tests {
         for value_type in ValueType::ALL {
             assert_eq!(ValueType::of_number(value_type.number()), Some(value_type));
         }
-        assert_eq!(ValueType::of_number(ValueType::ALL.len() as u8), None);
+        let last = ValueType::ALL.into_iter().map(ValueType::number).max().unwrap();
+        assert_eq!(ValueType::of_number(last + 1), None);
     }
 
     #[test]

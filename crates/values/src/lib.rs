@@ -1,8 +1,8 @@
-//! The bytes of values: hashes and sets packed into one record or divided into pages, lists packed into
-//! one record, the format of `DUMP`, and numbers as text.
+//! The bytes of values: hashes and sets packed into one record or divided into pages, lists and sorted
+//! sets packed into one record, the format of `DUMP`, and numbers as text.
 //!
-//! Start at [`Form`], which says how a hash or set is stored, [`Elements`], which changes one, and
-//! [`PackedList`]. Design: `docs/design/values.md`.
+//! Start at [`Form`], which says how a hash or set is stored, [`Elements`], which changes one,
+//! [`PackedList`] and [`SortedSet`]. Design: `docs/design/values.md`.
 //!
 //! **Invariant:** reading is total. Any bytes give a value or an error, never a panic, and never an
 //! allocation beyond a constant times the number of bytes present.
@@ -20,6 +20,8 @@ mod listpack;
 mod numbers;
 mod packed;
 mod pages;
+mod scores;
+mod sorted_set;
 
 pub use dump::{RestoredValue, Unreadable, dump, dump_elements, restore};
 pub use elements::Elements;
@@ -29,3 +31,8 @@ pub use list_dump::fits_listpack;
 pub use numbers::{parse_integer, parse_unsigned};
 pub use packed::{Damaged, Element, Packed, PackedElements, encode_new};
 pub use pages::{Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of};
+pub use scores::{parse_score, parse_score_bound};
+pub use sorted_set::{
+    MemberBound, MemberPlace, MemberRange, MemberSpan, ScoreBound, ScoredMember, ScoredMembers,
+    SortedMembers, SortedSet, encode_members,
+};

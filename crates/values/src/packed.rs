@@ -63,7 +63,7 @@ pub(crate) fn write_number(mut number: usize, out: &mut Vec<u8>) {
 }
 
 #[inline]
-fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = read_number(bytes)?;
     rest.split_at_checked(length)
 }

@@ -544,7 +544,8 @@ mod tests {
         let whole = encoded(&Entry { body, ..samples()[0] });
         let place = HEADER_BYTES + samples()[0].key.len();
         assert_eq!(whole[place], ValueType::Set.number());
-        for number in [ValueType::String.number(), ValueType::ALL.len() as u8, 255] {
+        let last = ValueType::ALL.into_iter().map(ValueType::number).max().unwrap();
+        for number in [ValueType::String.number(), last + 1, 255] {
             let mut changed = whole.clone();
             changed[place] = number;
             assert_eq!(Entry::parse(&changed), Err(UNKNOWN_TYPE), "{number}");

@@ -152,7 +152,7 @@ pub(super) fn encoding_name(value: TypedValue<'_>) -> Result<&'static [u8], Refu
         ValueType::Set if is_integers && packed.count() <= COMPACT_INTEGERS_MAX => b"intset",
         ValueType::Set if is_short && packed.count() <= COMPACT_MEMBERS_MAX => b"listpack",
         ValueType::Hash | ValueType::Set => b"hashtable",
-        ValueType::String | ValueType::List => b"raw",
+        ValueType::String | ValueType::List | ValueType::SortedSet => b"raw",
     })
 }
 

@@ -1,0 +1,442 @@
+//! Sorted sets: members in the order of their scores, in the bytes of one record
+//! (`docs/design/values.md`).
+//!
+//! The bytes are the number of members, then the members by ascending score, those of one score by
+//! ascending bytes. A member is its score, an IEEE double of 8 bytes, then the length and the bytes
+//! of the member. Numbers are as in [`crate::Packed`].
+//!
+//! Members of a range are neighbors, so a range is removed, or a member inserted, by one copy of the
+//! bytes before and behind it. No score is NaN or negative zero, which would be equal to zero and
+//! be shown differently.
+
+use crate::packed::{Damaged, read_number, read_part, write_number, write_part};
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A member of a sorted set with its score.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoredMember<'a> {
+    /// The score. It is a number, or infinite.
+    pub score: f64,
+    /// The member.
+    pub member: &'a [u8],
+}
+
+impl ScoredMember<'_> {
+    /// Compares two members of a sorted set: by score, then by their bytes.
+    #[inline]
+    pub fn order(&self, other: &ScoredMember<'_>) -> Ordering {
+        let scores = self.score.partial_cmp(&other.score);
+        debug_assert!(scores.is_some(), "{} or {} is no score", self.score, other.score);
+        scores.unwrap_or(Ordering::Equal).then_with(|| self.member.cmp(other.member))
+    }
+}
+
+/// Fewest bytes of a member: a score and the length of an empty member.
+const MEMBER_BYTES_MIN: usize = 9;
+
+/// A sorted set that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct SortedSet<'a> {
+    count: usize,
+    /// The members.
+    bytes: &'a [u8],
+}
+
+/// Neighboring members of a sorted set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberSpan {
+    /// Number of members.
+    pub count: usize,
+    /// Their bytes among those of all members.
+    bytes: Range<usize>,
+}
+
+/// The place of a member in a sorted set.
+#[derive(Clone, Debug)]
+pub struct MemberPlace {
+    /// The score that the set has for the member, if it has the member.
+    pub old_score: Option<f64>,
+    /// Bytes of the old member; empty if there is none.
+    old: Range<usize>,
+    /// Position at which the member begins with its new score, while the old one is still there.
+    new: usize,
+}
+
+#[inline]
+fn read_member(bytes: &[u8]) -> Option<(ScoredMember<'_>, &[u8])> {
+    let (score, rest) = bytes.split_first_chunk()?;
+    let (member, rest) = read_part(rest)?;
+    Some((ScoredMember { score: f64::from_le_bytes(*score), member }, rest))
+}
+
+/// Appends a member.
+///
+/// # Panics
+/// If the score is NaN, which is a bug: such a score is refused where it enters.
+#[inline]
+fn write_member(new: ScoredMember<'_>, out: &mut Vec<u8>) {
+    assert!(!new.score.is_nan(), "NaN is no score");
+    // The sum is never negative zero.
+    out.extend_from_slice(&(new.score + 0.0).to_le_bytes());
+    write_part(new.member, out);
+}
+
+impl<'a> SortedSet<'a> {
+    /// The sorted set without members.
+    pub const EMPTY: SortedSet<'static> = SortedSet { count: 0, bytes: &[] };
+
+    /// Returns the sorted set in these bytes of a value.
+    pub fn parse(bytes: &'a [u8]) -> Result<SortedSet<'a>, Damaged> {
+        let (count, bytes) = read_number(bytes).ok_or(Damaged)?;
+        Ok(SortedSet { count, bytes })
+    }
+
+    /// Returns the number of members.
+    pub fn count(self) -> usize {
+        self.count
+    }
+
+    /// Returns the members in order.
+    #[inline]
+    pub fn members(self) -> SortedMembers<'a> {
+        SortedMembers { left: self.count, floor: f64::NEG_INFINITY, bytes: self.bytes }
+    }
+
+    /// Returns the members in order, as a list.
+    pub fn list(self) -> Result<Vec<ScoredMember<'a>>, Damaged> {
+        let mut list = Vec::with_capacity(self.count.min(self.bytes.len() / MEMBER_BYTES_MIN));
+        for member in self.members() {
+            list.push(member?);
+        }
+        Ok(list)
+    }
+
+    /// Returns the number of members before this one, and its score.
+    #[inline]
+    pub fn rank(self, member: &[u8]) -> Result<Option<(usize, f64)>, Damaged> {
+        for (rank, one) in self.members().enumerate() {
+            let one = one?;
+            if one.member == member {
+                return Ok(Some((rank, one.score)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the score of a member.
+    #[inline]
+    pub fn score(self, member: &[u8]) -> Result<Option<f64>, Damaged> {
+        Ok(self.rank(member)?.map(|(_, score)| score))
+    }
+
+    /// Returns the scores of these members, in their order.
+    pub fn scores(self, members: &[&[u8]]) -> Result<Vec<Option<f64>>, Damaged> {
+        if members.len() < SEARCHES_MIN {
+            return members.iter().map(|member| self.score(member)).collect();
+        }
+        let all = ScoredMembers::of(self, members.len())?;
+        Ok(members.iter().map(|member| all.score(member)).collect())
+    }
+
+    /// Finds the member in the set, and its place with its new score.
+    #[inline]
+    pub fn locate(self, new: ScoredMember<'_>) -> Result<MemberPlace, Damaged> {
+        let (mut old, mut place) = (None, None);
+        let mut members = self.members();
+        while old.is_none() || place.is_none() {
+            let start = self.bytes.len() - members.bytes.len();
+            let Some(one) = members.next() else { break };
+            let one = one?;
+            if old.is_none() && one.member == new.member {
+                old = Some((one.score, start..self.bytes.len() - members.bytes.len()));
+            }
+            if place.is_none() && one.order(&new).is_ge() {
+                place = Some(start);
+            }
+        }
+        let new = place.unwrap_or(self.bytes.len());
+        let (old_score, old) = old.map_or((None, new..new), |(score, old)| (Some(score), old));
+        Ok(MemberPlace { old_score, old, new })
+    }
+
+    /// Appends the value with a new member, or with a new score of an old one. `place` is its place
+    /// in this set.
+    pub fn write_with(self, place: &MemberPlace, new: ScoredMember<'_>, out: &mut Vec<u8>) {
+        let MemberPlace { old_score, old, new: at } = place;
+        assert!(old.end <= self.bytes.len() && *at <= self.bytes.len(), "a place of another set");
+        assert!(*at <= old.start || *at >= old.end, "a place within a member");
+        write_number(self.count + usize::from(old_score.is_none()), out);
+        let (before, behind) = if *at <= old.start {
+            ([0..*at, 0..0], [*at..old.start, old.end..self.bytes.len()])
+        } else {
+            ([0..old.start, old.end..*at], [0..0, *at..self.bytes.len()])
+        };
+        before.into_iter().for_each(|part| out.extend_from_slice(&self.bytes[part]));
+        write_member(new, out);
+        behind.into_iter().for_each(|part| out.extend_from_slice(&self.bytes[part]));
+    }
+
+    /// Returns the span of this member; `None` if the set does not have it.
+    pub fn span_of(self, member: &[u8]) -> Result<Option<MemberSpan>, Damaged> {
+        let mut start = 0;
+        let mut members = self.members();
+        while let Some(one) = members.next() {
+            let end = self.bytes.len() - members.bytes.len();
+            if one?.member == member {
+                return Ok(Some(MemberSpan { count: 1, bytes: start..end }));
+            }
+            start = end;
+        }
+        Ok(None)
+    }
+
+    /// Returns the span of these ranks, as far as there are so many members.
+    pub fn span_of_ranks(self, ranks: Range<usize>) -> Result<MemberSpan, Damaged> {
+        let mut members = self.members();
+        let mut skip = |wanted: usize| {
+            let mut skipped = 0;
+            while skipped < wanted {
+                let Some(one) = members.next() else { break };
+                one?;
+                skipped += 1;
+            }
+            Ok::<_, Damaged>((skipped, self.bytes.len() - members.bytes.len()))
+        };
+        let (_, start) = skip(ranks.start)?;
+        let (count, end) = skip(ranks.len())?;
+        Ok(MemberSpan { count, bytes: start..end })
+    }
+
+    /// Returns the span from the first member within the lower end of the range, to the last one
+    /// before the first beyond its upper end.
+    pub fn span_within(self, range: &MemberRange<'_>) -> Result<MemberSpan, Damaged> {
+        let (mut start, mut count, mut end) = (0, 0, 0);
+        let mut members = self.members();
+        while let Some(one) = members.next() {
+            let one = one?;
+            let behind = self.bytes.len() - members.bytes.len();
+            if count == 0 && !range.begins_before(one) {
+                (start, end) = (behind, behind);
+                continue;
+            }
+            if !range.ends_behind(one) {
+                break;
+            }
+            (count, end) = (count + 1, behind);
+        }
+        Ok(MemberSpan { count, bytes: start..end })
+    }
+
+    /// Returns the members of a span of this set.
+    pub fn part(self, span: &MemberSpan) -> SortedSet<'a> {
+        assert!(span.bytes.end <= self.bytes.len(), "a span of another set");
+        SortedSet { count: span.count, bytes: &self.bytes[span.bytes.clone()] }
+    }
+
+    /// Appends the value without the members of a span of this set. Some must be left.
+    pub fn write_without(self, span: &MemberSpan, out: &mut Vec<u8>) {
+        assert!(span.count < self.count, "no member of {} would be left", self.count);
+        assert!(span.bytes.end <= self.bytes.len(), "a span of another set");
+        write_number(self.count - span.count, out);
+        out.extend_from_slice(&self.bytes[..span.bytes.start]);
+        out.extend_from_slice(&self.bytes[span.bytes.end..]);
+    }
+}
+
+/// Iterator over the members of a sorted set. It ends with an error where the value is damaged.
+pub struct SortedMembers<'a> {
+    left: usize,
+    /// Score of the member before.
+    floor: f64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Iterator for SortedMembers<'a> {
+    type Item = Result<ScoredMember<'a>, Damaged>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Result<ScoredMember<'a>, Damaged>> {
+        self.left = self.left.checked_sub(1)?;
+        match read_member(self.bytes) {
+            // The comparison also excludes NaN.
+            Some((member, rest))
+                if member.score >= self.floor && (self.left > 0 || rest.is_empty()) =>
+            {
+                (self.floor, self.bytes) = (member.score, rest);
+                Some(Ok(member))
+            }
+            Some(_) | None => {
+                self.left = 0;
+                Some(Err(Damaged))
+            }
+        }
+    }
+}
+
+/// One end of a range of members in the order of their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberBound<'a> {
+    /// Before all members.
+    Lowest,
+    /// At this member, which belongs to the range.
+    Including(&'a [u8]),
+    /// At this member, which does not belong to the range.
+    Excluding(&'a [u8]),
+    /// Behind all members.
+    Highest,
+}
+
+/// One end of a range of scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoreBound {
+    /// The score.
+    pub score: f64,
+    /// False if members with exactly this score do not belong to the range.
+    pub is_included: bool,
+}
+
+/// A range of the members of a sorted set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemberRange<'a> {
+    /// Members with scores between these.
+    Scores {
+        /// Lower end.
+        low: ScoreBound,
+        /// Upper end.
+        high: ScoreBound,
+    },
+    /// Members between these, in a set whose members have one score.
+    Members {
+        /// Lower end.
+        low: MemberBound<'a>,
+        /// Upper end.
+        high: MemberBound<'a>,
+    },
+}
+
+impl MemberRange<'_> {
+    /// Returns whether a member is not before the lower end.
+    #[inline]
+    fn begins_before(&self, one: ScoredMember<'_>) -> bool {
+        match *self {
+            MemberRange::Scores { low: ScoreBound { score, is_included }, .. } => {
+                one.score > score || is_included && one.score == score
+            }
+            MemberRange::Members { low, .. } => match low {
+                MemberBound::Lowest => true,
+                MemberBound::Including(member) => one.member >= member,
+                MemberBound::Excluding(member) => one.member > member,
+                MemberBound::Highest => false,
+            },
+        }
+    }
+
+    /// Returns whether a member is not behind the upper end.
+    #[inline]
+    fn ends_behind(&self, one: ScoredMember<'_>) -> bool {
+        match *self {
+            MemberRange::Scores { high: ScoreBound { score, is_included }, .. } => {
+                one.score < score || is_included && one.score == score
+            }
+            MemberRange::Members { high, .. } => match high {
+                MemberBound::Lowest => false,
+                MemberBound::Including(member) => one.member <= member,
+                MemberBound::Excluding(member) => one.member < member,
+                MemberBound::Highest => true,
+            },
+        }
+    }
+}
+
+/// Number of searches in one command from which a table of members is built first.
+const SEARCHES_MIN: usize = 8;
+
+/// The members of a sorted set while a command changes several of them.
+pub struct ScoredMembers<'a> {
+    /// The members, not in order if there were changes; `None` in the place of a removed one.
+    list: Vec<Option<ScoredMember<'a>>>,
+    count: usize,
+    /// The position of each member in `list`, if there are enough searches. It is only looked up,
+    /// never iterated.
+    places: Option<HashMap<&'a [u8], usize>>,
+    is_changed: bool,
+}
+
+impl<'a> ScoredMembers<'a> {
+    /// Reads the members of a set, for this number of searches.
+    pub fn of(set: SortedSet<'a>, searches: usize) -> Result<ScoredMembers<'a>, Damaged> {
+        let list: Vec<Option<ScoredMember<'a>>> = set.list()?.into_iter().map(Some).collect();
+        let places = (searches >= SEARCHES_MIN).then(|| {
+            let members = list.iter().flatten().enumerate();
+            members.map(|(place, one)| (one.member, place)).collect()
+        });
+        Ok(ScoredMembers { count: list.len(), list, places, is_changed: false })
+    }
+
+    fn place(&self, member: &[u8]) -> Option<usize> {
+        match &self.places {
+            Some(places) => places.get(member).copied(),
+            None => self.list.iter().position(|one| one.is_some_and(|one| one.member == member)),
+        }
+    }
+
+    /// Returns the number of members.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns whether a member was set or removed.
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// Returns the score of a member.
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        self.list[self.place(member)?].map(|one| one.score)
+    }
+
+    /// Adds a member, or changes its score.
+    pub fn set(&mut self, new: ScoredMember<'a>) {
+        self.is_changed = true;
+        if let Some(place) = self.place(new.member) {
+            self.list[place] = Some(new);
+            return;
+        }
+        if let Some(places) = &mut self.places {
+            places.insert(new.member, self.list.len());
+        }
+        self.list.push(Some(new));
+        self.count += 1;
+    }
+
+    /// Removes a member. Returns whether the set had it.
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        let Some(place) = self.place(member) else { return false };
+        if let Some(places) = &mut self.places {
+            places.remove(member);
+        }
+        self.list[place] = None;
+        self.count -= 1;
+        self.is_changed = true;
+        true
+    }
+
+    /// Appends the members as a value.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut members: Vec<ScoredMember<'a>> = self.list.iter().flatten().copied().collect();
+        debug_assert_eq!(self.count, members.len(), "a member is miscounted");
+        encode_members(&mut members, out);
+    }
+}
+
+/// Sorts distinct members, and appends them as a value.
+pub fn encode_members(members: &mut [ScoredMember<'_>], out: &mut Vec<u8>) {
+    members.sort_by(ScoredMember::order);
+    write_number(members.len(), out);
+    members.iter().for_each(|one| write_member(*one, out));
+}
+
+#[cfg(test)]
+mod tests;
