@@ -198,8 +198,7 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Done {
     let size = SizeChange::Adds(element_bytes(field) + FLOAT_BYTES_MAX);
     let sum = call.update_elements(ValueType::Hash, Touched::Names(field), size, |hash| {
         let old = Extended::parse(hash.get(field[0])?.unwrap_or(b"0"));
-        let old = old.filter(|old| old.is_finite()).ok_or(NOT_A_FLOAT)?;
-        let sum = old.checked_add(number).ok_or(INFINITE)?.format();
+        let sum = old.ok_or(NOT_A_FLOAT)?.checked_add(number).ok_or(INFINITE)?.format();
         hash.set(field[0], sum.as_bytes())?;
         Ok(sum)
     })?;
