@@ -70,7 +70,7 @@ pub(crate) fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Appends a part. Returns the place of its bytes.
 #[inline]
-fn write_part(part: &[u8], out: &mut Vec<u8>) -> Range<usize> {
+pub(crate) fn write_part(part: &[u8], out: &mut Vec<u8>) -> Range<usize> {
     write_number(part.len(), out);
     let start = out.len();
     out.extend_from_slice(part);

@@ -15,7 +15,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatib
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
 
 /// Commands and subcommands of Valkey 9.1.2 by group.
-const VALKEY: [(&str, &str); 10] = [
+const VALKEY: [(&str, &str); 11] = [
     (
         "string",
         "append decr decrby delifeq get getdel getex getrange getset incr incrby incrbyfloat lcs \
@@ -37,6 +37,13 @@ const VALKEY: [(&str, &str); 10] = [
         "list",
         "blmove blmpop blpop brpop brpoplpush lindex linsert llen lmove lmpop lpop lpos lpush lpushx \
          lrange lrem lset ltrim rpop rpoplpush rpush rpushx",
+    ),
+    (
+        "sorted-set",
+        "bzmpop bzpopmax bzpopmin zadd zcard zcount zdiff zdiffstore zincrby zinter zintercard \
+         zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange zrangebylex \
+         zrangebyscore zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore \
+         zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore",
     ),
     (
         "generic",
@@ -102,6 +109,8 @@ const NOTES: &[(&str, &str)] = &[
     ),
     ("brpop", "as BLPOP"),
     ("brpoplpush", "as BLPOP"),
+    ("bzmpop", "there are no blocking commands on sorted sets yet"),
+    ("bzpop*", "as BZMPOP"),
     ("client|info", "fields that do not apply are 0 or empty"),
     ("client|list", "as CLIENT INFO"),
     ("cluster|flushslot", "use FLUSHDB"),
@@ -170,7 +179,7 @@ const NOTES: &[(&str, &str)] = &[
     ("replconf", "Redis replication is not supported"),
     (
         "restore",
-        "strings, hashes, sets and lists only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
+"strings, hashes, sets, lists and sorted sets only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),
@@ -180,7 +189,7 @@ const NOTES: &[(&str, &str)] = &[
         "shutdown",
         "SAVE is refused without persistence; with persistence the log is always complete",
     ),
-    ("sort*", "there are no sorted sets yet"),
+    ("sort*", "not supported yet"),
     (
         "wait",
         "counts the other servers that have all writes of this connection's reactor: 0 without replication",
@@ -188,6 +197,13 @@ const NOTES: &[(&str, &str)] = &[
     (
         "waitaof",
         "as WAIT, for writes synced to disk: of this server (durability `interval` or `disk`) and of other servers",
+    ),
+    ("zadd", "the score -0 is stored as 0, as Valkey does in small sorted sets"),
+    ("zincrby", "as ZADD"),
+    ("zrandmember", "as HRANDFIELD"),
+    (
+        "zscan",
+        "as HSCAN; scores have the fewest digits that tell them apart, in large sorted sets too",
     ),
 ];
 
@@ -328,7 +344,6 @@ A test writes this page from the command table (`crates/ballast/tests/processes/
 Another test sends random commands to Ballast and to Valkey and compares their replies byte for byte, in RESP2 and RESP3 (`differential.rs` beside it).
 
 For all commands:
-- Values are strings, hashes, sets and lists.
 - A value has at most 4,063,232 bytes, and a key at most 65,535. The limit of values is also the maximum of `proto-max-bulk-len`. A request with a longer argument is answered with an error that contains both lengths, and the connection stays open; above 512 MB it is a protocol error, which closes the connection, as in Valkey.
 - The keys and values of one multi-key write must fit into one log segment (8 MiB, less on small servers).
 - `HELP` of a container command lists the subcommands with their summaries in Ballast.

@@ -5,7 +5,7 @@
 use super::call::Call;
 use super::not_executed::{Done, Refusal};
 use super::{UNKNOWN_BYTES_MAX, parse_unsigned, printable};
-use std::iter::StepBy;
+use std::iter::{Chain, StepBy};
 use std::ops::Range;
 
 /// The handler of a command: writes one reply, or changes nothing and returns the reason.
@@ -24,6 +24,8 @@ pub(crate) enum Keys {
     CountedPairs,
     /// Argument 2 is the number of keys. The keys follow it.
     CountedSecond,
+    /// Argument 1 is a key, argument 2 the number of further keys. They follow it.
+    CountedBehindOne,
     /// The arguments from this position on are another command, whose keys these are.
     Wrapped { from: u8 },
     /// The command reads keys that it does not name, so it runs alone on its connection.
@@ -169,6 +171,26 @@ pub(crate) struct Family {
     pub(crate) commands: &'static [Command],
 }
 
+/// The positions of a command's keys in a request.
+pub(crate) type KeyPositions = Chain<std::option::IntoIter<usize>, StepBy<Range<usize>>>;
+
+/// The positions of a command's keys among its own arguments.
+#[derive(Clone, Copy, Debug)]
+struct NamedPositions {
+    /// A key in front of the others.
+    lead: Option<usize>,
+    /// The first of the other keys.
+    first: usize,
+    /// End of the arguments with the other keys; at most `first` if there are none.
+    end: usize,
+    /// Distance between the other keys.
+    step: usize,
+}
+
+impl NamedPositions {
+    const NONE: NamedPositions = NamedPositions { lead: None, first: 1, end: 1, step: 1 };
+}
+
 impl Command {
     /// Returns whether the command of a client counts as an access to its keys. After `CLIENT
     /// NO-TOUCH`, only `TOUCH` does.
@@ -192,7 +214,10 @@ impl Command {
 
     /// Returns whether an argument is the number of keys.
     pub(super) fn counts_keys(&self) -> bool {
-        matches!(self.keys, Keys::Counted | Keys::CountedPairs | Keys::CountedSecond)
+        matches!(
+            self.keys,
+            Keys::Counted | Keys::CountedPairs | Keys::CountedSecond | Keys::CountedBehindOne
+        )
     }
 
     pub(crate) fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
@@ -223,45 +248,56 @@ impl Command {
         &self,
         arguments: usize,
         argument: impl Fn(usize) -> Option<&'r [u8]>,
-    ) -> StepBy<Range<usize>> {
-        let (first, last, step) = match self.keys {
+    ) -> KeyPositions {
+        let (named, offset) = match self.keys {
             Keys::Wrapped { from } => {
                 let from = usize::from(from);
                 let name = argument(from);
                 let wrapped = name.and_then(|name| Command::of(name, argument(from + 1)).ok());
-                let keys = wrapped.filter(|wrapped| wrapped.may_be_wrapped());
+                let wrapped = wrapped.filter(|wrapped| wrapped.may_be_wrapped());
                 let rest = arguments.saturating_sub(from);
-                let keys = keys.map(|it| it.named_positions(rest, |at| argument(from + at)));
-                let (first, last, step) = keys.unwrap_or((1, 0, 1));
-                (from + first, from + last, step)
+                let behind = |at| argument(from + at);
+                (wrapped.map_or(NamedPositions::NONE, |it| it.named_positions(rest, behind)), from)
             }
             Keys::None
             | Keys::At { .. }
             | Keys::Counted
             | Keys::CountedPairs
             | Keys::CountedSecond
-            | Keys::Unnamed => self.named_positions(arguments, argument),
+            | Keys::CountedBehindOne
+            | Keys::Unnamed => (self.named_positions(arguments, argument), 0),
         };
-        (first..last + 1).step_by(step)
+        let NamedPositions { lead, first, end, step } = named;
+        let lead = lead.map(|lead| offset + lead);
+        lead.into_iter().chain((offset + first..offset + end).step_by(step))
     }
 
-    /// Returns the positions of the first and last key and the distance between keys, in a request
-    /// of `arguments` arguments, given by their positions. The last is below the first if there is
-    /// no key.
+    /// Returns the positions of the keys in a request of `arguments` arguments.
     fn named_positions<'r>(
         &self,
         arguments: usize,
         argument: impl Fn(usize) -> Option<&'r [u8]>,
-    ) -> (usize, usize, usize) {
+    ) -> NamedPositions {
         match self.keys {
-            Keys::None | Keys::Unnamed | Keys::Wrapped { .. } => (1, 0, 1),
+            Keys::None | Keys::Unnamed | Keys::Wrapped { .. } => NamedPositions::NONE,
             Keys::Counted | Keys::CountedPairs | Keys::CountedSecond => {
                 let step = if self.keys == Keys::CountedPairs { 2 } else { 1 };
                 let number = if self.keys == Keys::CountedSecond { 2 } else { 1 };
                 let keys = argument(number).and_then(parse_unsigned).unwrap_or(0);
-                // Without keys this is below the first position.
-                let last = number + 1 + keys.min(arguments as u64) as usize * step - step;
-                (number + 1, last.min(arguments.saturating_sub(1)), step)
+                let first = number + 1;
+                // Without keys this is the first position.
+                let end = first + keys.min(arguments as u64) as usize * step + 1 - step;
+                NamedPositions { lead: None, first, end: end.min(arguments), step }
+            }
+            Keys::CountedBehindOne => {
+                // Without further keys, or with more than there are, the request is invalid.
+                let keys = argument(2).and_then(parse_unsigned).unwrap_or(0);
+                match usize::try_from(keys) {
+                    Ok(keys) if keys > 0 && keys <= arguments.saturating_sub(3) => {
+                        NamedPositions { lead: Some(1), first: 3, end: 3 + keys, step: 1 }
+                    }
+                    Ok(_) | Err(_) => NamedPositions::NONE,
+                }
             }
             Keys::At { first, last, step } => {
                 let last = if last < 0 {
@@ -269,14 +305,15 @@ impl Command {
                 } else {
                     usize::from(last.unsigned_abs()).min(arguments.saturating_sub(1))
                 };
-                (usize::from(first), last, usize::from(step))
+                let (first, step) = (usize::from(first), usize::from(step));
+                NamedPositions { lead: None, first, end: last + 1, step }
             }
         }
     }
 
     /// Returns whether `BALLAST.ONCE` can execute the command: it changes only keys that it names.
     pub(crate) fn may_be_wrapped(&self) -> bool {
-        let names_keys = matches!(self.keys, Keys::At { .. } | Keys::Counted | Keys::CountedPairs);
+        let names_keys = matches!(self.keys, Keys::At { .. }) || self.counts_keys();
         let is_excluded = self.has(flag::NO_MULTI) || self.has(flag::CHANGES_TABLE);
         self.has(flag::WRITE) && names_keys && !is_excluded && !self.has(flag::BLOCKING)
     }

@@ -162,9 +162,7 @@ fn parse(
     let value = values::restore(dump).map_err(|error| {
         Refusal::Because(match error {
             Unreadable::Footer => "ERR DUMP payload version or checksum are wrong".into(),
-            Unreadable::OtherType => {
-                "ERR only strings, hashes, sets and lists can be restored".into()
-            }
+            Unreadable::OtherType => "ERR values of this type cannot be restored".into(),
             Unreadable::Body => "ERR Bad data format".into(),
         })
     })?;

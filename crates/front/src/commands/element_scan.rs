@@ -10,22 +10,42 @@ use std::cell::Cell;
 use types::ValueType;
 use values::{Element, Root, page_at};
 
-struct ElementScanOptions<'a> {
-    pattern: Option<&'a [u8]>,
-    without_values: bool,
+/// The options of `HSCAN`, `SSCAN` and `ZSCAN`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ElementScanOptions<'a> {
+    /// Pattern of the names that are returned; `None` for all.
+    pub(super) pattern: Option<&'a [u8]>,
+    /// Values or scores are left out.
+    pub(super) without_values: bool,
     /// Number of elements that a step returns, about.
     count: u64,
 }
 
+impl Default for ElementScanOptions<'_> {
+    fn default() -> Self {
+        ElementScanOptions { pattern: None, without_values: false, count: 10 }
+    }
+}
+
 impl<'a> ElementScanOptions<'a> {
-    fn parse(words: &[&'a [u8]], value_type: ValueType) -> Result<ElementScanOptions<'a>, Refusal> {
+    /// Parses the options of a command on values of this type.
+    pub(super) fn parse(
+        words: &[&'a [u8]],
+        value_type: ValueType,
+    ) -> Result<ElementScanOptions<'a>, Refusal> {
         const ONLY_FOR_HASHES: &str = "ERR NOVALUES option can only be used in HSCAN";
-        let mut options = ElementScanOptions { pattern: None, without_values: false, count: 10 };
+        const ONLY_FOR_SORTED_SETS: &str = "ERR NOSCORES option can only be used in ZSCAN";
+        let mut options = ElementScanOptions::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if uppercase_is(word, b"NOVALUES") {
                 if value_type != ValueType::Hash {
                     return Err(Refusal::because(ONLY_FOR_HASHES));
+                }
+                options.without_values = true;
+            } else if uppercase_is(word, b"NOSCORES") {
+                if value_type != ValueType::SortedSet {
+                    return Err(Refusal::because(ONLY_FOR_SORTED_SETS));
                 }
                 options.without_values = true;
             } else if uppercase_is(word, b"MATCH") {

@@ -15,7 +15,8 @@ const TIPS: &[(&str, &[&str])] = &[
         "client|info client|list cluster|bumpepoch cluster|count-failure-reports \
          cluster|getkeysinslot cluster|info cluster|links cluster|myshardid cluster|nodes \
          cluster|replicas cluster|shards cluster|slots dump hrandfield hscan lastsave object|encoding \
-         object|freq object|idletime object|refcount pttl spop srandmember sscan time ttl",
+         object|freq object|idletime object|refcount pttl spop srandmember sscan time ttl \
+         zrandmember zscan",
         &["nondeterministic_output"],
     ),
     ("ballast.map", &["nondeterministic_output"]),
@@ -66,21 +67,34 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
     ("ballast.del", &[&["RM", "delete"]]),
     ("ballast.set", &[&["RW", "update"]]),
     ("bitfield set", &[&["RW", "access", "update", "variable_flags"]]),
-    ("bitop sdiffstore sinterstore sunionstore", &[&["OW", "update"], READS]),
+    (
+        "bitop sdiffstore sinterstore sunionstore zdiffstore zinterstore zrangestore zunionstore",
+        &[&["OW", "update"], READS],
+    ),
     ("copy", &[READS, &["OW", "update"]]),
     (
-        "decr decrby getex getset hincrby hincrbyfloat incr incrby incrbyfloat move setbit",
+        "decr decrby getex getset hincrby hincrbyfloat incr incrby incrbyfloat move setbit \
+         zincrby",
         &[&["RW", "access", "update"]],
     ),
     ("del delifeq unlink", &[&["RM", "delete"]]),
     (
         "debug|object exists hexists hlen hstrlen llen memory|usage object|encoding object|freq \
-         object|idletime object|refcount scard sismember strlen touch type watch",
+         object|idletime object|refcount scard sismember strlen touch type watch zcard",
         &[&["RO"]],
     ),
-    ("expire expireat hmset hset lset persist pexpire pexpireat setrange", &[&["RW", "update"]]),
-    ("blmpop blpop brpop getdel hgetdel lmpop lpop rpop spop", &[&["RW", "access", "delete"]]),
-    ("hdel lrem ltrim srem", &[&["RW", "delete"]]),
+    (
+        "expire expireat hmset hset lset persist pexpire pexpireat setrange zadd",
+        &[&["RW", "update"]],
+    ),
+    (
+        "blmpop blpop brpop getdel hgetdel lmpop lpop rpop spop zmpop zpopmax zpopmin",
+        &[&["RW", "access", "delete"]],
+    ),
+    (
+        "hdel lrem ltrim srem zrem zremrangebylex zremrangebyrank zremrangebyscore",
+        &[&["RW", "delete"]],
+    ),
     ("hsetnx sadd", &[&["RW", "insert"]]),
     ("mset msetex psetex restore restore-asking setex", &[&["OW", "update"]]),
     ("msetnx setnx", &[&["OW", "insert"]]),
@@ -111,7 +125,7 @@ pub(super) fn write_tips(command: &Command, reply: &mut ReplyWriter<'_>) {
 }
 
 /// The keys of one specification: from position `first`, in steps.
-struct KeyPositions {
+struct KeyRange {
     first: i64,
     /// Last key, relative to the first. Negative values count from the end.
     last: i64,
@@ -128,9 +142,13 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
             let step = if command.keys == Keys::CountedPairs { 2 } else { 1 };
             let number = if command.keys == Keys::CountedSecond { 2 } else { 1 };
             reply.set(1);
-            begin(command, access[0], number, reply);
-            let search = [("keynumidx", 0), ("firstkey", 1), ("keystep", step)];
-            write_search(reply, "keynum", &search);
+            write_counted(command, access[0], number, step, reply);
+        }
+        (Keys::CountedBehindOne, access) => {
+            let [one, others] = access else { return reply.set(0) };
+            reply.set(access.len());
+            write_range(command, one, KeyRange { first: 1, last: 0, step: 1 }, reply);
+            write_counted(command, others, 2, 1, reply);
         }
         (Keys::At { first, last, step }, access) => {
             let (first, last, step) = (i64::from(first), i64::from(last), i64::from(step));
@@ -138,23 +156,31 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
             let [one, others @ ..] = access else { return reply.set(0) };
             reply.set(access.len());
             let end_of_one = if others.is_empty() { end } else { 0 };
-            write_range(command, one, KeyPositions { first, last: end_of_one, step }, reply);
+            write_range(command, one, KeyRange { first, last: end_of_one, step }, reply);
             if let [others] = others {
                 let last = if end > 0 { end - 1 } else { end };
-                write_range(command, others, KeyPositions { first: first + 1, last, step }, reply);
+                write_range(command, others, KeyRange { first: first + 1, last, step }, reply);
             }
         }
     }
 }
 
-fn write_range(
+/// Writes the specification of keys behind their number.
+fn write_counted(
     command: &Command,
     flags: &[&str],
-    place: KeyPositions,
+    number: i64,
+    step: i64,
     reply: &mut ReplyWriter<'_>,
 ) {
+    begin(command, flags, number, reply);
+    let search = [("keynumidx", 0), ("firstkey", 1), ("keystep", step)];
+    write_search(reply, "keynum", &search);
+}
+
+fn write_range(command: &Command, flags: &[&str], place: KeyRange, reply: &mut ReplyWriter<'_>) {
     begin(command, flags, place.first, reply);
-    let KeyPositions { last, step, .. } = place;
+    let KeyRange { last, step, .. } = place;
     write_search(reply, "range", &[("lastkey", last), ("keystep", step), ("limit", 0)]);
 }
 

@@ -185,6 +185,7 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
         | Keys::CountedSecond
         | Keys::Wrapped { .. }
         | Keys::Unnamed => (0, 0, 0),
+        Keys::CountedBehindOne => (1, 1, 1),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
     let categories = categories(family, command);

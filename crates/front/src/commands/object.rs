@@ -7,10 +7,10 @@ use super::command::flag::{ANYTIME, NO_ACCESS, READONLY};
 use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
-use super::{lists, packed};
+use super::{lists, packed, sorted_sets};
 use crate::core::data::{Accessed, Record};
 use types::ValueType;
-use values::PAGE_NAME_BYTES;
+use values::{PAGE_NAME_BYTES, SortedSet};
 
 pub(super) static OBJECT_FAMILY: Family = Family {
     group: "generic",
@@ -67,6 +67,9 @@ fn encoding(call: &mut Call<'_>) -> Done {
     reply_about(call, |reply, record| {
         reply.bulk(match record.value.as_string() {
             None if record.value.value_type == ValueType::List => lists::encoding(record.value)?,
+            None if record.value.value_type == ValueType::SortedSet => {
+                sorted_sets::encoding(SortedSet::parse(record.value.bytes)?)?
+            }
             None => packed::encoding_name(record.value)?,
             Some(string) if parse_integer(string).is_some() => b"int",
             Some(string) if string.len() <= EMBEDDED_BYTES_MAX => b"embstr",

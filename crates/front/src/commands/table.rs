@@ -17,6 +17,10 @@ static FAMILIES: &[&Family] = &[
     &super::sets::FAMILY,
     &super::lists::FAMILY,
     &super::blocking::FAMILY,
+    &super::sorted_additions::FAMILY,
+    &super::sorted_combinations::FAMILY,
+    &super::sorted_ranges::FAMILY,
+    &super::sorted_sets::FAMILY,
     &super::keys::FAMILY,
     &super::expiry::FAMILY,
     &super::dump::FAMILY,
@@ -207,6 +211,9 @@ mod tests {
         assert_eq!(positions("msetex", 8), [2, 4]);
         assert_eq!(positions("msetex", 4), [2]);
         assert_eq!(positions("bitop", 5), [2, 3, 4]);
+        assert_eq!(positions("zunion", 5), [2, 3]);
+        assert_eq!(positions("zunionstore", 6), [1, 3, 4]);
+        assert_eq!(positions("zunionstore", 4), [] as [usize; 0]);
         let once = |words: [&'static str; 8]| -> Vec<usize> {
             let argument = |at: usize| words.get(at).map(|word: &&'static str| word.as_bytes());
             Command::find(words[0].as_bytes()).unwrap().key_positions(8, argument).collect()
@@ -215,6 +222,8 @@ mod tests {
         assert_eq!(once(wrapped("del", "a")), [5, 6, 7]);
         assert_eq!(once(wrapped("append", "a")), [5]);
         assert_eq!(once(wrapped("msetex", "1")), [6]);
+        assert_eq!(once(wrapped("zmpop", "1")), [6]);
+        assert_eq!(once(["ballast.once", "1", "1", "1", "zdiffstore", "a", "1", "b"]), [5, 7]);
         for name in ["get", "flushall", "ballast.once", "exec", "nosuch", "select"] {
             assert_eq!(once(wrapped(name, "a")), [] as [usize; 0], "{name}");
         }

@@ -15,6 +15,7 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
         | Keys::Counted
         | Keys::CountedPairs
         | Keys::CountedSecond
+        | Keys::CountedBehindOne
         | Keys::Wrapped { .. }
             if !call.backend.engine.node().is_cluster() =>
         {
@@ -24,6 +25,7 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
         | Keys::Counted
         | Keys::CountedPairs
         | Keys::CountedSecond
+        | Keys::CountedBehindOne
         | Keys::Wrapped { .. } => {
             let mut slots = command
                 .key_positions(call.args.len(), |at| call.args.get(at).copied())
@@ -44,6 +46,7 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
         | Keys::Counted
         | Keys::CountedPairs
         | Keys::CountedSecond
+        | Keys::CountedBehindOne
         | Keys::Wrapped { .. }
             if command.has(flag::OTHER_TABLES) =>
         {
@@ -53,6 +56,7 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
         | Keys::Counted
         | Keys::CountedPairs
         | Keys::CountedSecond
+        | Keys::CountedBehindOne
         | Keys::Wrapped { .. } => {
             let keys = command
                 .key_positions(request.len(), |at| request.get(at))
