@@ -133,17 +133,62 @@ const GRAMMAR: &[&str] = &[
     "TYPE list",
     "{GET|INCR|APPEND|STRLEN|HLEN|SCARD} list",
     "{LLEN|LPOP|LRANGE} {hash|set|key} [0] [0]",
+    "ZADD zset score name",
+    "ZADD zset score name",
+    "ZADD zset scored*",
+    "ZADD zset scored* scored* scored* scored*",
+    "ZADD zset [{NX|XX|GT|LT}] [{XX|GT|LT}] [CH] scored*",
+    "ZADD zset [{NX|XX|GT|LT}] [CH] INCR score name",
+    "ZADD lex 0 name",
+    "ZADD lex 0 name 0 name 0 name",
+    "ZINCRBY zset score name",
+    "ZINCRBY zset {1|-5|0.1} name",
+    "ZREM {zset|lex} name",
+    "ZREM zset name* name* name* name*",
+    "ZSCORE zset name",
+    "ZMSCORE zset name*",
+    "ZMSCORE zset name* name* name* name*",
+    "ZCARD zset",
+    "ZCOUNT zset edge edge",
+    "ZLEXCOUNT lex lexedge lexedge",
+    "{ZRANK|ZREVRANK} zset name [WITHSCORE]",
+    "ZRANGE zset index index [REV] [WITHSCORES] [LIMIT index {-1|index}]",
+    "ZRANGE zset edge edge BYSCORE [REV] [WITHSCORES] [LIMIT {0|1|2|40|x} index]",
+    "ZRANGE lex lexedge lexedge BYLEX [REV] [LIMIT {0|1|2|40|x} index]",
+    "ZREVRANGE zset index index [WITHSCORES]",
+    "{ZRANGEBYSCORE|ZREVRANGEBYSCORE} zset edge edge [WITHSCORES] [LIMIT {0|1|2|40|x} index]",
+    "{ZRANGEBYLEX|ZREVRANGEBYLEX} lex lexedge lexedge [LIMIT {0|1|2|40|x} index]",
+    "ZRANGESTORE zset zset index index [REV]",
+    "ZRANGESTORE zset zset edge edge BYSCORE [REV] [LIMIT {0|1|2|40|x} index]",
+    "ZREMRANGEBYRANK zset index {0|1|2|index}",
+    "ZREMRANGEBYSCORE zset edge edge",
+    "ZREMRANGEBYLEX lex lexedge lexedge",
+    "{ZPOPMIN|ZPOPMAX} {zset|lex} [{1|2|0|-1|x|100}]",
+    "ZMPOP {1|2|0|x} zset [zset] {MIN|MAX} [COUNT {1|2|0|x|100}]",
+    "ZRANDMEMBER zset",
+    "ZRANDMEMBER zset sample [WITHSCORES]",
+    "ZSCAN zset {0|0|5|x} [MATCH pattern] [COUNT index] [NOSCORES]",
+    "{ZUNION|ZINTER|ZDIFF} 1 source [WITHSCORES]",
+    "{ZUNION|ZINTER|ZDIFF} 2 source source [WITHSCORES]",
+    "{ZUNION|ZINTER|ZDIFF} {3|2|0|x} source source source [WITHSCORES]",
+    "{ZUNION|ZINTER} 2 source source [WEIGHTS weight weight] [AGGREGATE {SUM|MIN|MAX}] [WITHSCORES]",
+    "{ZUNION|ZINTER} 3 source source source [WEIGHTS weight weight weight] [AGGREGATE {SUM|MIN|MAX}] WITHSCORES",
+    "{ZUNIONSTORE|ZINTERSTORE} zset 2 source source [WEIGHTS weight weight] [AGGREGATE {SUM|MIN|MAX}]",
+    "{ZUNIONSTORE|ZINTERSTORE|ZDIFFSTORE} zset {2|1|3|x} source source",
+    "ZINTERCARD {1|2|3|0|x} source* [LIMIT {0|1|2|-1|x}]",
+    "DEL zset",
+    "DEL lex",
     "DEL hash",
     "DEL set",
-    "TYPE {hash|set}",
-    "OBJECT ENCODING {hash|set}",
-    "EXPIRE {hash|set} seconds",
-    "TTL {hash|set}",
-    "PERSIST {hash|set}",
-    "RENAME {hash|set} {hash|set}",
-    "COPY {hash|set} {hash|set} [REPLACE]",
-    "DUMP {hash|set}",
-    "RESTORE {hash|set} 0 dump REPLACE",
+    "TYPE {hash|set|zset}",
+    "OBJECT ENCODING {hash|set|zset}",
+    "EXPIRE {hash|set|zset} seconds",
+    "TTL {hash|set|zset}",
+    "PERSIST {hash|set|zset}",
+    "RENAME {hash|set|zset} {hash|set|zset}",
+    "COPY {hash|set|zset} {hash|set|zset} [REPLACE]",
+    "DUMP {hash|set|zset}",
+    "RESTORE {hash|set|zset} 0 dump REPLACE",
     "DEL key*",
     "UNLINK key*",
     "EXISTS key*",
@@ -168,7 +213,7 @@ const GRAMMAR: &[&str] = &[
     "OBJECT {ENCODING|REFCOUNT|IDLETIME|FREQ} key",
     "MEMORY USAGE key [SAMPLES index]",
     "KEYS pattern",
-    "SCAN 0 COUNT 5000 [MATCH pattern] [TYPE {string|list|STRING|hash|set|nosuch}]",
+    "SCAN 0 COUNT 5000 [MATCH pattern] [TYPE {string|list|STRING|hash|set|zset|nosuch}]",
     "RANDOMKEY",
     "DBSIZE",
     "WAIT {0|-1} {0|1}",
@@ -266,6 +311,42 @@ const FLOATS: &[&str] = &[
     "0.30000000000000004",
     "99999999999999999.999",
 ];
+/// Scores, without negative zero: Valkey keeps its sign in some encodings.
+const SCORES: &[&str] = &[
+    "0",
+    "1",
+    "-1",
+    "+1",
+    "0.1",
+    "-2.5",
+    "3.0e3",
+    "1e17",
+    "1e-17",
+    "1e21",
+    "9007199254740993",
+    "1e400",
+    "-1e400",
+    "1e-400",
+    "5e-324",
+    "inf",
+    "-inf",
+    "INFINITY",
+    "nan",
+    "0x1p3",
+    "1e",
+    ".5",
+    "5.",
+    ".",
+    "--1",
+    " 1",
+    "1 ",
+    "",
+    "abc",
+    "3.14159265358979323846",
+    "1.7976931348623157e308",
+    "0.30000000000000004",
+];
+const LEX_EDGES: &[&str] = &["-", "+", "[f1", "(f1", "[f5", "(f5", "[", "(", "f1", "", "[a", "(9"];
 const PATTERNS: &[&str] = &[
     "*", "?", "a*", "[ab]", "[^ab]", "[a-c]", "key:*", "\\*", "*1*", "", "[", "{*", "k?y:1", "*\\",
 ];
@@ -331,9 +412,13 @@ impl Grammar {
 
     fn spoil(&self, random: &mut Rng, words: &mut Vec<Vec<u8>>) {
         // The name is never changed. No change may turn a request into one that waits, or that
-        // removes random members.
-        let waits = [&b"WAIT"[..], b"WAITAOF", b"BLPOP", b"BRPOP", b"BLMOVE", b"BRPOPLPUSH"];
-        if waits.contains(&&words[0][..]) || [&b"BLMPOP"[..], b"SPOP"].contains(&&words[0][..]) {
+        // removes random members, or that gives another score to a member of a set whose members
+        // have one score.
+        const KEPT: [&[u8]; 8] = [
+            b"WAIT", b"WAITAOF", b"BLPOP", b"BRPOP", b"BLMOVE", b"BRPOPLPUSH", b"BLMPOP", b"SPOP",
+        ];
+        let has_one_score = words.get(1).is_some_and(|key| key.starts_with(b"y"));
+        if KEPT.contains(&&words[0][..]) || has_one_score {
             return;
         }
         let junk = one(random, JUNK);
@@ -387,6 +472,30 @@ impl Grammar {
                 1 | 2 => number(random),
                 3..6 => random.u8(..30).to_string().into_bytes(),
                 _ => format!("i{}", random.u8(..9)).into_bytes(),
+            },
+            "zset" => mostly(random, &["z1", "z2", "z3"]),
+            "lex" => one(random, &["y1", "y2"]),
+            "source" => return self.expand(random, "{zset|zset|zset|set}", words),
+            "scored" => return self.expand(random, "score name", words),
+            "score" => match random.usize(..8) {
+                0 => one(random, SCORES),
+                1 => format!("{}", random.i64(-100_000..100_000) as f64 / 1000.0).into_bytes(),
+                2 => format!("{:e}", random.f64() * 1e20).into_bytes(),
+                _ => random.i32(-20..20).to_string().into_bytes(),
+            },
+            "edge" => {
+                let excluded = if random.u8(..4) == 0 { "(" } else { "" };
+                let edge = match random.usize(..8) {
+                    0 => one(random, SCORES),
+                    1 => one(random, &["-inf", "+inf"]),
+                    _ => random.i32(-20..20).to_string().into_bytes(),
+                };
+                [excluded.as_bytes(), &edge].concat()
+            }
+            "lexedge" => one(random, LEX_EDGES),
+            "weight" => match random.usize(..6) {
+                0 => one(random, SCORES),
+                _ => one(random, &["1", "2", "0.5", "10", "0"]),
             },
             "name" => match random.usize(..8) {
                 0 => value(random),
@@ -473,7 +582,8 @@ fn key(random: &mut Rng) -> Vec<u8> {
     match random.usize(..24) {
         20 => b"h1".to_vec(),
         21 => b"s1".to_vec(),
-        22 | 23 => b"a".to_vec(),
+        22 => b"z1".to_vec(),
+        23 => b"a".to_vec(),
         0 => b"a key with \x00 and \xff".to_vec(),
         1 => Vec::new(),
         2 => b"{tag}a-rather-long-key-of-more-than-forty-bytes".to_vec(),
