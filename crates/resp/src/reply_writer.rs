@@ -170,6 +170,11 @@ impl<'b> ReplyWriter<'b> {
         self.bulk(double_text(number, &mut [0; DOUBLE_BYTES_MAX]));
     }
 
+    /// Writes a floating-point number, given in decimal.
+    pub fn decimal(&mut self, digits: &str) {
+        self.line_or_bulk(b',', digits.as_bytes());
+    }
+
     /// Writes a boolean.
     pub fn boolean(&mut self, is_true: bool) {
         self.out.extend_from_slice(match (self.protocol, is_true) {

@@ -3,8 +3,8 @@
 //! sum are visible in replies; an `f64` would give other replies.
 
 use num_bigint::BigUint;
-use rustc_apfloat::ieee::X87DoubleExtended;
-use rustc_apfloat::{Float, Round, Status};
+use rustc_apfloat::ieee::{Double, X87DoubleExtended};
+use rustc_apfloat::{Float, FloatConvert, Round, Status};
 
 /// A number of x86's extended precision, or infinity.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +34,11 @@ impl Extended {
             _ => parse_magnitude(lower)?,
         };
         Some(Extended(if is_negative { -magnitude } else { magnitude }))
+    }
+
+    /// Returns the number of a double, which it has exactly.
+    pub fn of(number: f64) -> Extended {
+        Extended(Double::from_bits(number.to_bits().into()).convert(&mut false).value)
     }
 
     /// Returns whether the number is not infinite.

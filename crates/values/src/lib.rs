@@ -1,5 +1,6 @@
 //! The bytes of values: hashes and sets packed into one record or divided into pages, lists and sorted
-//! sets packed into one record, the format of `DUMP`, and numbers as text.
+//! sets packed into one record, the format of `DUMP`, numbers as text, and
+//! positions as scores.
 //!
 //! Start at [`Form`], which says how a hash or set is stored, [`Elements`], which changes one,
 //! [`PackedList`] and [`SortedSet`]. Design: `docs/design/values.md`.
@@ -20,6 +21,7 @@ mod listpack;
 mod numbers;
 mod packed;
 mod pages;
+mod positions;
 mod scores;
 mod sorted_set;
 
@@ -31,6 +33,7 @@ pub use list_dump::fits_listpack;
 pub use numbers::{parse_integer, parse_unsigned};
 pub use packed::{Damaged, Element, Packed, PackedElements, encode_new};
 pub use pages::{Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of};
+pub use positions::{GeoArea, GeoPosition};
 pub use scores::{parse_score, parse_score_bound};
 pub use sorted_set::{
     MemberBound, MemberPlace, MemberRange, MemberSpan, ScoreBound, ScoredMember, ScoredMembers,

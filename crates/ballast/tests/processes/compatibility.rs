@@ -15,7 +15,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatib
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
 
 /// Commands and subcommands of Valkey 9.1.2 by group.
-const VALKEY: [(&str, &str); 11] = [
+const VALKEY: [(&str, &str); 12] = [
     (
         "string",
         "append decr decrby delifeq get getdel getex getrange getset incr incrby incrbyfloat lcs \
@@ -44,6 +44,11 @@ const VALKEY: [(&str, &str); 11] = [
          zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange zrangebylex \
          zrangebyscore zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore \
          zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore",
+    ),
+    (
+        "geo",
+        "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember \
+         georadiusbymember_ro geosearch geosearchstore",
     ),
     (
         "generic",
@@ -136,6 +141,15 @@ const NOTES: &[(&str, &str)] = &[
     ("dump", "long values are not compressed; Valkey reads the dumps"),
     ("flushall", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("flushdb", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
+    ("georadius", "as GEOSEARCH"),
+    ("georadius_ro", "as GEOSEARCH"),
+    ("georadiusbymember", "as GEOSEARCH"),
+    ("georadiusbymember_ro", "as GEOSEARCH"),
+    (
+        "geosearch",
+        "without ASC, DESC and COUNT, members come in the order of their scores, and ANY returns the first of them; also finds members beyond the 180th meridian and at the poles",
+    ),
+    ("geosearchstore", "as GEOSEARCH"),
     ("hexpire*", "fields cannot have a time to live of their own yet"),
     ("hgetex", "as HEXPIRE"),
     ("hpersist", "as HEXPIRE"),
@@ -179,7 +193,7 @@ const NOTES: &[(&str, &str)] = &[
     ("replconf", "Redis replication is not supported"),
     (
         "restore",
-"strings, hashes, sets, lists and sorted sets only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
+        "strings, hashes, sets, lists and sorted sets only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),

@@ -105,6 +105,11 @@ const DIFFERENCES: &[Difference] = &[
     Difference { command: "SINTER", allows: same_items, why: "as HGETALL" },
     Difference { command: "SUNION", allows: same_items, why: "as HGETALL" },
     Difference { command: "SDIFF", allows: same_items, why: "as HGETALL" },
+    Difference {
+        command: "GEORADIUS GEORADIUS_RO GEORADIUSBYMEMBER GEORADIUSBYMEMBER_RO GEOSEARCH",
+        allows: same_items,
+        why: "without a sort option, results come in the order of their scores",
+    },
     Difference { command: "HRANDFIELD", allows: same_length, why: "it is random" },
     Difference { command: "SRANDMEMBER", allows: same_length, why: "it is random" },
     Difference { command: "ZRANDMEMBER", allows: same_length, why: "it is random" },

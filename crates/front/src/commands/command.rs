@@ -4,7 +4,7 @@
 
 use super::call::Call;
 use super::not_executed::{Done, Refusal};
-use super::{UNKNOWN_BYTES_MAX, parse_unsigned, printable};
+use super::{UNKNOWN_BYTES_MAX, parse_unsigned, printable, uppercase_is};
 use std::iter::{Chain, StepBy};
 use std::ops::Range;
 
@@ -26,6 +26,8 @@ pub(crate) enum Keys {
     CountedSecond,
     /// Argument 1 is a key, argument 2 the number of further keys. They follow it.
     CountedBehindOne,
+    /// Argument 1 is a key. Another one may follow `STORE` or `STOREDIST`, from this position on.
+    OneAndStored { from: u8 },
     /// The arguments from this position on are another command, whose keys these are.
     Wrapped { from: u8 },
     /// The command reads keys that it does not name, so it runs alone on its connection.
@@ -265,6 +267,7 @@ impl Command {
             | Keys::CountedPairs
             | Keys::CountedSecond
             | Keys::CountedBehindOne
+            | Keys::OneAndStored { .. }
             | Keys::Unnamed => (self.named_positions(arguments, argument), 0),
         };
         let NamedPositions { lead, first, end, step } = named;
@@ -299,6 +302,11 @@ impl Command {
                     Ok(_) | Err(_) => NamedPositions::NONE,
                 }
             }
+            Keys::OneAndStored { from } => {
+                let stored = stored_position(from.into(), arguments, argument);
+                let (first, end) = stored.map_or((1, 1), |stored| (stored, stored + 1));
+                NamedPositions { lead: Some(1), first, end, step: 1 }
+            }
             Keys::At { first, last, step } => {
                 let last = if last < 0 {
                     arguments.saturating_sub(usize::from(last.unsigned_abs()))
@@ -313,10 +321,38 @@ impl Command {
 
     /// Returns whether `BALLAST.ONCE` can execute the command: it changes only keys that it names.
     pub(crate) fn may_be_wrapped(&self) -> bool {
-        let names_keys = matches!(self.keys, Keys::At { .. }) || self.counts_keys();
+        let names_keys = match self.keys {
+            Keys::At { .. }
+            | Keys::Counted
+            | Keys::CountedPairs
+            | Keys::CountedSecond
+            | Keys::CountedBehindOne
+            | Keys::OneAndStored { .. } => true,
+            Keys::None | Keys::Wrapped { .. } | Keys::Unnamed => false,
+        };
         let is_excluded = self.has(flag::NO_MULTI) || self.has(flag::CHANGES_TABLE);
         self.has(flag::WRITE) && names_keys && !is_excluded && !self.has(flag::BLOCKING)
     }
+}
+
+/// Returns the position of the key under which a command of [`Keys::OneAndStored`] stores its result:
+/// of several, the last.
+pub(super) fn stored_position<'r>(
+    from: usize,
+    arguments: usize,
+    argument: impl Fn(usize) -> Option<&'r [u8]>,
+) -> Option<usize> {
+    let (mut at, mut stored) = (from, None);
+    while at + 1 < arguments {
+        let is_option = argument(at)
+            .is_some_and(|word| uppercase_is(word, b"STORE") || uppercase_is(word, b"STOREDIST"));
+        if is_option {
+            at += 1;
+            stored = Some(at);
+        }
+        at += 1;
+    }
+    stored
 }
 
 /// The part of a request that names no command.

@@ -68,7 +68,7 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
     ("ballast.set", &[&["RW", "update"]]),
     ("bitfield set", &[&["RW", "access", "update", "variable_flags"]]),
     (
-        "bitop sdiffstore sinterstore sunionstore zdiffstore zinterstore zrangestore zunionstore",
+        "bitop geosearchstore sdiffstore sinterstore sunionstore zdiffstore zinterstore zrangestore zunionstore",
         &[&["OW", "update"], READS],
     ),
     ("copy", &[READS, &["OW", "update"]]),
@@ -84,7 +84,7 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
         &[&["RO"]],
     ),
     (
-        "expire expireat hmset hset lset persist pexpire pexpireat setrange zadd",
+        "expire expireat geoadd hmset hset lset persist pexpire pexpireat setrange zadd",
         &[&["RW", "update"]],
     ),
     (
@@ -150,6 +150,13 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
             write_range(command, one, KeyRange { first: 1, last: 0, step: 1 }, reply);
             write_counted(command, others, 2, 1, reply);
         }
+        (Keys::OneAndStored { from }, access) => {
+            reply.set(3);
+            write_range(command, access[0], KeyRange { first: 1, last: 0, step: 1 }, reply);
+            for keyword in ["STORE", "STOREDIST"] {
+                write_stored(command, keyword, from.into(), reply);
+            }
+        }
         (Keys::At { first, last, step }, access) => {
             let (first, last, step) = (i64::from(first), i64::from(last), i64::from(step));
             let end = if last > 0 { last - first } else { last };
@@ -178,6 +185,19 @@ fn write_counted(
     write_search(reply, "keynum", &search);
 }
 
+/// Writes the specification of the key behind a keyword.
+fn write_stored(command: &Command, keyword: &str, from: i64, reply: &mut ReplyWriter<'_>) {
+    write_flags(command, &["OW", "update", "variable_flags"], reply);
+    reply.map(2);
+    reply.texts([("type", "keyword")]);
+    reply.bulk(b"spec");
+    reply.map(2);
+    reply.texts([("keyword", keyword)]);
+    reply.integers([("startfrom", from)]);
+    reply.bulk(b"find_keys");
+    write_search(reply, "range", &[("lastkey", 0), ("keystep", 1), ("limit", 0)]);
+}
+
 fn write_range(command: &Command, flags: &[&str], place: KeyRange, reply: &mut ReplyWriter<'_>) {
     begin(command, flags, place.first, reply);
     let KeyRange { last, step, .. } = place;
@@ -186,6 +206,13 @@ fn write_range(command: &Command, flags: &[&str], place: KeyRange, reply: &mut R
 
 /// Writes a specification up to the part that determines the number of keys.
 fn begin(command: &Command, flags: &[&str], first: i64, reply: &mut ReplyWriter<'_>) {
+    write_flags(command, flags, reply);
+    write_search(reply, "index", &[("index", first)]);
+    reply.bulk(b"find_keys");
+}
+
+/// Writes the flags of a specification, up to the search for its first key.
+fn write_flags(command: &Command, flags: &[&str], reply: &mut ReplyWriter<'_>) {
     let note = of(NOTES, command.name);
     reply.map(3 + usize::from(note.is_some()));
     reply.texts(note.map(|note| ("notes", note)));
@@ -193,8 +220,6 @@ fn begin(command: &Command, flags: &[&str], first: i64, reply: &mut ReplyWriter<
     reply.set(flags.len());
     flags.iter().for_each(|flag| reply.simple(flag));
     reply.bulk(b"begin_search");
-    write_search(reply, "index", &[("index", first)]);
-    reply.bulk(b"find_keys");
 }
 
 fn write_search(reply: &mut ReplyWriter<'_>, kind: &str, numbers: &[(&str, i64)]) {

@@ -175,7 +175,8 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     let names = flag::NAMES.iter().enumerate();
     let mut flags: Vec<&str> =
         names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
-    if command.counts_keys() || matches!(command.keys, Keys::Wrapped { .. }) {
+    let has_options = matches!(command.keys, Keys::Wrapped { .. } | Keys::OneAndStored { .. });
+    if command.counts_keys() || has_options {
         flags.push("movablekeys");
     }
     let (first, last, step) = match command.keys {
@@ -185,7 +186,7 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
         | Keys::CountedSecond
         | Keys::Wrapped { .. }
         | Keys::Unnamed => (0, 0, 0),
-        Keys::CountedBehindOne => (1, 1, 1),
+        Keys::CountedBehindOne | Keys::OneAndStored { .. } => (1, 1, 1),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
     let categories = categories(family, command);

@@ -25,6 +25,8 @@ mod documentation;
 mod dump;
 mod element_scan;
 mod expiry;
+mod geo;
+mod geo_search;
 mod glob;
 mod hashes;
 mod help;

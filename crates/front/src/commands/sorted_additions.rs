@@ -21,17 +21,17 @@ type ScorePair<'a> = [&'a [u8]; 2];
 
 /// Options of `ZADD`.
 #[derive(Clone, Copy, Debug, Default)]
-struct AddOptions {
+pub(super) struct AddOptions {
     /// Members that exist keep their scores.
-    only_new: bool,
+    pub(super) only_new: bool,
     /// No member is added.
-    only_old: bool,
+    pub(super) only_old: bool,
     /// Scores only rise.
     only_greater: bool,
     /// Scores only fall.
     only_lower: bool,
     /// The reply also counts members whose scores have changed.
-    counts_changed: bool,
+    pub(super) counts_changed: bool,
     /// The score is added to the old one, and the reply is the sum.
     increments: bool,
 }
@@ -128,10 +128,22 @@ fn zadd(call: &mut Call<'_>) -> Done {
         return add_one(call, options, parse_pair(pair)?);
     }
     let given = pairs.iter().map(parse_pair).collect::<Result<Vec<_>, Refusal>>()?;
+    add_members(call, options, &given)
+}
+
+/// Adds members, or changes their scores, and replies with the number of those that count.
+pub(super) fn add_members(
+    call: &mut Call<'_>,
+    options: AddOptions,
+    given: &[ScoredMember<'_>],
+) -> Done {
+    if let [one] = given {
+        return add_one(call, options, *one);
+    }
     let counted = call.update(|record, changes| {
         let mut members = ScoredMembers::of(sorted_set(record)?, given.len())?;
         let mut counted = 0;
-        for one in &given {
+        for one in given {
             let addition = options.addition(members.score(one.member), one.score)?;
             if let Some(score) = addition.written() {
                 members.set(ScoredMember { score, ..*one });

@@ -21,6 +21,8 @@ static FAMILIES: &[&Family] = &[
     &super::sorted_combinations::FAMILY,
     &super::sorted_ranges::FAMILY,
     &super::sorted_sets::FAMILY,
+    &super::geo::FAMILY,
+    &super::geo_search::FAMILY,
     &super::keys::FAMILY,
     &super::expiry::FAMILY,
     &super::dump::FAMILY,
@@ -214,6 +216,16 @@ mod tests {
         assert_eq!(positions("zunion", 5), [2, 3]);
         assert_eq!(positions("zunionstore", 6), [1, 3, 4]);
         assert_eq!(positions("zunionstore", 4), [] as [usize; 0]);
+        let stored = |words: &[&'static str]| -> Vec<usize> {
+            let argument = |at: usize| words.get(at).map(|word| word.as_bytes());
+            let command = Command::find(b"georadius").unwrap();
+            command.key_positions(words.len(), argument).collect()
+        };
+        let fixed = ["georadius", "a", "1", "1", "1", "m"];
+        assert_eq!(stored(&fixed), [1]);
+        assert_eq!(stored(&[&fixed[..], &["store"]].concat()), [1]);
+        assert_eq!(stored(&[&fixed[..], &["STORE", "b"]].concat()), [1, 7]);
+        assert_eq!(stored(&[&fixed[..], &["store", "b", "storedist", "c"]].concat()), [1, 9]);
         let once = |words: [&'static str; 8]| -> Vec<usize> {
             let argument = |at: usize| words.get(at).map(|word: &&'static str| word.as_bytes());
             Command::find(words[0].as_bytes()).unwrap().key_positions(8, argument).collect()

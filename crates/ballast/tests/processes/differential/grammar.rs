@@ -176,6 +176,20 @@ const GRAMMAR: &[&str] = &[
     "{ZUNIONSTORE|ZINTERSTORE} zset 2 source source [WEIGHTS weight weight] [AGGREGATE {SUM|MIN|MAX}]",
     "{ZUNIONSTORE|ZINTERSTORE|ZDIFFSTORE} zset {2|1|3|x} source source",
     "ZINTERCARD {1|2|3|0|x} source* [LIMIT {0|1|2|-1|x}]",
+    "GEOADD geo [{NX|XX}] [CH] located*",
+    "GEOADD geo located* located* located*",
+    "GEOPOS {geo|zset} name*",
+    "GEOHASH {geo|zset} name*",
+    "GEODIST geo name name [unit]",
+    "GEOSEARCH geo from BYRADIUS distance unit [{ASC|DESC}] [COUNT {1|2|0|100}] [WITHDIST] [WITHCOORD] [WITHHASH]",
+    "GEOSEARCH geo from BYBOX distance distance unit [{ASC|DESC}] [COUNT {1|2|0|100}] [WITHDIST] [WITHCOORD] [WITHHASH]",
+    "GEOSEARCH geo BYPOLYGON {3|4|2|x} position position position [{ASC|DESC}] [WITHDIST]",
+    "GEOSEARCHSTORE zset geo from BYRADIUS distance unit [STOREDIST]",
+    "GEOSEARCHSTORE zset geo from BYBOX distance distance unit [STOREDIST]",
+    "{GEORADIUS|GEORADIUS_RO} geo position distance unit [WITHDIST] [{ASC|DESC}]",
+    "{GEORADIUSBYMEMBER|GEORADIUSBYMEMBER_RO} geo {f1|f2|f7|nope} distance unit [WITHDIST] [{ASC|DESC}]",
+    "GEORADIUS geo position distance unit {STORE|STOREDIST} zset",
+    "DEL geo",
     "DEL zset",
     "DEL lex",
     "DEL hash",
@@ -414,9 +428,8 @@ impl Grammar {
         // The name is never changed. No change may turn a request into one that waits, or that
         // removes random members, or that gives another score to a member of a set whose members
         // have one score.
-        const KEPT: [&[u8]; 8] = [
-            b"WAIT", b"WAITAOF", b"BLPOP", b"BRPOP", b"BLMOVE", b"BRPOPLPUSH", b"BLMPOP", b"SPOP",
-        ];
+        const KEPT: [&[u8]; 8] =
+            [b"WAIT", b"WAITAOF", b"BLPOP", b"BRPOP", b"BLMOVE", b"BRPOPLPUSH", b"BLMPOP", b"SPOP"];
         let has_one_score = words.get(1).is_some_and(|key| key.starts_with(b"y"));
         if KEPT.contains(&&words[0][..]) || has_one_score {
             return;
@@ -492,6 +505,24 @@ impl Grammar {
                 };
                 [excluded.as_bytes(), &edge].concat()
             }
+            "geo" => one(random, &["g1", "g2"]),
+            "located" => return self.expand(random, "position name", words),
+            "from" => {
+                let line =
+                    "{FROMLONLAT position|FROMLONLAT position|FROMMEMBER f1|FROMMEMBER nope}";
+                return self.expand(random, line, words);
+            }
+            "position" => return self.expand(random, "degrees degrees", words),
+            // Far from the edges of the map, where Valkey's searches end.
+            "degrees" => match random.usize(..20) {
+                0 => one(random, SCORES),
+                _ => format!("{:.4}", (random.f64() - 0.5) * 100.0).into_bytes(),
+            },
+            "distance" => match random.usize(..8) {
+                0 => one(random, &["0", "-1", "x", "1e3", ".5"]),
+                _ => random.u32(..3_000).to_string().into_bytes(),
+            },
+            "unit" => one(random, &["km", "km", "KM", "mi", "m", "ft", "x"]),
             "lexedge" => one(random, LEX_EDGES),
             "weight" => match random.usize(..6) {
                 0 => one(random, SCORES),

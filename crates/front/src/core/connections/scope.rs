@@ -16,6 +16,7 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
         | Keys::CountedPairs
         | Keys::CountedSecond
         | Keys::CountedBehindOne
+        | Keys::OneAndStored { .. }
         | Keys::Wrapped { .. }
             if !call.backend.engine.node().is_cluster() =>
         {
@@ -26,6 +27,7 @@ pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
         | Keys::CountedPairs
         | Keys::CountedSecond
         | Keys::CountedBehindOne
+        | Keys::OneAndStored { .. }
         | Keys::Wrapped { .. } => {
             let mut slots = command
                 .key_positions(call.args.len(), |at| call.args.get(at).copied())
@@ -47,6 +49,7 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
         | Keys::CountedPairs
         | Keys::CountedSecond
         | Keys::CountedBehindOne
+        | Keys::OneAndStored { .. }
         | Keys::Wrapped { .. }
             if command.has(flag::OTHER_TABLES) =>
         {
@@ -57,6 +60,7 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
         | Keys::CountedPairs
         | Keys::CountedSecond
         | Keys::CountedBehindOne
+        | Keys::OneAndStored { .. }
         | Keys::Wrapped { .. } => {
             let keys = command
                 .key_positions(request.len(), |at| request.get(at))
