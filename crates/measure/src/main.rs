@@ -134,7 +134,7 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     let largest = crates.iter().max_by_key(|(_, lines)| **lines);
     if let Some((name, lines)) = largest {
         let measure = format!("lines of the largest crate ({name})");
-        table.row(&measure, *lines, 14_900, 12_000);
+        table.row(&measure, *lines, 15_200, 12_000);
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
