@@ -65,6 +65,25 @@ fn requests_are_recorded_in_any_order_until_the_client_has_completed_them() {
 }
 
 #[test]
+fn commands_with_a_number_of_keys_are_executed_once() {
+    let (mut world, mut client) = world();
+    let popped = "*2\r\n$4\r\n{a}2\r\n*1\r\n*2\r\n$1\r\ny\r\n$1\r\n2";
+    for (request, reply) in [
+        ("7 1 1 ZADD {a}1 1 x 2 y", ":2"),
+        ("7 2 1 ZINCRBY {a}1 5 x", "$1\r\n6"),
+        ("7 2 1 ZINCRBY {a}1 5 x", "$1\r\n6"),
+        ("7 3 1 ZUNIONSTORE {a}2 2 {a}1 {a}3", ":2"),
+        ("7 4 1 ZMPOP 2 {a}3 {a}2 MIN", popped),
+        ("7 4 1 ZMPOP 2 {a}3 {a}2 MIN", popped),
+        ("7 5 1 GEORADIUS {a}1 0 0 1 m STORE {a}4", ":0"),
+    ] {
+        let line = format!("BALLAST.ONCE {request}");
+        assert_eq!(world.ask(&mut client, &line), format!("{reply}\r\n"), "{line}");
+    }
+    assert_eq!(world.ask(&mut client, "ZCARD {a}2"), ":1\r\n");
+}
+
+#[test]
 fn an_error_is_recorded_as_a_reply() {
     let (mut world, mut client) = world();
     world.ask(&mut client, "SET a text");
