@@ -74,7 +74,9 @@ impl GeoPosition {
         let (from_latitude, to_latitude) = (radians(self.latitude), radians(to.latitude));
         let u = ((to_latitude - from_latitude) / 2.0).sin();
         let a = u * u + from_latitude.cos() * to_latitude.cos() * v * v;
-        2.0 * EARTH_RADIUS * a.sqrt().asin()
+        // However sines are rounded, the root is not above 1, which has no arc sine: a stored distance
+        // is a score, and must be a number.
+        2.0 * EARTH_RADIUS * a.sqrt().min(1.0).asin()
     }
 
     /// Returns the distance between the latitudes of two positions in meters.
@@ -243,6 +245,17 @@ mod tests {
             assert!(decoded.distance(position) < 0.6, "{position:?} became {decoded:?}");
             let any = GeoPosition::of_score(f64::from_bits(random.u64(..)));
             assert!(any.is_valid(), "{any:?}");
+        }
+    }
+
+    #[test]
+    fn distances_are_numbers_at_the_other_end_of_the_earth_too() {
+        let mut random = fastrand::Rng::with_seed(32);
+        for _ in 0..100_000 {
+            let from = at(random.f64() * LONGITUDE_MAX, (random.f64() - 0.5) * LATITUDE_MAX);
+            let to = at(from.longitude - LONGITUDE_MAX, -from.latitude);
+            let distance = from.distance(to);
+            assert!(distance > 20_000_000.0, "{distance} m from {from:?} to {to:?}");
         }
     }
 
