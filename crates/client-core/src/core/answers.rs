@@ -114,7 +114,7 @@ impl<T> ClientCore<T> {
         open.is_ready = true;
         self.channels[at].failures = 0;
         let is_first = !std::mem::replace(&mut self.is_proven, true);
-        if is_first || self.map.is_wanted {
+        if is_first || self.map.is_wanted || self.map.is_doubted {
             self.want_map(now, out);
         }
         out.push(ClientEffect::Write { channel: id });
@@ -143,7 +143,7 @@ impl<T> ClientCore<T> {
             ErrorMeaning::Moved => self.redirected(now, at, id, text, out),
             ErrorMeaning::Later => {
                 self.delay(now, id);
-                self.want_map(now, out);
+                self.doubt_map(now, at, out);
             }
             // An older server may not know the command.
             ErrorMeaning::Refused if self.ask_owner_again(now, id, out) => {}

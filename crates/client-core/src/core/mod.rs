@@ -94,6 +94,15 @@ struct KnownServer {
     is_seed: bool,
     /// True if the newest map or a redirection names the server.
     is_listed: bool,
+    /// Time of the last doubt about the server's map, or of the last request for it.
+    asked_at: Instant,
+}
+
+impl KnownServer {
+    /// Returns whether requests may be sent to the server.
+    fn is_usable(&self) -> bool {
+        self.is_seed || self.is_listed
+    }
 }
 
 /// The fetching of maps.
@@ -101,6 +110,9 @@ struct KnownServer {
 struct MapFetch {
     is_wanted: bool,
     is_in_flight: bool,
+    /// True since a server has refused requests although it owns their slot by the present map. It
+    /// may be cut off from the others and so have an old map itself.
+    is_doubted: bool,
     /// Server to ask, if there is one that knows more than others.
     at: Option<ServerIndex>,
     /// Earliest time of the next fetch.
@@ -324,7 +336,12 @@ impl<T> ClientCore<T> {
             self.servers[at].is_listed = true;
             return Some(ServerIndex(at as u16));
         }
-        let server = KnownServer { address: address.into(), is_seed: false, is_listed: true };
+        let server = KnownServer {
+            address: address.into(),
+            is_seed: false,
+            is_listed: true,
+            asked_at: Instant(0),
+        };
         let lanes = self.lanes();
         if self.servers.len() < SERVERS_MAX {
             self.servers.push(server);
@@ -433,10 +450,7 @@ impl<T> ClientCore<T> {
         self.next_any = self.next_any.wrapping_add(1);
         let first = self.next_any;
         let order = (0..count).map(|step| (first + step) % count);
-        let usable = order.filter(|at| {
-            let KnownServer { is_seed, is_listed, .. } = self.servers[*at];
-            is_seed || is_listed
-        });
+        let usable = order.filter(|at| self.servers[*at].is_usable());
         usable.map(|server| server * lanes).min_by_key(|at| match &self.channels[*at].state {
             ChannelState::Open(open) if open.is_ready && !open.is_suspect => (0, Instant(0)),
             ChannelState::Open(open) if !open.is_ready => (1, Instant(0)),
@@ -582,19 +596,68 @@ impl<T> ClientCore<T> {
         let preferred = self.map.at.map(|server| usize::from(server.0) * lanes);
         let is_ready = |at: &usize| self.channels.get(*at).is_some_and(Channel::is_ready);
         let preferred = preferred.filter(is_ready);
-        let Some(at) = preferred.or_else(|| self.any_channel()) else { return };
+        let other = if self.map.is_doubted { self.other_channel(now, out) } else { None };
+        let at = other.or(preferred).or_else(|| self.any_channel());
+        let Some(at) = at else { return };
         let channel = &mut self.channels[at];
         match channel.open().filter(|open| open.is_ready && !open.is_suspect) {
             Some(open) => {
                 open.control.push(ControlRequest::Map);
                 let not_before = now + MAP_EVERY;
-                self.map = MapFetch { is_wanted: false, is_in_flight: true, at: None, not_before };
+                self.servers[at / lanes].asked_at = now;
+                let is_doubted = self.map.is_doubted && self.awaits_other(at);
+                self.map =
+                    MapFetch { is_in_flight: true, is_doubted, not_before, ..MapFetch::default() };
                 out.push(ClientEffect::Write { channel: self.id_of(at) });
             }
             // When the connection is ready, the map is requested.
             None if self.requests.len() > 0 => self.connect(now, at, out),
             None => {}
         }
+    }
+
+    /// Requests the map from other servers than one that refuses what it owns by the present map.
+    fn doubt_map(&mut self, now: Instant, at: usize, out: &mut Vec<ClientEffect<T>>) {
+        let server = at / self.lanes();
+        self.servers[server].asked_at = now;
+        self.map.is_doubted = true;
+        self.want_map(now, out);
+    }
+
+    /// Returns the ready channel to the server whose map was requested least recently. A server that
+    /// was asked before all of these is connected for the next request: all ready ones may be cut off
+    /// from the others.
+    fn other_channel(&mut self, now: Instant, out: &mut Vec<ClientEffect<T>>) -> Option<usize> {
+        let lanes = self.lanes();
+        let usable = self.servers.iter().enumerate().filter(|(_, server)| server.is_usable());
+        let (mut ready, mut idle) = (None, None);
+        for (place, server) in usable {
+            let found = match &self.channels[place * lanes].state {
+                ChannelState::Open(open) if open.is_ready && !open.is_suspect => &mut ready,
+                ChannelState::Idle { not_before } if *not_before <= now => &mut idle,
+                ChannelState::Open(_)
+                | ChannelState::Connecting { .. }
+                | ChannelState::Idle { .. } => {
+                    continue;
+                }
+            };
+            if found.is_none_or(|(asked_at, _)| server.asked_at < asked_at) {
+                *found = Some((server.asked_at, place));
+            }
+        }
+        let is_older = |(asked_at, _): &(Instant, usize)| ready.is_none_or(|it| *asked_at < it.0);
+        if let Some((_, place)) = idle.filter(is_older).filter(|_| self.requests.len() > 0) {
+            self.connect(now, place * lanes, out);
+        }
+        ready.map(|(_, place)| place * lanes)
+    }
+
+    /// Returns whether some server that was asked before this channel's is being connected.
+    fn awaits_other(&self, at: usize) -> bool {
+        let asked_at = self.server_at(at).asked_at;
+        let channels = self.channels.iter().enumerate();
+        let mut others = channels.filter(|(other, _)| self.server_at(*other).asked_at < asked_at);
+        others.any(|(_, channel)| !channel.is_idle() && !channel.is_ready())
     }
 
     fn tick(&mut self, now: Instant, out: &mut Vec<ClientEffect<T>>) {

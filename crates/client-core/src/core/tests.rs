@@ -345,6 +345,55 @@ fn temporary_errors_are_waited_out() {
 }
 
 #[test]
+fn another_server_is_asked_for_the_map_when_one_refuses_what_it_owns() {
+    let old = map(1, &[(0, 8191, "b:2"), (8192, 16383, "a:1")]);
+    let mut table = Table::connected(&old);
+    table.increment(1, "x");
+    assert_eq!(table.written("a:1"), ["INCR x"]);
+    table.pass(50);
+    table.reply("a:1", "-CLUSTERDOWN no lease\r\n");
+    assert_eq!(table.written("a:1"), ["BALLAST.MAP"], "no other one can be asked yet");
+    table.log_in("b:2");
+    table.reply("a:1", &old);
+    table.pass(50);
+    assert_eq!(table.written("a:1"), ["INCR x"]);
+    table.reply("a:1", "-CLUSTERDOWN no lease\r\n");
+    assert_eq!(table.written("b:2"), ["BALLAST.MAP"]);
+    table.reply("b:2", &all_at(2, "b:2"));
+    table.pass(20);
+    assert_eq!(table.written("b:2"), ["INCR x"]);
+    table.reply("b:2", ":1\r\n");
+    assert_eq!(table.outcome(1), Ok(Value::Integer(1)));
+}
+
+#[test]
+fn the_map_of_each_server_is_requested_while_one_refuses_what_it_owns() {
+    let servers = [(0, 99, "b:2"), (100, 199, "c:3"), (200, 16383, "a:1")];
+    let mut table = Table::connected(&map(1, &servers));
+    table.increment(1, "x");
+    for _ in 0..20 {
+        for address in ["a:1", "b:2"] {
+            if !table.is_connecting(address) {
+                continue;
+            }
+            for request in table.written(address) {
+                let reply = match request.as_str() {
+                    "HELLO 3" => "%0\r\n".to_string(),
+                    "BALLAST.MAP" => map(1, &servers),
+                    _ => "-CLUSTERDOWN no lease\r\n".to_string(),
+                };
+                table.reply(address, &reply);
+            }
+        }
+        table.pass(50);
+        if let Some(channel) = table.connections.iter().find(|(_, to)| to == "b:2") {
+            table.event(ClientEvent::Connected(channel.0));
+        }
+    }
+    assert!(table.is_connecting("c:3"), "the ready ones have old maps: {:?}", table.connections);
+}
+
+#[test]
 fn after_a_lost_connection_only_harmless_requests_are_repeated() {
     let mut table = Table::connected(&all_at(1, "a:1"));
     table.get(1, "x");
