@@ -27,7 +27,19 @@ pub(super) struct SilenceDetector {
     several_since: Option<Instant>,
     /// Time at which several backups will have been late for [`SILENT_SEVERAL`].
     several_at: Option<Instant>,
+    /// Time before which no backup counts as late: this master was suspended, and has not read the
+    /// answers that arrived meanwhile.
+    excused_until: Instant,
     backups: BTreeMap<ServerId, ReplacedBackup>,
+}
+
+/// The times from which a backup is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LateTimes {
+    /// The time if the other backups are enough for every replica: waiting for it gains nothing.
+    pub(super) spare: Instant,
+    /// The time if it is needed. Later than the other one while the limit is raised.
+    pub(super) needed: Instant,
 }
 
 /// The state of a backup that was replaced.
@@ -56,6 +68,7 @@ impl Default for SilenceDetector {
             calm_at: None,
             several_since: None,
             several_at: None,
+            excused_until: Instant(0),
             backups: BTreeMap::new(),
         }
     }
@@ -65,6 +78,19 @@ impl SilenceDetector {
     /// Returns the time without progress after which a backup is replaced.
     pub(super) fn limit(&self) -> Duration {
         self.limit
+    }
+
+    /// Returns when a backup becomes late that makes no progress since this time.
+    pub(super) fn late_times(&self, since: Instant) -> LateTimes {
+        let spare = (since + SILENT_AFTER).max(self.excused_until);
+        let times = LateTimes { spare, needed: (since + self.limit).max(spare) };
+        assert!(times.spare <= times.needed, "a backup that is needed is tolerated: {times:?}");
+        times
+    }
+
+    /// Lets no backup count as late before this time.
+    pub(super) fn excuse(&mut self, until: Instant) {
+        self.excused_until = self.excused_until.max(until);
     }
 
     /// Returns whether the backup was replaced and may not be used yet.
@@ -218,6 +244,24 @@ mod tests {
     fn a_raised_limit_falls() {
         let limit = SILENT_AFTER * 2;
         SilenceDetector { limit, ..SilenceDetector::default() }.check();
+    }
+
+    #[test]
+    fn a_raised_limit_is_for_backups_that_are_needed_and_an_excuse_for_all() {
+        let mut silence = SilenceDetector::default();
+        let even = at(10) + SILENT_AFTER;
+        assert_eq!(silence.late_times(at(10)), LateTimes { spare: even, needed: even });
+        silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
+        silence.record_answer(at(0), A);
+        let needed = even + SILENT_AFTER;
+        assert_eq!(silence.late_times(at(10)), LateTimes { spare: even, needed });
+        silence.excuse(at(100));
+        assert_eq!(silence.late_times(at(10)), LateTimes { spare: at(100), needed });
+        silence.excuse(at(90));
+        assert_eq!(silence.late_times(at(10)), LateTimes { spare: at(100), needed });
+        silence.excuse(at(1_000));
+        let both = LateTimes { spare: at(1_000), needed: at(1_000) };
+        assert_eq!(silence.late_times(at(10)), both);
     }
 
     #[test]

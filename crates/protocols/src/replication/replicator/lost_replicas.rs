@@ -5,6 +5,7 @@ use crate::Outbox;
 use crate::replication::events::ReplicatorEffect;
 use crate::replication::replica::Replica;
 use crate::replication::segment::{ReplicatedSegment, SegmentStage};
+use crate::replication::silence::LateTimes;
 use crate::replication::timing::{BEAT, SILENT_LATE_LOOK};
 use planted::Bug;
 use std::collections::BTreeSet;
@@ -94,6 +95,7 @@ impl Replicator {
         if self.schedule.late_check_at.is_none_or(|at| now.since(at) <= SILENT_LATE_LOOK) {
             return;
         }
+        self.silence.excuse(now + BEAT);
         let since = now + BEAT - self.silence.limit();
         for id in &self.active {
             let segment = self.segments.get_mut(id).into_iter();
@@ -101,10 +103,17 @@ impl Replicator {
         }
     }
 
-    /// Returns, for each replica that the log waits for, the time at which it becomes late.
-    fn late(&self) -> impl Iterator<Item = (ServerId, Instant)> {
-        let replicas = self.active.iter().flat_map(|id| &self.segments[id].replicas);
-        replicas.filter_map(|it| Some((it.backup, self.late_at(it)?)))
+    /// Returns the backups that are late. While others are enough for all replicas, the usual limit
+    /// counts, even if it was raised: it rises for backups that are needed.
+    fn late_backups(&self, now: Instant, replicas: usize) -> BTreeSet<ServerId> {
+        let all = self.active.iter().flat_map(|id| &self.segments[id].replicas);
+        let times = all.filter_map(|it| Some((it.backup, self.late_times(it)?)));
+        let late: Vec<(ServerId, LateTimes)> = times.filter(|it| it.1.spare <= now).collect();
+        let spare: BTreeSet<ServerId> = late.iter().map(|it| it.0).collect();
+        if spare.is_empty() || self.placement.others_than(&spare) >= replicas {
+            return spare;
+        }
+        late.iter().filter(|it| it.1.needed <= now).map(|it| it.0).collect()
     }
 
     /// Replaces a backup that does not answer, and readmits backups that answer again.
@@ -113,8 +122,9 @@ impl Replicator {
         now: Instant,
         out: &mut Outbox<ReplicatorEffect>,
     ) {
-        let late = self.late().filter(|(_, at)| *at <= now);
-        let late: BTreeSet<ServerId> = late.map(|(backup, _)| backup).collect();
+        let is_manifest = self.is_manifest_log();
+        let replicas = if is_manifest { self.quorum().needed } else { self.settings.replicas };
+        let late = self.late_backups(now, replicas);
         let needed = self.backups_needed;
         let has_enough = || self.placement.others_than(&late) >= needed;
         for backup in self.silence.readmit(now, has_enough) {
@@ -123,8 +133,6 @@ impl Replicator {
             self.review_all_at(now);
         }
         let others = || self.placement.others_than(&late);
-        let is_manifest = self.is_manifest_log();
-        let replicas = if is_manifest { self.quorum().needed } else { self.settings.replicas };
         let silent = self.silence.backup_to_replace(now, &late, replicas, others);
         let Some(backup) = silent else { return };
         out.push(ReplicatorEffect::Silent { backup });

@@ -8,6 +8,7 @@
 use super::Replicator;
 use crate::replication::replica::Replica;
 use crate::replication::segment::SegmentStage;
+use crate::replication::silence::LateTimes;
 use types::Instant;
 
 /// The next times at which a replicator has work, and its reach.
@@ -59,9 +60,10 @@ impl Replicator {
                 deadline.add(replica.next_deadline(policy));
                 if !is_standalone {
                     all_from.add(replica.suspect_at());
-                    let late_at = self.late_at(replica);
-                    all_from.add(late_at);
-                    late_check_at.add(late_at.filter(|at| *at > now));
+                    let late = self.late_times(replica);
+                    all_from.add(late.map(|it| it.spare));
+                    late_check_at.add(late.map(|it| it.spare).filter(|at| *at > now));
+                    late_check_at.add(late.map(|it| it.needed).filter(|at| *at > now));
                 }
             }
             if segment.wants_originals {
@@ -92,11 +94,11 @@ impl Replicator {
         ReplicatorSchedule { deadline, late_check_at, all_from, reach }
     }
 
-    /// Returns the time at which the backup of a replica becomes late; `None` if nothing is
-    /// expected from it, or if it was replaced.
-    pub(super) fn late_at(&self, replica: &Replica) -> Option<Instant> {
+    /// Returns the times from which the backup of a replica is late; `None` if nothing is expected
+    /// from it, or if it was replaced.
+    pub(super) fn late_times(&self, replica: &Replica) -> Option<LateTimes> {
         let since = replica.late_since(self.poll_policy())?;
         let is_silent = self.silence.is_silent(replica.backup);
-        (!is_silent).then(|| since + self.silence.limit())
+        (!is_silent).then(|| self.silence.late_times(since))
     }
 }
