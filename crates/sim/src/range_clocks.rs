@@ -57,6 +57,9 @@ pub(crate) struct RangeClockMonitor {
     dead: Vec<DeadServer>,
     /// Servers whose ranges were recovered. Such a server may still run, without a lease.
     recovered: BTreeSet<ServerId>,
+    /// Servers that have reported the replicas of a fenced log, with the clock that they know: pairs
+    /// of the log's server and the reporting one.
+    reports: BTreeSet<(ServerId, ServerId)>,
     /// Number of servers that have replicas of a log.
     replicas: usize,
 }
@@ -68,6 +71,8 @@ struct DeadServer {
     died: Instant,
     /// Set if its own disk was its only backup, because no other server lived.
     was_last: bool,
+    /// Newest server that had joined by then. Numbers of servers rise.
+    newest: ServerId,
     latest: UnixMillis,
     farthest: HeardClock,
     /// Time at which the latest clock was shown first. It stands still while it is ahead of the
@@ -306,17 +311,30 @@ impl RangeClockMonitor {
     }
 
     /// Returns whether the clock of a dead or fenced server may be known from the disks only: all
-    /// its backups have died, with the clocks that they had heard since the last piece of the log.
-    /// A server alone has no other backup, nor has the last one of a cluster.
+    /// its backups have died, with the clocks that they had heard since the last piece of the log,
+    /// or the others do not reach the coordinator. A server alone has no other backup, nor has the
+    /// last one of a cluster.
     fn may_be_forgotten(&self, last: RangeReading) -> bool {
         let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD).count();
         match last.died {
             Some(_) => {
-                let was_last = self.dead.iter().any(|it| it.was_last && it.id == last.server);
-                was_last || died > self.replicas
+                let mut dead = self.dead.iter().filter(|it| it.id == last.server);
+                died > self.replicas || dead.any(|it| it.was_last || self.is_known_from_disks(it))
             }
             None => self.recovered.contains(&last.server) && died >= self.replicas,
         }
+    }
+
+    /// Returns whether the log of a dead server was recovered although no server has reported it that
+    /// had lived with it.
+    fn is_known_from_disks(&self, dead: &DeadServer) -> bool {
+        let mut reports = self.reports.range((dead.id, ServerId(0))..=(dead.id, dead.newest));
+        self.recovered.contains(&dead.id) && reports.next().is_none()
+    }
+
+    /// Records that a server has reported the replicas of a fenced log.
+    pub(crate) fn record_report(&mut self, log: ServerId, server: ServerId) {
+        self.reports.insert((log, server));
     }
 
     /// Returns the latest time that a range's clock may show.
@@ -406,8 +424,13 @@ impl RangeClockMonitor {
         last.map_or(now, |last| last.latest_since)
     }
 
-    /// Records the clocks of a server that dies.
-    pub(crate) fn record_death(&mut self, server: &SimulatedServer, now: Instant) {
+    /// Records the clocks of a server that dies. `newest` has joined last.
+    pub(crate) fn record_death(
+        &mut self,
+        server: &SimulatedServer,
+        newest: ServerId,
+        now: Instant,
+    ) {
         let latest = latest(server, now);
         let since = self.shown_since(server.id, latest, now);
         let farthest = match self.servers.remove(&server.id) {
@@ -416,7 +439,7 @@ impl RangeClockMonitor {
         };
         let was_last = server.node.durability().is_last_server();
         let id = server.id;
-        self.dead.push(DeadServer { id, died: now, was_last, latest, farthest, since });
+        self.dead.push(DeadServer { id, died: now, was_last, newest, latest, farthest, since });
         let lasts = self.ranges.iter_mut().flatten().filter_map(|range| range.last.as_mut());
         for last in lasts.filter(|last| last.server == server.id) {
             last.died.get_or_insert(now);

@@ -176,7 +176,9 @@ impl ClusterRun {
             monitor.acknowledged.remember(&mut servers[place], registers, timeline.now);
         }
         cluster.losses.dead.insert(id, place);
-        cluster.monitor.clocks.record_death(&cluster.servers[place], cluster.timeline.now);
+        let newest = cluster.servers.iter().map(|server| server.id).max().unwrap_or(id);
+        let (server, now) = (&cluster.servers[place], cluster.timeline.now);
+        cluster.monitor.clocks.record_death(server, newest, now);
         match is_persistent {
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
             false => self.record_losses(place),
