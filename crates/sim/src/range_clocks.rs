@@ -57,9 +57,11 @@ pub(crate) struct RangeClockMonitor {
     dead: Vec<DeadServer>,
     /// Servers whose ranges were recovered. Such a server may still run, without a lease.
     recovered: BTreeSet<ServerId>,
-    /// Servers that have reported the replicas of a fenced log, with the clock that they know: pairs
-    /// of the log's server and the reporting one.
+    /// Servers from which the coordinator has the replicas of a fenced log, with the clock that they
+    /// know: pairs of the log's server and the reporting one.
     reports: BTreeSet<(ServerId, ServerId)>,
+    /// Dead servers whose logs were recovered without a report of a server that had lived with them.
+    known_from_disks: BTreeSet<ServerId>,
     /// Number of servers that have replicas of a log.
     replicas: usize,
 }
@@ -318,23 +320,22 @@ impl RangeClockMonitor {
         let died = self.dead.iter().filter(|it| last.at <= it.died + HEARD).count();
         match last.died {
             Some(_) => {
-                let mut dead = self.dead.iter().filter(|it| it.id == last.server);
-                died > self.replicas || dead.any(|it| it.was_last || self.is_known_from_disks(it))
+                let was_last = self.dead.iter().any(|it| it.was_last && it.id == last.server);
+                let is_unheard = self.known_from_disks.contains(&last.server);
+                was_last || is_unheard || died > self.replicas
             }
             None => self.recovered.contains(&last.server) && died >= self.replicas,
         }
     }
 
-    /// Returns whether the log of a dead server was recovered although no server has reported it that
-    /// had lived with it.
-    fn is_known_from_disks(&self, dead: &DeadServer) -> bool {
-        let mut reports = self.reports.range((dead.id, ServerId(0))..=(dead.id, dead.newest));
-        self.recovered.contains(&dead.id) && reports.next().is_none()
-    }
-
-    /// Records that a server has reported the replicas of a fenced log.
+    /// Records that the coordinator has the replicas of a fenced log from a server.
     pub(crate) fn record_report(&mut self, log: ServerId, server: ServerId) {
         self.reports.insert((log, server));
+    }
+
+    /// Records that another coordinator leads, which has no reports yet.
+    pub(crate) fn forget_reports(&mut self) {
+        self.reports.clear();
     }
 
     /// Returns the latest time that a range's clock may show.
@@ -407,7 +408,15 @@ impl RangeClockMonitor {
     /// Records that a range is being recovered. If the log has no segments, there is no value that
     /// may expire, so the clock begins anew.
     pub(crate) fn record_recovery(&mut self, part: &RecoveryPartition) {
-        self.recovered.extend(part.logs.iter().map(|log| log.dead));
+        for id in part.logs.iter().map(|log| log.dead) {
+            let dead = self.dead.iter().find(|it| it.id == id);
+            if let Some(dead) = dead.filter(|_| self.recovered.insert(id))
+                && self.reports.range((id, ServerId(0))..=(id, dead.newest)).next().is_none()
+            {
+                self.known_from_disks.insert(id);
+            }
+            self.recovered.insert(id);
+        }
         if part.segments_total > 0 || part.keeps {
             return;
         }

@@ -6,7 +6,7 @@ use crate::failure::Rule;
 use crate::timeline::PlannedEvent;
 use coordinator::{CoordinatorEvent, Effect, LinkId};
 use types::Instant;
-use wire::control::{FromCoordinator, JoinReply};
+use wire::control::{FromCoordinator, JoinReply, LogUpdate, ToCoordinator};
 
 /// Time until the simulator tries again to start a coordinator, in microseconds.
 const AGAIN: std::ops::Range<u64> = 10_000..200_000;
@@ -25,6 +25,14 @@ impl SimulatedCluster {
     /// Passes an event to the coordinator at the other end of a connection, if it still runs.
     /// Returns whether it has answered a request of the simulator.
     pub(super) fn coordinate(&mut self, connection: LinkId, event: CoordinatorEvent) -> bool {
+        if let CoordinatorEvent::Received {
+            message: ToCoordinator::Log(LogUpdate::Fenced { log, .. }),
+            ..
+        } = event
+        {
+            let sender = self.servers.iter().find(|it| it.link.connection == Some(connection));
+            sender.into_iter().for_each(|it| self.monitor.clocks.record_report(log, it.id));
+        }
         match self.coordinators.at_end_of(connection) {
             Some(number) => self.handle_at(number, event),
             None => false,
@@ -102,6 +110,7 @@ impl SimulatedCluster {
         let word = if is_open { "leads" } else { "cannot open" };
         self.timeline.note(format_args!("coordinator {number} {word}"));
         if is_open {
+            self.monitor.clocks.forget_reports();
             self.handle_at(number, CoordinatorEvent::Tick);
             return;
         }

@@ -174,9 +174,6 @@ impl SimulatedCluster {
             let arrival = PlannedEvent::Arrive(at, Inbound::Control(Box::new(outcome)));
             return self.timeline.plan_in(Duration::ZERO, arrival);
         }
-        if let ToCoordinator::Log(LogUpdate::Fenced { log, .. }) = &message {
-            self.monitor.clocks.record_report(*log, self.servers[place].id);
-        }
         if let ToCoordinator::Log(LogUpdate::Fenced { log, replicas, .. }) = &message
             && self.profile.mode() != Some(Mode::Memory)
             && let Err(failure) = self.disks.disk(place).check_reported(*log, replicas)
