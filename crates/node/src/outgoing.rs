@@ -47,6 +47,15 @@ impl DiskJob {
         }
     }
 
+    /// Returns whether no acknowledgment depends on the job: it frees a replica, or prepares files.
+    /// Jobs that acknowledgments depend on need not wait for it.
+    pub fn is_housekeeping(&self) -> bool {
+        match self {
+            DiskJob::Backup(job) => job.is_housekeeping(),
+            DiskJob::Read(_) => false,
+        }
+    }
+
     /// Runs the job. This may take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> DiskDone {
         match self {

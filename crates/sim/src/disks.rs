@@ -5,7 +5,7 @@ use crate::servers::{OpenedDisk, Persistence, SavedIdentity};
 use crate::timeline::RunTimeline;
 use backup::{Faults, MemoryDisk, Replicas};
 use fastrand::Rng;
-use node::{Mode, RecoveredLog};
+use node::{DiskJob, Mode, RecoveredLog};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,21 @@ use wire::replica::{BootId, HEADER_BYTES, PIECES_FROM, ReplicaId};
 /// Longest queue of a disk thread that is not waited for: two jobs of a busy disk.
 const BACKLOG_MAX: Duration = Duration::from_millis(200);
 
+/// A thread of a reactor that does one disk job after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct DiskThread {
+    reactor: usize,
+    is_for_housekeeping: bool,
+}
+
 /// Disk of one server, and the machine that contains it.
 #[derive(Debug, Default)]
 pub(crate) struct SimulatedDisk {
     disk: MemoryDisk,
     /// Number of reboots of the machine.
     boots: u8,
-    /// Time at which the disk thread of each reactor has nothing to do any more.
-    idle_at: BTreeMap<usize, Instant>,
+    /// Time at which each disk thread of each reactor has nothing to do any more.
+    idle_at: BTreeMap<DiskThread, Instant>,
     /// Set once syncs have failed or a bit has changed: the disk may have other bytes than the
     /// server believes.
     is_unreliable: bool,
@@ -46,19 +53,20 @@ impl SimulatedDisk {
         }
     }
 
-    /// Returns when a job that takes this long ends. The thread of a reactor does one job after
-    /// the other; only reads are done beside them.
+    /// Returns when a job that takes this long ends. A reactor has a thread for housekeeping and one
+    /// for other jobs. Each does one job after the other; reads are done beside them.
     pub(crate) fn end_of_job(
         &mut self,
         reactor: usize,
-        is_reading: bool,
+        job: &DiskJob,
         now: Instant,
         time: Duration,
     ) -> Instant {
-        if is_reading {
+        if job.is_reading() {
             return now + time;
         }
-        let idle_at = self.idle_at.entry(reactor).or_default();
+        let thread = DiskThread { reactor, is_for_housekeeping: job.is_housekeeping() };
+        let idle_at = self.idle_at.entry(thread).or_default();
         *idle_at = now.max(*idle_at) + time;
         *idle_at
     }

@@ -165,6 +165,20 @@ impl BackupJob {
         }
     }
 
+    /// Returns whether no acknowledgment depends on the job.
+    pub fn is_housekeeping(&self) -> bool {
+        match self.work {
+            BackupWork::Prepare { .. } | BackupWork::Free(_) => true,
+            BackupWork::Begin { .. }
+            | BackupWork::Append { .. }
+            | BackupWork::Sync(_)
+            | BackupWork::Measure { .. }
+            | BackupWork::ReadManifest(_)
+            | BackupWork::Scrub(_)
+            | BackupWork::GiveUp(_) => false,
+        }
+    }
+
     /// Runs the job. This may take milliseconds, and seconds on a busy disk.
     pub fn carry_out(self) -> BackupDone {
         BackupDone(match self.work {

@@ -59,6 +59,8 @@ pub struct ServerReactor {
     bus: Bus,
     addresses: Arc<AddressBook>,
     disk: DiskThread,
+    /// Thread for jobs that no acknowledgment depends on, so that others do not wait for them.
+    housekeeping: DiskThread,
     /// Threads for reads, so that other disk jobs do not wait for reads. They are used in turn.
     readers: [DiskThread; READERS],
     next_reader: usize,
@@ -84,6 +86,7 @@ impl ServerReactor {
             bus,
             addresses: shared.addresses.clone(),
             disk: DiskThread::new(mailbox.clone()),
+            housekeeping: DiskThread::new(mailbox.clone()),
             readers: std::array::from_fn(|_| DiskThread::new(mailbox.clone())),
             next_reader: 0,
             control,
@@ -121,6 +124,7 @@ impl ServerReactor {
                     self.next_reader = (self.next_reader + 1) % READERS;
                     self.readers[self.next_reader].begin(job);
                 }
+                _ if job.is_housekeeping() => self.housekeeping.begin(job),
                 DiskJob::Backup(_) => self.disk.begin(job),
             }
         }

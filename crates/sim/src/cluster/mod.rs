@@ -192,7 +192,7 @@ impl SimulatedCluster {
         let slow = self.faults.slow_job_time(at.server, &mut self.timeline);
         let (delay, now) = (slow.unwrap_or(delay), self.timeline.now);
         let disk = self.disks.disk_mut(at.server);
-        let done = disk.end_of_job(at.reactor, job.is_reading(), now, delay);
+        let done = disk.end_of_job(at.reactor, &job, now, delay);
         self.timeline.plan_at(done, PlannedEvent::Disk(at, Box::new(job)));
     }
 
