@@ -8,8 +8,10 @@
 //! freed.
 
 use crate::context::Context;
+use crate::rest_cleaning::RestCleaning;
 use crate::work::Background;
 use std::time::Duration;
+use store::Store;
 use store::log::Log;
 use types::Instant;
 
@@ -32,18 +34,30 @@ pub(crate) struct CleaningSchedule {
     quiet_until: Instant,
     /// Set if the previous quantum was cleaning ahead of other work.
     was_first: bool,
+    rest: RestCleaning,
 }
 
 impl CleaningSchedule {
-    pub(crate) fn begin_turn(&mut self, now: Instant) {
+    pub(crate) fn begin_turn(&mut self, now: Instant, store: &Store) {
         self.rests = self.rests.filter(|until| *until > now);
+        self.rest.begin_turn(now, store);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.rests
+        self.rests.into_iter().chain(self.rest.next_deadline()).min()
     }
 
-    /// Returns whether a quantum may clean.
+    /// Returns whether a quantum may clean a log that is at rest, although memory is free.
+    pub(crate) fn may_run_at_rest(&self, log: &Log, is_calm: bool) -> bool {
+        self.rest.may_run(log, is_calm)
+    }
+
+    /// Runs a quantum of cleaning at rest.
+    pub(crate) fn run_at_rest(&mut self, context: &mut Context<'_>) -> Option<Background> {
+        self.rest.run(context)
+    }
+
+    /// Returns whether a quantum may clean because memory is low.
     pub(crate) fn may_run(&self, log: &Log) -> bool {
         self.rests.is_none() && log.is_low()
     }

@@ -170,7 +170,7 @@ impl Engine {
     pub fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.turn.started.get_or_insert(now);
         self.follow_settings();
-        self.cleaning.begin_turn(now);
+        self.cleaning.begin_turn(now, self.node.store());
         self.evicting.begin_turn(now);
         let clock = self.clock.turn_clock(now, wall, self.reactor, &self.node.clock);
         self.worker.begin_turn(clock);
@@ -584,6 +584,7 @@ impl Engine {
             || !self.flushes.is_idle()
             || self.node.demands.restless.load(Ordering::Relaxed) > 0
             || self.cleaning.may_run(self.node.store().log())
+            || self.cleaning.may_run_at_rest(self.node.store().log(), self.log_master.is_calm())
             || self.evicting.may_run(&self.node.eviction, &self.turn.live, self.node.store().log())
     }
 
@@ -616,10 +617,15 @@ impl Engine {
         if let Some(done) = evicting.run(&mut context) {
             return Some(done);
         }
+        let is_calm = self.log_master.is_calm();
         let (cleaning, mut context) = parts!(self, now, cleaning);
-        match cleaning.may_run(context.node.store().log()) {
-            true => cleaning.run(&mut context),
-            false => None,
+        let log = context.node.store().log();
+        if cleaning.may_run(log) {
+            cleaning.run(&mut context)
+        } else if cleaning.may_run_at_rest(log, is_calm) {
+            cleaning.run_at_rest(&mut context)
+        } else {
+            None
         }
     }
 

@@ -48,6 +48,7 @@ mod pull_server;
 mod recovering;
 mod replicated;
 mod requests;
+mod rest_cleaning;
 mod safety;
 mod settings;
 mod source_side;

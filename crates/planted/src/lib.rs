@@ -91,6 +91,8 @@ pub enum Bug {
     SentBeforeCommit,
     /// A master goes on waiting for a backup that does not answer.
     SilentBackupKept,
+    /// A log at rest is cleaned whether or not its backups are slow.
+    SlowBackupCleaned,
     /// A master asks a backup again at once that has refused a replica.
     RefusalForgotten,
     /// Operations wait for a lapsed lease, however long it has lapsed.

@@ -148,6 +148,7 @@ bugs! {
     /// clients work.
     RefusedAfterRecovery,
     SilentBackupKept = SilentBackupKept,
+    SlowBackupCleaned = SlowBackupCleaned,
     RefusalForgotten = RefusalForgotten,
     LapsedLeaseWaits = LapsedLeaseWaits,
     GateReleasesAll = GateReleasesAll,

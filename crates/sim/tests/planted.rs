@@ -99,6 +99,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::CompletionDroppedEarly
         | Planted::ArrivalWithoutEnd => 180,
         Planted::FreedBeforeCommit
+        | Planted::SlowBackupCleaned
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
         | Planted::ForeignDiskAdmitted
@@ -142,6 +143,7 @@ fn lasting(planted: Planted) -> Option<LastingKind> {
     match planted {
         Planted::SilentBackupKept => Some(LastingKind::PairPartition),
         Planted::RefusalForgotten => Some(LastingKind::FullDisk),
+        Planted::SlowBackupCleaned => Some(LastingKind::SlowDisk),
         Planted::LapsedLeaseWaits => Some(LastingKind::Partition),
         Planted::PromisedUnreached => Some(LastingKind::PairPartition),
         _ => None,

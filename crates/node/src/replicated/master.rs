@@ -180,6 +180,11 @@ impl LogMaster {
         self.replicator.reach()
     }
 
+    /// Returns whether all backups of this reactor's segments are in time.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.replicator.is_calm()
+    }
+
     /// Returns how many other servers hold all bytes that the replicator knows of.
     pub(crate) fn holders(&self) -> BackupCounts {
         self.replicator.backup_counts()

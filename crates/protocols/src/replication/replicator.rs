@@ -225,6 +225,13 @@ impl Replicator {
         self.schedule.reach
     }
 
+    /// Returns whether replication has nothing to make up for: no segment lacks replicas, no backup
+    /// is silent or was slow within the last minute, and nothing is recovered here.
+    pub fn is_calm(&self) -> bool {
+        let is_whole = self.short.is_empty() && self.rests_since.is_none() && !self.is_replaying;
+        is_whole && !self.is_fenced && self.silence.is_calm()
+    }
+
     /// Returns whether this replicator manages the segment.
     pub fn contains(&self, segment: SegmentId) -> bool {
         self.segments.contains_key(&segment)

@@ -103,6 +103,11 @@ impl SilenceDetector {
         self.backups.values().any(|it| it.back_since.is_none())
     }
 
+    /// Returns whether no backup is silent, and none that was needed was slow lately.
+    pub(super) fn is_calm(&self) -> bool {
+        self.limit == SILENT_AFTER && !self.awaits_return()
+    }
+
     /// Returns the backup that is to be replaced now, if any. `others` counts the usable backups
     /// that are neither late nor silent; a segment has `replicas` of them.
     pub(super) fn backup_to_replace(
@@ -271,6 +276,7 @@ mod tests {
         assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::new(), 3, || 3), None);
         assert_eq!(silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2), Some(A));
         assert!(silence.is_silent(A) && !silence.is_silent(B));
+        assert!(!silence.is_calm());
         assert_eq!(silence.limit(), SILENT_AFTER, "it may be gone");
         silence.record_answer(at(700), A);
         silence.record_answer(at(701), A);
@@ -380,7 +386,9 @@ mod tests {
         assert_eq!(silence.limit(), SILENT_AFTER * 4);
         silence.readmit(at(60_000), || true);
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
+        assert!(!silence.is_calm());
         silence.readmit(at(120_000), || true);
         assert_eq!((silence.limit(), silence.next_deadline()), (SILENT_AFTER, None));
+        assert!(silence.is_calm());
     }
 }

@@ -32,12 +32,20 @@ const QUANTUM_BYTES: usize = 64 << 10;
 const QUANTUM_ENTRIES: usize = 256;
 
 impl Worker {
-    /// Runs one quantum of cleaning. Returns `false` if there is nothing to clean or the cleaner
-    /// cannot continue now.
+    /// Runs one quantum of cleaning, if memory is low. Returns `false` if there is nothing to clean
+    /// or the cleaner cannot continue now.
     pub fn clean(&mut self) -> bool {
-        let Some(mut victim) = self.victim.take().or_else(|| self.store.next_victim()) else {
-            return false;
-        };
+        let victim = self.victim.take().or_else(|| self.store.next_victim());
+        victim.is_some_and(|victim| self.clean_victim(victim))
+    }
+
+    /// The same, whether or not memory is low.
+    pub fn clean_ahead(&mut self) -> bool {
+        let victim = self.victim.take().or_else(|| self.store.log.claim_victim());
+        victim.is_some_and(|victim| self.clean_victim(victim))
+    }
+
+    fn clean_victim(&mut self, mut victim: VictimSegment) -> bool {
         // At least as new as the victim's entries: an incarnation that is not in the map is over.
         let tablets = match self.store.log.is_durable() {
             true => self.store.tablets(),
