@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::rest_cleaning::RestCleaning;
 use crate::work::Background;
 use std::time::Duration;
-use store::Store;
 use store::log::Log;
+use store::{CleaningOccasion, Store};
 use types::Instant;
 
 /// Pause of the cleaner when it finds nothing worth cleaning. It lets a full server without
@@ -65,7 +65,7 @@ impl CleaningSchedule {
     /// Runs a quantum of cleaning. Returns `None` if nothing can be cleaned now.
     pub(crate) fn run(&mut self, context: &mut Context<'_>) -> Option<Background> {
         assert!(self.rests.is_none(), "the cleaner does not run while it rests");
-        if context.worker.clean() {
+        if context.worker.clean(CleaningOccasion::LowMemory) {
             return Some(Background::Clean);
         }
         let log = context.node.store().log();

@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::work::Background;
 use planted::Bug;
 use std::time::Duration;
-use store::Store;
 use store::log::{Among, Log, Usage};
+use store::{CleaningOccasion, Store};
 use types::Instant;
 
 /// Time without more than [`WRITES_AT_REST`] writes after which a log is at rest.
@@ -129,7 +129,7 @@ impl RestCleaning {
             self.pause(context.now + LEAVING_PAUSE);
             return None;
         }
-        if !context.worker.clean_ahead() {
+        if !context.worker.clean(CleaningOccasion::Rest) {
             self.vain = self.vain.saturating_add(1);
             self.pause(context.now + REST);
             return None;

@@ -18,7 +18,7 @@ const BACKLOG_MAX: Duration = Duration::from_millis(200);
 
 /// A thread of a reactor that does one disk job after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DiskThread {
+struct SimulatedDiskThread {
     reactor: usize,
     is_for_housekeeping: bool,
 }
@@ -30,7 +30,7 @@ pub(crate) struct SimulatedDisk {
     /// Number of reboots of the machine.
     boots: u8,
     /// Time at which each disk thread of each reactor has nothing to do any more.
-    idle_at: BTreeMap<DiskThread, Instant>,
+    idle_at: BTreeMap<SimulatedDiskThread, Instant>,
     /// Set once syncs have failed or a bit has changed: the disk may have other bytes than the
     /// server believes.
     is_unreliable: bool,
@@ -65,7 +65,7 @@ impl SimulatedDisk {
         if job.is_reading() {
             return now + time;
         }
-        let thread = DiskThread { reactor, is_for_housekeeping: job.is_housekeeping() };
+        let thread = SimulatedDiskThread { reactor, is_for_housekeeping: job.is_housekeeping() };
         let idle_at = self.idle_at.entry(thread).or_default();
         *idle_at = now.max(*idle_at) + time;
         *idle_at

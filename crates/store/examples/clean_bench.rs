@@ -15,7 +15,7 @@ mod common;
 use common::{key_of, per_record, publish, time};
 use std::sync::Arc;
 use store::log::LogChange;
-use store::{Key, Stall, Store, TabletState, Worker};
+use store::{CleaningOccasion, Key, Stall, Store, TabletState, Worker};
 use types::{ReactorId, TableId, UnixMillis, key_hash};
 
 const TABLE: TableId = TableId(0);
@@ -150,7 +150,7 @@ impl Bench {
     fn clean(&mut self) {
         if self.store.log().is_low() {
             self.cleaning += time(|| {
-                self.worker.clean();
+                self.worker.clean(CleaningOccasion::LowMemory);
             });
         }
     }

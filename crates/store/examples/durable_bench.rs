@@ -10,7 +10,7 @@ use common::{key_of, per_record, publish, time};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
-use store::{Key, Need, Store, TabletState, Worker, log::LogChange};
+use store::{CleaningOccasion, Key, Need, Store, TabletState, Worker, log::LogChange};
 use types::{KeyHash, ReactorId, SegmentId, TableId, UnixMillis, key_hash};
 
 const TABLE: TableId = TableId(0);
@@ -77,7 +77,7 @@ fn each(worker: &mut Worker, order: &[usize], operate: impl Fn(&mut Worker, Key<
                 black_box(worker.take_dependency());
             }
             save(&store, worker, |_, _| {});
-            worker.clean();
+            worker.clean(CleaningOccasion::LowMemory);
         }
     })
 }

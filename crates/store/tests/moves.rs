@@ -6,7 +6,9 @@ mod common;
 use common::{NOW, Server, TABLE};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Arrival, ArrivalPlan, Key, Need, RangeClock, ReplayError, Stall, TabletState};
+use store::{
+    Arrival, ArrivalPlan, CleaningOccasion, Key, Need, RangeClock, ReplayError, Stall, TabletState,
+};
 use types::{HashRange, KeyHash, MigrationId, ServerId, UnixMillis};
 use wire::peer::RecordCounts;
 
@@ -207,7 +209,7 @@ impl World {
     fn clean(&mut self) {
         for server in &mut self.servers {
             server.turn();
-            while server.worker.clean() {
+            while server.worker.clean(CleaningOccasion::LowMemory) {
                 server.turn();
             }
             (0..3).for_each(|_| server.turn());

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{
-    Arrival, ArrivalPlan, Changes, Key, Need, Record, Recovery, RecoveryPlan, Stall, Store,
-    TabletMap, TabletState, Worker,
+    Arrival, ArrivalPlan, Changes, CleaningOccasion, Key, Need, Record, Recovery, RecoveryPlan,
+    Stall, Store, TabletMap, TabletState, Worker,
 };
 use types::{
     HashRange, Incarnation, KeyHash, MigrationId, ReactorId, ServerId, TypedValue, UnixMillis,
@@ -94,13 +94,16 @@ fn work(store: &Arc<Store>, reactor: u16, cleaned: &AtomicUsize) {
                 let put = |worker: &mut Worker| worker.put(TABLE, key, &value, expiry);
                 persist(&mut worker, put, |worker, stall| {
                     assert_eq!(stall, Stall::OutOfMemory);
-                    worker.clean();
+                    worker.clean(CleaningOccasion::LowMemory);
                 });
             }
             _ => {
                 worker.begin_turn(NOW);
                 worker.expire(TABLE, KeyHash(random.u64(..)), 64);
-                cleaned.fetch_add(usize::from(worker.clean()), Ordering::Relaxed);
+                cleaned.fetch_add(
+                    usize::from(worker.clean(CleaningOccasion::LowMemory)),
+                    Ordering::Relaxed,
+                );
             }
         }
     }

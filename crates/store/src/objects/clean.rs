@@ -31,21 +31,24 @@ const QUANTUM_BYTES: usize = 64 << 10;
 /// Entries after which a quantum ends.
 const QUANTUM_ENTRIES: usize = 256;
 
+/// Reason for cleaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleaningOccasion {
+    /// Writers may find no memory: a segment is cleaned if memory is low.
+    LowMemory,
+    /// A durable log is too long although memory is free.
+    Rest,
+}
+
 impl Worker {
-    /// Runs one quantum of cleaning, if memory is low. Returns `false` if there is nothing to clean
-    /// or the cleaner cannot continue now.
-    pub fn clean(&mut self) -> bool {
-        let victim = self.victim.take().or_else(|| self.store.next_victim());
-        victim.is_some_and(|victim| self.clean_victim(victim))
-    }
-
-    /// The same, whether or not memory is low.
-    pub fn clean_ahead(&mut self) -> bool {
-        let victim = self.victim.take().or_else(|| self.store.log.claim_victim());
-        victim.is_some_and(|victim| self.clean_victim(victim))
-    }
-
-    fn clean_victim(&mut self, mut victim: VictimSegment) -> bool {
+    /// Runs one quantum of cleaning. Returns `false` if there is nothing to clean or the cleaner
+    /// cannot continue now.
+    pub fn clean(&mut self, occasion: CleaningOccasion) -> bool {
+        let claim = || match occasion {
+            CleaningOccasion::LowMemory => self.store.next_victim(),
+            CleaningOccasion::Rest => self.store.log.claim_victim(),
+        };
+        let Some(mut victim) = self.victim.take().or_else(claim) else { return false };
         // At least as new as the victim's entries: an incarnation that is not in the map is over.
         let tablets = match self.store.log.is_durable() {
             true => self.store.tablets(),

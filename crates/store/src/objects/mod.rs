@@ -77,6 +77,7 @@ mod write;
 
 pub use arrival::{Arrival, ArrivalPlan};
 pub use changes::{Changes, NewValue, Scratch};
+pub use clean::CleaningOccasion;
 pub use evict::Evicted;
 pub use evictor::EvictionRule;
 pub use expired::Expiring;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::log::Among;
 use store::{
-    Need, RangeClock, Recovery, RecoveryPlan, Store, TableSet, Tablet, TabletMap, TabletState,
-    Worker,
+    CleaningOccasion, Need, RangeClock, Recovery, RecoveryPlan, Store, TableSet, Tablet, TabletMap,
+    TabletState, Worker,
 };
 use types::{HashRange, KeyHash, OwnershipEpoch, UnixMillis};
 
@@ -118,7 +118,7 @@ impl Server {
             }
             12..15 => {
                 self.turn(at);
-                while self.workers[at].clean() && rng.u32(..20) != 0 {}
+                while self.workers[at].clean(CleaningOccasion::LowMemory) && rng.u32(..20) != 0 {}
             }
             15 => {
                 self.turn(at);

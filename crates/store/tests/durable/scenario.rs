@@ -2,7 +2,7 @@
 
 use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
-use store::{Need, TabletMap, TabletState};
+use store::{CleaningOccasion, Need, TabletMap, TabletState};
 use types::{HashRange, SegmentId};
 
 const SEGMENT_BYTES: usize = 64 << 10;
@@ -28,7 +28,7 @@ pub(crate) fn an_original_outlives_its_copy() -> bool {
             fast => format!("filler {}", fast % 10),
         };
         let _ = worker.put(TABLE, key(&store, name.as_bytes()), &[7; 1000], None);
-        worker.clean();
+        worker.clean(CleaningOccasion::LowMemory);
         disk.save(&store, worker, || true);
         if number % 50 == 0 {
             disk.sync_all(&store);

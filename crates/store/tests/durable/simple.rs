@@ -5,7 +5,8 @@ use crate::disk::{Disk, config};
 use std::sync::Arc;
 use store::log::Among;
 use store::{
-    Arrival, ArrivalPlan, Need, Recovery, RecoveryPlan, Store, TabletMap, TabletState, Worker,
+    Arrival, ArrivalPlan, CleaningOccasion, Need, Recovery, RecoveryPlan, Store, TabletMap,
+    TabletState, Worker,
 };
 use types::{
     HashRange, Incarnation, KeyHash, MigrationId, SegmentId, ServerId, TypedValue, Version,
@@ -184,7 +185,7 @@ fn a_server_that_was_full_has_room_again_for_what_is_overwritten() {
             let name = format!("{}", number * 7919 % keys);
             let put = worker.put(TABLE, key(&store, name.as_bytes()), &vec![7; length], None);
             written += usize::from(put.is_ok());
-            worker.clean();
+            worker.clean(CleaningOccasion::LowMemory);
             disk.save(&store, worker, || true);
             if number % 100 == 0 {
                 disk.sync_all(&store);

@@ -8,8 +8,8 @@ use fastrand::Rng;
 use std::sync::Arc;
 use store::log::Among;
 use store::{
-    RangeClock, Recovery, RecoveryPlan, ReplayError, Stall, TableSet, Tablet, TabletMap,
-    TabletState, Worker,
+    CleaningOccasion, RangeClock, Recovery, RecoveryPlan, ReplayError, Stall, TableSet, Tablet,
+    TabletMap, TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
 use types::{HashRange, KeyHash, OwnershipEpoch};
@@ -139,7 +139,7 @@ impl World {
             4..6 => self.sync_some(),
             6..12 => {
                 self.turn(at);
-                self.workers[at].clean();
+                self.workers[at].clean(CleaningOccasion::LowMemory);
             }
             12..14 => self.drop_some(),
             14..16 => self.turn(at),

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::log::Dependency;
 use store::{
-    EvictionRule, Need, RangeClock, Stall, Store, TableSet, Tablet, TabletMap, TabletState, Worker,
+    CleaningOccasion, EvictionRule, Need, RangeClock, Stall, Store, TableSet, Tablet, TabletMap,
+    TabletState, Worker,
 };
 use types::limits::TABLES_MAX;
 use types::{
@@ -117,7 +118,7 @@ impl World {
             860..920 => self.sync_some(),
             920..975 => {
                 self.workers[at].begin_turn(now);
-                self.workers[at].clean();
+                self.workers[at].clean(CleaningOccasion::LowMemory);
             }
             975..982 => self.drop_some(),
             982..986 => self.now = UnixMillis(self.now.0 + self.rng.u64(..1000)),
@@ -137,7 +138,7 @@ impl World {
             for at in 0..self.workers.len() {
                 self.turn(at);
                 for _ in 0..20 {
-                    self.workers[at].clean();
+                    self.workers[at].clean(CleaningOccasion::LowMemory);
                 }
                 self.disk.save(&self.store, &mut self.workers[at], || true);
             }
