@@ -19,6 +19,7 @@ mod fidelity;
 mod folders;
 mod gray;
 mod kept;
+mod large_hashes;
 mod large_values;
 mod lifetimes;
 mod live_migration;
