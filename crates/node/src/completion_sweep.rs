@@ -64,15 +64,16 @@ impl CompletionSweep {
         let cursor = self.cursor.unwrap_or(KeyHash(0));
         let mut droppable = Vec::new();
         let (learned, known) = (&mut self.learned, &self.known);
-        let next = worker.own_records(TableId::COMPLETIONS, cursor, STEP_BUCKETS, |key, record| {
-            let Some(place) = FiledUnder::parse(key) else { return };
-            let Some(completion) = CompletionRecord::parse(record.value.bytes) else { return };
-            learned.note(place.lease, &completion);
-            if known.cover(place.lease, &completion) {
-                let (slot, lease) = (place.hash.slot(), place.lease);
-                droppable.push(Droppable { slot, lease, key: key.into() });
-            }
-        });
+        let next =
+            worker.own_table(TableId::COMPLETIONS).walk(cursor, STEP_BUCKETS, |key, record| {
+                let Some(place) = FiledUnder::parse(key) else { return };
+                let Some(completion) = CompletionRecord::parse(record.value.bytes) else { return };
+                learned.note(place.lease, &completion);
+                if known.cover(place.lease, &completion) {
+                    let (slot, lease) = (place.hash.slot(), place.lease);
+                    droppable.push(Droppable { slot, lease, key: key.into() });
+                }
+            });
         for of_slot in droppable.chunk_by(|one, other| one.slot == other.slot) {
             for some in of_slot.chunks(DROPPED_MAX) {
                 self.drop_records(some, worker);

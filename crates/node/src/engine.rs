@@ -559,12 +559,12 @@ impl Engine {
     pub fn may_win_memory(&self) -> bool {
         !self.node.store().log().is_exhausted()
             || self.node.eviction.may_win_memory(&self.turn.live)
-            || self.node.page_sweep.may_win_memory(&self.worker)
+            || self.node.sweeps.pages.may_win_memory(&self.worker)
     }
 
     /// Tells that a value with pages was removed.
     pub fn note_orphans(&self) {
-        self.node.page_sweep.want();
+        self.node.sweeps.pages.want();
     }
 
     /// Returns whether to retry requests that wait for memory: some is free, or none can be.
@@ -648,12 +648,12 @@ impl Engine {
         };
         let key_counts = self.load_profile.next_step();
         let pulls = self.priority_pulls.next_deadline();
-        let sweep = match self.node.completion_sweep.try_lock() {
+        let sweep = match self.node.sweeps.completions.try_lock() {
             Ok(sweep) if self.reactor == ReactorId(0) => sweep.next_step(&self.worker),
             Ok(_) | Err(_) => None,
         };
         let pages = match self.reactor == ReactorId(0) && !self.is_loading() {
-            true => self.node.page_sweep.next_step(&self.worker),
+            true => self.node.sweeps.pages.next_step(&self.worker),
             false => None,
         };
         let scans = [expiry, sweep, pages, key_counts, cleaner, evicting];
@@ -682,13 +682,13 @@ impl Engine {
         if let Ok(mut scan) = self.node.expiry.try_lock() {
             scan.step(now, rests, &mut self.worker, &self.node.key_counts);
         }
-        if let Ok(mut sweep) = self.node.completion_sweep.try_lock()
+        if let Ok(mut sweep) = self.node.sweeps.completions.try_lock()
             && !self.is_loading()
         {
             sweep.step(now, self.node.lease_horizon(), &mut self.worker);
         }
         if !self.is_loading() {
-            self.node.page_sweep.step(now, &mut self.worker);
+            self.node.sweeps.pages.step(now, &mut self.worker);
         }
     }
 

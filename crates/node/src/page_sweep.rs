@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::log::GracePeriod;
-use store::{Key, TableKey, Worker};
+use store::{Key, Worker};
 use types::{Instant, KeyHash, TableId, Version, key_hash_in_slot};
 use values::{Form, PageName};
 
@@ -110,7 +110,7 @@ impl PageSweep {
             KeyHash(0)
         });
         let mut pages = Vec::new();
-        let next = worker.own_records(TableId::PAGES, cursor, STEP_BUCKETS, |name, _| {
+        let next = worker.own_table(TableId::PAGES).walk(cursor, STEP_BUCKETS, |name, _| {
             pages.extend(PageName::parse(name));
         });
         // The pages of one value are looked at together.
@@ -153,8 +153,8 @@ impl Walk {
             }
             let name = page.bytes();
             let hash = key_hash_in_slot(worker.store().seed(), page.root.slot(), &name);
-            let key = TableKey { table: TableId::PAGES, key: Key { hash, bytes: &name } };
-            removed += u64::from(worker.unlink(key) == Ok(true));
+            let unlinked = worker.own_table(TableId::PAGES).unlink(Key { hash, bytes: &name });
+            removed += u64::from(unlinked == Ok(true));
         }
         self.removed += removed;
         removed
@@ -164,5 +164,5 @@ impl Walk {
 /// Returns whether the root of a page exists. If that cannot be decided now, it counts as existing.
 fn has_root(page: &PageName, worker: &mut Worker) -> bool {
     let is_root = |record: store::Record<'_>| matches!(Form::of(record.value), Ok(Form::Split(root)) if root.id == page.id);
-    worker.any_with_hash(page.table, page.root, is_root).unwrap_or(true)
+    worker.own_table(TableId::PAGES).other_has(page.table, page.root, is_root).unwrap_or(true)
 }

@@ -50,9 +50,7 @@ pub struct NodeState {
     supervisor: OnceLock<Box<dyn Supervisor>>,
     /// Position and next deadline of the scan that reclaims expired records.
     pub(crate) expiry: Mutex<ExpiryScan>,
-    /// Position and next deadline of the walk that drops completion records.
-    pub(crate) completion_sweep: Mutex<CompletionSweep>,
-    pub(crate) page_sweep: PageSweep,
+    pub(crate) sweeps: Sweeps,
     /// Leases below this number have ended, as far as this server knows.
     lease_horizon: AtomicU64,
     pub(crate) key_counts: KeyCounts,
@@ -60,6 +58,14 @@ pub struct NodeState {
     pub(crate) eviction: EvictionState,
     /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
     forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
+}
+
+/// The walks over the server's own tables that drop what nothing needs.
+#[derive(Default)]
+pub(crate) struct Sweeps {
+    /// Position and next deadline of the walk over completion records.
+    pub(crate) completions: Mutex<CompletionSweep>,
+    pub(crate) pages: PageSweep,
 }
 
 /// The process around a node. It can end the node, or start it again.
@@ -129,8 +135,7 @@ impl NodeState {
             live: ArcSwap::default(),
             supervisor: OnceLock::new(),
             expiry: Mutex::default(),
-            completion_sweep: Mutex::default(),
-            page_sweep: PageSweep::default(),
+            sweeps: Sweeps::default(),
             lease_horizon: AtomicU64::new(0),
             key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),

@@ -1,12 +1,12 @@
 //! Checks on the state of the servers, made from outside.
 
 use crate::planted;
-use crate::typed::{self, StoredNumber};
+use crate::typed::{self, PageContents, StoredNumber};
 use crate::workload::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletMap, TabletState, Worker};
-use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, Version, key_hash};
-use values::PageName;
+use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, key_hash};
+use values::{PageName, Root};
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
 
@@ -188,8 +188,7 @@ impl Inspector {
                 TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
             let mut split = Vec::new();
-            let mut pages: BTreeMap<(TableId, KeyHash, Version), Vec<(usize, Option<u64>)>> =
-                BTreeMap::new();
+            let mut pages: BTreeMap<_, Vec<PageContents>> = BTreeMap::new();
             let mut batch = Vec::new();
             let mut cursor = Some(tablet.range.first());
             while let Some(at) = cursor {
@@ -212,8 +211,7 @@ impl Inspector {
                             {
                                 StoredNumber::Here(number) => number,
                                 StoredNumber::InPage(root) => {
-                                    let value = (record.table, hash, root.id);
-                                    split.push((entry.key.to_vec(), value, root));
+                                    split.push((entry.key.to_vec(), (record.table, hash), root));
                                     continue;
                                 }
                             };
@@ -233,18 +231,15 @@ impl Inspector {
                     }
                 }
             }
-            for (key, value, root) in split {
-                let pages = pages.remove(&value).unwrap_or_default();
-                let count: usize = pages.iter().map(|(count, _)| count).sum();
-                let number = pages.iter().find_map(|(_, number)| *number);
-                let is_arriving = matches!(tablet.state, TabletState::Arriving(_));
-                assert!(is_arriving || count as u64 == root.count, "{count} of {root:?}");
-                if let Some(number) = number {
-                    let before = held.insert(key, number);
-                    assert!(before.is_none(), "a scan returns a record twice");
-                } else {
-                    assert!(is_arriving, "a value without its pages");
-                    others += 1;
+            let is_arriving = matches!(tablet.state, TabletState::Arriving(_));
+            for (key, (table, hash), root) in split {
+                let pages = pages.remove(&(table, hash, root.id)).unwrap_or_default();
+                match number_in_pages(root, &pages, is_arriving) {
+                    Some(number) => {
+                        let before = held.insert(key, number);
+                        assert!(before.is_none(), "a scan returns a record twice");
+                    }
+                    None => others += 1,
                 }
             }
         }
@@ -261,3 +256,12 @@ impl Inspector {
 
 /// Size of one step of the final scan, in bytes.
 const SCAN_BYTES: usize = 64 << 10;
+
+/// Returns the number in the pages of a value; `None` if its page has not arrived.
+fn number_in_pages(root: Root, pages: &[PageContents], is_arriving: bool) -> Option<u64> {
+    let fields: usize = pages.iter().map(|page| page.fields).sum();
+    assert!(is_arriving || fields as u64 == root.count, "{fields} fields of {root:?}");
+    let number = pages.iter().find_map(|page| page.number);
+    assert!(is_arriving || number.is_some(), "a value without its pages");
+    number
+}

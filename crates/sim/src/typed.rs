@@ -159,12 +159,20 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
     Some(StoredNumber::Here(number))
 }
 
-/// Returns the number of fields in a page, and the number in one of them if it is there.
-pub(crate) fn page_contents(page: &[u8]) -> Option<(usize, Option<u64>)> {
+/// The contents of a page.
+pub(crate) struct PageContents {
+    /// Number of fields.
+    pub(crate) fields: usize,
+    /// The number in the field that contains it, if that is there.
+    pub(crate) number: Option<u64>,
+}
+
+/// Returns the contents of a page, or `None` if no client wrote these bytes.
+pub(crate) fn page_contents(page: &[u8]) -> Option<PageContents> {
     let page = Packed::parse(TypedValue { value_type: ValueType::Hash, bytes: page }).ok()?;
     let number = match page.get(FIELDS[0]).ok()? {
         Some(value) => Some(decode(value)?),
         None => None,
     };
-    Some((page.count(), number))
+    Some(PageContents { fields: page.count(), number })
 }

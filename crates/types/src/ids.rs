@@ -168,7 +168,7 @@ impl Incarnation {
 
     /// Adds the incarnations of the server's own tables to a list of a version that did not have
     /// them. They are derived from those of tables 0 and 1, with a bit that no drawn incarnation has.
-    /// So every reader of the list derives the same ones, and no entry of that version has them.
+    /// Thus every reader of the list derives the same ones, and no entry of that version has them.
     pub fn complete(incarnations: &mut Vec<Incarnation>) {
         for table in [TableId::COMPLETIONS, TableId::PAGES] {
             if incarnations.len() == usize::from(table.0) {

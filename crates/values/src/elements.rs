@@ -26,7 +26,7 @@ pub struct Elements<'a> {
     /// The numbers of all pages, ascending; empty for a packed value.
     pages: Vec<u32>,
     /// Elements that are replaced or removed.
-    edits: Vec<Edit>,
+    edits: Vec<ElementEdit>,
     added: Vec<NewElement>,
     /// Encoded elements that replace others or are added.
     new: Vec<u8>,
@@ -35,20 +35,20 @@ pub struct Elements<'a> {
     /// Set if all elements were removed at once.
     is_cleared: bool,
     /// Set if there are enough searches. It is only looked up, never iterated.
-    names: Option<Box<Names<'a>>>,
+    names: Option<Box<ElementNames<'a>>>,
 }
 
-/// Place of an element: its page, by position, and its offset there.
+/// ElementPlace of an element: its page, by position, and its offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Start {
+struct ElementStart {
     source: usize,
     offset: usize,
 }
 
 /// Replacement of an element.
 #[derive(Clone, Copy, Debug)]
-struct Edit {
-    start: Start,
+struct ElementEdit {
+    start: ElementStart,
     /// End of the old element, as an offset in its page.
     end: usize,
     /// `None`: the element is removed.
@@ -60,29 +60,42 @@ struct Edit {
 struct NewElement {
     start: usize,
     end: usize,
-    name: (usize, usize),
-    value: (usize, usize),
+    name: Part,
+    value: Part,
     is_removed: bool,
 }
 
+/// The place of a name or value in the buffer of new elements.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    start: usize,
+    end: usize,
+}
+
+/// Number of elements of a whole value, and their encoded bytes.
+struct Totals {
+    count: u64,
+    bytes: u64,
+}
+
 /// Places of elements by their names.
-struct Names<'a> {
+struct ElementNames<'a> {
     old: HashMap<&'a [u8], OldPlace>,
     /// Positions in the list of added elements.
     added: HashMap<Box<[u8]>, usize>,
 }
 
-/// Place of an element that was read.
+/// ElementPlace of an element that was read.
 #[derive(Clone, Copy, Debug)]
 struct OldPlace {
-    start: Start,
+    start: ElementStart,
     end: usize,
     /// Position of its edit.
     edit: Option<usize>,
 }
 
-/// Place of an element.
-enum Place {
+/// ElementPlace of an element.
+enum ElementPlace {
     Old(OldPlace),
     /// Position in the list of added elements.
     Added(usize),
@@ -92,8 +105,8 @@ impl<'a> Elements<'a> {
     /// Returns the elements of a packed value, for this number of searches.
     #[inline]
     pub fn of(packed: Packed<'a>, searches: usize) -> Result<Elements<'a>, Damaged> {
-        let (count, bytes) = (packed.count() as u64, packed.bytes().len() as u64);
-        Elements::new(packed, Vec::new(), Vec::new(), (count, bytes), searches)
+        let totals = Totals { count: packed.count() as u64, bytes: packed.bytes().len() as u64 };
+        Elements::new(packed, Vec::new(), Vec::new(), totals, searches)
     }
 
     /// Returns the elements in some pages of a split value, given by ascending number.
@@ -107,7 +120,7 @@ impl<'a> Elements<'a> {
         debug_assert!(numbers.is_sorted_by(|low, high| low < high), "pages out of order");
         let first = if rest.is_empty() { Packed::empty(value_type) } else { rest.remove(0) };
         let is_whole = numbers.len() as u64 == u64::from(root.pages);
-        let totals = (root.count, root.bytes);
+        let totals = Totals { count: root.count, bytes: root.bytes };
         Ok(Elements { is_whole, ..Elements::new(first, rest, numbers, totals, searches)? })
     }
 
@@ -116,15 +129,15 @@ impl<'a> Elements<'a> {
         first: Packed<'a>,
         rest: Vec<Packed<'a>>,
         pages: Vec<u32>,
-        (count, bytes): (u64, u64),
+        totals: Totals,
         searches: usize,
     ) -> Result<Elements<'a>, Damaged> {
         let (edits, added, new) = (Vec::new(), Vec::new(), Vec::new());
         let value_type = first.value_type();
         let mut elements = Elements {
             value_type,
-            count,
-            bytes,
+            count: totals.count,
+            bytes: totals.bytes,
             first,
             rest,
             pages,
@@ -150,7 +163,7 @@ impl<'a> Elements<'a> {
             let (start, end, element) = found?;
             old.insert(element.name, OldPlace { start, end, edit: None });
         }
-        self.names = Some(Box::new(Names { old, added: HashMap::new() }));
+        self.names = Some(Box::new(ElementNames { old, added: HashMap::new() }));
         Ok(())
     }
 
@@ -159,7 +172,7 @@ impl<'a> Elements<'a> {
     }
 
     /// Returns the elements before the changes, with their places.
-    fn old(&self) -> impl Iterator<Item = Result<(Start, usize, Element<'a>), Damaged>> {
+    fn old(&self) -> impl Iterator<Item = Result<(ElementStart, usize, Element<'a>), Damaged>> {
         self.sources().enumerate().flat_map(|(source, packed)| placed(source, packed))
     }
 
@@ -199,20 +212,20 @@ impl<'a> Elements<'a> {
         self.sources().map(|page| page.elements().collect())
     }
 
-    fn place(&self, name: &[u8]) -> Result<Option<Place>, Damaged> {
+    fn place(&self, name: &[u8]) -> Result<Option<ElementPlace>, Damaged> {
         if let Some(names) = &self.names {
-            let old = names.old.get(name).copied().map(Place::Old);
-            return Ok(old.or_else(|| names.added.get(name).copied().map(Place::Added)));
+            let old = names.old.get(name).copied().map(ElementPlace::Old);
+            return Ok(old.or_else(|| names.added.get(name).copied().map(ElementPlace::Added)));
         }
         for found in self.old() {
             let (start, end, element) = found?;
             if element.name == name {
                 let edit = self.edits.iter().position(|edit| edit.start == start);
-                return Ok(Some(Place::Old(OldPlace { start, end, edit })));
+                return Ok(Some(ElementPlace::Old(OldPlace { start, end, edit })));
             }
         }
         let added = self.added.iter().position(|added| &self.new[range(added.name)] == name);
-        Ok(added.map(Place::Added))
+        Ok(added.map(ElementPlace::Added))
     }
 
     /// Returns the value of the element of this name.
@@ -228,8 +241,8 @@ impl<'a> Elements<'a> {
         }
         let new = match self.place(name)? {
             None => return Ok(None),
-            Some(Place::Added(at)) => Some(self.added[at]).filter(|added| !added.is_removed),
-            Some(Place::Old(OldPlace { start, end, edit })) => match edit {
+            Some(ElementPlace::Added(at)) => Some(self.added[at]).filter(|added| !added.is_removed),
+            Some(ElementPlace::Old(OldPlace { start, end, edit })) => match edit {
                 Some(edit) => self.edits[edit].new,
                 None => return Ok(Some(self.old_value(start, end)?)),
             },
@@ -241,7 +254,7 @@ impl<'a> Elements<'a> {
         if at == 0 { self.first } else { self.rest[at - 1] }
     }
 
-    fn old_value(&self, start: Start, end: usize) -> Result<&'a [u8], Damaged> {
+    fn old_value(&self, start: ElementStart, end: usize) -> Result<&'a [u8], Damaged> {
         let bytes = self.source(start.source).bytes().get(start.offset..end).ok_or(Damaged)?;
         Ok(PackedElements::of_one(self.value_type, bytes).next().ok_or(Damaged)??.value)
     }
@@ -260,7 +273,7 @@ impl<'a> Elements<'a> {
     }
 
     /// Returns the edits in the order of their places.
-    fn sorted_edits(&self) -> Cow<'_, [Edit]> {
+    fn sorted_edits(&self) -> Cow<'_, [ElementEdit]> {
         if self.edits.is_sorted_by_key(|edit| edit.start) {
             return Cow::Borrowed(&self.edits);
         }
@@ -279,7 +292,7 @@ impl<'a> Elements<'a> {
         if let Some(place) = self.names.as_mut().and_then(|names| names.old.get_mut(name)) {
             place.edit = Some(self.edits.len());
         }
-        self.edits.push(Edit { start, end, new });
+        self.edits.push(ElementEdit { start, end, new });
         Some(end - start.offset)
     }
 
@@ -298,12 +311,13 @@ impl<'a> Elements<'a> {
         let start = self.new.len();
         let [name_at, value_at] =
             put_element(self.value_type, Element { name, value }, &mut self.new);
-        let (name_at, value_at) = ((name_at.start, name_at.end), (value_at.start, value_at.end));
+        let [name_at, value_at] =
+            [name_at, value_at].map(|at| Part { start: at.start, end: at.end });
         let end = self.new.len();
         let new = NewElement { start, end, name: name_at, value: value_at, is_removed: false };
         let before = match place {
-            Some(Place::Old(place)) => self.edit(name, place, Some(new)),
-            Some(Place::Added(at)) => {
+            Some(ElementPlace::Old(place)) => self.edit(name, place, Some(new)),
+            Some(ElementPlace::Added(at)) => {
                 let before = std::mem::replace(&mut self.added[at], new);
                 (!before.is_removed).then(|| before.bytes())
             }
@@ -331,8 +345,8 @@ impl<'a> Elements<'a> {
     pub fn remove(&mut self, name: &[u8]) -> Result<bool, Damaged> {
         let before = match self.place(name)? {
             None => None,
-            Some(Place::Old(place)) => self.edit(name, place, None),
-            Some(Place::Added(at)) => {
+            Some(ElementPlace::Old(place)) => self.edit(name, place, None),
+            Some(ElementPlace::Added(at)) => {
                 let added = &mut self.added[at];
                 let before = (!added.is_removed).then(|| added.bytes());
                 added.is_removed = true;
@@ -380,7 +394,7 @@ impl<'a> Elements<'a> {
     }
 
     /// Appends the old elements of a page with its edits. Returns the number of removed elements.
-    fn copy_edited(&self, source: usize, edits: &[Edit], out: &mut Vec<u8>) -> usize {
+    fn copy_edited(&self, source: usize, edits: &[ElementEdit], out: &mut Vec<u8>) -> usize {
         let bytes = self.source(source).bytes();
         let (mut from, mut removed) = (0, 0);
         for edit in edits {
@@ -430,8 +444,8 @@ impl<'a> Elements<'a> {
                     let (start, _, element) = found?;
                     let element = match edit_at(&edits, start) {
                         None => element,
-                        Some(Edit { new: Some(new), .. }) => self.new_element(*new),
-                        Some(Edit { new: None, .. }) => continue,
+                        Some(ElementEdit { new: Some(new), .. }) => self.new_element(*new),
+                        Some(ElementEdit { new: None, .. }) => continue,
                     };
                     anew.get_mut(&page_of(element.name)).ok_or(Damaged)?.push(element);
                 }
@@ -497,27 +511,27 @@ impl NewElement {
 }
 
 /// Returns the edit of the element at this place, out of sorted edits.
-fn edit_at(edits: &[Edit], start: Start) -> Option<&Edit> {
+fn edit_at(edits: &[ElementEdit], start: ElementStart) -> Option<&ElementEdit> {
     let place = edits.binary_search_by_key(&start, |edit| edit.start).ok()?;
     Some(&edits[place])
 }
 
-fn range((start, end): (usize, usize)) -> Range<usize> {
-    start..end
+fn range(part: Part) -> Range<usize> {
+    part.start..part.end
 }
 
 /// Returns the elements of a page with their places.
 fn placed<'a>(
     source: usize,
     packed: Packed<'a>,
-) -> impl Iterator<Item = Result<(Start, usize, Element<'a>), Damaged>> {
+) -> impl Iterator<Item = Result<(ElementStart, usize, Element<'a>), Damaged>> {
     let whole = packed.bytes().len();
     let mut elements = packed.elements();
     std::iter::from_fn(move || {
         let offset = whole - elements.rest().len();
         let element = elements.next()?;
         let end = whole - elements.rest().len();
-        Some(element.map(|element| (Start { source, offset }, end, element)))
+        Some(element.map(|element| (ElementStart { source, offset }, end, element)))
     })
 }
 

@@ -1,6 +1,6 @@
 //! Random elements of a collection, for `HRANDFIELD`, `SRANDMEMBER` and `SPOP`.
 //!
-//! Of a split value, a sample reads random pages only. Pages have different numbers of elements, so
+//! A sample of a split value reads random pages only. Pages have different numbers of elements, so
 //! each page has the same number of places, more than any page has elements, and a sample draws one
 //! place per page: the elements that it hits are all equally likely. If too few places are occupied,
 //! the whole value is read.

@@ -100,7 +100,7 @@ impl Touched<'_> {
     }
 }
 
-/// What an attempt expects of a value.
+/// The form of a value that an attempt expects, and that of the new value.
 #[derive(Clone, Debug)]
 enum Expected {
     /// The value is packed, absent or to be replaced. The new one is packed.
@@ -193,12 +193,13 @@ impl PlannedPages {
 
     /// Returns the position of a page of a value.
     fn position(&self, value: usize, number: u32) -> usize {
-        let places = self.of_values[value].iter().filter_map(|range| {
+        let mut places = self.of_values[value].iter().filter_map(|range| {
             let pages = &self.pages[range.clone()];
             let place = pages.binary_search_by_key(&number, |page| page.number).ok()?;
             Some(range.start + place)
         });
-        places.last().expect("a page that is written was planned")
+        let Some(place) = places.next_back() else { unreachable!("page {number} was not planned") };
+        place
     }
 }
 
@@ -271,7 +272,7 @@ impl Backend {
         let mut f = Some(f);
         let split = self.read_one(table, key, |record| match form(record, value_type)? {
             Form::Packed(packed) => {
-                let f = f.take().expect("the first read is the only one so far");
+                let Some(f) = f.take() else { unreachable!("this is the first read") };
                 f(&Elements::of(packed, touched.searches())?).map(Ok)
             }
             Form::Split(root) => Ok(Err(root)),
@@ -332,7 +333,9 @@ impl Backend {
                         Err(found) => return Ok(Attempt::Unexpected(at, found)),
                     }
                 }
-                let f = f.take().expect("it is called once, in the last attempt");
+                let Some(f) = f.take() else {
+                    unreachable!("no attempt follows one that calls it")
+                };
                 f(&opened).map(Attempt::Done)
             })?;
             match attempt? {
@@ -472,7 +475,9 @@ impl Backend {
                     Expected::Packed => {
                         write_packed(elements, roots, values[at], writer.changes, at);
                     }
-                    expected => writer.write(elements, expected, values[at], at)?,
+                    expected @ (Expected::Divided { .. } | Expected::Split { .. }) => {
+                        writer.write(elements, expected, values[at], at)?;
+                    }
                 }
             }
             Ok::<_, Refusal>(Attempt::Done(result))
@@ -481,7 +486,7 @@ impl Backend {
     }
 
     fn layout(&self) -> ValueLayout {
-        ValueLayout::with_packed(self.configuration.memory.packed.0 as usize)
+        ValueLayout::with_packed(self.configuration.memory.packed.0)
     }
 
     /// Returns what the next attempt expects of a value that was found in this form.

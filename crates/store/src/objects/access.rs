@@ -2,13 +2,11 @@
 
 use super::arrival::Arrival;
 use super::range_clock::RangeClock;
-use super::record::TableKey;
 use super::recovery::Recovery;
 use super::stall::Stall;
 use super::store::Store;
 use super::tablets::{Tablet, TabletMap, TabletState};
 use super::view::View;
-use super::write::WriteTarget;
 use planted::Bug;
 use std::sync::Arc;
 use types::{HashRange, Incarnation, KeyHash, TableId, UnixMillis};
@@ -43,17 +41,6 @@ impl TabletMap {
             let access = tablet.access(table).ok()?;
             Some((HashRange::new(cursor.max(tablet.range.first()), tablet.range.last()), access))
         })
-    }
-
-    /// Returns [`TabletMap::access`] for each of these keys.
-    pub(super) fn targets<'k>(
-        &self,
-        keys: impl Iterator<Item = TableKey<'k>>,
-    ) -> Result<Vec<WriteTarget<'k, '_>>, Stall> {
-        let target = |TableKey { table, key }: TableKey<'k>| {
-            Ok(WriteTarget { table, key, access: self.access(table, key.hash)? })
-        };
-        keys.map(target).collect()
     }
 }
 

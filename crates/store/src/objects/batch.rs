@@ -9,7 +9,7 @@
 use super::changes::{Change, ChangeAction, Changes, Scratch};
 use super::leaves::Leaves;
 use super::read::{judge, may_arrive, records};
-use super::record::{Key, Need, Record, TableKey};
+use super::record::{Key, Record, TableKey};
 use super::stall::{Stall, check_size};
 use super::view::{Lookup, Placed, TableViews, kind_of};
 use super::worker::Worker;
@@ -19,19 +19,6 @@ use types::{KeyHash, TableId, TypedValue, Version};
 use wire::entry::{Body, Entry};
 
 impl Worker {
-    pub(super) fn update_several<'k, T>(
-        &mut self,
-        keys: impl Iterator<Item = TableKey<'k>>,
-        need: Need,
-        f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
-    ) -> Result<T, Stall> {
-        let needed = match need {
-            Need::Records => usize::MAX,
-            Need::Nothing => 0,
-        };
-        self.update_batch(keys, needed, f, |_, _, _| None)
-    }
-
     /// Reads and changes records of several tables like [`Worker::update`]. It depends on the first
     /// `needed` records; the caller knows that the others do not exist at another server.
     pub fn update_tables<T>(
@@ -72,14 +59,14 @@ impl Worker {
     /// Reads and changes records as one atomic step. `last` may return the new value of the last
     /// key; it receives the result of `f`, that key's record, and the versions that the changes have
     /// drawn.
-    fn update_batch<'k, T>(
+    pub(super) fn update_batch<'k, T>(
         &mut self,
         keys: impl Iterator<Item = TableKey<'k>>,
         needed: usize,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
         last: impl FnOnce(&T, Option<Record<'_>>, &[(usize, Version)]) -> Option<Vec<u8>>,
     ) -> Result<T, Stall> {
-        let targets = self.tablets.targets(keys)?;
+        let targets = WriteTarget::of_keys(&self.tablets, keys)?;
         targets.iter().try_for_each(|target| check_size(target.key.bytes, 0))?;
         let Some(first) = targets.first() else {
             return Ok(f(&[], &mut Changes::new(&mut self.scratch, 0)));
@@ -90,6 +77,7 @@ impl Worker {
             target.access.make_leaf(&views.of(target.table), target.key.hash);
         }
         let mut leaves = Leaves::lock(&views, &targets)?;
+        debug_assert!(leaves.order().len() == targets.len(), "a key has no leaf");
         let found = leaves.find_all(&views, &targets);
         let may_arrive = may_arrive(&targets[..needed.min(targets.len())]);
         let found = judge(&targets, &may_arrive, found)?;

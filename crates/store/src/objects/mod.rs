@@ -81,6 +81,7 @@ pub use clean::CleaningOccasion;
 pub use evict::Evicted;
 pub use evictor::EvictionRule;
 pub use expired::Expiring;
+pub use own_records::OwnTable;
 pub use range_clock::{BEHIND_MAX_MILLIS, RangeClock};
 pub use record::{Key, Need, Record, TableKey};
 pub use recover::RecoverError;

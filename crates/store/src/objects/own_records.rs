@@ -2,7 +2,7 @@
 //! completion records and pages.
 
 use super::access::Access;
-use super::record::{Key, Record, TableKey};
+use super::record::{Key, Record};
 use super::stall::Stall;
 use super::store::behind;
 use super::view::{View, record_of};
@@ -16,27 +16,45 @@ fn is_alone(access: Access<'_>) -> bool {
     !access.is_inherited() || planted::is(Bug::ArrivingPageSwept)
 }
 
+/// A table of the server's own, for its collection.
+pub struct OwnTable<'w> {
+    worker: &'w mut Worker,
+    table: TableId,
+}
+
 impl Worker {
-    /// Passes the records of a table in the ranges that this server serves alone to `f`, with their
+    /// Returns a table of the server's own.
+    ///
+    /// # Panics
+    /// If clients can select the table.
+    pub fn own_table(&mut self, table: TableId) -> OwnTable<'_> {
+        assert!(!table.is_database(), "{table:?} belongs to clients");
+        OwnTable { worker: self, table }
+    }
+}
+
+impl OwnTable<'_> {
+    /// Passes the records of the table in the ranges that this server serves alone to `f`, with their
     /// keys, from `cursor` on, in a bounded step. Those of ranges that arrive or leave, or depend on
     /// another server's log, are skipped. Returns where to resume; `None` at the end.
-    pub fn own_records(
+    pub fn walk(
         &mut self,
-        table: TableId,
         cursor: KeyHash,
         buckets_max: usize,
         mut f: impl FnMut(&[u8], Record<'_>),
     ) -> Option<KeyHash> {
-        self.store.index(table)?;
-        let mut accessible = self.tablets.accessible_from(table, cursor);
+        let OwnTable { worker, table } = self;
+        let (worker, table) = (&mut **worker, *table);
+        worker.store.index(table)?;
+        let mut accessible = worker.tablets.accessible_from(table, cursor);
         let (range, access) = accessible.find(|(_, access)| is_alone(*access))?;
-        let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
-        self.words.clear();
-        let next = view.gather(range, buckets_max, &mut self.words);
+        let turn = worker.participant.turn();
+        let view = View::new(&worker.store, table, &turn);
+        worker.words.clear();
+        let next = view.gather(range, buckets_max, &mut worker.words);
         assert!(next.is_none_or(|next| next > range.first()), "a walk of {range} stands still");
-        let now = access.clock(&self.store);
-        for &(_, word) in &self.words {
+        let now = access.clock(&worker.store);
+        for &(_, word) in &worker.words {
             let entry = view.entry(word);
             if let Some(record) = record_of(&entry, now) {
                 f(entry.key, record);
@@ -45,15 +63,16 @@ impl Worker {
         next.or_else(|| behind(range.last()))
     }
 
-    /// Returns whether `is_it` accepts a record with this hash. An expired record counts as one.
-    pub fn any_with_hash(
+    /// Returns whether `is_it` accepts a record with this hash in another table. An expired record
+    /// counts as one.
+    pub fn other_has(
         &mut self,
         table: TableId,
         hash: KeyHash,
         is_it: impl Fn(Record<'_>) -> bool,
     ) -> Result<bool, Stall> {
-        let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let turn = self.worker.participant.turn();
+        let view = View::new(&self.worker.store, table, &turn);
         let accepts = |word| record_of(&view.entry(word), UnixMillis(0)).is_some_and(&is_it);
         match view.index.find(hash, &turn, accepts) {
             Find::Miss => Ok(false),
@@ -65,13 +84,13 @@ impl Worker {
     /// Removes a record that no operation can reach any more, in a range that this server serves
     /// alone. It leaves no tombstone: after a restart or a recovery, the record is found to be
     /// unreachable again. Returns whether it was there.
-    pub fn unlink(&mut self, TableKey { table, key }: TableKey<'_>) -> Result<bool, Stall> {
-        let access = self.tablets.access(table, key.hash)?;
+    pub fn unlink(&mut self, key: Key<'_>) -> Result<bool, Stall> {
+        let access = self.worker.tablets.access(self.table, key.hash)?;
         if !is_alone(access) {
             return Err(Stall::Held);
         }
-        let turn = self.participant.turn();
-        let view = View::new(&self.store, table, &turn);
+        let turn = self.worker.participant.turn();
+        let view = View::new(&self.worker.store, self.table, &turn);
         let mut leaf = view.lock(key.hash)?;
         let Key { hash, .. } = key;
         let is_record = |kind| matches!(kind, WordKind::Object | WordKind::Expiring);

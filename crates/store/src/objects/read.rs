@@ -98,7 +98,10 @@ impl Worker {
     ) -> Result<T, Stall> {
         match keys {
             [key] => self.read_one(table, *key, |record| f(&[record])),
-            _ => self.read_several(keys.iter().map(|&key| TableKey { table, key }), f),
+            _ => {
+                let keys = keys.iter().map(|&key| TableKey { table, key });
+                self.read_tables(&keys.collect::<Vec<TableKey<'_>>>(), f)
+            }
         }
     }
 
@@ -108,15 +111,7 @@ impl Worker {
         keys: &[TableKey<'_>],
         f: impl FnOnce(&[Option<Record<'_>>]) -> T,
     ) -> Result<T, Stall> {
-        self.read_several(keys.iter().copied(), f)
-    }
-
-    fn read_several<'k, T>(
-        &mut self,
-        keys: impl Iterator<Item = TableKey<'k>>,
-        f: impl FnOnce(&[Option<Record<'_>>]) -> T,
-    ) -> Result<T, Stall> {
-        let targets = self.tablets.targets(keys)?;
+        let targets = WriteTarget::of_keys(&self.tablets, keys.iter().copied())?;
         let turn = self.participant.turn();
         let views = TableViews { store: &self.store, turn: &turn, dependency: &self.dependency };
         let found = look(&views, &targets)?;

@@ -47,7 +47,14 @@ impl Worker {
     ) -> Result<T, Stall> {
         match keys {
             [key] => self.update_one(table, *key, need, |record, changes| f(&[record], changes)),
-            _ => self.update_several(keys.iter().map(|&key| TableKey { table, key }), need, f),
+            _ => {
+                let needed = match need {
+                    Need::Records => keys.len(),
+                    Need::Nothing => 0,
+                };
+                let keys = keys.iter().map(|&key| TableKey { table, key });
+                self.update_batch(keys, needed, f, |_, _, _| None)
+            }
         }
     }
 

@@ -2,9 +2,10 @@
 //! replaced entry as dead. The caller holds the lock of the key's leaf throughout.
 
 use super::access::Access;
-use super::record::Key;
+use super::record::{Key, TableKey};
 use super::stall::Stall;
 use super::store::Store;
+use super::tablets::TabletMap;
 use super::tombstones::{IndexedTombstone, TombstoneQueue};
 use super::view::{Placed, View, kind_of};
 use crate::index::{LeafGuard, Word, WordKind};
@@ -19,6 +20,19 @@ pub(super) struct WriteTarget<'k, 'm> {
     pub(super) table: TableId,
     pub(super) key: Key<'k>,
     pub(super) access: Access<'m>,
+}
+
+impl<'k, 'm> WriteTarget<'k, 'm> {
+    /// Returns the keys with their permissions, by the states of their tablets alone.
+    pub(super) fn of_keys(
+        tablets: &'m TabletMap,
+        keys: impl Iterator<Item = TableKey<'k>>,
+    ) -> Result<Vec<WriteTarget<'k, 'm>>, Stall> {
+        let target = |TableKey { table, key }: TableKey<'k>| {
+            Ok(WriteTarget { table, key, access: tablets.access(table, key.hash)? })
+        };
+        keys.map(target).collect()
+    }
 }
 
 /// A value to write, with its expiry.
