@@ -131,12 +131,8 @@ pub enum Bug {
     VersionNotChecked,
     /// A record that is encoded anew at its arrival or recovery becomes a string.
     TypeLost,
-    /// The pages of a value have the names of those of the value that the key had before.
-    PageNamesReused,
     /// A command takes a page that has not arrived for one without elements.
     PageNotAwaited,
-    /// Pages that arrive before their root are removed as orphans.
-    ArrivingPageSwept,
     /// Pages do not arrive with a range.
     PageNotMoved,
     /// Recoveries do not replay pages.

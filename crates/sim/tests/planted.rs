@@ -76,11 +76,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReportedBeforeMeasured
         | Planted::ReportedBeforeSynced
         | Planted::DamageNotReported => 30,
-        Planted::PageNamesReused
-        | Planted::PageNotAwaited
-        | Planted::PageNotMoved
-        | Planted::PageNotRecovered => 100,
-        Planted::ArrivingPageSwept => 399,
+        Planted::PageNotAwaited | Planted::PageNotMoved | Planted::PageNotRecovered => 100,
         Planted::CompletionNotMoved
         | Planted::CompletionNotRecovered
         | Planted::CompletionsFlushed => 100,

@@ -500,11 +500,7 @@ impl Backend {
         match found {
             FoundForm::Packed => Expected::Packed,
             FoundForm::TooLong { pages } => {
-                let id = match planted::is(Bug::PageNamesReused) {
-                    true => Version(1),
-                    false => self.node().store().draw_id(),
-                };
-                Expected::Divided { id, pages }
+                Expected::Divided { id: self.node().store().draw_id(), pages }
             }
             FoundForm::Split(root) => {
                 let resize = self.layout().resize(&root, added, removes);

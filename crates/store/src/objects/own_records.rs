@@ -1,20 +1,13 @@
 //! Walks over the records of the server's own tables, and the removal of those that nothing needs:
 //! completion records and pages.
 
-use super::access::Access;
 use super::record::{Key, Record};
 use super::stall::Stall;
 use super::store::behind;
 use super::view::{View, record_of};
 use super::worker::Worker;
 use crate::index::{Find, WordKind};
-use planted::Bug;
 use types::{KeyHash, TableId, UnixMillis};
-
-/// Returns whether this server serves a range alone: everything has arrived.
-fn is_alone(access: Access<'_>) -> bool {
-    !access.is_inherited() || planted::is(Bug::ArrivingPageSwept)
-}
 
 /// A table of the server's own, for its collection.
 pub struct OwnTable<'w> {
@@ -47,7 +40,7 @@ impl OwnTable<'_> {
         let (worker, table) = (&mut **worker, *table);
         worker.store.index(table)?;
         let mut accessible = worker.tablets.accessible_from(table, cursor);
-        let (range, access) = accessible.find(|(_, access)| is_alone(*access))?;
+        let (range, access) = accessible.find(|(_, access)| !access.is_inherited())?;
         let turn = worker.participant.turn();
         let view = View::new(&worker.store, table, &turn);
         worker.words.clear();
@@ -86,7 +79,7 @@ impl OwnTable<'_> {
     /// unreachable again. Returns whether it was there.
     pub fn unlink(&mut self, key: Key<'_>) -> Result<bool, Stall> {
         let access = self.worker.tablets.access(self.table, key.hash)?;
-        if !is_alone(access) {
+        if access.is_inherited() {
             return Err(Stall::Held);
         }
         let turn = self.worker.participant.turn();
