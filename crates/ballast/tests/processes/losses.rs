@@ -43,6 +43,15 @@ fn missing(status: &str) -> Option<&str> {
     after.split("' --coordinator ").next()
 }
 
+/// Returns whether a folder has a replica of the first server's manifest log, by the headers of its
+/// files (`docs/formats.md`).
+fn has_manifest_of_first(folder: &Path) -> bool {
+    let files = std::fs::read_dir(folder.join("replicas")).into_iter().flatten().flatten();
+    files.map(|file| std::fs::read(file.path()).unwrap_or_default()).any(|file| {
+        file.starts_with(b"BALLASTR") && file.get(10) == Some(&2) && file.get(24) == Some(&1)
+    })
+}
+
 /// Returns whether one of the servers accepts a write of this key.
 fn is_served(servers: &[&Process], key: &str) -> bool {
     servers.iter().any(|server| server.client().ask(&["SET", key, "new"]).text() == "OK")
@@ -59,6 +68,9 @@ fn what_nobody_has_any_more_is_waited_for_until_an_operator_gives_it_up_by_name(
     let [third, fourth] = [2, 3].map(|place| joined(&coordinator, folders[place].path()));
     until("everybody is there", || status(&coordinator).matches("connected").count() == 4);
     assert!(status(&coordinator).contains(" connected: slots 0-16383\n"));
+    until("another server has the manifest log of the first", || {
+        [2, 3].iter().any(|place: &usize| has_manifest_of_first(folders[*place].path()))
+    });
 
     Process::kill_together([first, second]);
     std::fs::remove_dir_all(folders[1].path()).expect("nobody uses it");

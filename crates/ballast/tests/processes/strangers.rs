@@ -50,6 +50,12 @@ impl Cluster {
         let mut cluster = Cluster { folder, coordinator: Some(coordinator), servers: Vec::new() };
         cluster.start_servers();
         until("a key is written", || cluster.is_answered(&["SET", "key", "value"], "OK"));
+        // The log of the server without data need not be acknowledged by then.
+        let has_one = |place| {
+            let files = replicas(&cluster.disk(place));
+            files.values().any(|file| file.starts_with(b"BALLASTR"))
+        };
+        until("each has a replica of the other's log", || has_one(0) && has_one(1));
         cluster
     }
 
