@@ -69,7 +69,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReadNotGated
         | Planted::TombstoneNotReplayed
         | Planted::IncarnationOfSource
-        | Planted::TypeLost
         | Planted::SealedBeforeReplicated
         | Planted::LostReplicaNotCopied
         | Planted::HeartbeatForgotten
@@ -87,7 +86,10 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DataBeforeOpen
         | Planted::RecoveredClockAhead
         | Planted::IncarnationNotRenewed => 100,
-        Planted::SilentBackupKept | Planted::LapsedLeaseWaits | Planted::OrphanNotReassigned => 60,
+        Planted::SilentBackupKept
+        | Planted::LapsedLeaseWaits
+        | Planted::TypeLost
+        | Planted::OrphanNotReassigned => 60,
         Planted::CutBeforeSplice
         | Planted::LostPieceForgotten
         | Planted::RefusalForgotten
