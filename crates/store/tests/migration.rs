@@ -384,10 +384,14 @@ fn a_copy_between_tables_waits_for_what_is_missing_in_either_of_them() {
     let copy = |server: &mut Server, from: TableId, to: TableId| {
         let key = server.key("a");
         let keys = [from, to].map(|table| TableKey { table, key });
-        server.worker.update_tables(&keys, keys.len(), |records, changes| {
-            let record = records[0].filter(|_| records[1].is_none());
-            record.map(|record| changes.put(1, record.value.bytes, record.expiry)).is_some()
-        })
+        server.worker.update_tables(
+            &keys,
+            |_| true,
+            |records, changes| {
+                let record = records[0].filter(|_| records[1].is_none());
+                record.map(|record| changes.put(1, record.value.bytes, record.expiry)).is_some()
+            },
+        )
     };
     let missing_in = |table: TableId, moving: &Move| match moving.missing(&["a"]) {
         Stall::Missing(missing) => Stall::Missing(Missing { table, ..missing }),

@@ -480,6 +480,7 @@ fn a_recorded_update_that_is_not_made_writes_nothing() {
     for is_made in [false, true] {
         let done = server.worker.update_recorded(
             &[TableKey { table: TABLE, key }],
+            |_| true,
             completion,
             |_, changes| {
                 changes.put(0, b"value", None);

@@ -87,18 +87,22 @@ fn rename_if(
 ) -> Result<bool, NotExecuted> {
     let table = call.session.status.table;
     let keys = [1, 2].map(|at| TableKey { table, key: call.key(at) });
-    let renamed = call.backend.update_tables(&keys, keys.len(), |records, changes| {
-        let record = records[0].ok_or(NO_SUCH_KEY)?;
-        if !allows(records[1]) || keys[0] == keys[1] {
-            return Ok(Ok(allows(records[1])));
-        }
-        if split_root(record).is_some() {
-            return Ok(Err(record.value.value_type));
-        }
-        changes.put_value(1, record.value, record.expiry);
-        changes.delete(0);
-        Ok::<_, Refusal>(Ok(true))
-    })??;
+    let renamed = call.backend.update_tables(
+        &keys,
+        |_| true,
+        |records, changes| {
+            let record = records[0].ok_or(NO_SUCH_KEY)?;
+            if !allows(records[1]) || keys[0] == keys[1] {
+                return Ok(Ok(allows(records[1])));
+            }
+            if split_root(record).is_some() {
+                return Ok(Err(record.value.value_type));
+            }
+            changes.put_value(1, record.value, record.expiry);
+            changes.delete(0);
+            Ok::<_, Refusal>(Ok(true))
+        },
+    )??;
     match renamed {
         Ok(renamed) => Ok(renamed),
         Err(value_type) => {
@@ -165,15 +169,19 @@ fn copy(call: &mut Call<'_>) -> Done {
     let keys = [TableKey { table, key: from }, TableKey { table: to, key }];
     let allows = |old: Option<Record<'_>>| replaces || old.is_none();
     let mut exists = false;
-    let copied = call.backend.update_tables(&keys, keys.len(), |records, changes| {
-        exists = records[0].is_some();
-        let Some(record) = records[0].filter(|_| allows(records[1])) else { return Ok(false) };
-        if split_root(record).is_some() {
-            return Err(record.value.value_type);
-        }
-        changes.put_value(1, record.value, record.expiry);
-        Ok(true)
-    })?;
+    let copied = call.backend.update_tables(
+        &keys,
+        |_| true,
+        |records, changes| {
+            exists = records[0].is_some();
+            let Some(record) = records[0].filter(|_| allows(records[1])) else { return Ok(false) };
+            if split_root(record).is_some() {
+                return Err(record.value.value_type);
+            }
+            changes.put_value(1, record.value, record.expiry);
+            Ok(true)
+        },
+    )?;
     let copied = match copied {
         Ok(copied) => copied,
         Err(value_type) => {

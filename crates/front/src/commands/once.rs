@@ -231,6 +231,7 @@ impl WrappedCommand<'_> {
         let mut reply = Vec::new();
         let done = call.backend.update_recorded(
             &staged.keys(),
+            |place| staged.needs(place),
             completion,
             |records, changes| {
                 let is_current = is_current(records);

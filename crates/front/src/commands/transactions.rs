@@ -257,7 +257,8 @@ fn attempt(
         return Ok(false);
     }
     if let Some(staged) = staged.filter(TransactionRecords::is_changed) {
-        let update = call.backend.update_tables(&staged.keys(), usize::MAX, |records, changes| {
+        let needs = |place| staged.needs(place);
+        let update = call.backend.update_tables(&staged.keys(), needs, |records, changes| {
             let is_current = staged.is_current(records);
             if is_current {
                 staged.apply(changes);

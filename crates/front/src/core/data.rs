@@ -210,7 +210,7 @@ impl Backend {
         keys: &[TableKey<'_>],
         f: impl FnOnce(&[Option<Record<'_>>]) -> T,
     ) -> Result<T, NotExecuted> {
-        self.copy_pages(keys)?;
+        self.copy_pages(keys, |_| true)?;
         match &self.staged {
             None => Ok(self.engine.worker.read_tables(keys, f)?),
             Some(staged) => Ok(f(&staged.records(&staged.places_of(keys)?))),
@@ -221,13 +221,13 @@ impl Backend {
     pub(crate) fn update_tables<T>(
         &mut self,
         keys: &[TableKey<'_>],
-        needed: usize,
+        is_needed: impl Fn(usize) -> bool,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
     ) -> Result<T, NotExecuted> {
-        self.copy_pages(keys)?;
+        self.copy_pages(keys, &is_needed)?;
         let result = match &mut self.staged {
             None => {
-                let result = self.engine.worker.update_tables(keys, needed, f)?;
+                let result = self.engine.worker.update_tables(keys, is_needed, f)?;
                 if self.has_blocked {
                     self.notify_written(keys.iter().map(|key| (key.table, key.key.hash)));
                 }
@@ -241,11 +241,23 @@ impl Backend {
     }
 
     /// Copies pages that the current transaction does not have yet. If that is not possible now, the
-    /// transaction is interrupted.
-    fn copy_pages(&mut self, keys: &[TableKey<'_>]) -> Result<(), NotExecuted> {
+    /// transaction is interrupted. Pages that are not needed are created by the command.
+    fn copy_pages(
+        &mut self,
+        keys: &[TableKey<'_>],
+        is_needed: impl Fn(usize) -> bool,
+    ) -> Result<(), NotExecuted> {
         let Some(staged) = &mut self.staged else { return Ok(()) };
-        let lacking = keys.iter().copied().filter(|key| staged.lacks(*key));
-        let lacking: Vec<TableKey<'_>> = lacking.collect();
+        let mut lacking = Vec::new();
+        for (at, key) in
+            keys.iter().copied().enumerate().filter(|(_, key)| key.table == TableId::PAGES)
+        {
+            match staged.lacks(key) {
+                true if is_needed(at) => lacking.push(key),
+                true => staged.add_new_page(key),
+                false => {}
+            }
+        }
         if lacking.is_empty() {
             return Ok(());
         }
@@ -261,12 +273,13 @@ impl Backend {
     pub(crate) fn update_recorded(
         &mut self,
         keys: &[TableKey<'_>],
+        is_needed: impl Fn(usize) -> bool,
         completion: Key<'_>,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> bool,
         completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)]) -> Vec<u8>,
     ) -> Result<bool, NotExecuted> {
         assert!(self.staged.is_none(), "the commands of a transaction are not recorded");
-        let done = self.engine.worker.update_recorded(keys, completion, f, completed)?;
+        let done = self.engine.worker.update_recorded(keys, is_needed, completion, f, completed)?;
         if self.has_blocked {
             self.notify_written(keys.iter().map(|key| (key.table, key.key.hash)));
         }

@@ -449,39 +449,43 @@ impl Backend {
         let keys: Vec<TableKey<'_>> = plan.keys(roots).collect();
         let existing = if planted::is(Bug::PageNotAwaited) { 0 } else { plan.existing };
         let needed = values.len() + existing;
-        let attempt = self.update_tables(&keys, needed, |records, changes| {
-            let (roots, pages) = records.split_at(values.len());
-            let mut opened = Vec::with_capacity(values.len());
-            for (at, expected) in expected.iter().enumerate() {
-                let pages = &pages[plan.existing(at)];
-                match open(roots[at], value_type, values[at].touched, expected, pages)? {
-                    Ok(elements) => opened.push(elements),
-                    Err(found) => return Ok(Attempt::Unexpected(at, found)),
-                }
-            }
-            let result = f(&mut opened, roots)?;
-            let packed = opened
-                .iter()
-                .enumerate()
-                .filter(|(at, _)| matches!(expected[*at], Expected::Packed));
-            for (at, elements) in packed {
-                if let Some(pages) = layout.and_then(|layout| elements.must_split(layout)) {
-                    return Ok(Attempt::Unexpected(at, FoundForm::TooLong { pages }));
-                }
-            }
-            let mut writer = SplitWriter { plan: &plan, seed: &seed, records, changes };
-            for (at, elements) in opened.iter().enumerate() {
-                match &expected[at] {
-                    Expected::Packed => {
-                        write_packed(elements, roots, values[at], writer.changes, at);
-                    }
-                    expected @ (Expected::Divided { .. } | Expected::Split { .. }) => {
-                        writer.write(elements, expected, values[at], at)?;
+        let attempt = self.update_tables(
+            &keys,
+            |at| at < needed,
+            |records, changes| {
+                let (roots, pages) = records.split_at(values.len());
+                let mut opened = Vec::with_capacity(values.len());
+                for (at, expected) in expected.iter().enumerate() {
+                    let pages = &pages[plan.existing(at)];
+                    match open(roots[at], value_type, values[at].touched, expected, pages)? {
+                        Ok(elements) => opened.push(elements),
+                        Err(found) => return Ok(Attempt::Unexpected(at, found)),
                     }
                 }
-            }
-            Ok::<_, Refusal>(Attempt::Done(result))
-        })?;
+                let result = f(&mut opened, roots)?;
+                let packed = opened
+                    .iter()
+                    .enumerate()
+                    .filter(|(at, _)| matches!(expected[*at], Expected::Packed));
+                for (at, elements) in packed {
+                    if let Some(pages) = layout.and_then(|layout| elements.must_split(layout)) {
+                        return Ok(Attempt::Unexpected(at, FoundForm::TooLong { pages }));
+                    }
+                }
+                let mut writer = SplitWriter { plan: &plan, seed: &seed, records, changes };
+                for (at, elements) in opened.iter().enumerate() {
+                    match &expected[at] {
+                        Expected::Packed => {
+                            write_packed(elements, roots, values[at], writer.changes, at);
+                        }
+                        expected @ (Expected::Divided { .. } | Expected::Split { .. }) => {
+                            writer.write(elements, expected, values[at], at)?;
+                        }
+                    }
+                }
+                Ok::<_, Refusal>(Attempt::Done(result))
+            },
+        )?;
         Ok(attempt?)
     }
 

@@ -53,6 +53,8 @@ struct StagedRecord {
     version: Option<Version>,
     now: Option<StagedValue>,
     is_changed: bool,
+    /// Set for a page that a command creates: no server has a record of it.
+    is_new: bool,
 }
 
 /// The copy of a value, with its expiry.
@@ -67,7 +69,7 @@ impl StagedRecord {
         let now = record.map(|record| StagedValue::new(record.value, record.expiry));
         let version = record.map(|record| record.version);
         let (hash, key) = (key.hash, key.bytes.into());
-        StagedRecord { table, hash, key, version, now, is_changed: false }
+        StagedRecord { table, hash, key, version, now, is_changed: false, is_new: false }
     }
 }
 
@@ -142,6 +144,18 @@ impl TransactionRecords {
             assert!(before.is_none(), "a page is copied twice");
             self.records.push(StagedRecord::new(*key, *record));
         }
+    }
+
+    /// Adds a page that a command creates.
+    pub(super) fn add_new_page(&mut self, key: TableKey<'_>) {
+        self.add_pages(&[key], &[None]);
+        let place = self.records.len() - 1;
+        self.records[place].is_new = true;
+    }
+
+    /// Returns whether the transaction depends on the record at this position.
+    pub(crate) fn needs(&self, place: usize) -> bool {
+        !self.records[place].is_new
     }
 
     /// Returns whether a command has written or removed this record.

@@ -19,18 +19,19 @@ use types::{KeyHash, TableId, TypedValue, Version};
 use wire::entry::{Body, Entry};
 
 impl Worker {
-    /// Reads and changes records of several tables like [`Worker::update`]. It depends on the first
-    /// `needed` records; the caller knows that the others do not exist at another server.
+    /// Reads and changes records of several tables like [`Worker::update`]. `is_needed` returns
+    /// whether the update depends on the record of the key at a position; the caller knows that
+    /// the others do not exist at another server.
     pub fn update_tables<T>(
         &mut self,
         keys: &[TableKey<'_>],
-        needed: usize,
+        is_needed: impl Fn(usize) -> bool,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
     ) -> Result<T, Stall> {
-        self.update_batch(keys.iter().copied(), needed, f, |_, _, _| None)
+        self.update_batch(keys.iter().copied(), is_needed, f, |_, _, _| None)
     }
 
-    /// Reads and changes records like [`Worker::update_tables`] with all records needed, and writes
+    /// Reads and changes records like [`Worker::update_tables`], and writes
     /// a completion record in the same atomic step. `f` receives the records, with the completion
     /// record last, and returns whether the changes are made. If so, `completed` returns the new
     /// value of the completion record. It receives the former one, and the versions that were
@@ -38,11 +39,14 @@ impl Worker {
     pub fn update_recorded(
         &mut self,
         keys: &[TableKey<'_>],
+        is_needed: impl Fn(usize) -> bool,
         completion: Key<'_>,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> bool,
         completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)]) -> Vec<u8>,
     ) -> Result<bool, Stall> {
         let completion = TableKey { table: TableId::COMPLETIONS, key: completion };
+        let last = keys.len();
+        let is_needed = |at| at == last || is_needed(at);
         let keys = keys.iter().copied().chain([completion]);
         let decide = |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| {
             let is_made = f(records, changes);
@@ -51,7 +55,7 @@ impl Worker {
             }
             is_made
         };
-        self.update_batch(keys, usize::MAX, decide, |&done, former, versions| {
+        self.update_batch(keys, is_needed, decide, |&done, former, versions| {
             done.then(|| completed(former.map(|it| it.value.bytes), versions))
         })
     }
@@ -62,7 +66,7 @@ impl Worker {
     pub(super) fn update_batch<'k, T>(
         &mut self,
         keys: impl Iterator<Item = TableKey<'k>>,
-        needed: usize,
+        is_needed: impl Fn(usize) -> bool,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
         last: impl FnOnce(&T, Option<Record<'_>>, &[(usize, Version)]) -> Option<Vec<u8>>,
     ) -> Result<T, Stall> {
@@ -79,7 +83,8 @@ impl Worker {
         let mut leaves = Leaves::lock(&views, &targets)?;
         debug_assert!(leaves.order().len() == targets.len(), "a key has no leaf");
         let found = leaves.find_all(&views, &targets);
-        let may_arrive = may_arrive(&targets[..needed.min(targets.len())]);
+        let mut may_arrive = may_arrive(&targets);
+        may_arrive.iter_mut().enumerate().for_each(|(at, may_arrive)| *may_arrive &= is_needed(at));
         let found = judge(&targets, &may_arrive, found)?;
         let view = views.of(first.table);
         found.iter().for_each(|found| view.note_found(found));

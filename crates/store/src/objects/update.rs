@@ -48,12 +48,9 @@ impl Worker {
         match keys {
             [key] => self.update_one(table, *key, need, |record, changes| f(&[record], changes)),
             _ => {
-                let needed = match need {
-                    Need::Records => keys.len(),
-                    Need::Nothing => 0,
-                };
+                let is_needed = |_| need == Need::Records;
                 let keys = keys.iter().map(|&key| TableKey { table, key });
-                self.update_batch(keys, needed, f, |_, _, _| None)
+                self.update_batch(keys, is_needed, f, |_, _, _| None)
             }
         }
     }
