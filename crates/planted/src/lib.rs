@@ -131,8 +131,6 @@ pub enum Bug {
     VersionNotChecked,
     /// A record that is encoded anew at its arrival or recovery becomes a string.
     TypeLost,
-    /// A command takes a page that has not arrived for one without elements.
-    PageNotAwaited,
     /// Pages do not arrive with a range.
     PageNotMoved,
     /// Recoveries do not replay pages.

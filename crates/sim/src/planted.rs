@@ -103,7 +103,6 @@ bugs! {
     LifetimeNotChanged = LifetimeNotChanged,
     RemainingFromWallClock = RemainingFromWallClock,
     VersionNotChecked = VersionNotChecked,
-    PageNotAwaited = PageNotAwaited,
     LostWriteRepeated = LostWriteRepeated,
     AbsenceRepeated = AbsenceRepeated,
     AmbiguityForgotten = AmbiguityForgotten,

@@ -75,7 +75,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReportedBeforeMeasured
         | Planted::ReportedBeforeSynced
         | Planted::DamageNotReported => 30,
-        Planted::PageNotAwaited | Planted::PageNotMoved | Planted::PageNotRecovered => 100,
+        Planted::TypeLost | Planted::PageNotMoved | Planted::PageNotRecovered => 100,
         Planted::CompletionNotMoved
         | Planted::CompletionNotRecovered
         | Planted::CompletionsFlushed => 100,
@@ -86,10 +86,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DataBeforeOpen
         | Planted::RecoveredClockAhead
         | Planted::IncarnationNotRenewed => 100,
-        Planted::SilentBackupKept
-        | Planted::LapsedLeaseWaits
-        | Planted::TypeLost
-        | Planted::OrphanNotReassigned => 60,
+        Planted::SilentBackupKept | Planted::LapsedLeaseWaits | Planted::OrphanNotReassigned => 60,
         Planted::CutBeforeSplice
         | Planted::LostPieceForgotten
         | Planted::RefusalForgotten

@@ -11,7 +11,6 @@ use super::backend::Backend;
 use super::data::{Changes, Key, Need, Record, TableKey};
 use crate::commands::{Cause, NotExecuted, Refusal};
 use crate::operators::counts::Found;
-use planted::Bug;
 use std::ops::Range;
 use types::{
     HashSeed, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, element_hash,
@@ -447,8 +446,7 @@ impl Backend {
         let roots = values.iter().map(|value| value.key);
         let plan = PlannedPages::new(&seed, roots.clone(), expected);
         let keys: Vec<TableKey<'_>> = plan.keys(roots).collect();
-        let existing = if planted::is(Bug::PageNotAwaited) { 0 } else { plan.existing };
-        let needed = values.len() + existing;
+        let needed = values.len() + plan.existing;
         let attempt = self.update_tables(
             &keys,
             |at| at < needed,
