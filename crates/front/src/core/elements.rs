@@ -302,9 +302,12 @@ impl Backend {
                 let hits = values.iter().filter(|elements| elements.count() > 0).count();
                 found = Found::hits(hits, values.len());
                 f(values)
-            });
+            })?;
         self.count(found);
-        result
+        if self.notes_access {
+            keys.iter().for_each(|key| self.engine.worker.note_read(table, key.hash));
+        }
+        Ok(result)
     }
 
     fn read_expected<T>(

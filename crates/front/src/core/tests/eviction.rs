@@ -168,3 +168,20 @@ fn object_shows_the_accesses_that_the_policy_needs() {
     assert!(error.starts_with("-ERR An LFU maxmemory policy is selected"), "{error}");
     assert_eq!(world.ask(&mut client, "OBJECT FREQ nothing"), "$-1\r\n");
 }
+
+#[test]
+fn combining_sets_is_an_access_to_each() {
+    let mut world = world("allkeys-lru");
+    let mut client = world.connect(1, 0, HERE);
+    for key in ["a", "b", "c"] {
+        assert_eq!(world.ask(&mut client, &format!("SADD {key} member")), ":1\r\n");
+    }
+    world.now = world.now + Duration::from_secs(100);
+    world.turn();
+    assert_eq!(world.ask(&mut client, "SINTERCARD 2 a b"), ":1\r\n");
+    let mut idle = |key: &str| -> u64 {
+        let reply = world.ask(&mut client, &format!("OBJECT IDLETIME {key}"));
+        reply[1..].trim().parse().expect("a number")
+    };
+    assert!(idle("a") < 50 && idle("b") < 50 && idle("c") > 50);
+}
