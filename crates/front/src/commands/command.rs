@@ -193,6 +193,22 @@ impl NamedPositions {
     const NONE: NamedPositions = NamedPositions { lead: None, first: 1, end: 1, step: 1 };
 }
 
+impl Keys {
+    /// Returns whether the arguments name the keys.
+    pub(crate) fn are_named(self) -> bool {
+        match self {
+            Keys::None | Keys::Unnamed => false,
+            Keys::At { .. }
+            | Keys::Counted
+            | Keys::CountedPairs
+            | Keys::CountedSecond
+            | Keys::CountedBehindOne
+            | Keys::OneAndStored { .. }
+            | Keys::Wrapped { .. } => true,
+        }
+    }
+}
+
 impl Command {
     /// Returns whether the command of a client counts as an access to its keys. After `CLIENT
     /// NO-TOUCH`, only `TOUCH` does.
@@ -321,15 +337,7 @@ impl Command {
 
     /// Returns whether `BALLAST.ONCE` can execute the command: it changes only keys that it names.
     pub(crate) fn may_be_wrapped(&self) -> bool {
-        let names_keys = match self.keys {
-            Keys::At { .. }
-            | Keys::Counted
-            | Keys::CountedPairs
-            | Keys::CountedSecond
-            | Keys::CountedBehindOne
-            | Keys::OneAndStored { .. } => true,
-            Keys::None | Keys::Wrapped { .. } | Keys::Unnamed => false,
-        };
+        let names_keys = self.keys.are_named() && !matches!(self.keys, Keys::Wrapped { .. });
         let is_excluded = self.has(flag::NO_MULTI) || self.has(flag::CHANGES_TABLE);
         self.has(flag::WRITE) && names_keys && !is_excluded && !self.has(flag::BLOCKING)
     }

@@ -8,64 +8,30 @@ use resp::BorrowedRequest;
 
 /// Returns whether a command names keys of several slots, on a server of a cluster.
 pub(super) fn crosses_slots(command: &Command, call: &Call<'_>) -> bool {
-    match command.keys {
-        Keys::None | Keys::Unnamed => false,
-        Keys::At { first, last, .. } if i16::from(first) == i16::from(last) => false,
-        Keys::At { .. }
-        | Keys::Counted
-        | Keys::CountedPairs
-        | Keys::CountedSecond
-        | Keys::CountedBehindOne
-        | Keys::OneAndStored { .. }
-        | Keys::Wrapped { .. }
-            if !call.backend.engine.node().is_cluster() =>
-        {
-            false
-        }
-        Keys::At { .. }
-        | Keys::Counted
-        | Keys::CountedPairs
-        | Keys::CountedSecond
-        | Keys::CountedBehindOne
-        | Keys::OneAndStored { .. }
-        | Keys::Wrapped { .. } => {
-            let mut slots = command
-                .key_positions(call.args.len(), |at| call.args.get(at).copied())
-                .map(|at| types::slot_of(call.args[at]));
-            let first = slots.next();
-            slots.any(|slot| Some(slot) != first)
-        }
+    let names_one = matches!(
+        command.keys,
+        Keys::At { first, last, .. } if i16::from(first) == i16::from(last)
+    );
+    if names_one || !command.keys.are_named() || !call.backend.engine.node().is_cluster() {
+        return false;
     }
+    let mut slots = command
+        .key_positions(call.args.len(), |at| call.args.get(at).copied())
+        .map(|at| types::slot_of(call.args[at]));
+    let first = slots.next();
+    slots.any(|slot| Some(slot) != first)
 }
 
 /// Returns the keys that a request touches. An invalid request touches none.
 pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: &Engine) -> Scope {
     let Ok(command) = Command::of(request.name(), request.get(1)) else { return Scope::Nothing };
-    match command.keys {
-        Keys::None => Scope::Nothing,
-        Keys::Unnamed => Scope::Everything,
-        Keys::At { .. }
-        | Keys::Counted
-        | Keys::CountedPairs
-        | Keys::CountedSecond
-        | Keys::CountedBehindOne
-        | Keys::OneAndStored { .. }
-        | Keys::Wrapped { .. }
-            if command.has(flag::OTHER_TABLES) =>
-        {
-            Scope::Everything
-        }
-        Keys::At { .. }
-        | Keys::Counted
-        | Keys::CountedPairs
-        | Keys::CountedSecond
-        | Keys::CountedBehindOne
-        | Keys::OneAndStored { .. }
-        | Keys::Wrapped { .. } => {
-            let keys = command
-                .key_positions(request.len(), |at| request.get(at))
-                .filter_map(|at| request.get(at));
-            Scope::Keys(session.status.table, keys.map(|key| engine.hash(key)).collect())
-        }
+    if command.keys == Keys::None {
+        return Scope::Nothing;
     }
+    if !command.keys.are_named() || command.has(flag::OTHER_TABLES) {
+        return Scope::Everything;
+    }
+    let keys =
+        command.key_positions(request.len(), |at| request.get(at)).filter_map(|at| request.get(at));
+    Scope::Keys(session.status.table, keys.map(|key| engine.hash(key)).collect())
 }
