@@ -62,6 +62,19 @@ impl Answer {
     pub(crate) fn is_error(&self, beginning: &str) -> bool {
         matches!(&self.0, Value::Error(text) if text.starts_with(beginning.as_bytes()))
     }
+
+    /// Returns the server to which the reply redirects the client.
+    pub(crate) fn redirection(&self) -> Option<SocketAddr> {
+        let text = self.is_error("MOVED").then(|| self.text())?;
+        let to = text.rsplit(' ').next().and_then(|to| to.parse().ok());
+        Some(to.expect("a redirection names an address"))
+    }
+
+    /// Returns whether the request was not executed, but may be later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        let temporary = ["TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "LOADING"];
+        temporary.iter().any(|error| self.is_error(error))
+    }
 }
 
 pub(crate) struct Client {

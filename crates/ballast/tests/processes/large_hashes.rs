@@ -3,7 +3,7 @@
 
 use crate::client::{Answer, Client, until};
 use crate::crashes::alone;
-use crate::moves::Mover;
+use crate::moves::move_for;
 use crate::seats::{Plan, Seats};
 use crate::servers::{Cluster, MODEST, Process};
 use std::collections::BTreeMap;
@@ -52,19 +52,11 @@ impl HashClient {
                 Some(answer)
             });
             match answer {
-                Some(moved) if moved.is_error("MOVED") => {
-                    let text = moved.text();
-                    let to = text.rsplit(' ').next().and_then(|to| to.parse().ok());
-                    (self.at, self.connection) = (to.expect("an address"), None);
+                Some(answer) if answer.redirection().is_some() => {
+                    (self.at, self.connection) = (answer.redirection().unwrap_or(self.at), None);
                     false
                 }
-                Some(later)
-                    if ["TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "LOADING"]
-                        .iter()
-                        .any(|error| later.is_error(error)) =>
-                {
-                    false
-                }
+                Some(answer) if answer.is_temporary() => false,
                 None => {
                     self.at = self.addresses[self.random.usize(..self.addresses.len())];
                     false
@@ -162,15 +154,7 @@ fn change_while(addresses: &[SocketAddr], may_repeat: bool, meanwhile: impl FnOn
 fn large_hashes_are_changed_while_they_move() {
     let cluster = Cluster::start(3, &MODEST);
     change_while(&cluster.addresses(), false, || {
-        let stop = AtomicBool::new(false);
-        let mut mover = Mover::new(&cluster, 1);
-        std::thread::scope(|scope| {
-            let moves = scope.spawn(|| mover.keep_moving(&stop));
-            bench::clock::sleep(Duration::from_secs(5));
-            stop.store(true, Ordering::Relaxed);
-            let ended = moves.join().expect("moves go on");
-            assert!(ended.succeeded > 0, "{ended:?}");
-        });
+        move_for(&cluster, 1, Duration::from_secs(5));
     });
 }
 
@@ -181,13 +165,7 @@ fn large_hashes_survive_the_death_of_their_owners() {
     let mut seats = Seats::start(plan, |_| ());
     seats.spread();
     change_while(&seats.addresses(), true, || {
-        for victim in 0..3 {
-            seats.servers[victim].kill();
-            seats.until_served();
-            seats.servers[victim].start();
-            seats.servers[victim].ready();
-            seats.until_whole();
-        }
+        seats.kill_in_turn();
     });
 }
 

@@ -42,6 +42,19 @@ pub(crate) struct Mover {
     refused: Vec<String>,
 }
 
+/// Moves slots of a cluster for this time. Some of the moves must succeed.
+pub(crate) fn move_for(cluster: &Cluster, seed: u64, time: Duration) {
+    let stop = AtomicBool::new(false);
+    let mut mover = Mover::new(cluster, seed);
+    std::thread::scope(|scope| {
+        let moves = scope.spawn(|| mover.keep_moving(&stop));
+        bench::clock::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        let ended = moves.join().expect("moves go on");
+        assert!(ended.succeeded > 0, "{ended:?}");
+    });
+}
+
 impl Mover {
     /// Creates a mover for this cluster.
     pub(crate) fn new(cluster: &Cluster, seed: u64) -> Mover {

@@ -3,7 +3,7 @@
 
 use crate::client::{Answer, Client, until};
 use crate::crashes::alone;
-use crate::moves::Mover;
+use crate::moves::move_for;
 use crate::seats::{Plan, Seats};
 use crate::servers::{Cluster, MODEST, Process};
 use std::collections::BTreeMap;
@@ -96,19 +96,11 @@ impl Repeater {
                 }
             }
             match self.try_ask(address, &words) {
-                Some(moved) if moved.is_error("MOVED") => {
-                    let text = moved.text();
-                    let to = text.rsplit(' ').next().and_then(|to| to.parse().ok());
-                    address = to.expect("a redirection names an address");
+                Some(answer) if answer.redirection().is_some() => {
+                    address = answer.redirection().unwrap_or(address);
                     false
                 }
-                Some(later)
-                    if ["TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "LOADING"]
-                        .iter()
-                        .any(|error| later.is_error(error)) =>
-                {
-                    false
-                }
+                Some(answer) if answer.is_temporary() => false,
                 None => {
                     address = self.some_address();
                     false
@@ -205,15 +197,7 @@ impl Drop for StopCounting<'_> {
 fn increments_are_exact_while_slots_move() {
     let cluster = Cluster::start(3, &MODEST);
     count_while(&cluster.addresses(), 1, || {
-        let stop = AtomicBool::new(false);
-        let mut mover = Mover::new(&cluster, 1);
-        std::thread::scope(|scope| {
-            let moves = scope.spawn(|| mover.keep_moving(&stop));
-            bench::clock::sleep(Duration::from_secs(5));
-            stop.store(true, Ordering::Relaxed);
-            let ended = moves.join().expect("moves go on");
-            assert!(ended.succeeded > 0, "{ended:?}");
-        });
+        move_for(&cluster, 1, Duration::from_secs(5));
     });
 }
 
@@ -224,13 +208,7 @@ fn increments_are_exact_while_owners_are_killed() {
     let mut seats = Seats::start(plan, |_| ());
     seats.spread();
     count_while(&seats.addresses(), 7, || {
-        for victim in 0..3 {
-            seats.servers[victim].kill();
-            seats.until_served();
-            seats.servers[victim].start();
-            seats.servers[victim].ready();
-            seats.until_whole();
-        }
+        seats.kill_in_turn();
     });
 }
 

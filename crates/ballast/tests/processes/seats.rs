@@ -246,6 +246,18 @@ impl Seats {
         self.until_whole();
     }
 
+    /// Kills each server and starts it again, one after the other, and waits each time until all
+    /// slots are served and the cluster is whole.
+    pub(crate) fn kill_in_turn(&mut self) {
+        for victim in 0..self.servers.len() {
+            self.servers[victim].kill();
+            self.until_served();
+            self.servers[victim].start();
+            self.servers[victim].ready();
+            self.until_whole();
+        }
+    }
+
     /// Waits until the running servers serve all slots, have full replication, know no other
     /// servers, and have a link to the coordinator if it runs: a coordinator that has just started
     /// notices the death of a server at once only if it has heard of it.
