@@ -2,8 +2,8 @@
 
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
-use super::packed::{SizeChange, listed, split_root};
-use super::{Call, Cause, Done, NotExecuted, Refusal, parse_integer};
+use super::packed::{SizeChange, again_if_replaced, listed, split_root};
+use super::{Call, Done, Refusal, parse_integer};
 use crate::core::data::{Accessed, Key, Need, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use types::UnixMillis;
@@ -37,11 +37,7 @@ fn dump(call: &mut Call<'_>) -> Done {
         reply.bulk_or_null(Some(&dump[..]).filter(|_| elements.count() > 0));
         Ok(())
     });
-    match dumped {
-        // Another command has replaced the value meanwhile.
-        Err(NotExecuted::Reject(Refusal::WrongType)) => Err(NotExecuted::Retry(Cause::Turn)),
-        dumped => dumped,
-    }
+    again_if_replaced(dumped)
 }
 
 #[derive(Debug, Default)]

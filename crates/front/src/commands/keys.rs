@@ -3,8 +3,8 @@
 use super::command::flag::{DANGEROUS, DENYOOM, FAST, NO_ACCESS, OTHER_TABLES, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
-use super::packed::{SizeChange, split_root};
-use super::{Call, Cause, Done, NotExecuted, Refusal, refused};
+use super::packed::{SizeChange, again_if_replaced, split_root};
+use super::{Call, Done, NotExecuted, Refusal, refused};
 use crate::core::data::{Need, Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::operators::counts::Found;
@@ -143,11 +143,7 @@ fn copy_elements(
         }
         Ok(Some(true))
     });
-    match copied {
-        // Another command has replaced the value meanwhile.
-        Err(NotExecuted::Reject(Refusal::WrongType)) => Err(NotExecuted::Retry(Cause::Turn)),
-        copied => copied,
-    }
+    again_if_replaced(copied)
 }
 
 /// `COPY key newkey [DB database] [REPLACE]`.

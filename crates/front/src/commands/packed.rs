@@ -1,6 +1,6 @@
 //! Commands on the elements of hashes and sets.
 
-use super::{Call, Done, NotExecuted, Refusal};
+use super::{Call, Cause, Done, NotExecuted, Refusal};
 use crate::core::data::{Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use types::{TypedValue, ValueType};
@@ -88,6 +88,15 @@ pub(super) fn split_root(record: Record<'_>) -> Option<Root> {
     match (record.value.value_type, Form::of(record.value)) {
         (ValueType::Hash | ValueType::Set, Ok(Form::Split(root))) => Some(root),
         (_, Ok(Form::Split(_) | Form::Packed(_)) | Err(Damaged)) => None,
+    }
+}
+
+/// Lets a command start again whose value had another type at its second look: another command has
+/// replaced the value in between.
+pub(super) fn again_if_replaced<T>(outcome: Result<T, NotExecuted>) -> Result<T, NotExecuted> {
+    match outcome {
+        Err(NotExecuted::Reject(Refusal::WrongType)) => Err(NotExecuted::Retry(Cause::Turn)),
+        outcome => outcome,
     }
 }
 
