@@ -179,6 +179,9 @@ pub enum Bug {
     LifetimeNotChanged,
     /// The remaining time to live counts from the wall clock.
     RemainingFromWallClock,
+    /// A write that has read an entry of another segment is sent before that entry is
+    /// acknowledged.
+    SentBeforeItsSource,
     /// A completion record is dropped before its replies are acknowledged.
     CompletionDroppedEarly,
     /// A migration does not move completion records.

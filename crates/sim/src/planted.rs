@@ -169,6 +169,7 @@ bugs! {
     RecoveryReadNotRepeated = RecoveryReadNotRepeated,
     PromisedUnreached = PromisedUnreached,
     ArrivalWithoutEnd = ArrivalWithoutEnd,
+    SentBeforeItsSource = SentBeforeItsSource,
     CompletionDroppedEarly = CompletionDroppedEarly,
     CompletionNotMoved = CompletionNotMoved,
     CompletionNotRecovered = CompletionNotRecovered,

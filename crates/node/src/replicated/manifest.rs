@@ -292,7 +292,9 @@ impl ReplicatedManifest {
                 context.out.control.push(LivenessUpdate::Suspect { server: backup }.into());
             }
             ReplicatorEffect::Fenced => replication.fence(context.node),
-            ReplicatorEffect::Register { .. } | ReplicatorEffect::Seal { .. } => {
+            ReplicatorEffect::Register { .. }
+            | ReplicatorEffect::Held { .. }
+            | ReplicatorEffect::Seal { .. } => {
                 unreachable!("only the replicator of log segments has this effect")
             }
         }

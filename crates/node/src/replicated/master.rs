@@ -405,6 +405,10 @@ impl LogMaster {
                 store.log().raise_acknowledged(segment, length);
                 return true;
             }
+            ReplicatorEffect::Held { segment, length } => {
+                store.log().raise_held(segment, length);
+                return true;
+            }
             ReplicatorEffect::Synced { segment, length } => {
                 store.log().raise_synced(segment, length);
                 return true;

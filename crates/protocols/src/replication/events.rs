@@ -195,6 +195,15 @@ pub enum ReplicatorEffect {
         /// The acknowledged length in bytes.
         length: u32,
     },
+    /// Raises the held length of a segment that has lost a replica and must be closed and copied
+    /// before more of it is acknowledged: all replicas that are left have these bytes. Bytes of
+    /// other segments that depend on them may be sent.
+    Held {
+        /// The segment.
+        segment: SegmentId,
+        /// The held length in bytes.
+        length: u32,
+    },
     /// Raises the synced length of the segment: these bytes survive a power loss.
     Synced {
         /// The segment.

@@ -690,6 +690,9 @@ impl Replicator {
             let length = reached.acknowledged;
             out.push(ReplicatorEffect::Acknowledged { segment: id, length });
         }
+        if !is_manifest_log && reached.held > before.held.max(reached.acknowledged) {
+            out.push(ReplicatorEffect::Held { segment: id, length: reached.held });
+        }
         if reached.synced > before.synced {
             out.push(ReplicatorEffect::Synced { segment: id, length: reached.synced });
         }

@@ -37,6 +37,8 @@ pub(super) struct ReplicatedSegment {
     /// an original there.
     pub(super) former: Vec<ServerId>,
     acknowledged: u32,
+    /// Length that all replicas have that are left, at least the acknowledged length.
+    held: u32,
     synced: u32,
     /// For a manifest segment: time of the next announcement to the coordinator.
     pub(super) announce_at: Option<Instant>,
@@ -64,10 +66,11 @@ pub(super) enum SegmentStage {
     Evicted,
 }
 
-/// The acknowledged and synced lengths of a segment, in bytes.
+/// The acknowledged, held and synced lengths of a segment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached {
     pub(super) acknowledged: u32,
+    pub(super) held: u32,
     pub(super) synced: u32,
 }
 
@@ -85,6 +88,7 @@ impl ReplicatedSegment {
             replicas: Vec::new(),
             former: Vec::new(),
             acknowledged: 0,
+            held: 0,
             synced: 0,
             announce_at: None,
             review_at: None,
@@ -109,6 +113,7 @@ impl ReplicatedSegment {
             wants_originals: false,
             replicas: vec![Replica::adopted(own, epoch, length)],
             acknowledged: length,
+            held: length,
             synced: length,
             epochs: epoch.0,
             ..ReplicatedSegment::new(length, 0, quorum)
@@ -274,18 +279,30 @@ impl ReplicatedSegment {
                 self.synced = self.synced.max(self.common(Promise::Synced));
             }
         }
+        self.held = self.held.max(self.acknowledged).max(self.held_after_loss(promise));
+        let Reached { acknowledged, held, synced } = self.reached();
         assert!(
-            self.synced <= self.acknowledged && self.acknowledged <= self.length,
-            "{} bytes are synced, {} acknowledged and {} appended",
-            self.synced,
-            self.acknowledged,
+            synced <= acknowledged && acknowledged <= held && held <= self.length,
+            "{synced} bytes are synced, {acknowledged} acknowledged, {held} held and {} appended",
             self.length
         );
         self.reached()
     }
 
+    /// Returns the length that counts as held after the loss of a replica: that of the replicas
+    /// that are left. If none is left, or if no recovery would read any before the segment has been
+    /// copied and registered, nothing can be waited for.
+    fn held_after_loss(&self, promise: Promise) -> u32 {
+        let has_original = self.replicas.iter().any(Replica::is_original);
+        match self.has_loss {
+            false => 0,
+            true if self.is_registered && has_original => self.common(promise),
+            true => self.length,
+        }
+    }
+
     pub(super) fn reached(&self) -> Reached {
-        Reached { acknowledged: self.acknowledged, synced: self.synced }
+        Reached { acknowledged: self.acknowledged, held: self.held, synced: self.synced }
     }
 }
 

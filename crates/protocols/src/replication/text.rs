@@ -50,6 +50,9 @@ impl fmt::Display for ReplicatorEffect {
             ReplicatorEffect::Acknowledged { segment, length } => {
                 write!(f, "acknowledged {segment} to {length}")
             }
+            ReplicatorEffect::Held { segment, length } => {
+                write!(f, "held {segment} to {length}")
+            }
             ReplicatorEffect::Synced { segment, length } => {
                 write!(f, "synced {segment} to {length}")
             }

@@ -155,7 +155,8 @@ impl Master {
                 let before = self.acknowledged.insert(segment, length);
                 assert!(before.is_none_or(|before| before < length), "it grows");
             }
-            ReplicatorEffect::Synced { segment, length } => {
+            ReplicatorEffect::Held { segment, length }
+            | ReplicatorEffect::Synced { segment, length } => {
                 assert!(length <= self.lengths[&segment]);
             }
             ReplicatorEffect::Close { segment } if is_manifest => {

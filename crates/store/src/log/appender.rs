@@ -5,6 +5,7 @@
 //! the log.
 
 use super::segment::OpenSegment;
+use super::send_order::SendLimit;
 use super::state::{ContentKind, Place, SegmentState};
 use super::unsaved::{Backlog, Unsaved};
 use super::{Log, OutOfMemory};
@@ -29,8 +30,8 @@ pub(super) struct Appender {
 /// The order in which unsent bytes are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// All bytes immediately.
-    Immediate,
+    /// All bytes up to the limit immediately.
+    Immediate(Option<SendLimit>),
     /// One piece after the other; see [`Backlog::hand_out_piece`].
     Piecewise,
 }
@@ -128,7 +129,7 @@ impl Appender {
             self.close();
         }
         let has_ended = match pace {
-            Pace::Immediate => self.backlog.hand_out(self.open.as_mut(), save),
+            Pace::Immediate(until) => self.backlog.hand_out(self.open.as_mut(), until, save),
             Pace::Piecewise => self.backlog.hand_out_piece(self.open.as_mut(), save),
         };
         if has_ended {

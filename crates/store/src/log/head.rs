@@ -5,11 +5,13 @@
 use super::appender::{Appender, Pace, append_entry, append_replacing};
 use super::pool::SegmentPurpose;
 use super::segment::OpenSegment;
+use super::send_order::{SendBarriers, SendLimit};
 use super::state::{ContentKind, SegmentState};
 use super::unsaved::Unsaved;
 use super::{Log, OutOfMemory};
 use crate::address::Address;
 use crate::sync::atomic::Ordering;
+use planted::Bug;
 use std::sync::Arc;
 use types::SegmentId;
 use wire::entry::{Entry, NOTE_BYTES};
@@ -19,12 +21,13 @@ pub struct Head {
     appender: Appender,
     /// Set if the pool keeps a segment for this head's deletes.
     has_reserve: bool,
+    barriers: SendBarriers,
 }
 
 impl Head {
     pub(super) fn new(log: Arc<Log>) -> Head {
         let appender = Appender::new(log, ContentKind::Writes);
-        let mut head = Head { appender, has_reserve: false };
+        let mut head = Head { appender, has_reserve: false, barriers: SendBarriers::default() };
         head.refill_reserve();
         head
     }
@@ -86,6 +89,38 @@ impl Head {
         Ok(append_entry(segment, entry))
     }
 
+    /// Orders the entries from `first` on, which have just been appended and are in no index yet,
+    /// behind the entries that they depend on (see `send_order.rs`): the bytes from `first` on are
+    /// sent when `read`, entries with their lengths in bytes, are acknowledged. `is_batch` tells
+    /// that several entries were appended. The log is durable.
+    pub(crate) fn order(
+        &mut self,
+        first: Address,
+        is_batch: bool,
+        read: impl Iterator<Item = (Address, u32)>,
+    ) {
+        let segments = &self.appender.log.segments;
+        let own = segments.place_of(first);
+        let (mut is_ordered, mut after) = (is_batch, None);
+        for (address, bytes) in read {
+            if !segments.may_be_shown(address, bytes) {
+                is_ordered = true;
+                if segments.place_of(address) != own {
+                    self.appender.log.note_shown(address, bytes, &mut after);
+                }
+            }
+        }
+        if is_ordered {
+            segments.set_ordered(own, self.appender.open_bytes());
+        }
+        if let Some(after) = after
+            && !planted::is(Bug::SentBeforeItsSource)
+        {
+            let from = segments.offset(first);
+            self.barriers.add(SendLimit { segment: segments.id(own), from }, after);
+        }
+    }
+
     /// Revokes the last appended entry, which was not put into the index: marks it as dead, and
     /// voids it so that recovery ignores it.
     pub fn revoke(&mut self, last: Address, bytes: u32) {
@@ -101,7 +136,8 @@ impl Head {
     /// offered again. Does nothing in a log that is not durable.
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        self.appender.hand_out(Pace::Immediate, save);
+        let until = self.barriers.first(&self.appender.log.segments);
+        self.appender.hand_out(Pace::Immediate(until), save);
     }
 
     #[inline]
@@ -208,7 +244,7 @@ impl Survivors {
     /// Offers the unsent bytes to `save`; see [`Head::hand_out`].
     #[inline]
     pub fn hand_out(&mut self, save: &mut impl FnMut(Unsaved<'_>) -> bool) {
-        self.appender.hand_out(Pace::Immediate, save);
+        self.appender.hand_out(Pace::Immediate(None), save);
     }
 
     /// Appends a copy-origin note: the following entries of the open segment may be copies from

@@ -30,6 +30,7 @@ mod reclamation;
 mod registry;
 mod safety;
 mod segment;
+mod send_order;
 mod side;
 mod state;
 mod unsaved;

@@ -47,6 +47,14 @@ impl Log {
         }
     }
 
+    /// Records that later bytes of other segments may rely on the segment up to this length,
+    /// although it is not acknowledged: all replicas that it has left have it.
+    pub fn raise_held(&self, segment: SegmentId, length: u32) {
+        if let Some(place) = self.durable_log().registry.place(segment) {
+            self.segments.raise_held(place, length);
+        }
+    }
+
     /// Records that the segment is synced up to this length: it survives every crash that the
     /// `durability` setting covers. The bytes are acknowledged, too.
     pub fn raise_synced(&self, segment: SegmentId, length: u32) {
@@ -126,6 +134,13 @@ impl Log {
                 None => *to = Some(Dependency::new(position)),
             }
         }
+    }
+
+    /// Returns whether an entry must be acknowledged before later writes that replace it are sent:
+    /// it may be a part of a batch (see `send_order.rs`).
+    #[inline]
+    pub(crate) fn may_be_ordered(&self, address: Address, bytes: u32) -> bool {
+        self.segments.may_be_ordered(address, bytes)
     }
 
     /// Returns whether the entry is synced at its place.

@@ -52,6 +52,30 @@ impl Segments {
         tail.acknowledged.load(Ordering::Acquire) >= tail.written.load(Ordering::Acquire)
     }
 
+    /// Records that entries up to this offset are ordered (see `send_order.rs`). Only the
+    /// segment's writer calls this, before an index word points at them.
+    pub(super) fn set_ordered(&self, place: Place, end: u32) {
+        let before = self.ordered(place).swap(end, Ordering::Relaxed);
+        debug_assert!(before <= end, "{before} bytes of {place:?} are ordered, then {end}");
+    }
+
+    /// Returns whether an entry may be ordered: it is, or an entry behind it is.
+    #[inline]
+    pub(super) fn may_be_ordered(&self, address: Address, bytes: u32) -> bool {
+        let end = self.offset(address) + bytes;
+        end <= self.ordered(self.place_of(address)).load(Ordering::Relaxed)
+    }
+
+    /// Returns whether bytes that depend on the position may be sent.
+    pub(super) fn is_held(&self, position: &LogPosition) -> bool {
+        self.tail(position.place).held.load(Ordering::Acquire) >= position.end
+            || self.is_acknowledged(position)
+    }
+
+    pub(super) fn raise_held(&self, place: Place, length: u32) {
+        self.tail(place).held.fetch_max(length, Ordering::AcqRel);
+    }
+
     pub(super) fn raise_acknowledged(&self, place: Place, length: u32) {
         self.tail(place).acknowledged.fetch_max(length, Ordering::AcqRel);
     }
@@ -137,6 +161,17 @@ impl Dependency {
             }
             None => self.more.push(new),
         }
+    }
+
+    /// Returns whether everything that `other` waits for is waited for here as well.
+    pub(super) fn includes(&self, other: &Dependency) -> bool {
+        other.all(|needed| {
+            let is_here = |here: &LogPosition| {
+                (here.place, here.segment) == (needed.place, needed.segment)
+                    && here.end >= needed.end
+            };
+            !self.all(|here| !is_here(here))
+        })
     }
 
     pub(super) fn all(&self, mut holds: impl FnMut(&LogPosition) -> bool) -> bool {

@@ -46,6 +46,9 @@ struct Segment {
     length: AtomicU32,
     /// Touched bytes from the beginning, except those of the open segment.
     touched: AtomicU32,
+    /// End of the last entry that later writes in other segments must not outlive; see
+    /// `send_order.rs`.
+    ordered: AtomicU32,
     /// Set if bytes may be nonzero.
     is_used: AtomicBool,
     /// Set if the writer has sent all bytes and the end of the segment.
@@ -60,6 +63,8 @@ pub(super) struct Tail {
     pub(super) written: AtomicU32,
     /// Bytes that the replicas have acknowledged.
     pub(super) acknowledged: AtomicU32,
+    /// Bytes that all replicas have that are left after the loss of one.
+    pub(super) held: AtomicU32,
     /// Bytes that the replicas have synced.
     pub(super) synced: AtomicU32,
     /// Bytes that were sent to the replicas or read from them. Only the writer stores this.
@@ -105,11 +110,13 @@ impl Segments {
             id: AtomicU64::new(0),
             length: AtomicU32::new(0),
             touched: AtomicU32::new(0),
+            ordered: AtomicU32::new(0),
             is_used: AtomicBool::new(false),
             is_handed_out: AtomicBool::new(false),
             tail: Tail {
                 written: AtomicU32::new(0),
                 acknowledged: AtomicU32::new(0),
+                held: AtomicU32::new(0),
                 synced: AtomicU32::new(0),
                 handed_out: AtomicU32::new(0),
                 is_copy: AtomicBool::new(false),
@@ -426,6 +433,11 @@ impl Segments {
         &self.segment(place).tail
     }
 
+    #[inline]
+    pub(super) fn ordered(&self, place: Place) -> &AtomicU32 {
+        &self.segment(place).ordered
+    }
+
     /// Asks the segment's writer to continue in another one.
     pub(super) fn set_ending(&self, place: Place) {
         self.segment(place).tail.is_ending.store(true, Ordering::Relaxed);
@@ -532,9 +544,11 @@ impl Reclaim for Segments {
         let segment = self.segment(place);
         segment.id.store(0, Ordering::Relaxed);
         segment.length.store(0, Ordering::Relaxed);
+        segment.ordered.store(0, Ordering::Relaxed);
         segment.is_handed_out.store(false, Ordering::Relaxed);
         segment.tail.written.store(0, Ordering::Relaxed);
         segment.tail.acknowledged.store(0, Ordering::Relaxed);
+        segment.tail.held.store(0, Ordering::Relaxed);
         segment.tail.synced.store(0, Ordering::Relaxed);
         segment.tail.handed_out.store(0, Ordering::Relaxed);
         segment.tail.is_ending.store(false, Ordering::Relaxed);
@@ -649,6 +663,11 @@ impl OpenSegment {
         let bytes =
             unsafe { slice::from_raw_parts(self.base.add(self.handed_out).as_ptr(), length) };
         (self.handed_out as u32, bytes)
+    }
+
+    /// Returns the number of unsent bytes before this offset.
+    pub(super) fn unsaved_before(&self, offset: u32) -> usize {
+        (offset as usize).min(self.written).saturating_sub(self.handed_out)
     }
 
     /// Marks all appended bytes as sent.

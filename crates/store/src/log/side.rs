@@ -73,7 +73,7 @@ impl SideLog {
             SideLogKind::Arriving(_) | SideLogKind::Recovered => {
                 (ContentKind::Copies, Pace::Piecewise)
             }
-            SideLogKind::Divergent => (ContentKind::Writes, Pace::Immediate),
+            SideLogKind::Divergent => (ContentKind::Writes, Pace::Immediate(None)),
         };
         let (joins_late, reservation) = match kind {
             SideLogKind::Arriving(reservation) => (true, reservation),

@@ -1,6 +1,8 @@
 //! Appended bytes that were not sent to the replicas yet.
 
-use super::{Log, segment::OpenSegment};
+use super::Log;
+use super::segment::OpenSegment;
+use super::send_order::SendLimit;
 use std::fmt;
 use types::SegmentId;
 use wire::entries::EntryReader;
@@ -47,26 +49,25 @@ impl Backlog {
         }
     }
 
-    /// Offers all unsent bytes to `save`, those of the open segment last. Bytes that `save` takes
-    /// count as sent. Returns whether a segment has been sent to its end.
+    /// Offers all unsent bytes up to the limit to `save`, those of the open segment last. Bytes
+    /// that `save` takes count as sent. Returns whether a segment has been sent to its end.
     pub(super) fn hand_out(
         &mut self,
         open: Option<&mut OpenSegment>,
+        until: Option<SendLimit>,
         save: &mut impl FnMut(Unsaved<'_>) -> bool,
     ) -> bool {
         let before = self.closed.len();
+        let mut is_over = false;
         self.closed.retain_mut(|segment| {
-            let is_taken = save(shown(segment, true));
-            if is_taken {
-                segment.set_closed_handed_out();
-            }
-            !is_taken
+            let is_sent = !is_over && offer(segment, true, until, save);
+            is_over |= until.is_some_and(|until| until.segment == segment.id());
+            !is_sent
         });
         if let Some(open) = open
-            && open.has_unsaved()
-            && save(shown(open, false))
+            && !is_over
         {
-            open.set_handed_out();
+            offer(open, false, until, save);
         }
         self.closed.len() < before
     }
@@ -121,9 +122,28 @@ fn piece_of(bytes: &[u8]) -> usize {
     length
 }
 
-fn shown(segment: &OpenSegment, is_closed: bool) -> Unsaved<'_> {
-    let (from, bytes) = segment.unsaved();
-    Unsaved { segment: segment.id(), from, bytes, is_closed }
+/// Offers the unsent bytes of a segment up to the limit, if that is in this segment. Returns
+/// whether the segment has been sent to its end.
+#[inline]
+fn offer(
+    segment: &mut OpenSegment,
+    is_closed: bool,
+    until: Option<SendLimit>,
+    save: &mut impl FnMut(Unsaved<'_>) -> bool,
+) -> bool {
+    let (from, all) = segment.unsaved();
+    let limit = until.filter(|until| until.segment == segment.id());
+    let length = limit.map_or(all.len(), |limit| segment.unsaved_before(limit.from));
+    let is_end = is_closed && limit.is_none();
+    let unsaved = Unsaved { segment: segment.id(), from, bytes: &all[..length], is_closed: is_end };
+    if (length == 0 && !is_end) || !save(unsaved) {
+        return false;
+    }
+    segment.advance_handed_out(length);
+    if is_end {
+        segment.set_closed_handed_out();
+    }
+    is_end
 }
 
 impl fmt::Debug for Unsaved<'_> {

@@ -234,6 +234,11 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
             self.writer.head.append_all(&mut entries, &mut addresses)?;
         }
         assert!(addresses.len() == entries.len(), "an entry of a batch has no address");
+        if self.writer.view.log.is_durable() {
+            let read = self.found.iter().filter_map(Lookup::old);
+            let read = read.map(|read| (read.word.address(), read.bytes));
+            self.writer.head.order(addresses[0], entries.len() > 1, read);
+        }
         let appended = steps.iter_mut().filter(|step| step.entry.is_some());
         for ((step, entry), address) in appended.zip(&entries).zip(addresses) {
             let word = Word::new(self.targets[step.key].key.hash, kind_of(entry), address);

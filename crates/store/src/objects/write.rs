@@ -11,6 +11,7 @@ use super::view::{Placed, View, kind_of};
 use crate::index::{LeafGuard, Word, WordKind};
 use crate::log::Head;
 use planted::Bug;
+use std::iter;
 use types::{KeyHash, TableId, TypedValue, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
@@ -196,6 +197,11 @@ impl<'t> Writer<'_, 't> {
     ) -> Result<(), Stall> {
         match old {
             Some(old) => {
+                let (replaced, log) = (old.word.address(), self.view.log);
+                if log.is_durable() && log.may_be_ordered(replaced, old.bytes) {
+                    let replaced = iter::once((replaced, old.bytes));
+                    self.head.order(new.word.address(), false, replaced);
+                }
                 leaf.replace(hash, old.tuple(), new.tuple());
                 self.view.retire(old);
             }

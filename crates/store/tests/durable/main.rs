@@ -4,6 +4,7 @@
 mod common;
 mod disk;
 mod inherited;
+mod ordered;
 mod random;
 mod scenario;
 mod simple;
