@@ -60,7 +60,7 @@ impl Head {
     pub fn append_all(
         &mut self,
         entries: &mut [Entry<'_>],
-        addresses: &mut Vec<Address>,
+        addresses: &mut impl Extend<Address>,
     ) -> Result<(), OutOfMemory> {
         let bytes = entries.iter().map(Entry::encoded_bytes).sum();
         let segment = self.segment_for(bytes)?;
@@ -73,7 +73,7 @@ impl Head {
     pub fn append_reserved(
         &mut self,
         entries: &[Entry<'_>],
-        addresses: &mut Vec<Address>,
+        addresses: &mut impl Extend<Address>,
     ) -> Result<(), OutOfMemory> {
         let bytes = entries.iter().map(Entry::encoded_bytes).sum();
         let segment = self.segment_for_deletes(bytes)?;

@@ -9,11 +9,12 @@
 use super::changes::{Change, ChangeAction, Changes, Scratch};
 use super::leaves::Leaves;
 use super::read::{judge, may_arrive, records};
-use super::record::{Key, Record, TableKey};
+use super::record::{Key, PerKey, Record, TableKey};
 use super::stall::{Stall, check_size};
 use super::view::{Lookup, Placed, TableViews, kind_of};
 use super::worker::Worker;
 use super::write::{Removal, WriteTarget, WriteValue, Writer};
+use crate::address::Address;
 use crate::index::Word;
 use types::{KeyHash, TableId, TypedValue, Version};
 use wire::entry::{Body, Entry};
@@ -95,9 +96,11 @@ impl Worker {
         let writer = Writer { store: &self.store, head, tombstones, view };
         let batch = MultiKeyWrite { writer, targets: &targets, found: &found };
         let mut versions = std::mem::take(&mut self.scratch.versions);
-        let mut steps = batch.plan(leaves.order(), &self.scratch);
+        let steps = batch.plan(leaves.order(), &self.scratch);
         versions.extend(steps.iter().filter_map(KeyChange::written));
         let value = records.last().and_then(|former| last(&result, *former, &versions));
+        // Declared behind `value`, which it may borrow.
+        let mut steps = steps;
         if let Some(value) = &value {
             let value = WriteValue { value: TypedValue::string(value), expiry: None };
             batch.add_put(&mut steps, targets.len() - 1, value);
@@ -144,11 +147,11 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
     fn carry_out(
         mut self,
         leaves: &mut Leaves<'_>,
-        mut steps: Vec<KeyChange<'b>>,
+        mut steps: PerKey<KeyChange<'b>>,
     ) -> Result<(), Stall> {
         self.check(&steps)?;
         let inserted = steps.iter().filter(|step| step.old.is_none()).map(|step| step.key);
-        leaves.make_room(self.targets, &inserted.collect::<Vec<_>>())?;
+        leaves.make_room(self.targets, &inserted.collect::<PerKey<_>>())?;
         self.append(&mut steps)?;
         let publication = self.writer.store.publications.begin();
         for step in &steps {
@@ -163,8 +166,8 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
 
     /// Returns the planned changes by ascending table and hash. Draws the versions, so the leaves must be
     /// locked.
-    fn plan(&self, order: &[usize], scratch: &'b Scratch) -> Vec<KeyChange<'b>> {
-        let mut steps = Vec::new();
+    fn plan(&self, order: &[usize], scratch: &'b Scratch) -> PerKey<KeyChange<'b>> {
+        let mut steps = PerKey::new();
         for change in last_changes(self.targets, order, scratch) {
             let at = change.key;
             let (target, old) = (self.targets[at], self.found[at].old());
@@ -196,7 +199,7 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
 
     /// Adds the write of the key at this position, which no other change writes, to the planned
     /// changes.
-    fn add_put(&self, steps: &mut Vec<KeyChange<'b>>, at: usize, value: WriteValue<'b>) {
+    fn add_put(&self, steps: &mut PerKey<KeyChange<'b>>, at: usize, value: WriteValue<'b>) {
         let place = steps.partition_point(|step| self.rank(step.key) < self.rank(at));
         steps.insert(place, self.planned_put(at, value));
     }
@@ -223,9 +226,9 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
 
     /// Appends all entries to one segment and records their positions.
     fn append(&mut self, steps: &mut [KeyChange<'b>]) -> Result<(), Stall> {
-        let mut entries: Vec<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
+        let mut entries: PerKey<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
         let makes_room = |entry: &Entry<'_>| matches!(entry.body, Body::Tombstone { .. });
-        let mut addresses = Vec::with_capacity(entries.len());
+        let mut addresses: PerKey<Address> = PerKey::new();
         if entries.is_empty() {
             return Ok(());
         } else if entries.iter().all(makes_room) {
@@ -283,8 +286,8 @@ fn last_changes<'s>(
     targets: &[WriteTarget<'_, '_>],
     order: &[usize],
     scratch: &'s Scratch,
-) -> Vec<&'s Change> {
-    let mut last: Vec<Option<usize>> = vec![None; targets.len()];
+) -> PerKey<&'s Change> {
+    let mut last: PerKey<Option<usize>> = PerKey::from_elem(None, targets.len());
     let rank = |at: usize| (targets[at].table, targets[at].key.hash);
     for (number, change) in scratch.list.iter().enumerate() {
         last[change.key] = Some(number);

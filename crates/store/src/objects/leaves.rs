@@ -4,6 +4,7 @@
 //! cannot deadlock. All leaves stay locked until the operation ends; lock-free readers see odd sequences
 //! meanwhile. A bulk walk never waits for one leaf while it holds another.
 
+use super::record::PerKey;
 use super::stall::Stall;
 use super::view::{Lookup, TableViews, View};
 use super::write::WriteTarget;
@@ -12,11 +13,11 @@ use types::{KeyHash, TableId};
 
 /// Locked leaves of all keys of an operation.
 pub(super) struct Leaves<'t> {
-    guards: Vec<(TableId, LeafGuard<'t>)>,
+    guards: PerKey<(TableId, LeafGuard<'t>)>,
     /// Positions of the keys, ascending by table, hash and position.
-    order: Vec<usize>,
+    order: PerKey<usize>,
     /// Per key, the index of its leaf's guard.
-    guard_of: Vec<usize>,
+    guard_of: PerKey<usize>,
 }
 
 impl<'t> Leaves<'t> {
@@ -24,10 +25,10 @@ impl<'t> Leaves<'t> {
         views: &TableViews<'t>,
         targets: &[WriteTarget<'_, '_>],
     ) -> Result<Leaves<'t>, Stall> {
-        let mut order: Vec<usize> = (0..targets.len()).collect();
+        let mut order: PerKey<usize> = (0..targets.len()).collect();
         order.sort_unstable_by_key(|&at| (targets[at].table, targets[at].key.hash, at));
-        let mut guards: Vec<(TableId, LeafGuard<'t>)> = Vec::new();
-        let mut guard_of = vec![0; targets.len()];
+        let mut guards: PerKey<(TableId, LeafGuard<'t>)> = PerKey::new();
+        let mut guard_of = PerKey::from_elem(0, targets.len());
         for &at in &order {
             let WriteTarget { table, key, .. } = targets[at];
             let covers =
@@ -52,7 +53,7 @@ impl<'t> Leaves<'t> {
         &self,
         views: &TableViews<'t>,
         targets: &[WriteTarget<'_, '_>],
-    ) -> Vec<Lookup<'t>> {
+    ) -> PerKey<Lookup<'t>> {
         let leaves = self.guard_of.iter().map(|&guard| &self.guards[guard].1);
         let found = leaves
             .zip(targets)
@@ -78,7 +79,7 @@ impl<'t> Leaves<'t> {
         targets: &[WriteTarget<'_, '_>],
         inserted: &[usize],
     ) -> Result<(), NoRoom> {
-        let mut hashes = Vec::with_capacity(inserted.len());
+        let mut hashes: PerKey<KeyHash> = PerKey::new();
         let Leaves { guards, guard_of, .. } = self;
         for run in inserted.chunk_by(|&a, &b| guard_of[a] == guard_of[b]) {
             hashes.clear();

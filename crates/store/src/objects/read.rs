@@ -5,7 +5,7 @@
 
 use super::expired::reclaim_touched;
 use super::leaves::Leaves;
-use super::record::{Key, Record, TableKey};
+use super::record::{Key, PerKey, Record, TableKey};
 use super::stall::{NotHereYet, Stall};
 use super::store::Store;
 use super::tablets::{Tablet, TabletState};
@@ -127,7 +127,7 @@ pub(super) fn records<'t>(
     store: &Store,
     found: &[Lookup<'t>],
     targets: &[WriteTarget<'_, '_>],
-) -> Vec<Option<Record<'t>>> {
+) -> PerKey<Option<Record<'t>>> {
     let judged = found.iter().zip(targets);
     judged.map(|(found, target)| found.record(target.access.clock(store))).collect()
 }
@@ -137,9 +137,9 @@ pub(super) fn records<'t>(
 fn look<'t>(
     views: &TableViews<'t>,
     targets: &[WriteTarget<'_, '_>],
-) -> Result<Vec<Lookup<'t>>, Stall> {
+) -> Result<PerKey<Lookup<'t>>, Stall> {
     // Per key, whether the record may still arrive. Evaluated before the search that it decides.
-    let mut judgment: Option<Vec<bool>> = None;
+    let mut judgment: Option<PerKey<bool>> = None;
     for _ in 0..TRIES {
         let Some(found) = look_once(views, targets) else { continue };
         let may_miss = |(found, target): (&Lookup<'_>, &WriteTarget<'_, '_>)| {
@@ -162,13 +162,13 @@ fn look<'t>(
 fn look_once<'t>(
     views: &TableViews<'t>,
     targets: &[WriteTarget<'_, '_>],
-) -> Option<Vec<Lookup<'t>>> {
+) -> Option<PerKey<Lookup<'t>>> {
     let sequence = |target: &WriteTarget<'_, '_>| {
         views.of(target.table).index.sequence(target.key.hash, views.turn)
     };
-    let sequences: Option<Vec<_>> = targets.iter().map(sequence).collect();
+    let sequences: Option<PerKey<_>> = targets.iter().map(sequence).collect();
     let found = targets.iter().map(|target| views.of(target.table).find(target.key));
-    let found: Result<Vec<_>, Stall> = found.collect();
+    let found: Result<PerKey<_>, Stall> = found.collect();
     let is_unchanged = sequences?
         .iter()
         .zip(targets)
@@ -177,7 +177,7 @@ fn look_once<'t>(
 }
 
 /// Returns per key whether an absent record may still arrive.
-pub(super) fn may_arrive(targets: &[WriteTarget<'_, '_>]) -> Vec<bool> {
+pub(super) fn may_arrive(targets: &[WriteTarget<'_, '_>]) -> PerKey<bool> {
     let may_arrive =
         |target: &WriteTarget<'_, '_>| target.access.may_arrive(target.table, target.key.hash);
     targets.iter().map(may_arrive).collect()
@@ -188,8 +188,8 @@ pub(super) fn may_arrive(targets: &[WriteTarget<'_, '_>]) -> Vec<bool> {
 pub(super) fn judge<'t>(
     targets: &[WriteTarget<'_, '_>],
     may_arrive: &[bool],
-    found: Vec<Lookup<'t>>,
-) -> Result<Vec<Lookup<'t>>, Stall> {
+    found: PerKey<Lookup<'t>>,
+) -> Result<PerKey<Lookup<'t>>, Stall> {
     debug_assert!(may_arrive.len() <= found.len() && targets.len() == found.len(), "a key is lost");
     let waits = !planted::is(Bug::PartnerReadAsAbsent);
     let is_missing = |&at: &usize| waits && may_arrive[at] && found[at].is_nothing();

@@ -1,5 +1,6 @@
 //! Keys and records, as operations take and return them.
 
+use smallvec::SmallVec;
 use types::{KeyHash, TableId, TypedValue, UnixMillis, Version};
 
 /// A key with its hash, which the caller computes once.
@@ -10,6 +11,9 @@ pub struct Key<'a> {
     /// Key bytes.
     pub bytes: &'a [u8],
 }
+
+/// Something for each key of an operation. Operations on a few keys do not allocate.
+pub(super) type PerKey<T> = SmallVec<[T; 4]>;
 
 /// A key of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

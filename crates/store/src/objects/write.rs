@@ -2,7 +2,7 @@
 //! replaced entry as dead. The caller holds the lock of the key's leaf throughout.
 
 use super::access::Access;
-use super::record::{Key, TableKey};
+use super::record::{Key, PerKey, TableKey};
 use super::stall::Stall;
 use super::store::Store;
 use super::tablets::TabletMap;
@@ -28,7 +28,7 @@ impl<'k, 'm> WriteTarget<'k, 'm> {
     pub(super) fn of_keys(
         tablets: &'m TabletMap,
         keys: impl Iterator<Item = TableKey<'k>>,
-    ) -> Result<Vec<WriteTarget<'k, 'm>>, Stall> {
+    ) -> Result<PerKey<WriteTarget<'k, 'm>>, Stall> {
         let target = |TableKey { table, key }: TableKey<'k>| {
             Ok(WriteTarget { table, key, access: tablets.access(table, key.hash)? })
         };
