@@ -1,8 +1,8 @@
 //! Requests of one client to the core of a server without sockets.
 //!
-//! `requests get|set|incr|once PIPELINE OPERATIONS` runs them on 100,000 keys. GET and SET have
-//! values of 100 bytes; `once` is INCR by BALLAST.ONCE, by a client that acknowledges all replies
-//! of the pipeline before. With `durable-` before its case, the server replicates its log to its own
+//! `requests get|set|incr|once|hget|hset PIPELINE OPERATIONS` runs them on 100,000 keys, or on one
+//! hash of as many fields. GET, SET, HGET and HSET have values of 100 bytes; `once` is INCR by
+//! BALLAST.ONCE, by a client that acknowledges all replies of the pipeline before. With `durable-` before its case, the server replicates its log to its own
 //! disk, which is in memory; otherwise it has no durable log. The run depends on nothing outside the process.
 //! `crates/bench/scripts/instructions` counts its instructions, and subtracts those of its start.
 
@@ -136,7 +136,8 @@ impl Server {
     fn run(&mut self, command: &str, pipeline: u64, operations: u64) {
         let reply_bytes = match command {
             "set" | "fill" => "+OK\r\n".len(),
-            "get" => VALUE.len() + 8,
+            "get" | "hget" => VALUE.len() + 8,
+            "fields" | "hset" => ":1\r\n".len(),
             _ => COUNT.len() + 3,
         };
         let mut input = Vec::new();
@@ -148,6 +149,10 @@ impl Server {
                 let (sequence, first) = ((number + 1).to_string(), (first + 1).to_string());
                 match command {
                     "fill" => request(&mut input, &[b"set", key.as_bytes(), COUNT.as_bytes()]),
+                    "fields" | "hset" => {
+                        request(&mut input, &[b"hset", b"h", key.as_bytes(), &VALUE])
+                    }
+                    "hget" => request(&mut input, &[b"hget", b"h", key.as_bytes()]),
                     "set" => request(&mut input, &[b"set", key.as_bytes(), &VALUE]),
                     "once" => {
                         let numbers = [LEASE, &sequence, &first].map(str::as_bytes);
@@ -178,14 +183,18 @@ fn request(input: &mut Vec<u8>, words: &[&[u8]]) {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: requests [durable-]get|set|incr|once PIPELINE OPERATIONS";
+    let usage = "usage: requests [durable-]get|set|incr|once|hget|hset PIPELINE OPERATIONS";
     let [case, pipeline, operations] = &words[..] else { panic!("{usage}") };
     let [pipeline, operations] = [pipeline, operations].map(|word| word.parse().expect(usage));
     let command = case.strip_prefix("durable-").unwrap_or(case);
-    assert!(["get", "set", "incr", "once"].contains(&command), "{usage}");
+    let filling = match command {
+        "get" | "set" => "set",
+        "incr" | "once" => "fill",
+        "hget" | "hset" => "fields",
+        _ => panic!("{usage}"),
+    };
     let mut server = Server::start(command != case);
-    let is_count = ["incr", "once"].contains(&command);
-    server.run(if is_count { "fill" } else { "set" }, 16, KEYS);
+    server.run(filling, 16, KEYS);
     server.run(command, pipeline, operations);
     println!("{operations} {case} operations in pipelines of {pipeline}");
 }

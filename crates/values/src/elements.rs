@@ -3,6 +3,7 @@
 
 use crate::packed::{Damaged, Element, Packed, PackedElements, put_element, write_number};
 use crate::pages::{Resize, Root, ValueLayout, page_of};
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -10,6 +11,9 @@ use types::ValueType;
 
 /// Number of searches in one command from which a table of names is built first.
 pub(crate) const NAMES_MIN: usize = 8;
+
+/// Bytes that are enough for the lengths of a name and a value, or for a count.
+const LENGTHS_BYTES_MAX: usize = 20;
 
 /// The elements of a value, with the changes of a command. Unchanged elements stay where they are
 /// and are copied together.
@@ -24,10 +28,10 @@ pub struct Elements<'a> {
     /// The other pages.
     rest: Vec<Packed<'a>>,
     /// The numbers of all pages, ascending; empty for a packed value.
-    pages: Vec<u32>,
+    pages: SmallVec<[u32; 4]>,
     /// Elements that are replaced or removed.
-    edits: Vec<ElementEdit>,
-    added: Vec<NewElement>,
+    edits: SmallVec<[ElementEdit; 1]>,
+    added: SmallVec<[NewElement; 1]>,
     /// Encoded elements that replace others or are added.
     new: Vec<u8>,
     /// Set if all elements of the value were read.
@@ -106,19 +110,25 @@ impl<'a> Elements<'a> {
     #[inline]
     pub fn of(packed: Packed<'a>, searches: usize) -> Result<Elements<'a>, Damaged> {
         let totals = Totals { count: packed.count() as u64, bytes: packed.bytes().len() as u64 };
-        Elements::new(packed, Vec::new(), Vec::new(), totals, searches)
+        Elements::new(packed, Vec::new(), SmallVec::new(), totals, searches)
     }
 
     /// Returns the elements in some pages of a split value, given by ascending number.
     pub fn of_pages(
         value_type: ValueType,
         root: &Root,
-        pages: impl Iterator<Item = (u32, Packed<'a>)>,
+        mut pages: impl Iterator<Item = (u32, Packed<'a>)>,
         searches: usize,
     ) -> Result<Elements<'a>, Damaged> {
-        let (numbers, mut rest): (Vec<u32>, Vec<Packed<'a>>) = pages.unzip();
+        let first = pages.next();
+        let (mut numbers, mut rest) = (SmallVec::new(), Vec::new());
+        numbers.extend(first.map(|(number, _)| number));
+        for (number, page) in pages {
+            numbers.push(number);
+            rest.push(page);
+        }
         debug_assert!(numbers.is_sorted_by(|low, high| low < high), "pages out of order");
-        let first = if rest.is_empty() { Packed::empty(value_type) } else { rest.remove(0) };
+        let first = first.map_or(Packed::empty(value_type), |(_, page)| page);
         let is_whole = numbers.len() as u64 == u64::from(root.pages);
         let totals = Totals { count: root.count, bytes: root.bytes };
         Ok(Elements { is_whole, ..Elements::new(first, rest, numbers, totals, searches)? })
@@ -128,11 +138,11 @@ impl<'a> Elements<'a> {
     fn new(
         first: Packed<'a>,
         rest: Vec<Packed<'a>>,
-        pages: Vec<u32>,
+        pages: SmallVec<[u32; 4]>,
         totals: Totals,
         searches: usize,
     ) -> Result<Elements<'a>, Damaged> {
-        let (edits, added, new) = (Vec::new(), Vec::new(), Vec::new());
+        let (edits, added, new) = (SmallVec::new(), SmallVec::new(), Vec::new());
         let value_type = first.value_type();
         let mut elements = Elements {
             value_type,
@@ -277,7 +287,7 @@ impl<'a> Elements<'a> {
         if self.edits.is_sorted_by_key(|edit| edit.start) {
             return Cow::Borrowed(&self.edits);
         }
-        let mut edits = self.edits.clone();
+        let mut edits = self.edits.to_vec();
         edits.sort_unstable_by_key(|edit| edit.start);
         Cow::Owned(edits)
     }
@@ -309,6 +319,7 @@ impl<'a> Elements<'a> {
     pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<bool, Damaged> {
         let place = self.place(name)?;
         let start = self.new.len();
+        self.new.reserve(name.len() + value.len() + LENGTHS_BYTES_MAX);
         let [name_at, value_at] =
             put_element(self.value_type, Element { name, value }, &mut self.new);
         let [name_at, value_at] =
@@ -393,20 +404,18 @@ impl<'a> Elements<'a> {
         added.for_each(|added| out.extend_from_slice(&self.new[added.start..added.end]));
     }
 
-    /// Appends the old elements of a page with its edits. Returns the number of removed elements.
-    fn copy_edited(&self, source: usize, edits: &[ElementEdit], out: &mut Vec<u8>) -> usize {
+    /// Appends the old elements of a page with its edits.
+    fn copy_edited(&self, source: usize, edits: &[ElementEdit], out: &mut Vec<u8>) {
         let bytes = self.source(source).bytes();
-        let (mut from, mut removed) = (0, 0);
+        let mut from = 0;
         for edit in edits {
             out.extend_from_slice(&bytes[from..edit.start.offset]);
-            match edit.new {
-                Some(new) => out.extend_from_slice(&self.new[new.start..new.end]),
-                None => removed += 1,
+            if let Some(new) = edit.new {
+                out.extend_from_slice(&self.new[new.start..new.end]);
             }
             from = edit.end;
         }
         out.extend_from_slice(&bytes[from..]);
-        removed
     }
 
     /// Passes the pages that the changes have changed to `write`, with their new contents; `None`: the
@@ -428,16 +437,17 @@ impl<'a> Elements<'a> {
         for page in redistributed.iter().copied().chain(resize.created()) {
             anew.insert(page, Vec::new());
         }
-        let mut added: BTreeMap<u32, Vec<NewElement>> = BTreeMap::new();
+        let mut added: SmallVec<[(u32, NewElement); 1]> = SmallVec::new();
         for element in self.added.iter().filter(|added| !added.is_removed) {
             let page = page_of(&self.new[range(element.name)]);
             match anew.get_mut(&page) {
                 Some(elements) => elements.push(self.new_element(*element)),
-                None => added.entry(page).or_default().push(*element),
+                None => added.push((page, *element)),
             }
         }
+        added.sort_by_key(|(page, _)| *page);
         let edits = self.sorted_edits();
-        let mut bytes = Vec::new();
+        let (mut bytes, mut placed_elements) = (Vec::new(), 0);
         for (source, &page) in self.pages.iter().enumerate() {
             if anew.contains_key(&page) {
                 for found in placed(source, self.source(source)) {
@@ -453,20 +463,24 @@ impl<'a> Elements<'a> {
             }
             let first = edits.partition_point(|edit| edit.start.source < source);
             let last = edits.partition_point(|edit| edit.start.source <= source);
-            let more = added.remove(&page).unwrap_or_default();
+            let more = added.partition_point(|(of, _)| *of < page)
+                ..added.partition_point(|(of, _)| *of <= page);
             if more.is_empty() && first == last {
                 continue;
             }
-            let mut elements = Vec::new();
-            let removed = self.copy_edited(source, &edits[first..last], &mut elements);
-            let count = self.source(source).count().checked_sub(removed).ok_or(Damaged)?;
-            more.iter().for_each(|it| elements.extend_from_slice(&self.new[it.start..it.end]));
+            let (edits, more) = (&edits[first..last], &added[more]);
+            let removed = edits.iter().filter(|edit| edit.new.is_none()).count();
+            let old = self.source(source);
+            let count = old.count().checked_sub(removed).ok_or(Damaged)? + more.len();
             bytes.clear();
-            write_number(count + more.len(), &mut bytes);
-            bytes.extend_from_slice(&elements);
-            write(page, (count + more.len() > 0).then_some(&bytes));
+            bytes.reserve(old.bytes().len() + self.new.len() + LENGTHS_BYTES_MAX);
+            write_number(count, &mut bytes);
+            self.copy_edited(source, edits, &mut bytes);
+            more.iter().for_each(|(_, it)| bytes.extend_from_slice(&self.new[it.start..it.end]));
+            placed_elements += more.len();
+            write(page, (count > 0).then_some(&bytes));
         }
-        assert!(added.is_empty(), "an element is added to a page that was not read");
+        assert!(placed_elements == added.len(), "an element is added to a page that was not read");
         for (page, elements) in &anew {
             bytes.clear();
             write_number(elements.len(), &mut bytes);

@@ -11,6 +11,7 @@ use super::backend::Backend;
 use super::data::{Changes, Key, Need, Record, TableKey};
 use crate::commands::{Cause, NotExecuted, Refusal};
 use crate::operators::counts::Found;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use types::{
     HashSeed, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, element_hash,
@@ -19,6 +20,18 @@ use types::{
 use values::{
     Damaged, Elements, Form, PAGE_NAME_BYTES, Packed, PageName, Resize, Root, ValueLayout, page_of,
 };
+
+/// Numbers of pages. Most commands need one or two.
+type PageNumbers = SmallVec<[u32; 4]>;
+
+/// The forms that an attempt expects of its values. Most commands have one value.
+type ExpectedForms = SmallVec<[Expected; 1]>;
+
+/// The keys of an attempt: those of its values, and those of their pages.
+type KeysOfAttempt<'k> = SmallVec<[TableKey<'k>; 4]>;
+
+/// The elements of the values of an attempt.
+type OpenedValues<'r> = SmallVec<[Elements<'r>; 1]>;
 
 /// Most attempts in one turn.
 const TRIES: usize = 8;
@@ -83,14 +96,14 @@ impl Touched<'_> {
     }
 
     /// Returns the pages of a value that must be read, ascending.
-    fn pages(&self, root: &Root, resize: Resize, hash: impl Fn(&[u8]) -> u64) -> Vec<u32> {
+    fn pages(&self, root: &Root, resize: Resize, hash: impl Fn(&[u8]) -> u64) -> PageNumbers {
         let page = |name: &[u8]| page_of(hash(name), root.pages);
-        let mut pages: Vec<u32> = match self {
+        let mut pages: PageNumbers = match self {
             Touched::Names(names) => names.iter().map(|name| page(name)).collect(),
             Touched::Pairs(pairs) => pairs.iter().map(|[name, _]| page(name)).collect(),
             Touched::All => (0..root.pages).collect(),
-            Touched::Pages(choose) => choose(root),
-            Touched::Replaced => Vec::new(),
+            Touched::Pages(choose) => choose(root).into(),
+            Touched::Replaced => PageNumbers::new(),
         };
         pages.extend(resize.redistributed());
         pages.sort_unstable();
@@ -107,7 +120,7 @@ enum Expected {
     /// The same, but the new value is divided into this many pages.
     Divided { id: Version, pages: u32 },
     /// The value is split, and these of its pages are read.
-    Split { root: Root, resize: Resize, pages: Vec<u32> },
+    Split { root: Root, resize: Resize, pages: PageNumbers },
 }
 
 /// The outcome of an attempt.
@@ -137,9 +150,9 @@ struct PlannedPage {
 /// The pages of an attempt: first those that exist, then those that are created, both by values and
 /// numbers.
 struct PlannedPages {
-    pages: Vec<PlannedPage>,
+    pages: SmallVec<[PlannedPage; 2]>,
     /// Per value, the positions of both kinds in `pages`.
-    of_values: Vec<[Range<usize>; 2]>,
+    of_values: SmallVec<[[Range<usize>; 2]; 1]>,
     existing: usize,
 }
 
@@ -149,7 +162,8 @@ impl PlannedPages {
         keys: impl Iterator<Item = TableKey<'k>> + Clone,
         expected: &[Expected],
     ) -> PlannedPages {
-        let mut plan = PlannedPages { pages: Vec::new(), of_values: Vec::new(), existing: 0 };
+        let mut plan =
+            PlannedPages { pages: SmallVec::new(), of_values: SmallVec::new(), existing: 0 };
         for (TableKey { table, key }, expected) in keys.clone().zip(expected) {
             let start = plan.pages.len();
             if let Expected::Split { root: Root { id, .. }, pages, .. } = expected {
@@ -245,7 +259,8 @@ fn open<'r>(
                 Some(page) => Packed::parse(TypedValue { value_type, bytes: page.value.bytes }),
                 None => Ok(empty),
             };
-            let read = pages.iter().map(page).collect::<Result<Vec<Packed<'r>>, Damaged>>()?;
+            let read = pages.iter().map(page);
+            let read = read.collect::<Result<SmallVec<[Packed<'r>; 2]>, Damaged>>()?;
             let numbered = numbers.iter().copied().zip(read);
             Ok(Ok(Elements::of_pages(value_type, &now, numbered, touched.searches())?))
         }
@@ -279,7 +294,7 @@ impl Backend {
         match (split, f) {
             (Ok(result), _) => Ok(result),
             (Err(root), Some(f)) => {
-                let expected = vec![self.expected(touched, 0, false, FoundForm::Split(root))];
+                let expected = smallvec![self.expected(touched, 0, false, FoundForm::Split(root))];
                 let f = |elements: &[Elements<'_>]| f(&elements[0]);
                 self.read_expected(table, &[key], value_type, touched, expected, f)
             }
@@ -296,7 +311,7 @@ impl Backend {
         f: impl FnOnce(&[Elements<'_>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
         let mut found = Found::default();
-        let expected = vec![Expected::Packed; keys.len()];
+        let expected = smallvec![Expected::Packed; keys.len()];
         let result =
             self.read_expected(table, keys, value_type, Touched::All, expected, |values| {
                 let hits = values.iter().filter(|elements| elements.count() > 0).count();
@@ -316,7 +331,7 @@ impl Backend {
         keys: &[Key<'_>],
         value_type: ValueType,
         touched: Touched<'_>,
-        mut expected: Vec<Expected>,
+        mut expected: ExpectedForms,
         f: impl FnOnce(&[Elements<'_>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
         let seed = self.node().store().seed().clone();
@@ -324,10 +339,10 @@ impl Backend {
         for _ in 0..TRIES {
             let values = keys.iter().map(|&key| TableKey { table, key });
             let plan = PlannedPages::new(&seed, values.clone(), &expected);
-            let all: Vec<TableKey<'_>> = plan.keys(values).collect();
+            let all: KeysOfAttempt<'_> = plan.keys(values).collect();
             let attempt = self.read_tables(&all, |records| {
                 let (roots, pages) = records.split_at(keys.len());
-                let mut opened = Vec::with_capacity(keys.len());
+                let mut opened = OpenedValues::new();
                 for (at, expected) in expected.iter().enumerate() {
                     let pages = &pages[plan.existing(at)];
                     match open(roots[at], value_type, touched, expected, pages)? {
@@ -378,7 +393,8 @@ impl Backend {
             Attempt::Done(result) => return Ok(result),
             Attempt::Unexpected(_, found) => found,
         };
-        let expected = vec![self.expected(change.touched, change.added, change.removes, found)];
+        let expected =
+            smallvec![self.expected(change.touched, change.added, change.removes, found)];
         self.update_expected(value_type, &[change], expected, |elements, records| {
             f(&mut elements[0], records[0])
         })
@@ -393,7 +409,7 @@ impl Backend {
         values: &[ValueChange<'_>],
         f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
-        let expected = vec![Expected::Packed; values.len()];
+        let expected = smallvec![Expected::Packed; values.len()];
         self.update_expected(value_type, values, expected, f)
     }
 
@@ -401,7 +417,7 @@ impl Backend {
         &mut self,
         value_type: ValueType,
         values: &[ValueChange<'_>],
-        mut expected: Vec<Expected>,
+        mut expected: ExpectedForms,
         mut f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
         let mut layout = Some(self.layout());
@@ -448,14 +464,14 @@ impl Backend {
         let seed = self.node().store().seed().clone();
         let roots = values.iter().map(|value| value.key);
         let plan = PlannedPages::new(&seed, roots.clone(), expected);
-        let keys: Vec<TableKey<'_>> = plan.keys(roots).collect();
+        let keys: KeysOfAttempt<'_> = plan.keys(roots).collect();
         let needed = values.len() + plan.existing;
         let attempt = self.update_tables(
             &keys,
             |at| at < needed,
             |records, changes| {
                 let (roots, pages) = records.split_at(values.len());
-                let mut opened = Vec::with_capacity(values.len());
+                let mut opened = OpenedValues::new();
                 for (at, expected) in expected.iter().enumerate() {
                     let pages = &pages[plan.existing(at)];
                     match open(roots[at], value_type, values[at].touched, expected, pages)? {
