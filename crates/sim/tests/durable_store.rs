@@ -6,6 +6,8 @@ mod common;
 mod disk;
 #[path = "../../store/tests/durable/scenario.rs"]
 mod scenario;
+#[path = "../../store/tests/durable/transfers.rs"]
+mod transfers;
 #[path = "../../store/tests/durable/world.rs"]
 mod world;
 
@@ -64,4 +66,12 @@ fn a_copy_that_leaves_the_log_before_its_original_is_found() {
     let is_back = scenario::an_original_outlives_its_copy();
     planted::plant(None);
     assert!(is_back, "the bug is not found");
+}
+
+#[test]
+fn a_write_that_is_sent_before_the_entries_that_it_has_read_is_found() {
+    planted::plant(Some(Bug::SentBeforeItsSource));
+    let found = (0..20).find(|&seed| transfers::has_halved_a_transfer(seed));
+    planted::plant(None);
+    assert!(found.is_some(), "the bug is not found");
 }

@@ -8,4 +8,5 @@ mod ordered;
 mod random;
 mod scenario;
 mod simple;
+mod transfers;
 mod world;
