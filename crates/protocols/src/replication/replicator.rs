@@ -686,6 +686,10 @@ impl Replicator {
             before.acknowledged <= reached.acknowledged && before.synced <= reached.synced,
             "acknowledged bytes of {id} are lost: {before:?}, now {reached:?}"
         );
+        assert!(
+            before.held <= reached.held,
+            "held bytes of {id} are lost: {before:?}, now {reached:?}"
+        );
         if reached.acknowledged > before.acknowledged {
             let length = reached.acknowledged;
             out.push(ReplicatorEffect::Acknowledged { segment: id, length });

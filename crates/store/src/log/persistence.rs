@@ -8,6 +8,7 @@ use super::safety::{Among, Dependency};
 use super::state::LogPosition;
 use super::{Log, OutOfMemory, SegmentState};
 use crate::address::Address;
+use crate::sync::atomic::Ordering;
 use types::SegmentId;
 use wire::entry::Location;
 
@@ -51,7 +52,7 @@ impl Log {
     /// although it is not acknowledged: all replicas that it has left have it.
     pub fn raise_held(&self, segment: SegmentId, length: u32) {
         if let Some(place) = self.durable_log().registry.place(segment) {
-            self.segments.raise_held(place, length);
+            self.segments.tail(place).held.fetch_max(length, Ordering::AcqRel);
         }
     }
 

@@ -66,16 +66,6 @@ impl Segments {
         end <= self.ordered(self.place_of(address)).load(Ordering::Relaxed)
     }
 
-    /// Returns whether bytes that depend on the position may be sent.
-    pub(super) fn is_held(&self, position: &LogPosition) -> bool {
-        self.tail(position.place).held.load(Ordering::Acquire) >= position.end
-            || self.is_acknowledged(position)
-    }
-
-    pub(super) fn raise_held(&self, place: Place, length: u32) {
-        self.tail(place).held.fetch_max(length, Ordering::AcqRel);
-    }
-
     pub(super) fn raise_acknowledged(&self, place: Place, length: u32) {
         self.tail(place).acknowledged.fetch_max(length, Ordering::AcqRel);
     }

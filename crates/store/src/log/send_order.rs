@@ -9,6 +9,8 @@
 
 use super::safety::Dependency;
 use super::segment::Segments;
+use super::state::LogPosition;
+use crate::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use types::SegmentId;
 
@@ -42,8 +44,11 @@ impl SendBarriers {
     /// it.
     #[inline]
     pub(super) fn first(&mut self, segments: &Segments) -> Option<SendLimit> {
-        let is_open =
-            |barrier: &mut SendBarrier| barrier.after.all(|position| segments.is_held(position));
+        let is_safe = |position: &LogPosition| {
+            segments.tail(position.place).held.load(Ordering::Acquire) >= position.end
+                || segments.is_acknowledged(position)
+        };
+        let is_open = |barrier: &mut SendBarrier| barrier.after.all(is_safe);
         while self.0.pop_front_if(is_open).is_some() {}
         self.0.front().map(|barrier| barrier.limit)
     }
