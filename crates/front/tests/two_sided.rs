@@ -132,6 +132,13 @@ impl World {
 
     /// Returns a server to which all slots have moved, without their records.
     fn target(replication: Replication) -> World {
+        let mut world = World::target_before_map(replication);
+        world.hear(map(2, ME, NEW_EPOCH, Some((OTHER, ME)), false));
+        world
+    }
+
+    /// The same before the server has a map that shows it as the owner.
+    fn target_before_map(replication: Replication) -> World {
         let mut world = World::new(replication);
         world.hear(map(1, OTHER, OLD_EPOCH, Some((OTHER, ME)), false));
         world.hear(MigrationRequest::Prepare(intent(OTHER, ME)).into());
@@ -148,7 +155,6 @@ impl World {
             }),
             Vec::new(),
         );
-        world.hear(map(2, ME, NEW_EPOCH, Some((OTHER, ME)), false));
         world
     }
 
@@ -298,6 +304,18 @@ fn a_source_answers_from_its_copy_while_the_range_leaves() {
     let all = MigrationRequest::Forget { migration: MOVE, remaining: Vec::new() };
     world.hear(all.into());
     assert_eq!(world.ask("BALLAST.READCOPY a"), none);
+}
+
+#[test]
+fn a_transaction_is_collected_where_its_commands_would_be_executed() {
+    let queued = "+OK\r\n+QUEUED\r\n+QUEUED\r\n";
+    let request = "MULTI\r\nSET a 1\r\nGET a";
+    let mut target = World::target_before_map(replicated());
+    assert_eq!(target.ask(request), queued, "its map names the source as the owner");
+    let mut source = World::source(&[]);
+    assert_eq!(source.ask(request), queued, "the flip is not accepted");
+    source.accept();
+    assert!(source.ask(request).starts_with("+OK\r\n-MOVED "));
 }
 
 #[test]
