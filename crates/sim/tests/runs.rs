@@ -83,7 +83,7 @@ const KEPT: [(u64, &str); 21] = [
 ];
 
 /// Seeds of replicated runs that failed once.
-const KEPT_REPLICATED: [(u64, &str); 24] = [
+const KEPT_REPLICATED: [(u64, &str); 25] = [
     (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,
@@ -118,6 +118,7 @@ const KEPT_REPLICATED: [(u64, &str); 24] = [
     (83000223, "a backup gave up replicas since their disk had failed while it measured them"),
     (7200000, "a slow disk was tolerated like a needed one although others were enough"),
     (7200029, "a client asked for the map only the server that was cut off from the others"),
+    (7043, "the same"),
     (7201652, "the only backup that had heard a clock did not reach the coordinator (its own)"),
     (7203596, "the only report of a clock was lost with its connection (its own)"),
 ];
