@@ -7,7 +7,8 @@
 
 use crate::expiry::ClockReadings;
 use crate::history::{
-    self, HistoryVerdict, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace,
+    self, HistoryVerdict, OperationOutcome, PartAction, RegisterAction, RegisterOperation,
+    RequestPlace,
 };
 use crate::native::NativeJob;
 use crate::once::AnsweredRequest;
@@ -32,6 +33,13 @@ const ABANDONED_INCREMENTS_MAX: u32 = 12;
 /// value that one of them may have written can be incremented any number of times.
 const ABANDONED_BESIDE_INCREMENTS_MAX: u32 = 20;
 
+/// Maximal number of changes with an unknown outcome of a register with parts: few of them are alike,
+/// so each may have taken effect or not.
+const ABANDONED_OF_PARTS_MAX: u32 = 8;
+
+/// Most items that pushes without a limit may add to a list beyond those that a limited push leaves.
+const UNLIMITED_ITEMS_MAX: usize = 3;
+
 /// Maximal number of changes with an unknown outcome of a register, beyond which native clients
 /// leave it alone. With their short deadlines, 555 of them were open while a server was away, of
 /// many kinds, and the checker did not come to an end.
@@ -50,18 +58,54 @@ struct AbandonedOperations {
     increments: u32,
     /// Changes of any kind.
     changes: u32,
+    /// Changes of single parts.
+    of_parts: u32,
 }
 
 impl AbandonedOperations {
     fn add(&mut self, action: RegisterAction) {
         self.changes += 1;
         self.increments += u32::from(action == RegisterAction::Increment);
+        self.of_parts += u32::from(matches!(action, RegisterAction::Part(_)));
     }
 
     /// Returns whether the checker could not follow more of them.
     fn are_too_many(&self) -> bool {
         self.increments >= ABANDONED_INCREMENTS_MAX
             || self.increments > 0 && self.changes >= ABANDONED_BESIDE_INCREMENTS_MAX
+            || self.of_parts > 0 && self.changes >= ABANDONED_OF_PARTS_MAX
+    }
+}
+
+/// Pushes without a limit onto a list whose items may be there beside those of the last limited push.
+#[derive(Clone, Debug, Default)]
+struct UnlimitedPushes {
+    open: usize,
+    /// Those whose outcome is unknown: they may take effect at any time.
+    abandoned: usize,
+    /// Moments at which the others ended.
+    ended: Vec<u64>,
+    /// Set if the list may have returned to an earlier state.
+    may_be_old: bool,
+}
+
+impl UnlimitedPushes {
+    fn may_begin(&self) -> bool {
+        let items = self.open + self.abandoned + self.ended.len();
+        items < UNLIMITED_ITEMS_MAX && !self.may_be_old
+    }
+
+    fn end(&mut self, operation: &RegisterOperation) {
+        match (operation.action, operation.outcome) {
+            (RegisterAction::Part(PartAction::Push(_)), None) => self.abandoned += 1,
+            (RegisterAction::Part(PartAction::Push(_)), Some(_)) => {
+                self.ended.push(operation.ended)
+            }
+            (RegisterAction::Part(PartAction::PushLimited(_)), Some(_)) => {
+                self.ended.retain(|ended| *ended > operation.begun);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -87,6 +131,8 @@ pub(crate) struct OpenJob {
     /// Connection and request of the last attempt.
     place: RequestPlace,
     hops: u32,
+    /// Set if a command of the transaction that was sent last could not be served.
+    is_refused: bool,
     pub(crate) state: JobState,
 }
 
@@ -164,6 +210,7 @@ pub(crate) struct SimulatedClients {
     crowds: Vec<u32>,
     /// Operations of each register that may take effect at any time.
     abandoned: Vec<AbandonedOperations>,
+    pushes: Vec<UnlimitedPushes>,
     /// Moment at which the first write of each register ended.
     written: Vec<Option<u64>>,
     /// Finished operations of each register.
@@ -186,6 +233,10 @@ pub(crate) struct SimulatedClients {
     pub(crate) longest: Duration,
 }
 
+fn is_unlimited_push(action: RegisterAction) -> bool {
+    matches!(action, RegisterAction::Part(PartAction::Push(_)))
+}
+
 impl SimulatedClients {
     /// Creates clients; `depths` contains the number of slots of each.
     pub(crate) fn new(depths: &[usize], servers: usize, registers: usize) -> SimulatedClients {
@@ -203,6 +254,7 @@ impl SimulatedClients {
             open: vec![None; first],
             crowds: vec![0; registers],
             abandoned: vec![AbandonedOperations::default(); registers],
+            pushes: vec![UnlimitedPushes::default(); registers],
             written: vec![None; registers],
             histories: vec![Vec::new(); registers],
             clocks: vec![ClockReadings::default(); registers],
@@ -266,6 +318,12 @@ impl SimulatedClients {
         self.crowds[register] >= CROWD || self.abandoned[register].are_too_many()
     }
 
+    /// Returns whether clients may push onto a list without a limit. The checker follows a bounded
+    /// number of items.
+    pub(crate) fn may_push(&self, register: usize) -> bool {
+        self.pushes[register].may_begin()
+    }
+
     /// Returns whether a register takes no more operations of native clients.
     pub(crate) fn is_crowded_for_native(&self, register: usize) -> bool {
         let is_full = self.abandoned[register].changes >= ABANDONED_FOR_NATIVE_MAX;
@@ -285,11 +343,21 @@ impl SimulatedClients {
 
     pub(crate) fn begin(&mut self, now: Instant, slot: usize, job: ClientJob, state: JobState) {
         let begun = self.next_moment();
-        if let ClientJob::Operation(register, _) = job {
+        if let ClientJob::Operation(register, action) = job {
             self.crowds[register] += 1;
+            self.pushes[register].open += usize::from(is_unlimited_push(action));
         }
         let place = RequestPlace::default();
-        let open = OpenJob { job, since: now, attempt: now, begun, place, hops: 0, state };
+        let open = OpenJob {
+            job,
+            since: now,
+            attempt: now,
+            begun,
+            place,
+            hops: 0,
+            is_refused: false,
+            state,
+        };
         let before = self.open[slot].replace(open);
         assert!(before.is_none(), "a slot has one job at a time");
     }
@@ -317,6 +385,7 @@ impl SimulatedClients {
         if outcome.is_none() && !action.is_read() {
             self.abandoned[register].add(action);
         }
+        self.pushes[register].end(&operation);
         self.histories[register].push(operation);
     }
 
@@ -365,6 +434,7 @@ impl SimulatedClients {
                         OperationOutcome::Number(value) => value,
                         OperationOutcome::Done
                         | OperationOutcome::Applied(_)
+                        | OperationOutcome::WrongType
                         | OperationOutcome::Remaining(_) => return None,
                     };
                     unexecuted.contains(&write_number(value)).then_some((register, operation))
@@ -398,8 +468,9 @@ impl SimulatedClients {
     /// Ends a job that is in no history, or was not executed.
     pub(crate) fn finish(&mut self, now: Instant, slot: usize) -> OpenJob {
         let open = self.open[slot].take().expect("a job ends once");
-        if let ClientJob::Operation(register, _) = open.job {
+        if let ClientJob::Operation(register, action) = open.job {
             self.crowds[register] -= 1;
+            self.pushes[register].open -= usize::from(is_unlimited_push(action));
         }
         self.longest = self.longest.max(now.since(open.since));
         self.finished += 1;
@@ -443,6 +514,7 @@ impl SimulatedClients {
     pub(crate) fn lose(&mut self, register: usize) {
         let moment = self.next_moment();
         self.losses[register].push(moment);
+        self.pushes[register].may_be_old = true;
     }
 
     /// Records the current owner of the slot.
@@ -465,6 +537,16 @@ impl SimulatedClients {
     pub(crate) fn begin_last_reads(&mut self) {
         self.clients.iter_mut().for_each(|client| client.owners.clear());
         self.last_reads.fill(None);
+    }
+
+    /// Records that a command of a job's transaction could not be served.
+    pub(crate) fn refuse_queued(&mut self, slot: usize) {
+        self.job_mut(slot).is_refused = true;
+    }
+
+    /// Returns whether a command of a job's last transaction could not be served, and forgets it.
+    pub(crate) fn take_refusal(&mut self, slot: usize) -> bool {
+        std::mem::take(&mut self.job_mut(slot).is_refused)
     }
 
     /// Counts one more attempt of a job. Returns `false` if there were too many.

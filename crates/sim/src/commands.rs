@@ -1,5 +1,6 @@
 //! Conversion of operations to requests of the Redis protocol, and of replies to outcomes.
 
+use crate::collections::{self, RegisterShape};
 use crate::history::{Lifetime, OperationOutcome, RegisterAction, RemainingTime};
 use crate::servers::server_at;
 use crate::typed;
@@ -22,14 +23,25 @@ pub(crate) enum ReplyMeaning {
     Aborted,
     /// The two keys of a pair have different values.
     Torn,
+    /// The members of a sorted set are not in order.
+    Disordered,
     /// Not a valid reply to this request.
     Nonsense,
 }
 
 /// Appends the request of an operation.
 pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u8>) {
-    if register.is_hash {
-        return typed::write(register, action, out);
+    match register.shape {
+        RegisterShape::Hash => return typed::write(register, action, out),
+        RegisterShape::Fields | RegisterShape::List | RegisterShape::SortedSet
+            if !is_on_lifetime(action) =>
+        {
+            return write_all(&collections::commands(register, action), out);
+        }
+        RegisterShape::String
+        | RegisterShape::Fields
+        | RegisterShape::List
+        | RegisterShape::SortedSet => {}
     }
     let value = |number| register.encode(number);
     let keys = &register.keys;
@@ -78,8 +90,25 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
         (RegisterAction::Exchange(new), _) => {
             RequestWriter::write(&[b"SET", &keys[0].1, &value(new), b"GET"], out);
         }
+        (RegisterAction::Part(_), _) => unreachable!("a string has no parts"),
         (RegisterAction::Flush, _) => unreachable!("a flush is no operation on one register"),
     }
+}
+
+/// Appends several requests.
+fn write_all(commands: &[Vec<Vec<u8>>], out: &mut Vec<u8>) {
+    for words in commands {
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        RequestWriter::write(&words, out);
+    }
+}
+
+/// Returns whether an operation is on the time to live alone, whatever the type of the value is.
+fn is_on_lifetime(action: RegisterAction) -> bool {
+    matches!(
+        action,
+        RegisterAction::Expire(_) | RegisterAction::Persist | RegisterAction::ReadRemaining
+    )
 }
 
 /// Appends the request of an operation on one key as a command with versions. A swap needs
@@ -91,6 +120,9 @@ pub(crate) fn write_versioned(
     out: &mut Vec<u8>,
 ) -> bool {
     let [(_, key)] = &register.keys[..] else { return false };
+    if register.shape != RegisterShape::String {
+        return false;
+    }
     let set_if = |new: u64, version: u64, out: &mut Vec<u8>| {
         let words = [b"BALLAST.SET", &key[..], &register.encode(new), b"IFVERSION"];
         with_number(&words, version as i64, out);
@@ -115,6 +147,9 @@ pub(crate) fn version_in(
     reply: &Reply<'_>,
 ) -> Option<SeenVersion> {
     let Reply::Array(items) = reply else { return None };
+    if register.shape != RegisterShape::String {
+        return None;
+    }
     let (first, version) = pair_of(register, *items)?;
     let value = match (action, first) {
         (RegisterAction::Read, first) => value(&first)?,
@@ -159,13 +194,20 @@ fn expiry_option(register: &Register, lifetime: Lifetime) -> (&'static [u8], i64
     }
 }
 
-/// Appends an operation on a pair as a transaction with one command per key, without `EXEC`.
-/// Returns the number of requests, 0 if the operation cannot be a transaction.
+/// Appends an operation as a transaction, without `EXEC`: one on a pair with one command per key, or
+/// one that needs several commands. Returns the number of requests, 0 if the operation cannot be a
+/// transaction.
 pub(crate) fn write_collected(
     register: &Register,
     action: RegisterAction,
     out: &mut Vec<u8>,
 ) -> usize {
+    if collections::is_transaction(register, action) {
+        let commands = collections::commands(register, action);
+        RequestWriter::write(&[b"MULTI"], out);
+        write_all(&commands, out);
+        return 1 + commands.len();
+    }
     if register.keys.len() == 1 {
         return 0;
     }
@@ -203,12 +245,23 @@ fn with_values(name: &[u8], register: &Register, value: &[u8], out: &mut Vec<u8>
 
 /// Interprets the reply to an operation.
 pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_>) -> ReplyMeaning {
-    if let Reply::Error(text) = reply {
-        return read_error(text);
-    }
     // A flush is an operation on all registers of its table.
-    if register.is_hash && action != RegisterAction::Flush {
+    let shape = match action {
+        RegisterAction::Flush => RegisterShape::String,
+        _ => register.shape,
+    };
+    match reply {
+        Reply::Error(text) if text.starts_with(b"WRONGTYPE ") && shape == RegisterShape::Fields => {
+            return ReplyMeaning::Outcome(OperationOutcome::WrongType);
+        }
+        Reply::Error(text) => return read_error(text),
+        _ => {}
+    }
+    if shape == RegisterShape::Hash {
         return typed::read(register, action, reply);
+    }
+    if shape.has_parts() && !is_on_lifetime(action) {
+        return collections::read(register, action, reply);
     }
     if let Reply::Array(items) = reply
         && let Some((first, _)) = pair_of(register, *items)
@@ -255,6 +308,7 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
             _ => None,
         },
         RegisterAction::Flush => (*reply == Reply::Simple(b"OK")).then_some(OperationOutcome::Done),
+        RegisterAction::Part(_) => None,
     };
     outcome.map_or(ReplyMeaning::Nonsense, ReplyMeaning::Outcome)
 }

@@ -66,6 +66,8 @@ named! {
         "No native client adopts an older map than its own.";
     ExactlyOnce, "exactly-once",
         "A repeated exactly-once request gets the first reply again, or is refused if it was acknowledged.";
+    MembersOrdered, "members-ordered",
+        "The members of a sorted set are returned in the order of their scores and names.";
     WholePairs, "whole-pairs",
         "Two keys that are only written together are never read half-written.";
     OneOwner, "one-owner",

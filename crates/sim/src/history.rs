@@ -37,11 +37,16 @@
 mod configurations;
 mod lifetimes;
 mod operations;
+mod outcomes;
+mod parts;
 mod values;
 
 pub use lifetimes::{Life, Lifetime, Lives};
-pub use operations::{
-    OperationOutcome, RegisterAction, RegisterOperation, RemainingTime, RequestPlace,
+pub use operations::{RegisterAction, RegisterOperation, RequestPlace};
+pub use outcomes::{OperationOutcome, RemainingTime};
+pub use parts::{
+    ITEMS_MAX, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, PARTS, PartAction, is_string,
+    member_with_score, part_of_score, string,
 };
 
 use configurations::{GroupCounts, Places, Possible, RegisterConfiguration, count, one_more};

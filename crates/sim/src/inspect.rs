@@ -261,7 +261,8 @@ const SCAN_BYTES: usize = 64 << 10;
 fn number_in_pages(root: Root, pages: &[PageContents], is_arriving: bool) -> Option<u64> {
     let fields: usize = pages.iter().map(|page| page.fields).sum();
     assert!(is_arriving || fields as u64 == root.count, "{fields} fields of {root:?}");
-    let number = pages.iter().find_map(|page| page.number);
+    let numbers = pages.iter().filter_map(|page| page.number);
+    let number = numbers.reduce(|one, other| one | other);
     assert!(is_arriving || number.is_some(), "a value without its pages");
     number
 }

@@ -20,7 +20,7 @@
 //! - `reactor`: one reactor's turn, and the server's ends of the connections of clients;
 //! - `native`: clients with the real core of the client library, on simulated connections;
 //! - `load`: the jobs of the clients, their requests and replies; its parts are `clients`,
-//!   `workload`, `lifetimes` and `commands`;
+//!   `workload`, `lifetimes`, `typed`, `collections` and `commands`;
 //! - [`history`]: the linearizability checker, and `expiry`: when it lets values disappear;
 //! - `coverage`: the steps of protocols that each fault has met;
 //! - `planted`: bugs that are built in on purpose, so that the simulator itself is tested.
@@ -41,6 +41,7 @@ mod clients;
 mod clock_faults;
 mod cluster;
 mod cluster_size;
+mod collections;
 mod commands;
 mod control_streams;
 mod coordinators;

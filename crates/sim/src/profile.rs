@@ -128,7 +128,8 @@ impl RunProfile {
             (false, false) => MEMORY_BYTES,
         };
         let is_long = rng.u32(..LONG_ONE_IN) == 0 && settings.has(Knob::Long);
-        let packed_bytes = typed::packed_bytes(&settings);
+        let are_divided = workload.collections.as_ref().map(|it| it.are_divided);
+        let packed_bytes = typed::packed_bytes(&settings, are_divided);
         let quantum_one_in = [1, 5, 25][rng.usize(..3)];
         let profile = RunProfile {
             settings,

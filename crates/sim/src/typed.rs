@@ -3,6 +3,7 @@
 //! The value of a plain register is in two fields that are always written together. If they ever
 //! differ, a client has seen a half executed command. A counter has one field.
 
+use crate::collections;
 use crate::commands::{ReplyMeaning, value};
 use crate::history::{OperationOutcome, RegisterAction};
 use crate::native;
@@ -27,13 +28,15 @@ pub(crate) fn are_used(settings: &RunSettings) -> bool {
     settings.has(Knob::Types) && is_drawn && !native::are_used(settings)
 }
 
-/// Longest packed value of half of the runs with hashes, in bytes: two fields do not fit.
+/// Longest packed value of half of the runs with hashes, and of most of those with single fields, in
+/// bytes: two fields do not fit.
 const PACKED_BYTES: usize = 16;
 
-/// Returns the longest packed value of the servers of a run, in bytes.
-pub(crate) fn packed_bytes(settings: &RunSettings) -> usize {
-    let is_drawn = (settings.seed / SEEDS_PER_RUN).is_multiple_of(2);
-    if are_used(settings) && is_drawn { PACKED_BYTES } else { 4096 }
+/// Returns the longest packed value of the servers of a run, in bytes. If the run has single fields,
+/// it is decided if they are divided.
+pub(crate) fn packed_bytes(settings: &RunSettings, are_fields_divided: Option<bool>) -> usize {
+    let is_drawn = are_used(settings) && (settings.seed / SEEDS_PER_RUN).is_multiple_of(2);
+    if are_fields_divided.unwrap_or(is_drawn) { PACKED_BYTES } else { 4096 }
 }
 
 /// Returns whether the register of this number is a hash. Setting fields keeps a time to live, where
@@ -151,10 +154,12 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
     let number = match value.value_type {
         ValueType::String => decode(value.bytes)?,
         ValueType::Hash => match Form::of(value).ok()? {
-            Form::Packed(packed) => decode(packed.get(FIELDS[0]).ok()??)?,
+            Form::Packed(packed) => number_in_hash(packed)??,
             Form::Split(root) => return Some(StoredNumber::InPage(root)),
         },
-        ValueType::Set | ValueType::List | ValueType::SortedSet => return None,
+        ValueType::List => collections::number_in_list(value)?,
+        ValueType::SortedSet => collections::number_in_scores(value)?,
+        ValueType::Set => return None,
     };
     Some(StoredNumber::Here(number))
 }
@@ -163,16 +168,21 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
 pub(crate) struct PageContents {
     /// Number of fields.
     pub(crate) fields: usize,
-    /// The number in the field that contains it, if that is there.
+    /// The number in the fields that are here, if it is in any of them. That of fields in several
+    /// pages consists of all their numbers.
     pub(crate) number: Option<u64>,
 }
 
 /// Returns the contents of a page, or `None` if no client wrote these bytes.
 pub(crate) fn page_contents(page: &[u8]) -> Option<PageContents> {
     let page = Packed::parse(TypedValue { value_type: ValueType::Hash, bytes: page }).ok()?;
-    let number = match page.get(FIELDS[0]).ok()? {
-        Some(value) => Some(decode(value)?),
-        None => None,
-    };
-    Some(PageContents { fields: page.count(), number })
+    Some(PageContents { fields: page.count(), number: number_in_hash(page)? })
+}
+
+/// Returns the number in the fields of a hash, some or all, or `None` if no client wrote them.
+fn number_in_hash(packed: Packed<'_>) -> Option<Option<u64>> {
+    match packed.get(FIELDS[0]).ok()? {
+        Some(value) => Some(Some(decode(value)?)),
+        None => collections::number_in_fields(packed),
+    }
 }

@@ -5,6 +5,7 @@
 //! deleted together. If the two keys ever differ, a client has seen a half executed command.
 
 use crate::clock_faults::FarClocks;
+use crate::collections::{Collections, RegisterShape};
 use crate::history::{Lifetime, RegisterAction};
 use crate::lifetimes::LifetimeOperations;
 use crate::settings::{Knob, RunSettings};
@@ -43,8 +44,7 @@ pub(crate) struct Register {
     pub(crate) table: TableId,
     pub(crate) kind: RegisterKind,
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
-    /// Set if its value is in the fields of a hash.
-    pub(crate) is_hash: bool,
+    pub(crate) shape: RegisterShape,
     /// Factor by which its filler is longer than usual.
     length: usize,
     /// Factor by which its values live longer than usual.
@@ -65,6 +65,16 @@ impl Register {
             let filling = (number / VALUE_DISTANCE) as usize % FILLING_MAX * self.length;
             bytes.resize(bytes.len() + filling, b'.');
         }
+        bytes
+    }
+
+    /// Encodes the number of a part of a value, with filler.
+    pub(crate) fn encode_part(&self, number: u64) -> Vec<u8> {
+        let mut bytes = number.to_string().into_bytes();
+        bytes.push(b' ');
+        let number = number as usize % FILLING_MAX;
+        let filling = number * FILLING_STEP % FILLING_MAX * self.length;
+        bytes.resize(bytes.len() + filling, b'.');
         bytes
     }
 
@@ -115,6 +125,8 @@ pub(crate) struct Workload {
     expiring: u32,
     /// Operations on times to live, which replace others.
     lifetimes: Option<LifetimeOperations>,
+    /// Operations on parts of values, which replace others.
+    pub(crate) collections: Option<Collections>,
     /// One job in this many is a flush, and one in this many a scan.
     flush_one_in: u32,
     scan_one_in: u32,
@@ -156,6 +168,7 @@ impl Workload {
             read_percent: rng.u32(10..80),
             expiring: if_it_has(Knob::Expiry, [least, 2, 14][rng.usize(..3)], 0),
             lifetimes: LifetimeOperations::draw(settings),
+            collections: Collections::draw(settings),
             flush_one_in: if_it_has(
                 Knob::Flushes,
                 [200, 1_000, u32::MAX][rng.usize(..3)],
@@ -168,6 +181,9 @@ impl Workload {
         if typed::are_used(settings) {
             workload.make_hashes();
         }
+        if let Some(collections) = &mut workload.collections {
+            collections.make(&mut workload.registers);
+        }
         workload
     }
 
@@ -175,7 +191,9 @@ impl Workload {
         for number in 0..self.registers.len() {
             let may_expire = self.may_expire(number);
             let register = &mut self.registers[number];
-            register.is_hash = typed::is_hash(number, register, may_expire);
+            if typed::is_hash(number, register, may_expire) {
+                register.shape = RegisterShape::Hash;
+            }
         }
     }
 
@@ -185,13 +203,14 @@ impl Workload {
     }
 
     /// Draws the next job of a client, whose clock shows `wall`. Returns `None` if the drawn register
-    /// has too many open operations.
+    /// has too many open operations. `may_push` tells of a list if it may become longer.
     pub(crate) fn next(
         &mut self,
         rng: &mut Rng,
         servers: usize,
         wall: UnixMillis,
         is_crowded: impl Fn(usize) -> bool,
+        may_push: impl Fn(usize) -> bool,
     ) -> Option<ClientJob> {
         if rng.u32(..self.flush_one_in) == 0 {
             return Some(ClientJob::Flush(rng.usize(..servers)));
@@ -203,7 +222,15 @@ impl Workload {
         if is_crowded(register) {
             return None;
         }
-        Some(ClientJob::Operation(register, self.draw_action(rng, register, wall)))
+        let action = self.draw_action(rng, register, wall);
+        let action = match &mut self.collections {
+            Some(collections) if self.registers[register].shape.has_parts() => {
+                let may_push = may_push(register);
+                collections.possible(register, &self.registers[register], action, may_push)
+            }
+            _ => action,
+        };
+        Some(ClientJob::Operation(register, action))
     }
 
     /// Draws a register, often a hot one.
@@ -225,9 +252,9 @@ impl Workload {
             false => self.draw_change(rng, register),
         };
         let action = self.draw_lifetime_operation(register, wall).unwrap_or(action);
-        match self.registers[register].is_hash {
-            true => typed::possible(&self.registers[register], action),
-            false => action,
+        match self.registers[register].shape {
+            RegisterShape::Hash => typed::possible(&self.registers[register], action),
+            _ => action,
         }
     }
 
@@ -298,6 +325,7 @@ impl Workload {
     pub(crate) fn has_lifetime(&self, register: usize, value: u64) -> bool {
         match self.lifetimes {
             Some(_) => self.may_expire(register),
+            None if self.registers[register].shape.has_parts() => false,
             None => value & EXPIRING != 0,
         }
     }
@@ -345,7 +373,7 @@ fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
     let table = if kind == RegisterKind::Flushed { FLUSHED_TABLE } else { TABLE };
     let key = |part: &&str| format!("{{{slot}}}:{number}:{part}").into_bytes();
     let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key)).collect();
-    Register { table, kind, keys, is_hash: false, length: 1, life: 1 }
+    Register { table, kind, keys, shape: RegisterShape::String, length: 1, life: 1 }
 }
 
 pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
@@ -375,6 +403,9 @@ const VALUE_DISTANCE: u64 = 1_000_000;
 
 /// Most bytes of a value's filler, in values of the usual length.
 const FILLING_MAX: usize = 300;
+
+/// Difference of the fillers of two parts with neighboring numbers, in bytes.
+const FILLING_STEP: usize = 37;
 
 const EXPIRY_PARTS: u64 = 100;
 

@@ -4,6 +4,7 @@
 //! taken effect. It merges, counts, discards and takes nothing early. An operation that begins when
 //! a value has expired cannot have seen it, which is all that the twin knows of expired values.
 
+use super::parts::{self, ItemsEnd, NumberedItems, NumberedParts, PARTS, PartAction, string};
 use super::{
     HistoryEvent, HistoryVerdict, Life, Lifetime, Lives, OperationOutcome, RegisterAction,
     RegisterOperation, RegisterValue, RemainingTime, RequestPlace, after, check, effect, lifetime,
@@ -129,6 +130,20 @@ fn begin_in_order(operations: &mut [RegisterOperation]) {
     operations.sort_unstable_by_key(|operation| operation.client);
 }
 
+/// Operations of a history.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HistoryKind {
+    Whole,
+    /// The same, with increments.
+    Counted,
+    Fields,
+    Items,
+    Scores,
+}
+
+/// Most pushes without a limit in a history.
+const PUSHES_MAX: u32 = 4;
+
 /// Register on which operations take effect for real, one at a time. Its clock shows the moment.
 struct Real {
     random: fastrand::Rng,
@@ -137,6 +152,8 @@ struct Real {
     deadline: Option<u64>,
     ever: Vec<RegisterValue>,
     next: u64,
+    /// Number of pushes without a limit so far.
+    pushes: u32,
     /// Set if the checkers learn by which clock values expire.
     has_clock: bool,
 }
@@ -152,11 +169,18 @@ impl Real {
         let mut operations: Vec<RegisterOperation> = Vec::new();
         // Moments at which the operations take effect; no moment is used twice.
         let mut effects: Vec<(u64, Option<usize>)> = Vec::new();
-        let counts = self.random.u8(..4) == 0;
+        let kinds = [HistoryKind::Whole; 4].into_iter().chain([
+            HistoryKind::Counted,
+            HistoryKind::Fields,
+            HistoryKind::Items,
+            HistoryKind::Scores,
+        ]);
+        let kinds: Vec<HistoryKind> = kinds.collect();
+        let kind = kinds[self.random.usize(..kinds.len())];
         // Short operations show exactly when values expire.
         let longest = if self.has_clock { 3 } else { 12 };
         for client in 0..count {
-            let action = self.action(counts);
+            let action = self.action(kind);
             let begun =
                 self.random.u64(..if self.has_clock { 30 } else { 60 }) * 100 + client as u64;
             let at = begun + 20 + 100 * self.random.u64(..longest);
@@ -194,9 +218,12 @@ impl Real {
         (operations, losses)
     }
 
-    fn action(&mut self, counts: bool) -> RegisterAction {
+    fn action(&mut self, kind: HistoryKind) -> RegisterAction {
         self.next += 1;
         let new = self.next;
+        if let Some(action) = self.action_on_parts(kind) {
+            return action;
+        }
         let old = 1 + self.random.u64(..new);
         let lifetime = match self.random.bool() {
             true => Lifetime::After(new),
@@ -211,7 +238,7 @@ impl Real {
             6 => RegisterAction::WriteIfAbsent(new),
             7 => RegisterAction::Swap(old, new),
             8 => RegisterAction::Exchange(new),
-            9 if counts => RegisterAction::Increment,
+            9 if kind == HistoryKind::Counted => RegisterAction::Increment,
             9 | 10 => RegisterAction::Delete,
             11 => RegisterAction::Take,
             12 => RegisterAction::Flush,
@@ -222,6 +249,57 @@ impl Real {
             18 => RegisterAction::WriteKeeping(new),
             _ => RegisterAction::ReadRemaining,
         }
+    }
+
+    /// Draws an action on parts for three of four operations of such a history. The others are on the
+    /// whole value or its time to live.
+    fn action_on_parts(&mut self, kind: HistoryKind) -> Option<RegisterAction> {
+        let (new, part) = (self.next as u16, self.random.u8(..PARTS as u8));
+        let parts = NumberedParts::default().with(usize::from(part), Some(self.next));
+        let other = self.random.usize(..PARTS);
+        let parts =
+            if self.random.bool() { parts } else { parts.with(other, Some(self.next + 20)) };
+        let mut items = NumberedItems::default();
+        let are_added = (0..self.random.u8(1..4)).all(|more| items.push(new as u8 + 30 + more));
+        assert!(are_added, "a new list is short");
+        let whole = match kind {
+            HistoryKind::Whole | HistoryKind::Counted => return None,
+            HistoryKind::Items => items.number(),
+            HistoryKind::Fields if self.random.u8(..4) == 0 => Some(string(new)),
+            HistoryKind::Fields | HistoryKind::Scores => parts.number(),
+        };
+        let lifetime = Lifetime::After(self.next);
+        match self.random.u8(..16) {
+            0 | 1 => return Some(RegisterAction::Read),
+            2 => return Some(RegisterAction::Delete),
+            3 => return Some(RegisterAction::Probe),
+            4 => return whole.map(RegisterAction::Write),
+            5 => return Some(RegisterAction::Expire(lifetime)),
+            _ => {}
+        }
+        Some(RegisterAction::Part(match (kind, self.random.u8(..8)) {
+            (HistoryKind::Fields, 0..3) => PartAction::SetFields(parts),
+            (HistoryKind::Fields, 3) => PartAction::SetFieldIfAbsent(part, new),
+            (HistoryKind::Fields, 4) => PartAction::RemoveFields(parts),
+            (HistoryKind::Fields, 5) => PartAction::ReadField(part),
+            (HistoryKind::Fields, 6) => PartAction::ReadFields,
+            (HistoryKind::Fields, _) => PartAction::CountFields,
+            (HistoryKind::Items, 0..2) if self.pushes < PUSHES_MAX => {
+                self.pushes += 1;
+                PartAction::Push(new as u8)
+            }
+            (HistoryKind::Items, 0..4) => PartAction::PushLimited(new as u8),
+            (HistoryKind::Items, 4) => PartAction::Pop(ItemsEnd::First),
+            (HistoryKind::Items, 5) => PartAction::Pop(ItemsEnd::Last),
+            (HistoryKind::Items, 6) => PartAction::Rotate,
+            (HistoryKind::Items, _) => PartAction::CountItems,
+            (_, 0..2) => PartAction::SetScore(part, new % 3),
+            (_, 2 | 3) => PartAction::AddScore(part),
+            (_, 4) => PartAction::RemoveMember(part),
+            (_, 5) => PartAction::ReadScore(part),
+            (_, 6) => PartAction::PopLowest,
+            (_, _) => PartAction::CountMembers,
+        }))
     }
 
     /// Executes an action and returns its outcome, or `None` if the client has given up.
@@ -272,6 +350,7 @@ impl Real {
             RegisterAction::Increment => {
                 OperationOutcome::Number(self.value.map_or(0, |value| value.number))
             }
+            RegisterAction::Part(part) => parts::execute(before.map(|value| value.number), part).1,
             RegisterAction::Flush => OperationOutcome::Applied(self.random.bool()),
         })
         .filter(|_| self.random.u8(..if self.has_clock { 12 } else { 3 }) > 0)
@@ -318,6 +397,7 @@ impl Real {
                 let lies = [RemainingTime::NoValue, endless, some, some];
                 Some(OperationOutcome::Remaining(lies[self.random.usize(..lies.len())]))
             }
+            Some(OperationOutcome::WrongType) => Some(OperationOutcome::Number(0)),
             Some(OperationOutcome::Done) | None => None,
         };
     }
@@ -330,7 +410,7 @@ fn the_checker_says_what_the_plain_one_says() {
         let random = fastrand::Rng::with_seed(seed);
         let has_clock = seed % 2 == 0;
         let (value, deadline, ever) = (None, None, vec![None]);
-        let mut real = Real { random, value, deadline, ever, next: 0, has_clock };
+        let mut real = Real { random, value, deadline, ever, next: 0, pushes: 0, has_clock };
         let count = real.random.usize(2..10);
         let (mut operations, losses) = real.history(count);
         let lies = real.random.usize(..3);

@@ -1,6 +1,8 @@
 //! Operations on a register, and their effect on its value.
 
 use super::lifetimes::{Lifetime, Lives};
+use super::outcomes::{OperationOutcome, RemainingTime};
+use super::parts::{self, PartAction};
 use std::fmt;
 
 /// Operation of a client on a register.
@@ -38,36 +40,11 @@ pub enum RegisterAction {
     Delete,
     /// Removes the value and returns it.
     Take,
+    /// Operation on parts of a hash, list or sorted set.
+    Part(PartAction),
     /// Removes all values of the table of the register. Certain only if the server owned the
     /// register from beginning to end.
     Flush,
-}
-
-/// Result that the client received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperationOutcome {
-    /// The value, or none.
-    Value(Option<u64>),
-    /// The action was executed.
-    Done,
-    /// True if a value was found, the condition held, or the flush certainly emptied the
-    /// register.
-    Applied(bool),
-    /// The new value.
-    Number(u64),
-    /// The remaining time to live.
-    Remaining(RemainingTime),
-}
-
-/// Remaining time to live of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemainingTime {
-    /// There is no value.
-    NoValue,
-    /// The value does not expire.
-    Endless,
-    /// Number of milliseconds.
-    Millis(u64),
 }
 
 /// Connection on which an operation was executed, and its position there.
@@ -120,7 +97,11 @@ pub(super) fn lifetime(value: RegisterValue) -> Option<Lifetime> {
 impl RegisterAction {
     /// Returns whether the action changes nothing, whatever the value is.
     pub fn is_read(self) -> bool {
-        matches!(self, RegisterAction::Read | RegisterAction::Probe | RegisterAction::ReadRemaining)
+        match self {
+            RegisterAction::Read | RegisterAction::Probe | RegisterAction::ReadRemaining => true,
+            RegisterAction::Part(part) => part.is_read(),
+            _ => false,
+        }
     }
 
     /// Returns the value that the action may set.
@@ -142,6 +123,7 @@ impl RegisterAction {
             | RegisterAction::ReadRemaining
             | RegisterAction::Delete
             | RegisterAction::Take
+            | RegisterAction::Part(_)
             | RegisterAction::Flush => None,
         }
     }
@@ -175,7 +157,8 @@ pub(super) fn as_given_up(action: RegisterAction) -> RegisterAction {
         | RegisterAction::Increment
         | RegisterAction::Expire(_)
         | RegisterAction::Persist
-        | RegisterAction::Delete => action,
+        | RegisterAction::Delete
+        | RegisterAction::Part(_) => action,
     }
 }
 
@@ -193,6 +176,9 @@ pub(super) fn is_uncertain(operation: &RegisterOperation) -> bool {
 /// Returns whether the operation, with this outcome, has changed nothing.
 pub(super) fn changes_nothing(operation: &RegisterOperation) -> bool {
     let Some(outcome) = operation.outcome else { return false };
+    if let RegisterAction::Part(part) = operation.action {
+        return part.has_changed_nothing(outcome);
+    }
     operation.action.is_read()
         || matches!(
             (operation.action, outcome),
@@ -256,6 +242,7 @@ pub(super) fn after(
         (RegisterAction::Increment, OperationOutcome::Number(shown)) => {
             only(effect.map(|value| value.number) == Some(shown))
         }
+        (RegisterAction::Part(part), outcome) => only(parts::execute(number, part).1 == outcome),
         (RegisterAction::ReadRemaining, OperationOutcome::Remaining(shown)) => only(match shown {
             RemainingTime::NoValue => value.is_none(),
             RemainingTime::Endless => value.is_some() && lifetime(value).is_none(),
@@ -294,6 +281,10 @@ pub(super) fn effect(value: RegisterValue, action: RegisterAction) -> RegisterVa
         }
         RegisterAction::Persist | RegisterAction::ReadPersisting => {
             value.map(|value| StoredValue::lasting(value.number))
+        }
+        RegisterAction::Part(part) => {
+            let (number, _) = parts::execute(value.map(|value| value.number), part);
+            number.map(|number| StoredValue { number, lifetime: lifetime(value) })
         }
         RegisterAction::Delete | RegisterAction::Take | RegisterAction::Flush => None,
     }

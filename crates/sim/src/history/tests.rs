@@ -53,6 +53,7 @@ fn operations_one_after_the_other_are_taken_at_their_word() {
             (_, OperationOutcome::Remaining(_)) => {
                 OperationOutcome::Remaining(RemainingTime::Millis(9))
             }
+            (_, OperationOutcome::WrongType) => OperationOutcome::Done,
         };
         assert!(is_violated(&history(&bad)), "line {broken} cannot be");
     }
@@ -344,4 +345,166 @@ fn what_was_lost_may_be_found_in_an_old_copy_and_not_in_a_new_one() {
     assert_eq!(with_losses(&history, &[10]), HistoryVerdict::Linearizable, "it was lost, too");
     let unheard = [&before[..], &[read(10, Some(9))]].concat();
     assert!(is_violated(&with_losses(&unheard, &[9])));
+}
+
+/// Returns the number of a list of these items.
+fn list(items: &[u8]) -> Option<u64> {
+    let mut list = NumberedItems::default();
+    assert!(items.iter().all(|&item| list.push(item)));
+    list.number()
+}
+
+/// Returns the number of these parts.
+fn parts(parts: &[(usize, u64)]) -> Option<u64> {
+    parts
+        .iter()
+        .fold(NumberedParts::default(), |all, &(part, value)| all.with(part, Some(value)))
+        .number()
+}
+
+/// Checks operations of two clients in turns, one after the other, and that each other outcome of any
+/// of them is impossible.
+fn only_these(lines: &[(PartAction, OperationOutcome)], last: Option<u64>) {
+    let mut good: Vec<_> = lines
+        .iter()
+        .zip(0..)
+        .map(|(&(part, outcome), at)| {
+            (at as usize % 2, 2 * at + 1, 2 * at + 2, RegisterAction::Part(part), outcome)
+        })
+        .collect();
+    let read = 2 * lines.len() as u64 + 1;
+    good.push((0, read, read + 1, RegisterAction::Read, OperationOutcome::Value(last)));
+    assert_eq!(history(&good), HistoryVerdict::Linearizable);
+    for broken in 0..good.len() {
+        let mut bad = good.clone();
+        bad[broken].4 = match bad[broken].4 {
+            OperationOutcome::Value(Some(_)) => OperationOutcome::Value(None),
+            OperationOutcome::Value(None) => OperationOutcome::Value(Some(9)),
+            OperationOutcome::Applied(done) => OperationOutcome::Applied(!done),
+            OperationOutcome::Number(number) => OperationOutcome::Number(number + 1),
+            _ => OperationOutcome::Number(0),
+        };
+        assert!(is_violated(&history(&bad)), "line {broken} cannot be");
+    }
+}
+
+#[test]
+fn a_list_returns_its_items_in_order_and_each_once() {
+    let value = |item: u64| OperationOutcome::Value(Some(item));
+    only_these(
+        &[
+            (PartAction::Pop(ItemsEnd::First), OperationOutcome::Value(None)),
+            (PartAction::Push(1), OperationOutcome::Number(1)),
+            (PartAction::Push(2), OperationOutcome::Number(2)),
+            (PartAction::Push(3), OperationOutcome::Number(3)),
+            (PartAction::PushLimited(4), OperationOutcome::Number(4)),
+            (PartAction::CountItems, OperationOutcome::Number(3)),
+            (PartAction::Pop(ItemsEnd::First), value(2)),
+            (PartAction::Rotate, value(3)),
+            (PartAction::Pop(ItemsEnd::Last), value(3)),
+            (PartAction::Push(5), OperationOutcome::Number(2)),
+        ],
+        list(&[4, 5]),
+    );
+    let push = |client, at, item| {
+        let action = RegisterAction::Part(PartAction::Push(item));
+        (client, at, 10, action, OperationOutcome::Number(u64::from(item)))
+    };
+    let read = |items: &[u8]| {
+        let seen = OperationOutcome::Value(list(items));
+        history(&[push(0, 1, 1), push(1, 2, 2), (2, 11, 12, RegisterAction::Read, seen)])
+    };
+    assert_eq!(read(&[1, 2]), HistoryVerdict::Linearizable);
+    for lost_twice_or_in_disorder in [&[1][..], &[2], &[1, 2, 1], &[2, 1]] {
+        assert!(is_violated(&read(lost_twice_or_in_disorder)), "{lost_twice_or_in_disorder:?}");
+    }
+}
+
+#[test]
+fn pushes_without_a_known_outcome_are_followed_like_writes() {
+    let push = |client: usize, item| {
+        let moment = 1 + client as u64;
+        (client, moment, 100, RegisterAction::Part(PartAction::PushLimited(item)), None)
+    };
+    let mut lines: Vec<Line> = (0..20).map(|client| push(client, 1 + client as u8)).collect();
+    let read = |at, items: &[u8]| {
+        (30, at, at + 1, RegisterAction::Read, Some(OperationOutcome::Value(list(items))))
+    };
+    lines.extend([read(40, &[7]), read(50, &[7, 3]), read(60, &[7, 3, 9])]);
+    assert_eq!(with_losses(&lines, &[]), HistoryVerdict::Linearizable);
+    lines.push(read(70, &[7, 9]));
+    assert!(is_violated(&with_losses(&lines, &[])));
+}
+
+#[test]
+fn the_fields_of_a_hash_vanish_together_and_those_of_an_earlier_one_do_not_come_back() {
+    let value = |value: u64| OperationOutcome::Value(Some(value));
+    let both = NumberedParts::of(parts(&[(0, 5), (2, 6)]).unwrap());
+    only_these(
+        &[
+            (PartAction::SetFields(both), OperationOutcome::Number(2)),
+            (PartAction::ReadField(2), value(6)),
+            (PartAction::SetFieldIfAbsent(2, 7), OperationOutcome::Applied(false)),
+            (PartAction::SetFieldIfAbsent(1, 8), OperationOutcome::Applied(true)),
+            (PartAction::CountFields, OperationOutcome::Number(3)),
+            (PartAction::RemoveFields(both), OperationOutcome::Number(2)),
+            (PartAction::ReadFields, OperationOutcome::Value(parts(&[(1, 8)]))),
+        ],
+        parts(&[(1, 8)]),
+    );
+    let set = |at, fields: &[(usize, u64)], new| {
+        let fields = NumberedParts::of(parts(fields).unwrap());
+        let action = RegisterAction::Part(PartAction::SetFields(fields));
+        (0, at, at + 1, action, OperationOutcome::Number(new))
+    };
+    let delete = (0, 3, 4, RegisterAction::Delete, OperationOutcome::Applied(true));
+    let read = |fields: &[(usize, u64)]| {
+        let seen = OperationOutcome::Value(parts(fields));
+        let read = (1, 7, 8, RegisterAction::Read, seen);
+        history(&[set(1, &[(0, 5), (1, 6)], 2), delete, set(5, &[(0, 7)], 1), read])
+    };
+    assert_eq!(read(&[(0, 7)]), HistoryVerdict::Linearizable);
+    assert!(is_violated(&read(&[(0, 7), (1, 6)])), "a field of the deleted hash is back");
+    assert!(is_violated(&read(&[(0, 5)])) && is_violated(&read(&[])));
+}
+
+#[test]
+fn a_hash_that_a_string_has_replaced_is_of_another_type_until_it_is_removed() {
+    let part = |at, part, outcome| (1, at, at + 1, RegisterAction::Part(part), outcome);
+    let fields = NumberedParts::of(parts(&[(3, 9)]).unwrap());
+    let lines = |first, second| {
+        history(&[
+            (0, 1, 2, RegisterAction::Write(string(4)), OperationOutcome::Done),
+            part(3, PartAction::ReadField(3), first),
+            part(5, PartAction::SetFields(fields), first),
+            (0, 7, 8, RegisterAction::Read, OperationOutcome::Value(Some(string(4)))),
+            (0, 9, 10, RegisterAction::Delete, OperationOutcome::Applied(true)),
+            part(11, PartAction::SetFields(fields), second),
+        ])
+    };
+    let (other, new) = (OperationOutcome::WrongType, OperationOutcome::Number(1));
+    assert_eq!(lines(other, new), HistoryVerdict::Linearizable);
+    assert!(is_violated(&lines(new, new)) && is_violated(&lines(other, other)));
+}
+
+#[test]
+fn the_members_of_a_sorted_set_have_the_scores_that_were_set_and_added() {
+    let number = OperationOutcome::Number;
+    let lowest = OperationOutcome::Value(Some(member_with_score(1, 5)));
+    only_these(
+        &[
+            (PartAction::PopLowest, OperationOutcome::Value(None)),
+            (PartAction::SetScore(2, 5), number(1)),
+            (PartAction::SetScore(1, 5), number(1)),
+            (PartAction::SetScore(0, 6), number(1)),
+            (PartAction::AddScore(3), number(1)),
+            (PartAction::SetScore(3, 0), number(0)),
+            (PartAction::RemoveMember(3), number(1)),
+            (PartAction::ReadScore(3), OperationOutcome::Value(None)),
+            (PartAction::PopLowest, lowest),
+            (PartAction::AddScore(2), number(6)),
+            (PartAction::CountMembers, number(2)),
+        ],
+        parts(&[(0, part_of_score(6)), (2, part_of_score(6))]),
+    );
 }

@@ -338,6 +338,7 @@ impl ClientLoad {
             | ReplyMeaning::Later
             | ReplyMeaning::Refused
             | ReplyMeaning::Aborted
+            | ReplyMeaning::Disordered
             | ReplyMeaning::Nonsense => Rule::InOrder,
         };
         let text = format!("reply {} to {job:?}: {said:?}", commands::PrintedReply(&reply));

@@ -3,6 +3,7 @@
 use super::ClientLoad;
 use crate::clients::JobState;
 use crate::cluster::SimulatedCluster;
+use crate::collections;
 use crate::commands::{self, ReplyMeaning};
 use crate::timeline::PlannedEvent;
 use crate::workload::ClientJob;
@@ -13,12 +14,14 @@ use std::time::Duration;
 const REPETITION_BUDGET: Duration = Duration::from_secs(3);
 
 impl ClientLoad {
-    /// Makes a change an exactly-once request, if the run has them.
+    /// Makes a change an exactly-once request, if the run has them. A transaction cannot be one.
     pub(super) fn begin_once(&mut self, slot: usize, job: ClientJob) {
         let (Some(once), ClientJob::Operation(register, action)) = (&mut self.once, job) else {
             return;
         };
-        if !action.is_read() {
+        let is_transaction =
+            collections::is_transaction(&self.workload.registers[register], action);
+        if !action.is_read() && !is_transaction {
             once.begin(slot, self.workload.registers[register].value_bytes_max());
         }
     }

@@ -112,6 +112,9 @@ impl ClientLoad {
         {
             self.record_redirection(cluster, slot, register, *to);
         }
+        if said == ReplyMeaning::Later {
+            self.clients.refuse_queued(slot);
+        }
         matches!(said, ReplyMeaning::Moved(_) | ReplyMeaning::Later)
     }
 
@@ -211,6 +214,7 @@ impl ClientLoad {
                 self.clients.end(cluster.timeline.now, slot, Some(outcome));
                 self.read_clock(cluster, job);
             }
+            ReplyMeaning::Aborted if self.clients.take_refusal(slot) => self.refuse(cluster, slot),
             ReplyMeaning::Moved(_) | ReplyMeaning::Aborted => {
                 if let ReplyMeaning::Moved(to) = said {
                     self.record_redirection(cluster, slot, register, to);
@@ -233,6 +237,11 @@ impl ClientLoad {
                 cluster.timeline.fail(
                     Rule::WholePairs.broken(format!("{job:?}: {}", commands::PrintedReply(reply))),
                 );
+            }
+            ReplyMeaning::Disordered => {
+                let job = self.clients.job(slot).job;
+                let text = format!("{job:?}: {}", commands::PrintedReply(reply));
+                cluster.timeline.fail(Rule::MembersOrdered.broken(text));
             }
             ReplyMeaning::Nonsense => self.invalid_reply(cluster, slot, &said, reply),
         }

@@ -3,6 +3,7 @@
 use super::ClientLoad;
 use crate::clients::{ExpectedReply, JobState};
 use crate::cluster::{RefusedOperation, SimulatedCluster};
+use crate::collections;
 use crate::commands;
 use crate::history::RegisterAction;
 use crate::network::in_pieces;
@@ -118,7 +119,7 @@ impl ClientLoad {
         }
     }
 
-    /// Turns some operations on pairs into transactions. Returns `true` if all but `EXEC` is
+    /// Turns some operations on pairs, and those of several commands, into transactions. Returns `true` if all but `EXEC` is
     /// written.
     fn write_transaction(
         &mut self,
@@ -130,11 +131,12 @@ impl ClientLoad {
         let ClientJob::Operation(register, action) = self.clients.job(slot).job else {
             return false;
         };
+        let register = &self.workload.registers[register];
         let is_once = self.once.as_ref().is_some_and(|once| once.is_open(slot));
-        if cluster.timeline.rng.u32(..4) != 0 || is_once {
+        let is_drawn = cluster.timeline.rng.u32(..4) == 0 && !is_once;
+        if !is_drawn && !collections::is_transaction(register, action) {
             return false;
         }
-        let register = &self.workload.registers[register];
         let Some(connection) = self.clients.connection(client, place) else { return false };
         let count = commands::write_collected(register, action, &mut connection.output);
         connection.expected.extend((0..count).map(|_| ExpectedReply::Queued(slot)));

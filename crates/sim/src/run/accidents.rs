@@ -73,6 +73,7 @@ impl ClusterRun {
             | Knob::Types
             | Knob::Versions
             | Knob::Native
+            | Knob::Collections
             | Knob::Once => unreachable!("no fault"),
         }
         self.cluster.plan_fault();

@@ -1,0 +1,133 @@
+//! Requests of values with parts, and the meaning of their replies.
+
+use super::*;
+use crate::commands::{self, ReplyMeaning};
+use crate::history::OperationOutcome;
+use crate::workload::Workload;
+use resp::{ReplyLimits, ReplyParser};
+use std::collections::BTreeSet;
+use types::HashSeed;
+
+fn has_some(settings: &RunSettings) -> bool {
+    Collections::draw(settings).is_some()
+}
+
+/// Returns a workload with values that have parts.
+fn workload() -> Workload {
+    let seed = (1..).find(|&seed| has_some(&RunSettings::new(seed))).unwrap();
+    Workload::draw(&mut Rng::with_seed(1), &HashSeed::new(7), &RunSettings::new(seed))
+}
+
+fn register(workload: &Workload, shape: RegisterShape) -> Register {
+    workload.registers.iter().find(|register| register.shape == shape).unwrap().clone()
+}
+
+fn meaning(register: &Register, action: RegisterAction, bytes: &[u8]) -> ReplyMeaning {
+    let mut parser = ReplyParser::new(ReplyLimits::default());
+    let mut rest = bytes;
+    let received = parser.next(&mut rest).unwrap().unwrap();
+    commands::read(register, action, &received.reply)
+}
+
+#[test]
+fn a_fifth_of_the_runs_have_values_with_parts_unless_they_are_left_out() {
+    let with = (1..1_000).filter(|&seed| has_some(&RunSettings::new(seed))).count();
+    assert!((100..250).contains(&with), "{with}");
+    for knob in [Knob::Collections, Knob::Types] {
+        let settings = |seed| RunSettings { without: [knob].into(), ..RunSettings::new(seed) };
+        assert!((1..100).all(|seed| !has_some(&settings(seed))));
+    }
+    let native = |seed| RunSettings { has_native: true, ..RunSettings::new(seed) };
+    assert!((1..100).all(|seed| !has_some(&native(seed))));
+}
+
+#[test]
+fn other_runs_have_the_same_registers_and_operations_with_and_without_this() {
+    let settings = |without: &[Knob]| RunSettings {
+        without: without.iter().copied().collect(),
+        ..RunSettings::new((1..).find(|&seed| has_some(&RunSettings::new(seed))).unwrap())
+    };
+    let keys = |settings: &RunSettings| {
+        let workload = Workload::draw(&mut Rng::with_seed(1), &HashSeed::new(7), settings);
+        workload.registers.iter().map(|register| register.keys.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&settings(&[])), keys(&settings(&[Knob::Collections])));
+}
+
+#[test]
+fn each_operation_has_a_request_and_all_of_them_are_drawn() {
+    let mut workload = workload();
+    let registers = workload.registers.clone();
+    let mut drawn: BTreeSet<String> = BTreeSet::new();
+    let mut collections = workload.collections.take().unwrap();
+    for (number, register) in registers.iter().enumerate().filter(|(_, it)| it.shape.has_parts()) {
+        for round in 0..200 {
+            let action = match round % 3 {
+                0 => RegisterAction::Read,
+                _ => RegisterAction::Write(1),
+            };
+            let action = collections.possible(number, register, action, round % 2 == 0);
+            let mut bytes = Vec::new();
+            let requests = commands::write_collected(register, action, &mut bytes);
+            assert_eq!(requests > 0, is_transaction(register, action));
+            if requests == 0 {
+                commands::write(register, action, &mut bytes);
+            }
+            let text = String::from_utf8(bytes).unwrap();
+            drawn.extend(
+                text.split("\r\n")
+                    .filter(|word| {
+                        word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
+                    })
+                    .map(str::to_owned),
+            );
+        }
+    }
+    let all = "DEL EXISTS GET HDEL HGET HLEN HMGET HSET HSETNX LLEN LMOVE LPOP LRANGE LTRIM MULTI \
+        RENAME RPOP RPUSH SET ZADD ZCARD ZINCRBY ZPOPMIN ZRANGE ZREM ZSCORE";
+    let missing: Vec<_> = all.split_whitespace().filter(|name| !drawn.contains(*name)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {drawn:?}");
+}
+
+#[test]
+fn members_that_are_returned_in_disorder_or_twice_are_found() {
+    let set = register(&workload(), RegisterShape::SortedSet);
+    let read = |pairs: &[(&str, &str)]| {
+        let mut reply = format!("*{}\r\n", 2 * pairs.len());
+        for word in pairs.iter().flat_map(|(member, score)| [member, score]) {
+            reply.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        meaning(&set, RegisterAction::Read, reply.as_bytes())
+    };
+    let scores =
+        NumberedParts::default().with(1, Some(part_of_score(4))).with(2, Some(part_of_score(4)));
+    let outcome = OperationOutcome::Value(scores.number());
+    assert_eq!(read(&[("one", "4"), ("south", "4")]), ReplyMeaning::Outcome(outcome));
+    assert_eq!(read(&[]), ReplyMeaning::Outcome(OperationOutcome::Value(None)));
+    assert_eq!(read(&[("south", "4"), ("one", "4")]), ReplyMeaning::Disordered);
+    assert_eq!(read(&[("one", "5"), ("south", "4")]), ReplyMeaning::Disordered);
+    assert_eq!(read(&[("one", "4"), ("one", "5")]), ReplyMeaning::Nonsense);
+    assert_eq!(read(&[("other", "4")]), ReplyMeaning::Nonsense);
+    assert_eq!(read(&[("one", "70000")]), ReplyMeaning::Nonsense);
+}
+
+#[test]
+fn a_whole_hash_is_read_with_its_type() {
+    let hash = register(&workload(), RegisterShape::Fields);
+    let read = |reply: &str| meaning(&hash, RegisterAction::Read, reply.as_bytes());
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+    let fields = |first: &str| format!("*4\r\n{first}$-1\r\n$-1\r\n$-1\r\n");
+    let value = |value| ReplyMeaning::Outcome(OperationOutcome::Value(value));
+    let (none, seven) = (fields("$-1\r\n"), fields("$4\r\n7 ..\r\n"));
+    assert_eq!(read(&format!("*2\r\n$-1\r\n{none}")), value(None));
+    let one = NumberedParts::default().with(0, Some(7));
+    assert_eq!(read(&format!("*2\r\n{wrong}{seven}")), value(one.number()));
+    let text = string(5).to_string();
+    let whole = format!("*2\r\n${}\r\n{text}\r\n{wrong}", text.len());
+    assert_eq!(read(&whole), value(Some(string(5))));
+    // The type belongs to another moment than the fields.
+    assert_eq!(read(&format!("*2\r\n{wrong}{none}")), ReplyMeaning::Torn);
+    assert_eq!(read(&format!("*2\r\n$-1\r\n{seven}")), ReplyMeaning::Torn);
+    let other = meaning(&hash, RegisterAction::Part(PartAction::CountFields), wrong.as_bytes());
+    assert_eq!(other, ReplyMeaning::Outcome(OperationOutcome::WrongType));
+}

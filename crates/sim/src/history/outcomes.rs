@@ -1,0 +1,30 @@
+//! Outcomes of operations, as clients see them.
+
+/// Result that the client received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationOutcome {
+    /// The value, or none.
+    Value(Option<u64>),
+    /// The action was executed.
+    Done,
+    /// True if a value was found, the condition held, or the flush certainly emptied the
+    /// register.
+    Applied(bool),
+    /// The new value.
+    Number(u64),
+    /// The remaining time to live.
+    Remaining(RemainingTime),
+    /// The value has another type.
+    WrongType,
+}
+
+/// Remaining time to live of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemainingTime {
+    /// There is no value.
+    NoValue,
+    /// The value does not expire.
+    Endless,
+    /// Number of milliseconds.
+    Millis(u64),
+}
