@@ -131,6 +131,16 @@ pub enum Bug {
     VersionNotChecked,
     /// A record that is encoded anew at its arrival or recovery becomes a string.
     TypeLost,
+    /// Each value with pages gets the same id.
+    IdReused,
+    /// The removal of orphans includes the pages of ranges that arrive.
+    ArrivingPageSwept,
+    /// A command that takes an item from a list leaves it there.
+    PoppedItemKept,
+    /// A command that adds an item behind two others adds it before them.
+    PushedAtOtherEnd,
+    /// Members of a sorted set with the same score are in the order in which they got it.
+    EqualScoresUnordered,
     /// Pages do not arrive with a range.
     PageNotMoved,
     /// Recoveries do not replay pages.

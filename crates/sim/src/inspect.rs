@@ -144,6 +144,13 @@ impl Inspector {
         }
     }
 
+    /// Planted bug: gives the orphans of a key to its present value.
+    pub(crate) fn adopt_orphans(&mut self) {
+        if self.worker.uses(TableId::PAGES) {
+            self.look(planted::adopt_orphans);
+        }
+    }
+
     fn above_progress(&self, registers: &[Register]) -> Vec<(TableId, KeyHash)> {
         let tablets = self.worker.store().tablets();
         if !tablets.iter().any(|tablet| matches!(tablet.state, TabletState::Arriving(_))) {

@@ -7,9 +7,11 @@
 
 use crate::workload::TABLE;
 use ::planted::Bug;
+use std::cell::Cell;
 use std::fmt;
 use store::{Key, TabletState, Worker};
-use types::{HashRange, UnixMillis, Version, key_hash};
+use types::{HashRange, KeyHash, TableId, UnixMillis, Version, key_hash, key_hash_in_slot};
+use values::{Form, PageName};
 use wire::batch::{BatchEntry, BatchReader, BatchWriter};
 use wire::entry::Body;
 use wire::peer::{PeerMessage, PriorityAnswer, PullReply};
@@ -103,6 +105,13 @@ bugs! {
     LifetimeNotChanged = LifetimeNotChanged,
     RemainingFromWallClock = RemainingFromWallClock,
     VersionNotChecked = VersionNotChecked,
+    IdReused = IdReused,
+    ArrivingPageSwept = ArrivingPageSwept,
+    /// A page of an earlier value of a key is read as one of its present value.
+    PageOfOtherId,
+    PoppedItemKept = PoppedItemKept,
+    PushedAtOtherEnd = PushedAtOtherEnd,
+    EqualScoresUnordered = EqualScoresUnordered,
     LostWriteRepeated = LostWriteRepeated,
     AbsenceRepeated = AbsenceRepeated,
     AmbiguityForgotten = AmbiguityForgotten,
@@ -256,6 +265,36 @@ pub(crate) fn drop_range(worker: &mut Worker, range: HashRange) {
     let mut cursor = Some(range.first());
     while let Some(at) = cursor {
         cursor = worker.forget(range, at, 1 << 16);
+    }
+}
+
+/// Gives each page without a root to the present value of its key, if that has no page of this number.
+pub(crate) fn adopt_orphans(worker: &mut Worker) {
+    let mut pages = Vec::new();
+    let mut cursor = Some(KeyHash(0));
+    while let Some(at) = cursor {
+        cursor = worker.own_table(TableId::PAGES).walk(at, usize::MAX, |name, record| {
+            let name = PageName::parse(name);
+            pages.extend(name.map(|name| (name, record.value.bytes.to_vec())));
+        });
+    }
+    for (page, bytes) in pages {
+        let root = Cell::new(None);
+        let note = |record: store::Record<'_>| {
+            if let Ok(Form::Split(found)) = Form::of(record.value) {
+                root.set(Some(found));
+            }
+            true
+        };
+        let found = worker.own_table(TableId::PAGES).other_has(page.table, page.root, note);
+        let Some(root) = root.get().filter(|root| found == Ok(true) && root.id != page.id) else {
+            continue;
+        };
+        let name = PageName { id: root.id, ..page }.bytes();
+        let hash = key_hash_in_slot(worker.store().seed(), page.root.slot(), &name);
+        if page.page < root.pages && worker.knows(TableId::PAGES, hash) == Ok(false) {
+            let _ = worker.put(TableId::PAGES, Key { hash, bytes: &name }, &bytes, None);
+        }
     }
 }
 

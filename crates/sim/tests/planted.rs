@@ -76,6 +76,12 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::ReportedBeforeSynced
         | Planted::DamageNotReported => 30,
         Planted::TypeLost | Planted::PageNotMoved | Planted::PageNotRecovered => 100,
+        Planted::IdReused
+        | Planted::PageOfOtherId
+        | Planted::PoppedItemKept
+        | Planted::PushedAtOtherEnd
+        | Planted::EqualScoresUnordered => 100,
+        Planted::ArrivingPageSwept => 999,
         Planted::CompletionNotMoved
         | Planted::CompletionNotRecovered
         | Planted::CompletionsFlushed => 100,

@@ -6,6 +6,7 @@ use super::numbers::parse_integer_within;
 use super::sampling::parse_count;
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, uppercase_is};
 use crate::core::data::{Changes, Key, Need, Record};
+use planted::Bug;
 use resp::ReplyWriter;
 use std::ops::Range;
 use types::limits::VALUE_BYTES_MAX;
@@ -96,6 +97,10 @@ fn push_items(call: &mut Call<'_>, end: ListEnd, must_exist: bool) -> Done {
         }
         let (rest, items) = (std::iter::once(ListPart::Items(old)), items.iter());
         let items = items.map(|item| ListPart::Item(item));
+        let end = match planted::is(Bug::PushedAtOtherEnd) && old.count() == 2 {
+            true => ListEnd::Left,
+            false => end,
+        };
         match end {
             ListEnd::Left => write(items.rev().chain(rest), record, changes, 0)?,
             ListEnd::Right => write(rest.chain(items), record, changes, 0)?,
@@ -122,6 +127,9 @@ fn pop(call: &mut Call<'_>, end: ListEnd) -> Done {
             (Some(_), None) => {
                 let mut rest = list(record)?;
                 reply.bulk_or_null(rest.pop(end)?);
+                if planted::is(Bug::PoppedItemKept) {
+                    return Ok(());
+                }
                 write([ListPart::Items(rest)].into_iter(), record, changes, 0)?;
             }
             (Some(_), Some(count)) => {

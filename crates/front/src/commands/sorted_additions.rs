@@ -4,6 +4,7 @@ use super::command::flag::{DENYOOM, FAST, WRITE};
 use super::command::{Family, ONE, command};
 use super::sorted_sets::{sorted_set, write_members};
 use super::{Call, Done, NotExecuted, Refusal};
+use planted::Bug;
 use types::ValueType;
 use values::{ScoredMember, ScoredMembers, parse_score};
 
@@ -184,7 +185,11 @@ fn write_one(
     Ok(call.update(|record, changes| {
         let set = sorted_set(record)?;
         // The place of a sum is known only with the old score.
-        let place = if options.increments { None } else { Some(set.locate(given)?) };
+        let locate = |new: ScoredMember<'_>| {
+            let behind = if planted::is(Bug::EqualScoresUnordered) { 0.5 } else { 0.0 };
+            set.locate(ScoredMember { score: new.score + behind, ..new })
+        };
+        let place = if options.increments { None } else { Some(locate(given)?) };
         let old = match &place {
             Some(place) => place.old_score,
             None => set.score(given.member)?,
@@ -192,7 +197,7 @@ fn write_one(
         let addition = options.addition(old, given.score)?;
         if let Some(score) = addition.written() {
             let new = ScoredMember { score, ..given };
-            let place = place.map_or_else(|| set.locate(new), Ok)?;
+            let place = place.map_or_else(|| locate(new), Ok)?;
             let expiry = record.and_then(|record| record.expiry);
             let build = |out: &mut Vec<u8>| set.write_with(&place, new, out);
             changes.put_built(0, ValueType::SortedSet, expiry, build);

@@ -11,6 +11,7 @@ use super::backend::Backend;
 use super::data::{Changes, Key, Need, Record, TableKey};
 use crate::commands::{Cause, NotExecuted, Refusal};
 use crate::operators::counts::Found;
+use planted::Bug;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use types::{
@@ -521,7 +522,11 @@ impl Backend {
         match found {
             FoundForm::Packed => Expected::Packed,
             FoundForm::TooLong { pages } => {
-                Expected::Divided { id: self.node().store().draw_id(), pages }
+                let id = match planted::is(Bug::IdReused) {
+                    true => Version(1),
+                    false => self.node().store().draw_id(),
+                };
+                Expected::Divided { id, pages }
             }
             FoundForm::Split(root) => {
                 let resize = self.layout().resize(&root, added, removes);

@@ -247,6 +247,7 @@ impl ClusterRun {
                 inspector.reclaim_without_tombstone(registers);
             }
             Some(Planted::DeleteWithoutTombstone) => inspector.drop_tombstones(registers),
+            Some(Planted::PageOfOtherId) => inspector.adopt_orphans(),
             _ => {}
         }
     }
