@@ -4,6 +4,7 @@
 //! A value that is a small integer is encoded as one, as in Redis. Values are written without
 //! compression, but compressed ones can be read.
 
+use crate::list::PackedList;
 use crate::packed::{Damaged, Element, Packed, encode_new};
 use crate::scores::parse_score;
 use crate::sorted_set::{ScoredMember, SortedSet, encode_members};
@@ -29,7 +30,7 @@ const TYPE_HASH_LISTPACK: u8 = 16;
 const TYPE_SORTED_SET_LISTPACK: u8 = 17;
 const TYPE_SET_LISTPACK: u8 = 20;
 /// A list of nodes that contain the items.
-const TYPE_LIST_NODES: u8 = 18;
+pub(crate) const TYPE_LIST_NODES: u8 = 18;
 /// Size of version and checksum, in bytes.
 const FOOTER_BYTES: usize = 10;
 
@@ -97,10 +98,7 @@ pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
             let elements = elements.collect::<Result<Vec<Element<'_>>, Damaged>>()?;
             put_elements(value.value_type, &elements, &mut out);
         }
-        ValueType::List => {
-            out.push(TYPE_LIST_NODES);
-            list_dump::put_list(value, &mut out)?;
-        }
+        ValueType::List => return list_dump::dump_list(PackedList::parse(value)?.items()),
         ValueType::SortedSet => put_scored_members(SortedSet::parse(value.bytes)?, &mut out)?,
     }
     Ok(with_footer(out))
@@ -113,7 +111,7 @@ pub fn dump_elements(value_type: ValueType, elements: &[Element<'_>]) -> Vec<u8>
     with_footer(out)
 }
 
-fn with_footer(mut out: Vec<u8>) -> Vec<u8> {
+pub(crate) fn with_footer(mut out: Vec<u8>) -> Vec<u8> {
     out.extend_from_slice(&VERSION.to_le_bytes());
     let checksum = crc64(&out);
     out.extend_from_slice(&checksum.to_le_bytes());
@@ -503,7 +501,7 @@ mod tests {
     }
 
     /// Returns a dump with this type and encoding.
-    fn with_footer(body: &[u8]) -> Vec<u8> {
+    pub(crate) fn with_footer(body: &[u8]) -> Vec<u8> {
         let mut bytes = body.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         let checksum = crc64(&bytes);

@@ -1,9 +1,9 @@
-//! The bytes of values: hashes and sets packed into one record or divided into pages, lists and sorted
+//! The bytes of values: hashes, sets and lists packed into one record or divided into pages, sorted
 //! sets packed into one record, the format of `DUMP`, numbers as text, and
 //! positions as scores.
 //!
-//! Start at [`Form`], which says how a hash or set is stored, [`Elements`], which changes one,
-//! [`PackedList`] and [`SortedSet`]. Design: `docs/design/values.md`.
+//! Start at [`Form`] and [`ListForm`], which say how a value is stored, [`Elements`] and
+//! [`PagedList`], which change one, and [`SortedSet`]. Design: `docs/design/values.md`.
 //!
 //! **Invariant:** reading is total. Any bytes give a value or an error, never a panic, and never an
 //! allocation beyond a constant times the number of bytes present.
@@ -15,11 +15,14 @@
 mod dump;
 mod elements;
 mod extended;
+mod item_run;
 mod list;
 mod list_dump;
+mod list_root;
 mod listpack;
 mod numbers;
 mod packed;
+mod paged_list;
 mod pages;
 mod positions;
 mod scores;
@@ -28,10 +31,13 @@ mod sorted_set;
 pub use dump::{RestoredValue, Unreadable, dump, dump_elements, restore};
 pub use elements::Elements;
 pub use extended::Extended;
+pub use item_run::ItemRun;
 pub use list::{ListEnd, ListItems, ListPart, PackedList, SplitList, encode_list, list_bytes};
-pub use list_dump::fits_listpack;
+pub use list_dump::{LISTPACK_ITEM_BYTES_MAX, dump_list, fits_listpack};
+pub use list_root::{ListForm, ListRoot, PageInterval};
 pub use numbers::{parse_integer, parse_unsigned};
 pub use packed::{Damaged, Element, Packed, PackedElements, encode_new};
+pub use paged_list::{ListGap, ListReach, NewList, PageRoom, PagedList};
 pub use pages::{Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of};
 pub use positions::{GeoArea, GeoPosition};
 pub use scores::{parse_score, parse_score_bound};

@@ -89,10 +89,29 @@ impl<'a> PackedList<'a> {
         Ok(PackedList { count, bytes })
     }
 
+    /// Returns the list of so many items in these bytes.
+    #[inline]
+    pub(crate) fn of_bytes(count: usize, bytes: &'a [u8]) -> PackedList<'a> {
+        PackedList { count, bytes }
+    }
+
+    /// Reads a list whose items take so many bytes. Returns it with the bytes behind it.
+    pub(crate) fn read(bytes: &'a [u8], item_bytes: usize) -> Option<(PackedList<'a>, &'a [u8])> {
+        let (count, rest) = read_number(bytes)?;
+        let (bytes, rest) = rest.split_at_checked(item_bytes)?;
+        Some((PackedList { count, bytes }, rest))
+    }
+
     /// Returns the number of items.
     #[inline]
     pub fn count(self) -> usize {
         self.count
+    }
+
+    /// Returns the bytes of all encoded items together.
+    #[inline]
+    pub fn byte_count(self) -> usize {
+        self.bytes.len()
     }
 
     /// Removes the item at an end and returns it. `None` if there are no items.
@@ -146,6 +165,26 @@ impl<'a> PackedList<'a> {
         let other = self.popped(rest, end);
         assert_eq!(other.count, passed, "a split loses an item");
         Ok(if end == ListEnd::Left { [other, rest] } else { [rest, other] })
+    }
+
+    /// Splits off as many items at an end as `bytes_max` bytes hold. Returns both parts from left to
+    /// right.
+    pub(crate) fn split_bytes(
+        self,
+        end: ListEnd,
+        bytes_max: usize,
+    ) -> Result<[PackedList<'a>; 2], Damaged> {
+        let mut rest = self;
+        while rest.count > 0 {
+            let mut next = rest;
+            next.pop(end)?.ok_or(Damaged)?;
+            if self.bytes.len() - next.bytes.len() > bytes_max {
+                break;
+            }
+            rest = next;
+        }
+        let taken = self.popped(rest, end);
+        Ok(if end == ListEnd::Left { [taken, rest] } else { [rest, taken] })
     }
 
     fn nearer_end(self, at: usize) -> ListEnd {
@@ -243,6 +282,16 @@ pub enum ListPart<'a> {
     Item(&'a [u8]),
 }
 
+impl ListEnd {
+    /// Returns the other end.
+    pub fn other(self) -> ListEnd {
+        match self {
+            ListEnd::Left => ListEnd::Right,
+            ListEnd::Right => ListEnd::Left,
+        }
+    }
+}
+
 impl ListPart<'_> {
     /// Returns the number of items.
     pub fn count(&self) -> usize {
@@ -280,6 +329,14 @@ pub fn encode_list<'p>(parts: impl Iterator<Item = ListPart<'p>> + Clone, out: &
             ListPart::Item(item) => write_item(item, out),
         }
     }
+}
+
+/// Appends the packed list of these parts together.
+pub(crate) fn write_packed<'p>(
+    parts: impl Iterator<Item = PackedList<'p>> + Clone,
+    out: &mut Vec<u8>,
+) {
+    encode_list(parts.map(ListPart::Items), out);
 }
 
 #[cfg(test)]

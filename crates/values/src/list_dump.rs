@@ -1,21 +1,26 @@
 //! Lists in dumps: a list of nodes, each of which is a listpack or one long item (Redis's quicklist,
 //! version 2). The older encoding, a list of strings, is read as well.
 
-use crate::dump::{put_bytes, put_length, read_length, read_string};
-use crate::list::{ListPart, PackedList, encode_list};
+use crate::dump::{TYPE_LIST_NODES, put_bytes, put_length, read_length, read_string, with_footer};
+use crate::list::{ListPart, encode_list};
 use crate::listpack::{self, ListpackWriter};
 use crate::packed::Damaged;
-use types::TypedValue;
 
 /// Kinds of nodes.
 const NODE_ITEM: usize = 1;
 const NODE_LISTPACK: usize = 2;
 
-/// Returns whether Redis stores a list as one listpack, if it was built there by additions to its
-/// right end.
-pub fn fits_listpack(list: PackedList<'_>) -> Result<bool, Damaged> {
+/// Most bytes of the encoded items of a list that fits into one listpack. Integers take less than
+/// half there, other items as much.
+pub const LISTPACK_ITEM_BYTES_MAX: u64 = 4 * listpack::LIST_BYTES_MAX as u64;
+
+/// Returns whether Redis stores a list of these items as one listpack, if it was built there by
+/// additions to its right end.
+pub fn fits_listpack<'a>(
+    items: impl Iterator<Item = Result<&'a [u8], Damaged>>,
+) -> Result<bool, Damaged> {
     let mut listpack = ListpackWriter::default();
-    for item in list.items() {
+    for item in items {
         let item = item?;
         if !listpack.has_room(item) {
             return Ok(false);
@@ -25,9 +30,21 @@ pub fn fits_listpack(list: PackedList<'_>) -> Result<bool, Damaged> {
     Ok(true)
 }
 
-/// Appends the nodes of a list.
-pub(crate) fn put_list(value: TypedValue<'_>, out: &mut Vec<u8>) -> Result<(), Damaged> {
-    let (mut nodes, mut count) = (Vec::with_capacity(value.bytes.len()), 0);
+/// Encodes a list of these items as a dump.
+pub fn dump_list<'a>(
+    items: impl Iterator<Item = Result<&'a [u8], Damaged>>,
+) -> Result<Vec<u8>, Damaged> {
+    let mut out = vec![TYPE_LIST_NODES];
+    put_list(items, &mut out)?;
+    Ok(with_footer(out))
+}
+
+/// Appends the nodes of a list of these items.
+fn put_list<'a>(
+    items: impl Iterator<Item = Result<&'a [u8], Damaged>>,
+    out: &mut Vec<u8>,
+) -> Result<(), Damaged> {
+    let (mut nodes, mut count) = (Vec::new(), 0);
     let mut listpack = ListpackWriter::default();
     let end = |listpack: &mut ListpackWriter, nodes: &mut Vec<u8>| {
         let ended = std::mem::take(listpack).end();
@@ -37,7 +54,7 @@ pub(crate) fn put_list(value: TypedValue<'_>, out: &mut Vec<u8>) -> Result<(), D
         }
         usize::from(ended.is_some())
     };
-    for item in PackedList::parse(value)?.items() {
+    for item in items {
         let item = item?;
         if !listpack.has_room(item) {
             count += end(&mut listpack, &mut nodes);
@@ -83,8 +100,8 @@ pub(crate) fn pack(items: &[Vec<u8>]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dump, restore};
-    use types::ValueType;
+    use crate::{PackedList, dump, restore};
+    use types::{TypedValue, ValueType};
 
     /// Dumps of lists, with their items, recorded from Valkey 9.1.2.
     fn recorded() -> [(&'static [u8], Vec<Vec<u8>>); 3] {
@@ -167,7 +184,7 @@ mod tests {
             items.push(vec![b'r'; last]);
             let bytes = pack(&items).unwrap();
             let value = TypedValue { value_type: ValueType::List, bytes: &bytes };
-            let fits = fits_listpack(PackedList::parse(value).unwrap());
+            let fits = fits_listpack(PackedList::parse(value).unwrap().items());
             assert_eq!(fits, Ok(expected), "{count} items and one of {last} bytes");
         }
     }

@@ -94,7 +94,7 @@ fn backward_bytes(entry: usize) -> usize {
 }
 
 /// Most bytes of a listpack that is a list or a node of one (`list-max-listpack-size -2`).
-const LIST_BYTES_MAX: usize = 8192;
+pub(super) const LIST_BYTES_MAX: usize = 8192;
 
 /// A listpack that is written.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Split values: a root record under the key, and pages of elements in records of their own.
+//! Split hashes and sets: a root record under the key, and pages of elements in records of their own.
 //!
 //! A page is found without an index: linear hashing (W. Litwin, "Linear hashing: a new tool for file
 //! and table addressing", VLDB 1980) computes its number from the hash of the element and the number
@@ -8,9 +8,10 @@
 //! follow the id (8 bytes), the number of pages (4), the number of elements (8) and their bytes (8),
 //! all little-endian. A page is packed like a whole value (see [`crate::Packed`]).
 
+use crate::list_root::ListForm;
 use crate::packed::{Damaged, Packed};
 use std::ops::Range;
-use types::{KeyHash, TableId, TypedValue, Version};
+use types::{KeyHash, TableId, TypedValue, ValueType, Version};
 
 /// First byte of a root.
 const ROOT: u8 = 0;
@@ -122,6 +123,22 @@ impl PageName {
         name
     }
 
+    /// Returns whether the value has this page: if it is a root with this id and, if its pages are
+    /// numbered in order, one of them has this number.
+    pub fn is_of(self, value: TypedValue<'_>) -> bool {
+        match value.value_type {
+            ValueType::Hash | ValueType::Set => {
+                matches!(Form::of(value), Ok(Form::Split(root)) if root.id == self.id)
+            }
+            ValueType::List => matches!(
+                ListForm::of(value),
+                Ok(ListForm::Split(root))
+                    if root.id == self.id && root.interval.contains(self.page)
+            ),
+            ValueType::String | ValueType::SortedSet => false,
+        }
+    }
+
     /// Returns the name of these bytes; `None`: they are not one.
     pub fn parse(bytes: &[u8]) -> Option<PageName> {
         let bytes: &[u8; PAGE_NAME_BYTES] = bytes.try_into().ok()?;
@@ -188,6 +205,16 @@ impl ValueLayout {
     /// Returns the layout with packed values up to this length, in bytes.
     pub fn with_packed(packed_bytes_max: usize) -> ValueLayout {
         ValueLayout { packed_bytes_max, page_bytes: (packed_bytes_max / 16).max(16) }
+    }
+
+    /// Bytes of items that a page of a list has at most, if it has more than one.
+    pub fn list_page_bytes(&self) -> usize {
+        (self.packed_bytes_max / 2).max(32)
+    }
+
+    /// Most bytes of items at each end of the root of a list.
+    pub fn list_end_bytes(&self) -> usize {
+        self.page_bytes
     }
 
     /// Returns the number of pages for elements of this length together.

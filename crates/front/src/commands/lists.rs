@@ -72,7 +72,7 @@ fn write<'p>(
 /// Returns the name of Redis for the encoding of a list, if it had been built there by additions to
 /// its right end.
 pub(super) fn encoding(value: TypedValue<'_>) -> Result<&'static [u8], Refusal> {
-    Ok(match fits_listpack(PackedList::parse(value)?)? {
+    Ok(match fits_listpack(PackedList::parse(value)?.items())? {
         true => b"listpack",
         false => b"quicklist",
     })
