@@ -1,17 +1,20 @@
 //! The removal of orphans: pages of split values whose root has gone.
 //!
 //! A command that removes or replaces a value changes its root only, and so do expiry, eviction and
-//! flushes. No command can reach the pages any more. A walk over all pages looks for the root of
-//! each, and removes a page without one.
+//! flushes. No command can reach the pages any more. A list also leaves pages behind when many items
+//! are removed at an end. A walk over all pages looks for the root of each, and removes a page that
+//! no root has.
 //!
-//! The id of a value never returns, so an orphan stays one. But a page may become visible before its
-//! root, since the index words of one batch are stored one after the other. So an orphan is removed
-//! only if its root is still absent after every reactor has begun another turn. Ranges that arrive or
-//! are recovered are left out, because their roots may not be there yet.
+//! The id of a value never returns, but a list may use the number of an orphan again: it then writes
+//! the page anew. So only the version of a page that was seen is removed. A page may also become
+//! visible before its root, since the index words of one batch are stored one after the other. So an
+//! orphan is removed only if it is still one after every reactor has begun another turn. Ranges that
+//! arrive or are recovered are left out, because their roots may not be there yet.
 //!
 //! Walks are slow while they find nothing and there is memory: orphans cost nothing but memory.
 //! Design: `docs/design/values.md`.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +22,7 @@ use std::time::Duration;
 use store::log::GracePeriod;
 use store::{Key, Worker};
 use types::{Instant, KeyHash, TableId, Version, key_hash_in_slot};
-use values::{Form, PageName};
+use values::{PageInterval, PageName};
 
 /// Buckets that a step reads: up to about 500 pages, 100 us.
 const STEP_BUCKETS: usize = 64;
@@ -47,7 +50,7 @@ struct Walk {
     /// Time of the last step.
     last: Instant,
     /// Orphans that the last step has found, until the grace period is over.
-    found: Vec<PageName>,
+    found: Vec<SeenPage>,
     grace: Option<GracePeriod>,
     /// Set if orphans are expected in this walk.
     is_fast: bool,
@@ -55,6 +58,13 @@ struct Walk {
     began_exhausted: bool,
     /// Number of pages that this walk has removed.
     removed: u64,
+}
+
+/// A page as a walk has seen it.
+#[derive(Clone, Copy, Debug)]
+struct SeenPage {
+    name: PageName,
+    version: Version,
 }
 
 impl PageSweep {
@@ -110,15 +120,16 @@ impl PageSweep {
             KeyHash(0)
         });
         let mut pages = Vec::new();
-        let next = worker.own_table(TableId::PAGES).walk(cursor, STEP_BUCKETS, |name, _| {
-            pages.extend(PageName::parse(name));
+        let next = worker.own_table(TableId::PAGES).walk(cursor, STEP_BUCKETS, |name, record| {
+            let name = PageName::parse(name);
+            pages.extend(name.map(|name| SeenPage { name, version: record.version }));
         });
-        // The pages of one value are looked at together.
-        let mut known: HashMap<(TableId, KeyHash, Version), bool> = HashMap::new();
+        // The root of a value is looked at once.
+        let mut known: HashMap<(TableId, KeyHash, Version), RootPages> = HashMap::new();
         for page in pages {
-            let value = (page.table, page.root, page.id);
-            let has_root = *known.entry(value).or_insert_with(|| has_root(&page, worker));
-            if !has_root {
+            let value = (page.name.table, page.name.root, page.name.id);
+            let of_root = known.entry(value).or_insert_with(|| root_pages(page.name, worker));
+            if !of_root.have(page.name) {
                 walk.found.push(page);
             }
         }
@@ -148,12 +159,13 @@ impl Walk {
     fn remove(&mut self, worker: &mut Worker) -> u64 {
         let mut removed = 0;
         for page in std::mem::take(&mut self.found) {
-            if has_root(&page, worker) {
+            if root_pages(page.name, worker).have(page.name) {
                 continue;
             }
-            let name = page.bytes();
-            let hash = key_hash_in_slot(worker.store().seed(), page.root.slot(), &name);
-            let unlinked = worker.own_table(TableId::PAGES).unlink(Key { hash, bytes: &name });
+            let name = page.name.bytes();
+            let hash = key_hash_in_slot(worker.store().seed(), page.name.root.slot(), &name);
+            let key = Key { hash, bytes: &name };
+            let unlinked = worker.own_table(TableId::PAGES).unlink(key, page.version);
             removed += u64::from(unlinked == Ok(true));
         }
         self.removed += removed;
@@ -161,8 +173,39 @@ impl Walk {
     }
 }
 
-/// Returns whether the root of a page exists. If that cannot be decided now, it counts as existing.
-fn has_root(page: &PageName, worker: &mut Worker) -> bool {
-    let is_root = |record: store::Record<'_>| matches!(Form::of(record.value), Ok(Form::Split(root)) if root.id == page.id);
-    worker.own_table(TableId::PAGES).other_has(page.table, page.root, is_root).unwrap_or(true)
+/// The pages of the value to which a page belongs.
+#[derive(Clone, Copy, Debug)]
+enum RootPages {
+    /// There is no root.
+    None,
+    /// These.
+    Are(PageInterval),
+    /// It cannot be decided now.
+    Unknown,
+}
+
+impl RootPages {
+    /// Returns whether a root has this page. If that is not known, it counts as one that has.
+    fn have(self, page: PageName) -> bool {
+        match self {
+            RootPages::None => false,
+            RootPages::Are(pages) => pages.contains(page.page),
+            RootPages::Unknown => true,
+        }
+    }
+}
+
+/// Looks for the root of a page.
+fn root_pages(page: PageName, worker: &mut Worker) -> RootPages {
+    let pages = Cell::new(None);
+    let is_root = |record: store::Record<'_>| {
+        let found = page.pages_of_root(record.value);
+        pages.set(found);
+        found.is_some()
+    };
+    match worker.own_table(TableId::PAGES).other_has(page.table, page.root, is_root) {
+        Ok(true) => pages.get().map_or(RootPages::Unknown, RootPages::Are),
+        Ok(false) => RootPages::None,
+        Err(_) => RootPages::Unknown,
+    }
 }

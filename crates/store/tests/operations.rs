@@ -515,3 +515,24 @@ fn a_slot_that_two_tablets_share_is_counted_once() {
     server.worker.put(TABLE, Key { hash, bytes: b"key" }, b"value", None).expect("there is room");
     assert_eq!(server.worker.table_records(TABLE), 1);
 }
+
+#[test]
+fn a_record_that_was_replaced_after_a_look_is_not_unlinked() {
+    let mut server = Server::serving();
+    let key = server.key("page");
+    let put = |server: &mut Server, bytes: &[u8]| {
+        let change = server.worker.update_tables(
+            &[TableKey { table: TableId::PAGES, key }],
+            |_| false,
+            |_, changes| changes.put(0, bytes, None),
+        );
+        change.unwrap();
+        server.worker.written_version(0).unwrap()
+    };
+    let first = put(&mut server, b"first");
+    let second = put(&mut server, b"second");
+    let mut pages = server.worker.own_table(TableId::PAGES);
+    assert_eq!(pages.unlink(key, first), Ok(false));
+    assert_eq!(pages.unlink(key, second), Ok(true));
+    assert_eq!(pages.unlink(key, second), Ok(false));
+}

@@ -8,7 +8,7 @@
 //! follow the id (8 bytes), the number of pages (4), the number of elements (8) and their bytes (8),
 //! all little-endian. A page is packed like a whole value (see [`crate::Packed`]).
 
-use crate::list_root::ListForm;
+use crate::list_root::{ListForm, PageInterval};
 use crate::packed::{Damaged, Packed};
 use std::ops::Range;
 use types::{KeyHash, TableId, TypedValue, ValueType, Version};
@@ -123,19 +123,21 @@ impl PageName {
         name
     }
 
-    /// Returns whether the value has this page: if it is a root with this id and, if its pages are
-    /// numbered in order, one of them has this number.
-    pub fn is_of(self, value: TypedValue<'_>) -> bool {
+    /// Returns the numbers of the pages that a value has, if it is a root with the id of this page.
+    pub fn pages_of_root(self, value: TypedValue<'_>) -> Option<PageInterval> {
         match value.value_type {
-            ValueType::Hash | ValueType::Set => {
-                matches!(Form::of(value), Ok(Form::Split(root)) if root.id == self.id)
-            }
-            ValueType::List => matches!(
-                ListForm::of(value),
-                Ok(ListForm::Split(root))
-                    if root.id == self.id && root.interval.contains(self.page)
-            ),
-            ValueType::String | ValueType::SortedSet => false,
+            ValueType::Hash | ValueType::Set => match Form::of(value) {
+                // Those behind the last one are removed by the change that joins them.
+                Ok(Form::Split(root)) if root.id == self.id => {
+                    Some(PageInterval { first: 0, pages: PAGES_MAX })
+                }
+                Ok(Form::Split(_) | Form::Packed(_)) | Err(Damaged) => None,
+            },
+            ValueType::List => match ListForm::of(value) {
+                Ok(ListForm::Split(root)) if root.id == self.id => Some(root.interval),
+                Ok(ListForm::Split(_) | ListForm::Packed(_)) | Err(Damaged) => None,
+            },
+            ValueType::String | ValueType::SortedSet => None,
         }
     }
 

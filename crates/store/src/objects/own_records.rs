@@ -8,7 +8,7 @@ use super::view::{View, record_of};
 use super::worker::Worker;
 use crate::index::{Find, WordKind};
 use planted::Bug;
-use types::{KeyHash, TableId, UnixMillis};
+use types::{KeyHash, TableId, UnixMillis, Version};
 
 /// A table of the server's own, for its collection.
 pub struct OwnTable<'w> {
@@ -76,10 +76,11 @@ impl OwnTable<'_> {
         }
     }
 
-    /// Removes a record that no operation can reach any more, in a range that this server serves
-    /// alone. It leaves no tombstone: after a restart or a recovery, the record is found to be
-    /// unreachable again. Returns whether it was there.
-    pub fn unlink(&mut self, key: Key<'_>) -> Result<bool, Stall> {
+    /// Removes the record of this version, which no operation can reach any more, in a range that
+    /// this server serves alone. It leaves no tombstone: after a restart or a recovery, the record is
+    /// found to be unreachable again. A record that has replaced it stays. Returns whether it was
+    /// there.
+    pub fn unlink(&mut self, key: Key<'_>, version: Version) -> Result<bool, Stall> {
         let access = self.worker.tablets.access(self.table, key.hash)?;
         if access.is_inherited() && !sweeps_arriving(self.table) {
             return Err(Stall::Held);
@@ -89,7 +90,9 @@ impl OwnTable<'_> {
         let mut leaf = view.lock(key.hash)?;
         let Key { hash, .. } = key;
         let is_record = |kind| matches!(kind, WordKind::Object | WordKind::Expiring);
-        let old = view.find_locked(&leaf, key).old().filter(|old| is_record(old.word.kind()));
+        let is_seen = |word| view.entry(word).version == version;
+        let old = view.find_locked(&leaf, key).old();
+        let old = old.filter(|old| is_record(old.word.kind()) && is_seen(old.word));
         let Some(old) = old else { return Ok(false) };
         leaf.remove(hash, old.word, old.bytes);
         view.retire(old);
