@@ -14,6 +14,7 @@ mod client_limits;
 mod connections;
 pub(crate) mod data;
 pub(crate) mod elements;
+pub(crate) mod lists;
 mod reply_gating;
 pub(crate) mod staged;
 

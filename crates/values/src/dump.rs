@@ -79,6 +79,16 @@ impl RestoredValue {
     }
 }
 
+impl RestoredValue {
+    /// Returns the items of a list.
+    pub fn list(&self) -> Option<PackedList<'_>> {
+        match self.value_type {
+            ValueType::String | ValueType::Hash | ValueType::Set | ValueType::SortedSet => None,
+            ValueType::List => PackedList::parse(self.value()).ok(),
+        }
+    }
+}
+
 /// Lengths of texts of scores that stand for numbers without text.
 const SCORE_NAN: u8 = 253;
 const SCORE_INFINITE: u8 = 254;

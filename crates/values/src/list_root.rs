@@ -9,7 +9,7 @@
 //! (8), all little-endian, the length of the items at the left end, and the packed lists of the items
 //! at the left and at the right end.
 
-use crate::list::{PackedList, write_packed};
+use crate::list::{ListEnd, ListPart, PackedList, encode_list};
 use crate::packed::{Damaged, read_number, write_number};
 use types::{TypedValue, ValueType, Version};
 
@@ -125,13 +125,15 @@ impl<'a> ListRoot<'a> {
 
     /// Appends the root as the value of its key.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.encode_with([[self.left].iter().copied(), [self.right].iter().copied()], out);
+        let part = |list| std::iter::once(ListPart::Items(list));
+        self.encode_with(part(self.left), part(self.right), out);
     }
 
     /// Appends the root with these items at its ends instead of its own.
-    pub fn encode_with<'p>(
+    pub fn encode_with<'p, 'q>(
         &self,
-        [left, right]: [impl Iterator<Item = PackedList<'p>> + Clone; 2],
+        left: impl Iterator<Item = ListPart<'p>> + Clone,
+        right: impl Iterator<Item = ListPart<'q>> + Clone,
         out: &mut Vec<u8>,
     ) {
         debug_assert!((1..=PAGES_MAX).contains(&self.interval.pages) && self.count > 0, "{self:?}");
@@ -141,9 +143,53 @@ impl<'a> ListRoot<'a> {
         out.extend_from_slice(&self.interval.pages.to_le_bytes());
         out.extend_from_slice(&self.count.to_le_bytes());
         out.extend_from_slice(&self.bytes.to_le_bytes());
-        write_number(left.clone().map(|part| part.byte_count()).sum(), out);
-        write_packed(left, out);
-        write_packed(right, out);
+        write_number(left.clone().map(|part| part.bytes()).sum(), out);
+        encode_list(left, out);
+        encode_list(right, out);
+    }
+
+    /// Returns the items at an end of the root.
+    #[inline]
+    pub fn end(&self, end: ListEnd) -> PackedList<'a> {
+        match end {
+            ListEnd::Left => self.left,
+            ListEnd::Right => self.right,
+        }
+    }
+
+    /// Appends the root with more items at an end, from left to right.
+    pub fn encode_pushed<'p>(
+        &self,
+        end: ListEnd,
+        items: impl Iterator<Item = ListPart<'p>> + Clone,
+        out: &mut Vec<u8>,
+    ) where
+        'a: 'p,
+    {
+        let count = items.clone().map(|item| item.count() as u64).sum::<u64>();
+        let bytes = items.clone().map(|item| item.bytes() as u64).sum::<u64>();
+        let (count, bytes) = (self.count + count, self.bytes.saturating_add(bytes));
+        let root: ListRoot<'p> = ListRoot { count, bytes, ..*self };
+        let part = |list: PackedList<'p>| std::iter::once(ListPart::Items(list));
+        match end {
+            ListEnd::Left => root.encode_with(items.chain(part(self.left)), part(self.right), out),
+            ListEnd::Right => root.encode_with(part(self.left), part(self.right).chain(items), out),
+        }
+    }
+
+    /// Returns the root with other items at an end. `None`: its totals are damaged.
+    #[inline]
+    pub fn with_end(&self, end: ListEnd, items: PackedList<'a>) -> Option<ListRoot<'a>> {
+        let old = self.end(end);
+        let mut root = *self;
+        match end {
+            ListEnd::Left => root.left = items,
+            ListEnd::Right => root.right = items,
+        }
+        root.count = (self.count + items.count() as u64).checked_sub(old.count() as u64)?;
+        let bytes = self.bytes.saturating_add(items.byte_count() as u64);
+        root.bytes = bytes.checked_sub(old.byte_count() as u64)?;
+        Some(root)
     }
 
     /// Returns the mean number of items of a page, at least 1.
@@ -156,7 +202,6 @@ impl<'a> ListRoot<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::list::{ListPart, encode_list};
 
     fn value(bytes: &[u8]) -> TypedValue<'_> {
         TypedValue { value_type: ValueType::List, bytes }

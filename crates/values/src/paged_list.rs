@@ -9,7 +9,7 @@
 //! out, some items of that page move into the root.
 
 use crate::item_run::ItemRun;
-use crate::list::{ListEnd, PackedList};
+use crate::list::{ListEnd, ListPart, PackedList};
 use crate::list_root::{ListForm, ListRoot, PageInterval};
 use crate::packed::Damaged;
 use crate::pages::ValueLayout;
@@ -619,7 +619,7 @@ impl<'a> PagedList<'a> {
         let first = self.root.map_or(0, |root| root.interval.first);
         let pages = all.divide(ListEnd::Left, layout.list_page_bytes())?;
         let numbers = PageInterval { first, pages: u32::try_from(pages.len()).unwrap_or(u32::MAX) };
-        self.before = numbers.numbers().zip(pages).map(ListPage::new).collect();
+        self.before = numbered(numbers, pages);
         Ok(())
     }
 
@@ -650,7 +650,7 @@ impl<'a> PagedList<'a> {
                 ListEnd::Left => number.wrapping_sub(steps),
                 ListEnd::Right => number.wrapping_add(steps),
             };
-            let page = ListPage::new((number, items));
+            let page = ListPage::new(number, items);
             match (end, self.before.is_empty(), self.after.is_empty()) {
                 (ListEnd::Left, true, false) if self.is_whole() => self.after.insert(0, page),
                 (ListEnd::Left, ..) => self.before.insert(0, page),
@@ -692,7 +692,7 @@ impl<'a> PagedList<'a> {
             ListEnd::Right => inner,
         };
         let numbers = PageInterval { first, pages: count };
-        *pages = numbers.numbers().zip(runs).map(ListPage::new).collect();
+        *pages = numbered(numbers, runs);
         self.remove_pages(old.into_iter().filter(|page| !numbers.contains(page.number)));
         Ok(())
     }
@@ -739,9 +739,15 @@ impl<'a> PagedList<'a> {
 
 impl<'a> ListPage<'a> {
     /// Returns a page that is written.
-    fn new((number, items): (u32, ItemRun<'a>)) -> ListPage<'a> {
+    fn new(number: u32, items: ItemRun<'a>) -> ListPage<'a> {
         ListPage { number, items, is_changed: true }
     }
+}
+
+/// Returns pages with these numbers that are written.
+fn numbered(numbers: PageInterval, runs: Vec<ItemRun<'_>>) -> Vec<ListPage<'_>> {
+    assert_eq!(numbers.pages as usize, runs.len(), "each page has a number");
+    numbers.numbers().zip(runs).map(|(number, items)| ListPage::new(number, items)).collect()
 }
 
 impl NewList<'_> {
@@ -754,7 +760,8 @@ impl NewList<'_> {
             NewList::Unchanged | NewList::Removed => unreachable!("there is no list to write"),
             NewList::Packed(items) => items.encode(out),
             NewList::Split { root, ends: [left, right] } => {
-                root.encode_with([left.parts(), right.parts()], out);
+                let [left, right] = [left, right].map(|end| end.parts().map(ListPart::Items));
+                root.encode_with(left, right, out);
             }
         }
     }

@@ -6,10 +6,10 @@
 
 use super::command::flag::{ALONE, BLOCKING, DENYOOM, WRITE};
 use super::command::{Family, Keys, TWO, command};
-use super::lists::{ItemMove, PopOfSeveral, first_with_items, parse_end, pop_items};
+use super::lists::{ItemMove, ItemPop, PopOfSeveral, parse_end};
 use super::not_executed::KeyWait;
 use super::{Call, Cause, Done, NotExecuted, Refusal, parse_unsigned};
-use crate::core::data::{Key, Need};
+use crate::core::data::Key;
 use resp::ReplyWriter;
 use std::ops::Range;
 use std::time::Duration;
@@ -92,18 +92,12 @@ fn wait(
 fn pop(call: &mut Call<'_>, end: ListEnd) -> Done {
     let last = call.args.len() - 1;
     let timeout = parse_timeout(call, call.args[last])?;
-    let (keys, table) = (call.keys(1..last), call.session.status.table);
+    let keys = call.keys(1..last);
     let open = open(call, &keys);
-    let reply = &mut call.reply;
-    let popped = call.backend.update(table, &keys, Need::Records, |records, changes| {
-        let at = first_with_items(records, &open)?;
-        if let Some(at) = at {
-            reply.array(2);
-            reply.bulk(keys[at].bytes);
-            pop_items(records[at], end, 1, reply, changes, at)?;
-        }
-        Ok::<bool, Refusal>(at.is_some())
-    })??;
+    let popped = ItemPop { end, count: 1 }.run_on_first(call, &keys, &open, |reply, key, _| {
+        reply.array(2);
+        reply.bulk(key);
+    })?;
     if popped { Ok(()) } else { wait(call, 1..last, timeout, |reply| reply.null_array()) }
 }
 

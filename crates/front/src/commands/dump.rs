@@ -2,12 +2,13 @@
 
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
-use super::packed::{SizeChange, again_if_replaced, listed, split_root};
+use super::packed::{SizeChange, again_if_replaced, listed, page_totals};
 use super::{Call, Done, Refusal, parse_integer};
 use crate::core::data::{Accessed, Key, Need, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
-use types::UnixMillis;
-use values::{Packed, RestoredValue, Unreadable};
+use crate::core::lists::ListChange;
+use types::{UnixMillis, ValueType};
+use values::{ListEnd, Packed, PackedList, RestoredValue, Unreadable};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -24,7 +25,7 @@ fn dump(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
     let split = call.backend.read_one(table, key, |record| {
-        if let Some(record) = record.filter(|record| split_root(*record).is_some()) {
+        if let Some(record) = record.filter(|record| page_totals(*record).is_some()) {
             return Ok(Some(record.value.value_type));
         }
         let dump = record.map(|record| values::dump(record.value)).transpose()?;
@@ -32,6 +33,14 @@ fn dump(call: &mut Call<'_>) -> Done {
         Ok::<_, Refusal>(None)
     })??;
     let Some(value_type) = split else { return Ok(()) };
+    if value_type == ValueType::List {
+        let dumped = call.backend.read_list(table, key, |list| {
+            let dump = values::dump_list(list.slice(0..list.count())?.items())?;
+            reply.bulk_or_null(Some(&dump[..]).filter(|_| list.count() > 0));
+            Ok(())
+        });
+        return again_if_replaced(dumped);
+    }
     let dumped = call.backend.read_elements(table, key, value_type, Touched::All, |elements| {
         let dump = values::dump_elements(value_type, &listed(elements)?);
         reply.bulk_or_null(Some(&dump[..]).filter(|_| elements.count() > 0));
@@ -99,8 +108,16 @@ fn restore(call: &mut Call<'_>) -> Done {
         }
         Ok(_) | Err(_) => None,
     };
+    let list = match &restored {
+        Ok((restored, expiry)) if expiry.is_none_or(|expiry| expiry > now) => {
+            restored.list().map(|list| (list, *expiry))
+        }
+        Ok(_) | Err(_) => None,
+    };
     if let Some((elements, expiry)) = elements {
         restore_elements(call, key, elements, expiry, options.replaces)?;
+    } else if let Some((list, expiry)) = list {
+        restore_list(call, key, list, expiry, options.replaces)?;
     } else {
         call.update_keys(&[key], need, |records, changes| {
             if records[0].is_some() && !options.replaces {
@@ -140,6 +157,26 @@ fn restore_elements(
             let element = element?;
             values[0].set(element.name, element.value)?;
         }
+        Ok(())
+    })
+}
+
+/// Writes a restored list as the value of a key.
+fn restore_list(
+    call: &mut Call<'_>,
+    key: Key<'_>,
+    restored: PackedList<'_>,
+    expiry: Option<UnixMillis>,
+    replaces: bool,
+) -> Done {
+    let change = ListChange::of(TableKey { table: call.session.status.table, key });
+    let change = ListChange { expiry: NewExpiry::Is(expiry), is_replaced: true, ..change };
+    call.backend.update_lists(&[change], restored, |lists, records| {
+        if records[0].is_some() && !replaces {
+            return Err(BUSY.into());
+        }
+        let restored = lists.new;
+        lists.get(0)?.push(ListEnd::Right, restored);
         Ok(())
     })
 }

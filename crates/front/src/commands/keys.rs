@@ -3,13 +3,15 @@
 use super::command::flag::{DANGEROUS, DENYOOM, FAST, NO_ACCESS, OTHER_TABLES, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
-use super::packed::{SizeChange, again_if_replaced, split_root};
+use super::packed::{SizeChange, again_if_replaced, page_totals};
 use super::{Call, Done, NotExecuted, Refusal, refused};
 use crate::core::data::{Need, Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
+use crate::core::lists::ListChange;
 use crate::operators::counts::Found;
 use types::limits::DATABASES;
 use types::{TableId, ValueType};
+use values::{ListEnd, PackedList};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -38,7 +40,7 @@ fn del(call: &mut Call<'_>) -> Done {
             // A key that is named twice is removed and counted once.
             let again = keys[..at].iter().any(|key| key.bytes == keys[at].bytes);
             if let Some(record) = record.filter(|_| !again) {
-                has_pages |= split_root(record).is_some();
+                has_pages |= page_totals(record).is_some();
                 changes.delete(at);
                 removed += 1;
             }
@@ -95,7 +97,7 @@ fn rename_if(
             if !allows(records[1]) || keys[0] == keys[1] {
                 return Ok(Ok(allows(records[1])));
             }
-            if split_root(record).is_some() {
+            if page_totals(record).is_some() {
                 return Ok(Err(record.value.value_type));
             }
             changes.put_value(1, record.value, record.expiry);
@@ -121,6 +123,9 @@ fn copy_elements(
     moves: bool,
     allows: impl Fn(Option<Record<'_>>) -> bool,
 ) -> Result<Option<bool>, NotExecuted> {
+    if value_type == ValueType::List {
+        return again_if_replaced(copy_list(call, [from, to], moves, allows));
+    }
     let expiry = NewExpiry::Of(0);
     let values = [
         SizeChange::Adds(0).of(from, Touched::All),
@@ -144,6 +149,33 @@ fn copy_elements(
         Ok(Some(true))
     });
     again_if_replaced(copied)
+}
+
+/// Copies a list like [`copy_elements`].
+fn copy_list(
+    call: &mut Call<'_>,
+    keys: [TableKey<'_>; 2],
+    moves: bool,
+    allows: impl Fn(Option<Record<'_>>) -> bool,
+) -> Result<Option<bool>, NotExecuted> {
+    let expiry = NewExpiry::Of(0);
+    let [from, to] = keys.map(ListChange::of);
+    let lists = [from, ListChange { expiry, is_replaced: true, ..to }];
+    call.backend.update_lists(&lists, PackedList::EMPTY, |lists, records| {
+        if records[0].is_none() {
+            return Ok(None);
+        }
+        if !allows(records[1]) {
+            return Ok(Some(false));
+        }
+        let all = lists.on(0, |from| from.slice(0..from.count()))?;
+        let to = lists.get(1)?;
+        all.parts().for_each(|part| to.push(ListEnd::Right, part));
+        if moves {
+            lists.get(0)?.clear();
+        }
+        Ok(Some(true))
+    })
 }
 
 /// `COPY key newkey [DB database] [REPLACE]`.
@@ -171,7 +203,7 @@ fn copy(call: &mut Call<'_>) -> Done {
         |records, changes| {
             exists = records[0].is_some();
             let Some(record) = records[0].filter(|_| allows(records[1])) else { return Ok(false) };
-            if split_root(record).is_some() {
+            if page_totals(record).is_some() {
                 return Err(record.value.value_type);
             }
             changes.put_value(1, record.value, record.expiry);

@@ -64,12 +64,19 @@ const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// `OBJECT ENCODING key`.
 fn encoding(call: &mut Call<'_>) -> Done {
+    let (key, table) = (call.key(2), call.session.status.table);
+    let is_list = |record: Record<'_>| record.value.value_type == ValueType::List;
+    if call.backend.peek_one(table, key, |record| record.is_some_and(is_list))? {
+        let name = packed::again_if_replaced(lists::encoding(call))?;
+        return call.bulk(name);
+    }
     reply_about(call, |reply, record| {
         reply.bulk(match record.value.as_string() {
-            None if record.value.value_type == ValueType::List => lists::encoding(record.value)?,
             None if record.value.value_type == ValueType::SortedSet => {
                 sorted_sets::encoding(SortedSet::parse(record.value.bytes)?)?
             }
+            // A list has come after the first look.
+            None if is_list(record) => b"listpack",
             None => packed::encoding_name(record.value)?,
             Some(string) if parse_integer(string).is_some() => b"int",
             Some(string) if string.len() <= EMBEDDED_BYTES_MAX => b"embstr",
@@ -127,9 +134,9 @@ fn usage(call: &mut Call<'_>) -> Done {
         let record = record?;
         let expires = usize::from(record.expiry.is_some());
         let own = wire::entry::encoded_bytes(key.bytes.len(), record.value.stored_bytes(), expires);
-        let pages = packed::split_root(record).map_or(0, |root| {
+        let pages = packed::page_totals(record).map_or(0, |totals| {
             let page = wire::entry::encoded_bytes(PAGE_NAME_BYTES, 0, 0) + INDEX_WORD_BYTES;
-            root.bytes + u64::from(root.pages) * page as u64
+            totals.bytes + u64::from(totals.pages) * page as u64
         });
         Some(own + pages as usize)
     })?;

@@ -4,7 +4,7 @@ use super::{Call, Cause, Done, NotExecuted, Refusal};
 use crate::core::data::{Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use types::{TypedValue, ValueType};
-use values::{Damaged, Element, Elements, Form, Root, parse_integer};
+use values::{Damaged, Element, Elements, Form, ListForm, Root, parse_integer};
 
 impl From<Damaged> for Refusal {
     fn from(Damaged: Damaged) -> Refusal {
@@ -83,11 +83,29 @@ impl SizeChange {
     }
 }
 
-/// Returns the root of a record with a split value.
-pub(super) fn split_root(record: Record<'_>) -> Option<Root> {
-    match (record.value.value_type, Form::of(record.value)) {
-        (ValueType::Hash | ValueType::Set, Ok(Form::Split(root))) => Some(root),
-        (_, Ok(Form::Split(_) | Form::Packed(_)) | Err(Damaged)) => None,
+/// The pages of a value.
+pub(super) struct PageTotals {
+    pub(super) pages: u32,
+    /// Bytes of the elements in them.
+    pub(super) bytes: u64,
+}
+
+/// Returns the pages of a record; `None`: its value is in one record.
+pub(super) fn page_totals(record: Record<'_>) -> Option<PageTotals> {
+    match record.value.value_type {
+        ValueType::Hash | ValueType::Set => match Form::of(record.value) {
+            Ok(Form::Split(Root { pages, bytes, .. })) => Some(PageTotals { pages, bytes }),
+            Ok(Form::Packed(_)) | Err(Damaged) => None,
+        },
+        ValueType::List => match ListForm::of(record.value) {
+            Ok(ListForm::Split(root)) => {
+                let at_ends = root.left.byte_count() + root.right.byte_count();
+                let bytes = root.bytes.saturating_sub(at_ends as u64);
+                Some(PageTotals { pages: root.interval.pages, bytes })
+            }
+            Ok(ListForm::Packed(_)) | Err(Damaged) => None,
+        },
+        ValueType::String | ValueType::SortedSet => None,
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) enum NewExpiry {
 
 impl NewExpiry {
     /// Returns the expiry of the value at a position, given the records of all values.
-    fn of(self, at: usize, records: &[Option<Record<'_>>]) -> Option<UnixMillis> {
+    pub(super) fn of(self, at: usize, records: &[Option<Record<'_>>]) -> Option<UnixMillis> {
         let expiry = |at: usize| records[at].and_then(|record| record.expiry);
         match self {
             NewExpiry::Kept => expiry(at),
@@ -142,7 +142,7 @@ enum FoundForm {
 }
 
 /// A page among the keys of an attempt.
-struct PlannedPage {
+pub(super) struct PlannedPage {
     number: u32,
     hash: KeyHash,
     name: [u8; PAGE_NAME_BYTES],
@@ -193,11 +193,7 @@ impl PlannedPages {
         &'p self,
         values: impl Iterator<Item = TableKey<'p>>,
     ) -> impl Iterator<Item = TableKey<'p>> {
-        let pages = self.pages.iter().map(|page| TableKey {
-            table: TableId::PAGES,
-            key: Key { hash: page.hash, bytes: &page.name },
-        });
-        values.chain(pages)
+        values.chain(self.pages.iter().map(PlannedPage::table_key))
     }
 
     /// Returns the existing pages of a value.
@@ -218,10 +214,21 @@ impl PlannedPages {
 }
 
 impl PlannedPage {
-    fn new(seed: &HashSeed, name: PageName) -> PlannedPage {
+    /// Returns the page of this name.
+    pub(super) fn new(seed: &HashSeed, name: PageName) -> PlannedPage {
         let bytes = name.bytes();
         let hash = key_hash_in_slot(seed, name.root.slot(), &bytes);
         PlannedPage { number: name.page, hash, name: bytes }
+    }
+
+    /// Returns the number of the page.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the key of the page.
+    pub(super) fn table_key(&self) -> TableKey<'_> {
+        TableKey { table: TableId::PAGES, key: Key { hash: self.hash, bytes: &self.name } }
     }
 }
 
@@ -507,7 +514,9 @@ impl Backend {
         Ok(attempt?)
     }
 
-    fn layout(&self) -> ValueLayout {
+    /// Returns the sizes of packed values and pages.
+    #[inline]
+    pub(crate) fn layout(&self) -> ValueLayout {
         ValueLayout::with_packed(self.configuration.memory.packed.0)
     }
 
@@ -538,7 +547,7 @@ impl Backend {
     }
 }
 
-const TOO_LARGE: Refusal = Refusal::because(
+pub(super) const TOO_LARGE: Refusal = Refusal::because(
     "ERR a command cannot change this many bytes of a value at once: use several commands",
 );
 

@@ -53,7 +53,7 @@ struct StagedRecord {
     version: Option<Version>,
     now: Option<StagedValue>,
     is_changed: bool,
-    /// Set for a page that a command creates: no server has a record of it.
+    /// Set for a page that a command creates: no command reads a former record of it.
     is_new: bool,
 }
 
@@ -192,10 +192,12 @@ impl TransactionRecords {
         whole
     }
 
-    /// Returns whether the given records are still the versions that were read.
+    /// Returns whether the given records are still the versions that were read. A page that a
+    /// command creates may have the name of an orphan.
     pub(crate) fn is_current(&self, records: &[Option<Record<'_>>]) -> bool {
-        let versions = records.iter().map(|record| record.map(|record| record.version));
-        self.records.iter().map(|record| record.version).eq(versions)
+        assert_eq!(records.len(), self.records.len(), "each copy is compared with a record");
+        let mut pairs = self.records.iter().zip(records);
+        pairs.all(|(copy, now)| copy.is_new || copy.version == now.map(|record| record.version))
     }
 
     /// Returns the results of the commands so far.

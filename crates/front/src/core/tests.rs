@@ -2,6 +2,7 @@
 
 mod blocking;
 mod clock;
+mod divided_lists;
 mod eviction;
 mod fidelity;
 mod lengths;
