@@ -4,6 +4,8 @@
 //! `BALLAST_TEST_AGAINST=HOST:PORT [BALLAST_TEST_COMMANDS=200000] [BALLAST_TEST_SEED=1]`
 //! `cargo test -p ballast --test processes replies_to_random -- --nocapture`
 //!
+//! `BALLAST_TEST_PACKED_BYTES=64` lowers `max-packed-bytes`, so that short values have pages.
+//!
 //! Commands are generated from [`GRAMMAR`]. Some are then spoiled: an argument is removed, doubled
 //! or replaced. No key expires during the test: expiries are far in the future, or in the past.
 
@@ -301,11 +303,14 @@ struct Run {
 
 impl Run {
     fn start(seed: u64, ours: SocketAddr, theirs: SocketAddr) -> Run {
-        let (ours, mut theirs) = (Client::connect(ours), Client::connect(theirs));
+        let (mut ours, mut theirs) = (Client::connect(ours), Client::connect(theirs));
         // With the same limit, both servers refuse the same requests.
         let limit = VALUE_BYTES_MAX.to_string();
         let set = theirs.ask(&["CONFIG", "SET", "proto-max-bulk-len", &limit]);
         assert_eq!(set.text(), "OK");
+        if let Ok(bytes) = std::env::var("BALLAST_TEST_PACKED_BYTES") {
+            assert_eq!(ours.ask(&["CONFIG", "SET", "max-packed-bytes", &bytes]).text(), "OK");
+        }
         Run {
             random: Rng::with_seed(seed),
             grammar: Grammar::new(),

@@ -20,6 +20,7 @@ mod folders;
 mod gray;
 mod kept;
 mod large_hashes;
+mod large_lists;
 mod large_values;
 mod lifetimes;
 mod live_migration;

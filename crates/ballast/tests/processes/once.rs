@@ -20,7 +20,7 @@ const IN_FLIGHT: usize = 4;
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// A client that repeats its requests until they are answered, at whatever server.
-struct Repeater {
+pub(crate) struct Repeater {
     addresses: Vec<SocketAddr>,
     connections: BTreeMap<SocketAddr, Client>,
     random: fastrand::Rng,
@@ -32,13 +32,13 @@ struct Repeater {
 
 /// A request with its number.
 #[derive(Clone)]
-struct Numbered {
+pub(crate) struct Numbered {
     sequence: u64,
     command: Vec<String>,
 }
 
 impl Repeater {
-    fn new(addresses: &[SocketAddr], seed: u64) -> Repeater {
+    pub(crate) fn new(addresses: &[SocketAddr], seed: u64) -> Repeater {
         let mut repeater = Repeater {
             addresses: addresses.to_vec(),
             connections: BTreeMap::new(),
@@ -63,7 +63,7 @@ impl Repeater {
         self.addresses[self.random.usize(..self.addresses.len())]
     }
 
-    fn numbered(&mut self, command: &[&str]) -> Numbered {
+    pub(crate) fn numbered(&mut self, command: &[&str]) -> Numbered {
         self.sequence += 1;
         let command = command.iter().map(|word| (*word).to_owned()).collect();
         Numbered { sequence: self.sequence, command }
@@ -80,22 +80,28 @@ impl Repeater {
     }
 
     /// Repeats a request until it is answered. The connection may be cut before the answer.
-    fn ask(&mut self, request: &Numbered, first_incomplete: u64) -> Answer {
+    pub(crate) fn ask(&mut self, request: &Numbered, first_incomplete: u64) -> Answer {
         let numbers = [self.lease.clone(), request.sequence.to_string()];
         let mut words = vec!["BALLAST.ONCE".to_owned()];
         words.extend(numbers);
         words.push(first_incomplete.to_string());
         words.extend(request.command.iter().cloned());
+        self.repeat(&words, true)
+    }
+
+    /// Repeats a request that may be executed several times until it is answered. If `loses` is set,
+    /// some replies are lost.
+    pub(crate) fn repeat(&mut self, words: &[String], loses: bool) -> Answer {
         let mut address = self.some_address();
         let mut reply = None;
         until("a request is answered", || {
-            if self.random.u8(..16) == 0 {
+            if loses && self.random.u8(..16) == 0 {
                 // The reply is lost, but not the request.
                 if let Some(mut client) = self.connections.remove(&address) {
-                    client.try_request(&words);
+                    client.try_request(words);
                 }
             }
-            match self.try_ask(address, &words) {
+            match self.try_ask(address, words) {
                 Some(answer) if answer.redirection().is_some() => {
                     address = answer.redirection().unwrap_or(address);
                     false
