@@ -60,14 +60,14 @@ struct ListPage<'a> {
 pub enum ListGap {
     /// The list is damaged.
     Damaged,
-    /// So many items from an end on must be read.
+    /// Items that were not read are needed: so many from an end on.
     Unread {
         /// The end.
         end: ListEnd,
         /// The number of items.
         items: u64,
     },
-    /// So many pages must be created at an end. A list without pages needs an id for them.
+    /// Pages must be created at an end: so many. A list without pages needs an id for them.
     Uncreated {
         /// The end.
         end: ListEnd,

@@ -33,7 +33,7 @@ pub(crate) struct Repeater {
 /// A request with its number.
 #[derive(Clone)]
 pub(crate) struct Numbered {
-    sequence: u64,
+    pub(crate) sequence: u64,
     command: Vec<String>,
 }
 

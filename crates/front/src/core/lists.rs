@@ -164,7 +164,7 @@ struct AccessedPages {
     runs: [PageInterval; 2],
 }
 
-/// What the next attempt expects of a list.
+/// The expectation of the next attempt for a list.
 enum NextList {
     Expect(ExpectedList),
     /// To divide it into this many pages.
@@ -344,7 +344,7 @@ impl Backend {
             if tries == TRIES {
                 return Err(NotExecuted::Retry(Cause::Turn));
             }
-            let expected = self.expect(next);
+            let expected = self.expected_next(next);
             let list = [TableKey { table, key }];
             let plan = PlannedLists::new(&seed, list.into_iter(), &[expected])?;
             let keys = plan.keys(list.into_iter());
@@ -367,10 +367,10 @@ impl Backend {
             let attempt = self.attempt_lists(lists, new, &expected, may_divide, &mut f);
             match attempt {
                 Ok(ListAttempt::Done(result)) => return Ok(result),
-                Ok(ListAttempt::Again(at, next)) => expected[at] = self.expect(next),
+                Ok(ListAttempt::Again(at, next)) => expected[at] = self.expected_next(next),
                 Ok(ListAttempt::Changed(at, next)) => {
                     tries += 1;
-                    expected[at] = self.expect(next);
+                    expected[at] = self.expected_next(next);
                 }
                 // All pages of a list may be too much for one change. Then it stays packed.
                 Err(NotExecuted::Reject(Refusal::TooLarge)) if may_divide => {
@@ -388,7 +388,7 @@ impl Backend {
         Err(NotExecuted::Retry(Cause::Turn))
     }
 
-    fn expect(&self, next: NextList) -> ExpectedList {
+    fn expected_next(&self, next: NextList) -> ExpectedList {
         match next {
             NextList::Expect(expected) => expected,
             NextList::Divide { pages } => {

@@ -452,7 +452,7 @@ fn a_change_of_a_list_that_does_not_fit_into_one_batch_is_refused_and_changes_no
     let mut lists = Lists::new();
     let mut items = fill(&mut lists, "a");
     let long = "x".repeat(1 << 20);
-    let reply = lists.ask(&format!("RPUSH a {}", vec![&long[..]; 12].join(" ")));
+    let reply = lists.ask(&format!("RPUSH a {}", [&long[..]; 12].join(" ")));
     assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
     lists.check("a", &items);
     for _ in 0..12 {
@@ -460,7 +460,7 @@ fn a_change_of_a_list_that_does_not_fit_into_one_batch_is_refused_and_changes_no
         items.push_back(long.clone());
     }
     assert_eq!(lists.number("LLEN a"), 72);
-    assert_eq!(lists.strings("LINDEX a 65"), [long.clone()]);
+    assert_eq!(lists.strings("LINDEX a 65"), std::slice::from_ref(&long));
     let reply = lists.ask("COPY a b");
     assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
     assert_eq!(lists.ask("LTRIM a 0 59"), "+OK\r\n");
