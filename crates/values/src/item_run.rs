@@ -47,6 +47,7 @@ impl<'a> ItemRun<'a> {
         match end {
             _ if items.count() == 0 => {}
             ListEnd::Left if self.first.count() == 0 => self.first = items,
+            ListEnd::Right if self.rest.is_empty() && self.first.count() == 0 => self.first = items,
             ListEnd::Left => self.rest.insert(0, std::mem::replace(&mut self.first, items)),
             ListEnd::Right => self.rest.push(items),
         }

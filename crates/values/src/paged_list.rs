@@ -251,18 +251,22 @@ impl<'a> PagedList<'a> {
     }
 
     /// Returns the positions of the runs that were read from an end on.
-    fn runs_from(&self, end: ListEnd) -> Vec<usize> {
-        match (end, self.is_whole()) {
-            (ListEnd::Left, true) => (0..self.runs()).collect(),
-            (ListEnd::Left, false) => (0..self.behind_unread()).collect(),
-            (ListEnd::Right, true) => (0..self.runs()).rev().collect(),
-            (ListEnd::Right, false) => (self.behind_unread()..self.runs()).rev().collect(),
-        }
+    fn runs_from(&self, end: ListEnd) -> impl Iterator<Item = usize> + use<> {
+        let read = match (end, self.is_whole()) {
+            (_, true) => 0..self.runs(),
+            (ListEnd::Left, false) => 0..self.behind_unread(),
+            (ListEnd::Right, false) => self.behind_unread()..self.runs(),
+        };
+        let (start, last) = (read.start, read.end - 1);
+        (0..read.len()).map(move |passed| match end {
+            ListEnd::Left => start + passed,
+            ListEnd::Right => last - passed,
+        })
     }
 
     /// Returns the number of items that were read from an end on.
     fn read_from(&self, end: ListEnd) -> u64 {
-        self.runs_from(end).into_iter().map(|at| self.run(at).count()).sum()
+        self.runs_from(end).map(|at| self.run(at).count()).sum()
     }
 
     /// Tells to read so many items from an end on. A whole list that has fewer is damaged.

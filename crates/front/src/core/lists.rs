@@ -330,7 +330,6 @@ impl Backend {
         let first = ExpectedList::Root;
         let mut attempt =
             self.read_one(table, key, |record| read_once(&none, &first, &[record], &mut f))??;
-        let seed = self.node().store().seed().clone();
         let mut tries = 0;
         loop {
             let next = match attempt {
@@ -345,6 +344,7 @@ impl Backend {
                 return Err(NotExecuted::Retry(Cause::Turn));
             }
             let expected = self.expected_next(next);
+            let seed = self.node().store().seed().clone();
             let list = [TableKey { table, key }];
             let plan = PlannedLists::new(&seed, list.into_iter(), &[expected])?;
             let keys = plan.keys(list.into_iter());
