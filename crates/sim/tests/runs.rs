@@ -83,7 +83,7 @@ const KEPT: [(u64, &str); 21] = [
 ];
 
 /// The same of replicated runs.
-const KEPT_REPLICATED: [(u64, &str); 25] = [
+const KEPT_REPLICATED: [(u64, &str); 24] = [
     (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,
@@ -116,7 +116,6 @@ const KEPT_REPLICATED: [(u64, &str); 25] = [
     (89001384, "the simulator: replicas were compared while an append was lost"),
     (87000012, "the last server died, and its clock was known from its own disk only (its own)"),
     (83000223, "a backup gave up replicas since their disk had failed while it measured them"),
-    (7200000, "a slow disk was tolerated like a needed one although others were enough"),
     (7200029, "a client asked for the map only the server that was cut off from the others"),
     (7043, "the same"),
     (7201652, "the only backup that had heard a clock did not reach the coordinator (its own)"),
