@@ -1,12 +1,12 @@
 //! Checks on the state of the servers, made from outside.
 
 use crate::planted;
-use crate::typed::{self, PageContents, StoredNumber};
+use crate::typed::{self, StoredNumber, StoredPages};
 use crate::workload::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use store::{TabletMap, TabletState, Worker};
 use types::{HashRange, KeyHash, MigrationId, ServerId, TableId, UnixMillis, key_hash};
-use values::{PageName, Root};
+use values::PageName;
 use wire::batch::BatchReader;
 use wire::entry::{Body, Entry};
 
@@ -195,7 +195,7 @@ impl Inspector {
                 TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
             let mut split = Vec::new();
-            let mut pages: BTreeMap<_, Vec<PageContents>> = BTreeMap::new();
+            let mut pages: BTreeMap<_, StoredPages> = BTreeMap::new();
             let mut batch = Vec::new();
             let mut cursor = Some(tablet.range.first());
             while let Some(at) = cursor {
@@ -217,7 +217,7 @@ impl Inspector {
                             let number = match typed::number_in(value).expect("values are numbers")
                             {
                                 StoredNumber::Here(number) => number,
-                                StoredNumber::InPage(root) => {
+                                StoredNumber::InPages(root) => {
                                     split.push((entry.key.to_vec(), (record.table, hash), root));
                                     continue;
                                 }
@@ -228,10 +228,8 @@ impl Inspector {
                         Body::Object { value, .. } if record.table == TableId::PAGES => {
                             others += 1;
                             let name = PageName::parse(entry.key).expect("a page has a name");
-                            let contents = typed::page_contents(value.bytes);
-                            let contents = contents.expect("a page has numbers");
-                            let value = (name.table, name.root, name.id);
-                            pages.entry(value).or_default().push(contents);
+                            let of = pages.entry((name.table, name.root, name.id)).or_default();
+                            of.insert(name.page, value.bytes.to_vec());
                         }
                         Body::Object { .. } => others += 1,
                         Body::Tombstone { .. } | Body::CopiesOf(_) => {}
@@ -240,8 +238,8 @@ impl Inspector {
             }
             let is_arriving = matches!(tablet.state, TabletState::Arriving(_));
             for (key, (table, hash), root) in split {
-                let pages = pages.remove(&(table, hash, root.id)).unwrap_or_default();
-                match number_in_pages(root, &pages, is_arriving) {
+                let pages = pages.remove(&(table, hash, root.id())).unwrap_or_default();
+                match root.number(&pages, is_arriving) {
                     Some(number) => {
                         let before = held.insert(key, number);
                         assert!(before.is_none(), "a scan returns a record twice");
@@ -263,13 +261,3 @@ impl Inspector {
 
 /// Size of one step of the final scan, in bytes.
 const SCAN_BYTES: usize = 64 << 10;
-
-/// Returns the number in the pages of a value; `None` if its page has not arrived.
-fn number_in_pages(root: Root, pages: &[PageContents], is_arriving: bool) -> Option<u64> {
-    let fields: usize = pages.iter().map(|page| page.fields).sum();
-    assert!(is_arriving || fields as u64 == root.count, "{fields} fields of {root:?}");
-    let numbers = pages.iter().filter_map(|page| page.number);
-    let number = numbers.reduce(|one, other| one | other);
-    assert!(is_arriving || number.is_some(), "a value without its pages");
-    number
-}

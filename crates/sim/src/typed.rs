@@ -10,8 +10,11 @@ use crate::native;
 use crate::settings::{Knob, RunSettings};
 use crate::workload::{Register, RegisterKind, decode};
 use resp::{Items, Reply, RequestWriter};
-use types::{TypedValue, ValueType};
-use values::{Form, Packed, Root};
+use std::collections::BTreeMap;
+use types::{TypedValue, ValueType, Version};
+use values::{
+    Form, ListForm, ListPart, ListRoot, Packed, PackedList, PageInterval, Root, encode_list,
+};
 
 /// One seed in this many has typed registers.
 const SEEDS_PER_RUN: u64 = 4;
@@ -145,8 +148,77 @@ fn read_values(items: Items<'_>, count: usize) -> ReplyMeaning {
 /// The contents of a stored value.
 pub(crate) enum StoredNumber {
     Here(u64),
-    /// The number is in a page of this value.
-    InPage(Root),
+    /// The number is in the pages of this value.
+    InPages(SplitValue),
+}
+
+/// A stored value that is divided into pages.
+pub(crate) enum SplitValue {
+    Hash(Root),
+    List {
+        id: Version,
+        interval: PageInterval,
+        /// Number of items.
+        count: u64,
+        /// The items at both ends, as packed values.
+        ends: [Vec<u8>; 2],
+    },
+}
+
+/// The stored pages of a value, by their numbers.
+pub(crate) type StoredPages = BTreeMap<u32, Vec<u8>>;
+
+impl SplitValue {
+    fn of_list(root: &ListRoot<'_>) -> SplitValue {
+        let packed = |list| {
+            let mut bytes = Vec::new();
+            encode_list([ListPart::Items(list)].into_iter(), &mut bytes);
+            bytes
+        };
+        let ListRoot { id, interval, count, .. } = *root;
+        SplitValue::List { id, interval, count, ends: [root.left, root.right].map(packed) }
+    }
+
+    pub(crate) fn id(&self) -> Version {
+        match self {
+            SplitValue::Hash(Root { id, .. }) | SplitValue::List { id, .. } => *id,
+        }
+    }
+
+    /// Returns the number in the pages, `None` if pages are missing that may still arrive.
+    pub(crate) fn number(&self, pages: &StoredPages, is_arriving: bool) -> Option<u64> {
+        match self {
+            SplitValue::Hash(root) => number_in_fields(*root, pages, is_arriving),
+            SplitValue::List { interval, count, ends: [left, right], .. } => {
+                let pages = interval.numbers().map(|page| pages.get(&page));
+                if pages.clone().any(|page| page.is_none()) {
+                    assert!(is_arriving, "a list of {count} items lacks pages of {interval:?}");
+                    return None;
+                }
+                let parts = [left].into_iter().chain(pages.flatten()).chain([right]);
+                let parts = parts.map(|bytes| {
+                    let value = TypedValue { value_type: ValueType::List, bytes };
+                    PackedList::parse(value).expect("a part of a list")
+                });
+                let items: usize = parts.clone().map(PackedList::count).sum();
+                assert!(is_arriving || items as u64 == *count, "{items} items of {count}");
+                let number = collections::number_in_items(parts);
+                assert!(is_arriving || number.is_some(), "a list that no client wrote");
+                number
+            }
+        }
+    }
+}
+
+/// Returns the number in the pages of a hash.
+fn number_in_fields(root: Root, pages: &StoredPages, is_arriving: bool) -> Option<u64> {
+    let contents = pages.values().map(|page| page_contents(page).expect("a page has numbers"));
+    let contents: Vec<PageContents> = contents.collect();
+    let fields: usize = contents.iter().map(|page| page.fields).sum();
+    assert!(is_arriving || fields as u64 == root.count, "{fields} fields of {root:?}");
+    let number = contents.iter().filter_map(|page| page.number).reduce(|one, other| one | other);
+    assert!(is_arriving || number.is_some(), "a value without its pages");
+    number
 }
 
 /// Returns the number in a stored value, or `None` if no client wrote these bytes.
@@ -155,9 +227,14 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
         ValueType::String => decode(value.bytes)?,
         ValueType::Hash => match Form::of(value).ok()? {
             Form::Packed(packed) => number_in_hash(packed)??,
-            Form::Split(root) => return Some(StoredNumber::InPage(root)),
+            Form::Split(root) => return Some(StoredNumber::InPages(SplitValue::Hash(root))),
         },
-        ValueType::List => collections::number_in_list(value)?,
+        ValueType::List => match ListForm::of(value).ok()? {
+            ListForm::Packed(list) => collections::number_in_items(std::iter::once(list))?,
+            ListForm::Split(root) => {
+                return Some(StoredNumber::InPages(SplitValue::of_list(&root)));
+            }
+        },
         ValueType::SortedSet => collections::number_in_scores(value)?,
         ValueType::Set => return None,
     };
@@ -165,16 +242,16 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
 }
 
 /// The contents of a page.
-pub(crate) struct PageContents {
+struct PageContents {
     /// Number of fields.
-    pub(crate) fields: usize,
+    fields: usize,
     /// The number in the fields that are here, if it is in any of them. That of fields in several
     /// pages consists of all their numbers.
-    pub(crate) number: Option<u64>,
+    number: Option<u64>,
 }
 
 /// Returns the contents of a page, or `None` if no client wrote these bytes.
-pub(crate) fn page_contents(page: &[u8]) -> Option<PageContents> {
+fn page_contents(page: &[u8]) -> Option<PageContents> {
     let page = Packed::parse(TypedValue { value_type: ValueType::Hash, bytes: page }).ok()?;
     Some(PageContents { fields: page.count(), number: number_in_hash(page)? })
 }

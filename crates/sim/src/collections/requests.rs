@@ -333,9 +333,9 @@ pub(crate) fn number_in_fields(packed: Packed<'_>) -> Option<Option<u64>> {
     Some(fields.number())
 }
 
-/// Returns the number of a stored list, or `None` if no client wrote it.
-pub(crate) fn number_in_list(value: TypedValue<'_>) -> Option<u64> {
-    let items = PackedList::parse(value).ok()?.items();
+/// Returns the number of a list of stored items, in several parts, or `None` if no client wrote it.
+pub(crate) fn number_in_items<'p>(parts: impl Iterator<Item = PackedList<'p>>) -> Option<u64> {
+    let items = parts.flat_map(PackedList::items);
     number_of_items(items.map(|item| decode(item.ok()?)))?
 }
 
