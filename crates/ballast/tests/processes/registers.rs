@@ -146,7 +146,8 @@ impl Register {
                 | RegisterAction::Persist
                 | RegisterAction::ReadExpiring(_)
                 | RegisterAction::ReadPersisting
-                | RegisterAction::ReadRemaining,
+                | RegisterAction::ReadRemaining
+                | RegisterAction::Part(_),
             ) => {
                 unreachable!("the simulator's alone")
             }
