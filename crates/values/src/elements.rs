@@ -427,14 +427,8 @@ impl<'a> Elements<'a> {
         mut write: impl FnMut(u32, Option<&[u8]>),
     ) -> Result<(), Damaged> {
         let page_of = |name: &[u8]| page_of(hash(name), resize.after);
-        let redistributed: Vec<u32> = {
-            let mut pages: Vec<u32> = resize.redistributed().collect();
-            pages.sort_unstable();
-            pages.dedup();
-            pages
-        };
         let mut anew: BTreeMap<u32, Vec<Element<'_>>> = BTreeMap::new();
-        for page in redistributed.iter().copied().chain(resize.created()) {
+        for page in resize.redistributed().chain(resize.created()) {
             anew.insert(page, Vec::new());
         }
         let mut added: SmallVec<[(u32, NewElement); 1]> = SmallVec::new();
