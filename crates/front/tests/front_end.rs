@@ -288,11 +288,13 @@ impl Grammar {
     }
 }
 
-/// Gives a request that waits for items of lists a short time limit.
+/// Gives a request that waits for elements a short time limit.
 fn limit_wait(name: &[u8], words: &mut [Vec<u8>]) {
     let at = match name {
-        b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" => words.len() - 1,
-        b"blmpop" => 1,
+        b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" | b"bzpopmin" | b"bzpopmax" => {
+            words.len() - 1
+        }
+        b"blmpop" | b"bzmpop" => 1,
         _ => return,
     };
     if let Some(limit) = words.get_mut(at).filter(|_| at > 0) {

@@ -1,7 +1,7 @@
 //! Values with their data types.
 
 /// Data type of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ValueType {
     /// Bytes.
     String,

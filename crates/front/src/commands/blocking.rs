@@ -1,20 +1,22 @@
-//! Commands that wait until a list has items (`docs/design/blocking.md`).
+//! Commands that wait until a list or sorted set has elements (`docs/design/blocking.md`).
 //!
-//! A handler tries to take items. If there are none, it returns [`Cause::Blocked`], and is executed
-//! again when a list of its keys has items. The connection ends its wait when the time limit has
+//! A handler tries to take elements. If there are none, it returns [`Cause::Blocked`], and is executed
+//! again when a value of its keys has some. The connection ends its wait when the time limit has
 //! passed, or when `CLIENT UNBLOCK` asks for it, without the handler.
 
-use super::command::flag::{ALONE, BLOCKING, DENYOOM, WRITE};
+use super::command::flag::{ALONE, BLOCKING, DENYOOM, FAST, WRITE};
 use super::command::{Family, Keys, TWO, command};
 use super::lists::{ItemMove, ItemPop, PopOfSeveral, parse_end};
 use super::not_executed::KeyWait;
+use super::sorted_sets::{MemberPop, PopOfSeveralSets, SetEnd};
 use super::{Call, Cause, Done, NotExecuted, Refusal, parse_unsigned};
 use crate::core::data::Key;
+use crate::operators::blocked::AwaitedKey;
 use resp::ReplyWriter;
 use std::ops::Range;
 use std::time::Duration;
 use types::ValueType;
-use values::{Extended, ListEnd};
+use values::{Extended, ListEnd, ScoredMember};
 
 pub(super) static FAMILY: Family = Family {
     group: "list",
@@ -25,6 +27,20 @@ pub(super) static FAMILY: Family = Family {
         command("blpop", -3, WAITS, ALL_BUT_LAST, |call| pop(call, ListEnd::Left)),
         command("brpop", -3, WAITS, ALL_BUT_LAST, |call| pop(call, ListEnd::Right)),
         command("brpoplpush", 4, WAITS | DENYOOM, TWO, brpoplpush),
+    ],
+};
+
+pub(super) static SORTED_SET_FAMILY: Family = Family {
+    group: "sorted-set",
+    category: Some("@sortedset"),
+    commands: &[
+        command("bzmpop", -5, WAITS, Keys::CountedSecond, bzmpop),
+        command("bzpopmax", -3, WAITS | FAST, ALL_BUT_LAST, |call| {
+            pop_member(call, SetEnd::Highest)
+        }),
+        command("bzpopmin", -3, WAITS | FAST, ALL_BUT_LAST, |call| {
+            pop_member(call, SetEnd::Lowest)
+        }),
     ],
 };
 
@@ -60,12 +76,13 @@ const NOT_A_FLOAT: Refusal = Refusal::because("ERR timeout is not a float or out
 const OUT_OF_RANGE: Refusal = Refusal::because("ERR timeout is out of range");
 const NEGATIVE: Refusal = Refusal::because("ERR timeout is negative");
 
-/// Returns which of these keys the request may take items from: those that no request has waited
-/// for longer.
-fn open(call: &Call<'_>, keys: &[Key<'_>]) -> Vec<bool> {
+/// Returns which of these keys the request may take elements from: those that no request for values of
+/// this type has waited for longer.
+fn open(call: &Call<'_>, keys: &[Key<'_>], value_type: ValueType) -> Vec<bool> {
     let ticket = call.past.blocked.map(|blocked| blocked.ticket);
     let table = call.session.status.table;
-    keys.iter().map(|key| call.backend.may_take((table, key.hash), ticket)).collect()
+    let awaited = |key: &Key<'_>| AwaitedKey { table, hash: key.hash, value_type };
+    keys.iter().map(|key| call.backend.may_take(awaited(key), ticket)).collect()
 }
 
 /// Makes the request wait for the keys at these positions. Inside a transaction, which cannot wait,
@@ -73,6 +90,7 @@ fn open(call: &Call<'_>, keys: &[Key<'_>]) -> Vec<bool> {
 fn wait(
     call: &mut Call<'_>,
     keys: Range<usize>,
+    value_type: ValueType,
     timeout: Option<Duration>,
     null: fn(&mut ReplyWriter<'_>),
 ) -> Done {
@@ -84,7 +102,7 @@ fn wait(
         Some(blocked) => blocked.until,
         None => timeout.map(|timeout| call.now + timeout),
     };
-    let wait = KeyWait { keys, value_type: ValueType::List, until };
+    let wait = KeyWait { keys, value_type, until };
     Err(NotExecuted::Retry(Cause::Blocked(wait)))
 }
 
@@ -93,12 +111,15 @@ fn pop(call: &mut Call<'_>, end: ListEnd) -> Done {
     let last = call.args.len() - 1;
     let timeout = parse_timeout(call, call.args[last])?;
     let keys = call.keys(1..last);
-    let open = open(call, &keys);
+    let open = open(call, &keys, ValueType::List);
     let popped = ItemPop { end, count: 1 }.run_on_first(call, &keys, &open, |reply, key, _| {
         reply.array(2);
         reply.bulk(key);
     })?;
-    if popped { Ok(()) } else { wait(call, 1..last, timeout, |reply| reply.null_array()) }
+    match popped {
+        true => Ok(()),
+        false => wait(call, 1..last, ValueType::List, timeout, |reply| reply.null_array()),
+    }
 }
 
 /// `BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
@@ -107,10 +128,10 @@ fn blmpop(call: &mut Call<'_>) -> Done {
     let timeout = parse_timeout(call, call.args[1])?;
     let positions = 3..3 + several.keys;
     let keys = call.keys(positions.clone());
-    let open = open(call, &keys);
+    let open = open(call, &keys, ValueType::List);
     match several.run(call, &keys, &open)? {
         true => Ok(()),
-        false => wait(call, positions, timeout, |reply| reply.null_array()),
+        false => wait(call, positions, ValueType::List, timeout, |reply| reply.null_array()),
     }
 }
 
@@ -128,9 +149,43 @@ fn brpoplpush(call: &mut Call<'_>) -> Done {
 fn move_item(call: &mut Call<'_>, ends: [ListEnd; 2], timeout: &[u8]) -> Done {
     let timeout = parse_timeout(call, timeout)?;
     let keys = [call.key(1), call.key(2)];
-    let may_take = open(call, &keys[..1])[0];
+    let may_take = open(call, &keys[..1], ValueType::List)[0];
     match (ItemMove { keys, ends, may_take }).run(call)? {
         true => Ok(()),
-        false => wait(call, 1..2, timeout, |reply| reply.null()),
+        false => wait(call, 1..2, ValueType::List, timeout, |reply| reply.null()),
+    }
+}
+
+/// `BZPOPMIN key [key ...] timeout` and `BZPOPMAX`.
+fn pop_member(call: &mut Call<'_>, end: SetEnd) -> Done {
+    let last = call.args.len() - 1;
+    let timeout = parse_timeout(call, call.args[last])?;
+    let keys = call.keys(1..last);
+    let open = open(call, &keys, ValueType::SortedSet);
+    let pop = MemberPop { end, count: 1 };
+    let popped = pop.run_on_first(call, &keys, &open, |reply, key, members| {
+        reply.array(1 + 2 * members.len());
+        reply.bulk(key);
+        for ScoredMember { score, member } in members {
+            reply.bulk(member);
+            reply.double(*score);
+        }
+    })?;
+    match popped {
+        true => Ok(()),
+        false => wait(call, 1..last, ValueType::SortedSet, timeout, |reply| reply.null_array()),
+    }
+}
+
+/// `BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]`.
+fn bzmpop(call: &mut Call<'_>) -> Done {
+    let several = PopOfSeveralSets::parse(&call.args[2..])?;
+    let timeout = parse_timeout(call, call.args[1])?;
+    let positions = 3..3 + several.keys;
+    let keys = call.keys(positions.clone());
+    let open = open(call, &keys, ValueType::SortedSet);
+    match several.run(call, &keys, &open)? {
+        true => Ok(()),
+        false => wait(call, positions, ValueType::SortedSet, timeout, |reply| reply.null_array()),
     }
 }

@@ -88,7 +88,7 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
         &[&["RW", "update"]],
     ),
     (
-        "blmpop blpop brpop getdel hgetdel lmpop lpop rpop spop zmpop zpopmax zpopmin",
+        "blmpop blpop brpop bzmpop bzpopmax bzpopmin getdel hgetdel lmpop lpop rpop spop zmpop zpopmax zpopmin",
         &[&["RW", "access", "delete"]],
     ),
     (

@@ -8,7 +8,7 @@ use super::sampling::{Sample, parse_count};
 use super::{
     Call, Done, NotExecuted, Refusal, parse_integer, parse_unsigned, refused, uppercase_is,
 };
-use crate::core::data::{Changes, Need, Record};
+use crate::core::data::{Changes, Key, Need, Record};
 use resp::{Protocol, ReplyWriter};
 use types::ValueType;
 use values::{MemberSpan, ScoredMember, ScoredMembers, SortedSet, encode_members};
@@ -171,7 +171,7 @@ fn zrem(call: &mut Call<'_>) -> Done {
 
 /// One end of a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SetEnd {
+pub(super) enum SetEnd {
     Lowest,
     Highest,
 }
@@ -258,51 +258,96 @@ fn pop(call: &mut Call<'_>, end: SetEnd) -> Done {
 
 /// `ZMPOP numkeys key [key ...] MIN | MAX [COUNT count]`.
 fn zmpop(call: &mut Call<'_>) -> Done {
-    let numkeys = parse_positive(call.args[1], "ERR numkeys should be greater than 0")?;
-    let keys_end = usize::try_from(numkeys).unwrap_or(usize::MAX).saturating_add(2);
-    let [end, words @ ..] = call.args.get(keys_end..).unwrap_or_default() else {
-        return Err(Refusal::Syntax.into());
-    };
-    let end = match &end.to_ascii_uppercase()[..] {
-        b"MIN" => SetEnd::Lowest,
-        b"MAX" => SetEnd::Highest,
-        _ => return Err(Refusal::Syntax.into()),
-    };
-    let count = match words {
-        [] => 1,
-        [word, count, rest @ ..] if uppercase_is(word, b"COUNT") => {
-            let count = parse_positive(count, "ERR count should be greater than 0")?;
-            if !rest.is_empty() {
-                return Err(Refusal::Syntax.into());
+    let several = PopOfSeveralSets::parse(&call.args[1..])?;
+    let keys = call.keys(2..2 + several.keys);
+    if !several.run(call, &keys, &vec![true; keys.len()])? {
+        call.reply.null_array();
+    }
+    Ok(())
+}
+
+/// The arguments of ZMPOP and BZMPOP from the number of keys on.
+pub(super) struct PopOfSeveralSets {
+    /// Number of keys.
+    pub(super) keys: usize,
+    pop: MemberPop,
+}
+
+impl PopOfSeveralSets {
+    pub(super) fn parse(args: &[&[u8]]) -> Result<PopOfSeveralSets, NotExecuted> {
+        let numkeys = parse_positive(args[0], "ERR numkeys should be greater than 0")?;
+        let keys = usize::try_from(numkeys).unwrap_or(usize::MAX);
+        let behind = args.get(keys.saturating_add(1)..).unwrap_or_default();
+        let [end, words @ ..] = behind else { return Err(Refusal::Syntax.into()) };
+        let end = match &end.to_ascii_uppercase()[..] {
+            b"MIN" => SetEnd::Lowest,
+            b"MAX" => SetEnd::Highest,
+            _ => return Err(Refusal::Syntax.into()),
+        };
+        let count = match words {
+            [] => 1,
+            [word, count, rest @ ..] if uppercase_is(word, b"COUNT") => {
+                let count = parse_positive(count, "ERR count should be greater than 0")?;
+                if !rest.is_empty() {
+                    return Err(Refusal::Syntax.into());
+                }
+                count
             }
-            count
-        }
-        _ => return Err(Refusal::Syntax.into()),
-    };
-    let keys = call.keys(2..keys_end);
-    let reply = &mut call.reply;
-    call.backend.update(
-        call.session.status.table,
-        &keys,
-        Need::Records,
-        |records, changes| {
+            _ => return Err(Refusal::Syntax.into()),
+        };
+        Ok(PopOfSeveralSets { keys, pop: MemberPop { end, count } })
+    }
+
+    /// Removes members of the first of these sorted sets that is open and has some, and replies.
+    /// Returns false, without a reply, if there is none.
+    pub(super) fn run(
+        self,
+        call: &mut Call<'_>,
+        keys: &[Key<'_>],
+        open: &[bool],
+    ) -> Result<bool, NotExecuted> {
+        self.pop.run_on_first(call, keys, open, |reply, key, members| {
+            reply.array(2);
+            reply.bulk(key);
+            write_pairs(reply, members.iter().copied());
+        })
+    }
+}
+
+/// The removal of members at an end of a sorted set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemberPop {
+    pub(super) end: SetEnd,
+    /// Most members.
+    pub(super) count: u64,
+}
+
+impl MemberPop {
+    /// Removes members of the first of these sorted sets that is open and has some, and passes its
+    /// key and the members to `write`. Returns false if there is none.
+    pub(super) fn run_on_first(
+        self,
+        call: &mut Call<'_>,
+        keys: &[Key<'_>],
+        open: &[bool],
+        write: fn(&mut ReplyWriter<'_>, &[u8], &[ScoredMember<'_>]),
+    ) -> Result<bool, NotExecuted> {
+        let table = call.session.status.table;
+        let reply = &mut call.reply;
+        Ok(call.backend.update(table, keys, Need::Records, |records, changes| {
             for (at, record) in records.iter().enumerate() {
                 let set = sorted_set(*record)?;
-                let (members, span) = members_at(set, end, count)?;
-                if members.is_empty() {
+                if set.count() == 0 || !open[at] {
                     continue;
                 }
-                reply.array(2);
-                reply.bulk(keys[at].bytes);
-                write_pairs(reply, members.into_iter());
+                let (members, span) = members_at(set, self.end, self.count)?;
+                write(reply, keys[at].bytes, &members);
                 remove_span(set, &span, *record, changes, at);
-                return Ok(());
+                return Ok(true);
             }
-            reply.null_array();
-            Ok::<(), Refusal>(())
-        },
-    )??;
-    Ok(())
+            Ok::<bool, Refusal>(false)
+        })??)
+    }
 }
 
 /// Parses a number that must be positive.

@@ -17,6 +17,7 @@ static FAMILIES: &[&Family] = &[
     &super::sets::FAMILY,
     &super::lists::FAMILY,
     &super::blocking::FAMILY,
+    &super::blocking::SORTED_SET_FAMILY,
     &super::sorted_additions::FAMILY,
     &super::sorted_combinations::FAMILY,
     &super::sorted_ranges::FAMILY,

@@ -14,7 +14,9 @@ use settings::ServerConfiguration;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Missing;
-use types::{HashRange, Instant, ReactorCounts, ReactorId, Slot, TableId, UnixMillis, Version};
+use types::{
+    HashRange, Instant, KeyHash, ReactorCounts, ReactorId, Slot, TableId, UnixMillis, Version,
+};
 use wire::control::Ask;
 
 /// The engine of a reactor, with the settings and counters that commands use beside it.
@@ -77,8 +79,8 @@ impl Backend {
 
     /// Notifies the first request that waits for a key, after a write of it.
     #[cold]
-    pub(super) fn notify_blocked(&self, key: AwaitedKey) {
-        self.operators.blocked.notify(key, |reactor| self.wake(reactor));
+    pub(super) fn notify_blocked(&self, table: TableId, hash: KeyHash) {
+        self.operators.blocked.notify(table, hash, |reactor| self.wake(reactor));
     }
 
     /// Makes another reactor run a turn soon.

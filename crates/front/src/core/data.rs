@@ -331,7 +331,7 @@ impl Backend {
     fn notify_written(&self, keys: impl Iterator<Item = (TableId, KeyHash)>) {
         let worker = &self.engine.worker;
         let written = keys.enumerate().filter(|(at, _)| worker.written_version(*at).is_some());
-        written.for_each(|(_, key)| self.notify_blocked(key));
+        written.for_each(|(_, (table, hash))| self.notify_blocked(table, hash));
     }
 
     /// Notes writes of the current command, for eviction.

@@ -1,8 +1,8 @@
 //! Requests that wait for keys, on all reactors: `BLPOP` and its relatives
 //! (`docs/design/blocking.md`).
 //!
-//! Each key has a queue of the requests that wait for it, in order of arrival. A write of the key
-//! notifies the first one, and so does the departure of the one before it. A notified request is
+//! Each key has a queue for each type of value that requests wait for, in order of arrival. A write of
+//! the key notifies the first one of each queue, and so does the departure of the one before it. A notified request is
 //! retried by its reactor.
 //!
 //! **Invariant:** a request is in the queue of each of its keys from before its last look at them
@@ -13,10 +13,18 @@ use crossbeam_utils::CachePadded;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{ConnectionId, KeyHash, ReactorId, TableId};
+use types::{ConnectionId, KeyHash, ReactorId, TableId, ValueType};
 
-/// A key that requests wait for: its table, and its hash.
-pub(crate) type AwaitedKey = (TableId, KeyHash);
+/// A key that requests wait for, and the type of the value that has elements for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AwaitedKey {
+    pub(crate) table: TableId,
+    pub(crate) hash: KeyHash,
+    pub(crate) value_type: ValueType,
+}
+
+/// Types of values that requests wait for.
+const AWAITED_TYPES: [ValueType; 2] = [ValueType::List, ValueType::SortedSet];
 
 /// Place of a request in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,8 +78,8 @@ impl BlockedRequests {
         }
     }
 
-    fn part(&self, key: AwaitedKey) -> &Mutex<KeyQueues> {
-        &self.parts[key.1.0 as usize % PARTS]
+    fn part(&self, hash: KeyHash) -> &Mutex<KeyQueues> {
+        &self.parts[hash.0 as usize % PARTS]
     }
 
     /// Returns whether any request waits. A reactor that has begun a turn after the grace period of
@@ -81,7 +89,8 @@ impl BlockedRequests {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the number of keys that requests wait for.
+    /// Returns the number of keys that requests wait for. One that they wait for with two types
+    /// counts twice.
     pub(crate) fn keys(&self) -> u64 {
         self.parts.iter().map(|part| lock(part).len() as u64).sum()
     }
@@ -98,7 +107,8 @@ impl BlockedRequests {
         let request = BlockedRequest { ticket, connection, number };
         self.count.fetch_add(1, Ordering::Relaxed);
         for key in keys {
-            let mut queues = lock(self.part(*key));
+            debug_assert!(AWAITED_TYPES.contains(&key.value_type), "nobody notifies for {key:?}");
+            let mut queues = lock(self.part(key.hash));
             let queue = queues.entry(*key).or_default();
             // The request may name a key twice.
             if queue.iter().all(|queued| queued.request.ticket != ticket) {
@@ -116,7 +126,7 @@ impl BlockedRequests {
         mut wake: impl FnMut(ReactorId),
     ) {
         for key in keys {
-            let mut queues = lock(self.part(*key));
+            let mut queues = lock(self.part(key.hash));
             let Some(queue) = queues.get_mut(key) else { continue };
             let at = queue.iter().position(|queued| queued.request.ticket == ticket);
             let Some(at) = at else { continue };
@@ -131,11 +141,14 @@ impl BlockedRequests {
         assert!(before > 0, "a request that does not wait is removed");
     }
 
-    /// Notifies the first request that waits for this key, after a write of it.
-    pub(crate) fn notify(&self, key: AwaitedKey, mut wake: impl FnMut(ReactorId)) {
-        let mut queues = lock(self.part(key));
-        if let Some(first) = queues.get_mut(&key).and_then(VecDeque::front_mut) {
-            self.notify_request(first, &mut wake);
+    /// Notifies the first request of each type that waits for this key, after a write of it.
+    pub(crate) fn notify(&self, table: TableId, hash: KeyHash, mut wake: impl FnMut(ReactorId)) {
+        let mut queues = lock(self.part(hash));
+        for value_type in AWAITED_TYPES {
+            let key = AwaitedKey { table, hash, value_type };
+            if let Some(first) = queues.get_mut(&key).and_then(VecDeque::front_mut) {
+                self.notify_request(first, &mut wake);
+            }
         }
     }
 
@@ -153,7 +166,7 @@ impl BlockedRequests {
     /// Returns whether a request may take from a key: none waits longer. The request looks at the
     /// key after this call, so that later writes notify it again.
     pub(crate) fn is_first(&self, key: AwaitedKey, ticket: Option<BlockedTicket>) -> bool {
-        let mut queues = lock(self.part(key));
+        let mut queues = lock(self.part(key.hash));
         let Some(queue) = queues.get_mut(&key) else { return true };
         let first = queue.front().map(|queued| queued.request.ticket);
         let own = queue.iter_mut().find(|queued| Some(queued.request.ticket) == ticket);
@@ -183,7 +196,16 @@ impl BlockedRequests {
 mod tests {
     use super::*;
 
-    const KEYS: [AwaitedKey; 2] = [(TableId(0), KeyHash(1)), (TableId(0), KeyHash(2))];
+    const TABLE: TableId = TableId(0);
+    const KEYS: [AwaitedKey; 2] = [list(1), list(2)];
+
+    const fn list(hash: u64) -> AwaitedKey {
+        AwaitedKey { table: TABLE, hash: KeyHash(hash), value_type: ValueType::List }
+    }
+
+    fn notify(blocked: &BlockedRequests, key: AwaitedKey, wake: impl FnMut(ReactorId)) {
+        blocked.notify(key.table, key.hash, wake);
+    }
 
     fn connection(reactor: u64, number: u64) -> ConnectionId {
         ConnectionId::from_number(reactor << 48 | number)
@@ -202,8 +224,8 @@ mod tests {
         assert!(blocked.is_first(KEYS[0], Some(first)) && blocked.is_first(KEYS[1], Some(second)));
         assert!(!blocked.is_first(KEYS[0], Some(second)) && !blocked.is_first(KEYS[0], None));
         let mut woken = Vec::new();
-        blocked.notify(KEYS[0], |reactor| woken.push(reactor.0));
-        blocked.notify(KEYS[0], |reactor| woken.push(reactor.0));
+        notify(&blocked, KEYS[0], |reactor| woken.push(reactor.0));
+        notify(&blocked, KEYS[0], |reactor| woken.push(reactor.0));
         assert_eq!((woken, taken(&blocked, 0), taken(&blocked, 1)), (vec![0], vec![1], vec![]));
         let mut woken = Vec::new();
         blocked.remove(&KEYS[..1], first, |reactor| woken.push(reactor.0));
@@ -217,14 +239,26 @@ mod tests {
         let blocked = BlockedRequests::new(1);
         let ticket = blocked.add(&[KEYS[0], KEYS[0]], connection(0, 1), 1);
         for _ in 0..2 {
-            blocked.notify(KEYS[0], |_| {});
+            notify(&blocked, KEYS[0], |_| {});
             assert_eq!(taken(&blocked, 0), [1]);
-            blocked.notify(KEYS[0], |_| unreachable!("it was notified"));
+            notify(&blocked, KEYS[0], |_| unreachable!("it was notified"));
             assert_eq!(taken(&blocked, 0), []);
             assert!(blocked.is_first(KEYS[0], Some(ticket)));
         }
-        blocked.notify(KEYS[1], |_| unreachable!("no request waits for this key"));
+        notify(&blocked, KEYS[1], |_| unreachable!("no request waits for this key"));
         blocked.remove(&[KEYS[0], KEYS[0]], ticket, |_| unreachable!("no request is left"));
         assert!(!blocked.is_any());
+    }
+
+    #[test]
+    fn requests_for_two_types_wait_in_queues_of_their_own() {
+        let blocked = BlockedRequests::new(1);
+        let sorted_set = AwaitedKey { value_type: ValueType::SortedSet, ..KEYS[0] };
+        let first = blocked.add(&KEYS[..1], connection(0, 1), 1);
+        let second = blocked.add(&[sorted_set], connection(0, 2), 2);
+        assert!(blocked.is_first(KEYS[0], Some(first)));
+        assert!(blocked.is_first(sorted_set, Some(second)), "nobody waits longer for that type");
+        notify(&blocked, KEYS[0], |_| {});
+        assert_eq!(taken(&blocked, 0), [1, 2]);
     }
 }

@@ -165,6 +165,9 @@ const GRAMMAR: &[&str] = &[
     "ZREMRANGEBYLEX lex lexedge lexedge",
     "{ZPOPMIN|ZPOPMAX} {zset|lex} [{1|2|0|-1|x|100}]",
     "ZMPOP {1|2|0|x} zset [zset] {MIN|MAX} [COUNT {1|2|0|x|100}]",
+    "{BZPOPMIN|BZPOPMAX} zset zset* {0.001|0.002|x|-1}",
+    "BZMPOP {0.001|x} {1|2|0|x} zset [zset] {MIN|MAX|x} [COUNT {1|2|0}]",
+    "{BZPOPMIN|BZPOPMAX} {hash|list|key} 0.001",
     "ZRANDMEMBER zset",
     "ZRANDMEMBER zset sample [WITHSCORES]",
     "ZSCAN zset {0|0|5|x} [MATCH pattern] [COUNT index] [NOSCORES]",
@@ -428,8 +431,19 @@ impl Grammar {
         // The name is never changed. No change may turn a request into one that waits, or that
         // removes random members, or that gives another score to a member of a set whose members
         // have one score.
-        const KEPT: [&[u8]; 8] =
-            [b"WAIT", b"WAITAOF", b"BLPOP", b"BRPOP", b"BLMOVE", b"BRPOPLPUSH", b"BLMPOP", b"SPOP"];
+        const KEPT: [&[u8]; 11] = [
+            b"WAIT",
+            b"WAITAOF",
+            b"BLPOP",
+            b"BRPOP",
+            b"BLMOVE",
+            b"BRPOPLPUSH",
+            b"BLMPOP",
+            b"BZPOPMIN",
+            b"BZPOPMAX",
+            b"BZMPOP",
+            b"SPOP",
+        ];
         let has_one_score = words.get(1).is_some_and(|key| key.starts_with(b"y"));
         if KEPT.contains(&&words[0][..]) || has_one_score {
             return;

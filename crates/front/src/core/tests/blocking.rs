@@ -1,10 +1,13 @@
-//! Requests that wait for items of lists, on two reactors.
+//! Requests that wait for items of lists or members of sorted sets, on two reactors.
 
 use super::*;
+use crate::operators::blocked::AwaitedKey;
 
-/// Lets both reactors run turns until no request has news.
+/// Lets both reactors run turns until no request has news. A turn serves one request of a key.
 fn settle(world: &mut World) {
-    world.pass(Duration::from_millis(1));
+    for _ in 0..5 {
+        world.pass(Duration::from_micros(200));
+    }
 }
 
 fn world() -> World {
@@ -163,6 +166,46 @@ fn values_of_other_types_do_not_end_the_wait_but_are_an_error_then() {
     settle(&mut world);
     assert!(world.answer(&blocked).starts_with("-WRONGTYPE"), "as in Redis");
     assert_eq!(world.ask(&mut other, "LLEN c"), ":1\r\n", "the item stays");
+}
+
+#[test]
+fn members_of_sorted_sets_end_the_wait_for_them() {
+    let mut world = world();
+    let mut lowest = world.connect(1, 0, HERE);
+    let mut highest = world.connect(2, 1, HERE);
+    let mut several = world.connect(3, 0, HERE);
+    let mut other = world.connect(4, 1, HERE);
+    assert_eq!(world.ask(&mut lowest, "BZPOPMIN none z 0"), "");
+    assert_eq!(world.ask(&mut highest, "BZPOPMAX z 0"), "");
+    assert_eq!(world.ask(&mut several, "BZMPOP 0 2 none z MAX COUNT 2"), "");
+    settle(&mut world);
+    assert_eq!(world.ask(&mut other, "ZADD z 1 a 2.5 b 3 c 4 d"), ":4\r\n");
+    settle(&mut world);
+    assert_eq!(world.answer(&lowest), "*3\r\n$1\r\nz\r\n$1\r\na\r\n$1\r\n1\r\n");
+    assert_eq!(world.answer(&highest), "*3\r\n$1\r\nz\r\n$1\r\nd\r\n$1\r\n4\r\n");
+    let pairs = "*2\r\n*2\r\n$1\r\nc\r\n$1\r\n3\r\n*2\r\n$1\r\nb\r\n$3\r\n2.5\r\n";
+    assert_eq!(world.answer(&several), format!("*2\r\n$1\r\nz\r\n{pairs}"));
+    assert!(!world.operators.blocked.is_any());
+    assert_eq!(world.ask(&mut other, "MULTI\r\nBZPOPMIN z 0\r\nEXEC").lines().last(), Some("*-1"));
+}
+
+/// Requests for another type of value may be in the way neither before nor after.
+#[test]
+fn waits_for_lists_and_for_sorted_sets_do_not_hold_each_other_up() {
+    let mut world = world();
+    let mut lists = world.connect(1, 0, HERE);
+    let mut sets = world.connect(2, 1, HERE);
+    let mut other = world.connect(3, 1, HERE);
+    assert_eq!(world.ask(&mut lists, "BLPOP k 0"), "");
+    assert_eq!(world.ask(&mut sets, "BZPOPMIN k 0"), "");
+    settle(&mut world);
+    assert_eq!(world.ask(&mut other, "ZADD k 1 a"), ":1\r\n");
+    settle(&mut world);
+    assert_eq!(world.answer(&sets), "*3\r\n$1\r\nk\r\n$1\r\na\r\n$1\r\n1\r\n");
+    assert_eq!(world.answer(&lists), "");
+    assert_eq!(world.ask(&mut other, "RPUSH k b"), ":1\r\n");
+    settle(&mut world);
+    assert_eq!(world.answer(&lists), popped("k", "b"));
 }
 
 #[test]
@@ -326,8 +369,9 @@ fn no_request_waits_for_a_list_with_items_and_no_item_is_lost() {
             let reply = world.ask(&mut observer, &format!("LLEN l{key}"));
             left += reply[1..].trim().parse::<u64>().expect("a length");
             let is_awaited = world.operators.blocked.keys() > 0;
-            let key =
-                (types::TableId(0), world.cores[0].engine().hash(format!("l{key}").as_bytes()));
+            let hash = world.cores[0].engine().hash(format!("l{key}").as_bytes());
+            let (table, value_type) = (types::TableId(0), types::ValueType::List);
+            let key = AwaitedKey { table, hash, value_type };
             let has_waiter = is_awaited && !world.operators.blocked.is_first(key, None);
             assert!(reply == ":0\r\n" || !has_waiter, "seed {seed}: a wake-up was lost");
         }

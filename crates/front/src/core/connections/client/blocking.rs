@@ -16,7 +16,9 @@ impl Conversation {
         let (request, table) = (waiting.request.request(), waiting.table);
         let engine = &turn.backend.engine;
         let keys = wait.keys.clone().filter_map(|at| request.get(at));
-        let keys: Vec<AwaitedKey> = keys.map(|key| (table, engine.hash(key))).collect();
+        let value_type = wait.value_type;
+        let awaited = |key| AwaitedKey { table, hash: engine.hash(key), value_type };
+        let keys: Vec<AwaitedKey> = keys.map(awaited).collect();
         let (shared, store) = (&turn.backend.operators.blocked, engine.node().store());
         let ticket = turn.waits.blocked.add(waiter, keys, wait.until, shared, store);
         waiting.state.past.blocked = Some(BlockedSince { ticket, until: wait.until });
@@ -55,16 +57,17 @@ impl Conversation {
         if past.is_blocked_no_longer(turn.now) {
             return false;
         }
-        let KeyWait { keys, value_type, .. } = wait;
+        let &KeyWait { ref keys, value_type, .. } = wait;
         let (request, table) = (waiting.request.request(), waiting.table);
         let may_run = |key: &[u8]| {
             let key = turn.backend.key(key);
             // The order matters: a write after this look at the queue notifies the request again.
-            if !turn.backend.may_take((table, key.hash), Some(ticket)) {
+            let awaited = AwaitedKey { table, hash: key.hash, value_type };
+            if !turn.backend.may_take(awaited, Some(ticket)) {
                 return false;
             }
             let found = turn.backend.peek_one(table, key, |record| {
-                record.is_some_and(|record| record.value.value_type == *value_type)
+                record.is_some_and(|record| record.value.value_type == value_type)
             });
             match found {
                 Ok(has_elements) => has_elements,
