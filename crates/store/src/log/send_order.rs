@@ -5,7 +5,7 @@
 //! this does no harm: the newest version that is left counts. It does if the later entry depends
 //! on a batch, or if a batch depends on the earlier entry: then a part of an atomic change would
 //! be left. Such entries are *ordered*: they are sent when the earlier ones are acknowledged. See
-//! `docs/design/durability.md`, "Order between segments".
+//! `docs/design/durability.md`, hard part 4.
 
 use super::safety::Dependency;
 use super::segment::Segments;
@@ -26,6 +26,10 @@ pub(super) struct SendLimit {
 #[derive(Default)]
 pub(super) struct SendBarriers(VecDeque<SendBarrier>);
 
+/// Number of barriers, the last ones, with which a new one is compared. Positions in a segment rise, so
+/// the others seldom include it.
+const COMPARED: usize = 4;
+
 /// A position, and the entries that must be acknowledged before the bytes behind it are sent.
 struct SendBarrier {
     limit: SendLimit,
@@ -33,9 +37,10 @@ struct SendBarrier {
 }
 
 impl SendBarriers {
-    /// Adds a barrier behind all others. A barrier that waits for nothing new is left out.
+    /// Adds a barrier behind all others. One that waits for nothing new is left out.
     pub(super) fn add(&mut self, limit: SendLimit, after: Dependency) {
-        if !self.0.iter().any(|barrier| barrier.after.includes(&after)) {
+        let mut last = self.0.iter().rev().take(COMPARED);
+        if !last.any(|barrier| barrier.after.includes(&after)) {
             self.0.push_back(SendBarrier { limit, after });
         }
     }
