@@ -11,7 +11,7 @@
 use super::access::Access;
 use super::evictor::{EvictionCandidate, EvictionRule};
 use super::expired::reclaim;
-use super::record::Key;
+use super::record::{Key, Need};
 use super::sketch::{AccessSketch, Accessed, SketchKind};
 use super::stall::Stall;
 use super::store::{Store, behind};
@@ -204,7 +204,7 @@ impl Worker {
         assert!(u64::from(old.bytes) == bytes, "an entry of {bytes} bytes has {}", old.bytes);
         writer.remove(
             &mut leaf,
-            WriteTarget { table: writer.view.table, key, access },
+            WriteTarget { table: writer.view.table, key, access, need: Need::Nothing },
             Some(old),
         )?;
         self.store.evicted.fetch_add(1, Ordering::Relaxed);

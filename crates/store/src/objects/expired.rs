@@ -1,7 +1,7 @@
 //! Expired records: statistics, and the reclamation of one record.
 
 use super::access::Access;
-use super::record::Key;
+use super::record::{Key, Need};
 use super::stall::Stall;
 use super::view::Lookup;
 use super::write::{WriteTarget, Writer};
@@ -45,7 +45,8 @@ pub(super) fn reclaim(
             let log = writer.view.log;
             let Some(old) = found.old() else { return Ok(()) };
             if !log.is_durable() || access.is_inherited() {
-                let target = WriteTarget { table: writer.view.table, key, access };
+                let (table, need) = (writer.view.table, Need::Nothing);
+                let target = WriteTarget { table, key, access, need };
                 writer.remove(&mut leaf, target, Some(old))?;
             } else if log.is_synced(&log.end_of(old.word.address(), old.bytes))
                 || planted::is(Bug::ReclaimedUnsynced)

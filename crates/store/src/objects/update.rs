@@ -31,7 +31,8 @@ impl Worker {
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let mut writer = Writer { store: &self.store, head, tombstones, view };
         let value = WriteValue { value: TypedValue::string(value), expiry };
-        writer.put(&mut leaf, WriteTarget { table, key, access }, old, value)
+        let target = WriteTarget { table, key, access, need: Need::Nothing };
+        writer.put(&mut leaf, target, old, value)
     }
 
     /// Passes the records to `f`, which decides how they change, as one atomic step. If the
@@ -75,8 +76,8 @@ impl Worker {
         let view = View::for_client(&self.store, table, &turn, &self.dependency);
         access.make_leaf(&view, key.hash);
         let mut leaf = view.lock(key.hash)?;
-        let target = WriteTarget { table, key, access };
-        let found = look(&view, &leaf, target, need)?;
+        let target = WriteTarget { table, key, access, need };
+        let found = look(&view, &leaf, target)?;
         let record = found.record(access.clock(&self.store));
         let has_expired = record.is_none() && found.may_expire();
         let mut changes = Changes::new(&mut self.scratch, 1);
@@ -102,9 +103,8 @@ fn look<'t>(
     view: &View<'t>,
     leaf: &LeafGuard<'_>,
     target: WriteTarget<'_, '_>,
-    need: Need,
 ) -> Result<Lookup<'t>, Stall> {
-    let WriteTarget { table, key, access } = target;
+    let WriteTarget { table, key, access, need } = target;
     let found = view.find_locked(leaf, key);
     if let (Need::Records, Lookup::Nothing, Some(arrival)) = (need, &found, access.arrival)
         && arrival.may_arrive(table, key.hash)

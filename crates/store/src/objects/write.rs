@@ -2,7 +2,7 @@
 //! replaced entry as dead. The caller holds the lock of the key's leaf throughout.
 
 use super::access::Access;
-use super::record::{Key, PerKey, TableKey};
+use super::record::{Key, Need, PerKey, TableKey};
 use super::stall::Stall;
 use super::store::Store;
 use super::tablets::TabletMap;
@@ -12,7 +12,7 @@ use crate::index::{LeafGuard, Word, WordKind};
 use crate::log::Head;
 use planted::Bug;
 use std::iter;
-use types::{KeyHash, TableId, TypedValue, UnixMillis, Version};
+use types::{TableId, TypedValue, UnixMillis, Version};
 use wire::entry::{Body, Dead, Entry};
 
 /// A key that an operation may change, with the operation's permission.
@@ -21,6 +21,8 @@ pub(super) struct WriteTarget<'k, 'm> {
     pub(super) table: TableId,
     pub(super) key: Key<'k>,
     pub(super) access: Access<'m>,
+    /// Dependency of the change on the record that it replaces.
+    pub(super) need: Need,
 }
 
 impl<'k, 'm> WriteTarget<'k, 'm> {
@@ -30,7 +32,8 @@ impl<'k, 'm> WriteTarget<'k, 'm> {
         keys: impl Iterator<Item = TableKey<'k>>,
     ) -> Result<PerKey<WriteTarget<'k, 'm>>, Stall> {
         let target = |TableKey { table, key }: TableKey<'k>| {
-            Ok(WriteTarget { table, key, access: tablets.access(table, key.hash)? })
+            let access = tablets.access(table, key.hash)?;
+            Ok(WriteTarget { table, key, access, need: Need::Records })
         };
         keys.map(target).collect()
     }
@@ -72,7 +75,7 @@ impl<'t> Writer<'_, 't> {
         };
         let hash = target.key.hash;
         let word = Word::new(hash, kind_of(&entry), address);
-        self.link(leaf, hash, old, Placed::new(word, &entry))?;
+        self.link(leaf, target, old, Placed::new(word, &entry))?;
         Ok(entry.version)
     }
 
@@ -94,7 +97,7 @@ impl<'t> Writer<'_, 't> {
                 let address = self.head.append_one_reserved(&tombstone)?;
                 let word = Word::new(hash, kind_of(&tombstone), address);
                 let new = Placed::new(word, &tombstone);
-                self.link(leaf, hash, old, new)?;
+                self.link(leaf, target, old, new)?;
                 self.schedule_word_removal(target, tombstone.version, new, may_arrive);
             }
         }
@@ -107,7 +110,7 @@ impl<'t> Writer<'_, 't> {
         target: WriteTarget<'k, '_>,
         old: Option<Placed>,
     ) -> Removal<'k> {
-        let WriteTarget { table, key, access } = target;
+        let WriteTarget { table, key, access, .. } = target;
         let may_arrive = access.may_arrive(table, key.hash);
         let is_needed = match (self.view.log.is_durable(), old.map(|old| old.word.kind())) {
             (true, Some(WordKind::Object | WordKind::Expiring)) => true,
@@ -134,7 +137,7 @@ impl<'t> Writer<'_, 't> {
         tombstone: Placed,
         may_arrive: bool,
     ) {
-        let WriteTarget { table, key: Key { hash, .. }, access } = target;
+        let WriteTarget { table, key: Key { hash, .. }, access, .. } = target;
         match (access.arrival, access.recovery) {
             (Some(arrival), _) if may_arrive || self.view.log.is_durable() => {
                 arrival.note_tombstone(table, hash);
@@ -191,14 +194,16 @@ impl<'t> Writer<'_, 't> {
     fn link(
         &mut self,
         leaf: &mut LeafGuard<'_>,
-        hash: KeyHash,
+        target: WriteTarget<'_, '_>,
         old: Option<Placed>,
         new: Placed,
     ) -> Result<(), Stall> {
+        let hash = target.key.hash;
         match old {
             Some(old) => {
                 let (replaced, log) = (old.word.address(), self.view.log);
-                if log.is_durable() && log.may_be_ordered(replaced, old.bytes) {
+                let depends = target.need == Need::Records && log.is_durable();
+                if depends && log.may_be_ordered(replaced, old.bytes) {
                     let replaced = iter::once((replaced, old.bytes));
                     self.head.order(new.word.address(), false, replaced);
                 }

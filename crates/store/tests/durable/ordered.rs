@@ -1,11 +1,18 @@
 //! Reactors whose segments are saved independently: a crash takes no part of a batch away, and
 //! nothing that another batch has read.
 
-use crate::common::number;
+use crate::common::{NOW, TABLE, key, number};
 use crate::transfers::{ACCOUNTS, Server, has_halved_a_transfer};
 use store::Worker;
 
 impl Server {
+    /// Sets a record, whatever it was.
+    fn set(&mut self, reactor: usize, name: &str, value: &str) {
+        let key = key(&self.store, name.as_bytes());
+        self.workers[reactor].begin_turn(NOW);
+        self.workers[reactor].put(TABLE, key, value.as_bytes(), None).unwrap();
+    }
+
     /// Copies the first record to the second key.
     fn copy(&mut self, reactor: usize, names: [&str; 2]) {
         self.update(reactor, &names, |records, changes| {
@@ -71,6 +78,17 @@ fn a_write_that_has_read_a_batch_through_another_write_is_saved_behind_the_batch
     server.save(1);
     let mut server = server.crash();
     assert_eq!((server.get("a"), server.get("b")), (Some(100), Some(100)), "half a transfer");
+}
+
+/// Without the batch, the history is that the batch has never been.
+#[test]
+fn blind_writes_wait_for_nobody() {
+    let mut server = Server::with(&["a", "b"]);
+    server.transfer(0, ["a", "b"], 30);
+    server.set(1, "b", "7");
+    server.save(1);
+    let mut server = server.crash();
+    assert_eq!((server.get("a"), server.get("b")), (Some(100), Some(7)));
 }
 
 #[test]

@@ -12,7 +12,7 @@ const START: u64 = 100;
 
 /// One server with three reactors.
 pub(crate) struct Server {
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     pub(crate) workers: Vec<Worker>,
     disk: Disk,
 }
