@@ -39,6 +39,12 @@ struct SendBarrier {
 impl SendBarriers {
     /// Adds a barrier behind all others. One that waits for nothing new is left out.
     pub(super) fn add(&mut self, limit: SendLimit, after: Dependency) {
+        debug_assert!(
+            self.0.back().is_none_or(|last| {
+                last.limit.segment != limit.segment || last.limit.from <= limit.from
+            }),
+            "barriers of a segment are added in order"
+        );
         let mut last = self.0.iter().rev().take(COMPARED);
         if !last.any(|barrier| barrier.after.includes(&after)) {
             self.0.push_back(SendBarrier { limit, after });

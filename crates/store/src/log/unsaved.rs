@@ -133,6 +133,7 @@ fn offer(
 ) -> bool {
     let (from, all) = segment.unsaved();
     let limit = until.filter(|until| until.segment == segment.id());
+    debug_assert!(limit.is_none_or(|limit| from <= limit.from), "bytes were sent too early");
     let length = limit.map_or(all.len(), |limit| segment.unsaved_before(limit.from));
     let is_end = is_closed && limit.is_none();
     let unsaved = Unsaved { segment: segment.id(), from, bytes: &all[..length], is_closed: is_end };
