@@ -100,7 +100,6 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::CompletionDroppedEarly
         | Planted::ArrivalWithoutEnd => 180,
         Planted::FreedBeforeCommit
-        | Planted::SlowBackupCleaned
         | Planted::ZombieServes
         | Planted::OldStoreTrusted
         | Planted::ForeignDiskAdmitted
@@ -117,6 +116,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DroppedBeforeSafe
         | Planted::TombstoneDroppedEarly
         | Planted::DeadBackupKept
+        | Planted::SlowBackupCleaned
         | Planted::FrozenWithoutGrace => 999,
         Planted::DivergentShown | Planted::SentBeforeItsSource => {
             unreachable!("it is not looked for")
@@ -126,7 +126,8 @@ fn seeds_max(planted: Planted) -> u64 {
 
 /// Bugs that need hundreds of runs, since a death must fall into the right tenth of a millisecond,
 /// or long runs, since nothing comes to rest.
-const RARE: [Planted; 8] = [
+const RARE: [Planted; 9] = [
+    Planted::SlowBackupCleaned,
     Planted::NilBeforeTombstoneIsSafe,
     Planted::DroppedBeforeSafe,
     Planted::TombstoneDroppedEarly,
