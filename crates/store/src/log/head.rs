@@ -4,6 +4,7 @@
 
 use super::appender::{Appender, Pace, append_entry, append_replacing};
 use super::pool::SegmentPurpose;
+use super::safety::Dependency;
 use super::segment::OpenSegment;
 use super::send_order::{SendBarriers, SendLimit};
 use super::state::{ContentKind, SegmentState};
@@ -106,7 +107,7 @@ impl Head {
             if !segments.may_be_shown(address, bytes) {
                 is_ordered = true;
                 if segments.place_of(address) != own {
-                    self.appender.log.note_shown(address, bytes, &mut after);
+                    Dependency::add(&mut after, segments.end_of(address, bytes));
                 }
             }
         }

@@ -76,10 +76,9 @@ impl Log {
     /// includes copies that readers may already see because they are durable elsewhere. Scans
     /// every segment.
     pub fn unacknowledged(&self, among: Among) -> Option<Dependency> {
-        let mut ends = self.segments.unacknowledged(among);
-        let mut all = Dependency::new(ends.next()?);
-        ends.for_each(|end| all.note(end));
-        Some(all)
+        let mut all = None;
+        self.segments.unacknowledged(among).for_each(|end| Dependency::add(&mut all, end));
+        all
     }
 
     /// Returns the segments that would be read after a crash, ascending.
@@ -129,11 +128,7 @@ impl Log {
     #[inline]
     pub(crate) fn note_shown(&self, address: Address, bytes: u32, to: &mut Option<Dependency>) {
         if !self.segments.may_be_shown(address, bytes) {
-            let position = self.segments.end_of(address, bytes);
-            match to {
-                Some(dependency) => dependency.note(position),
-                None => *to = Some(Dependency::new(position)),
-            }
+            Dependency::add(to, self.segments.end_of(address, bytes));
         }
     }
 

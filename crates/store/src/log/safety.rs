@@ -132,7 +132,7 @@ pub struct Dependency {
 }
 
 impl Dependency {
-    pub(super) fn new(first: LogPosition) -> Dependency {
+    fn new(first: LogPosition) -> Dependency {
         Dependency { first, more: Vec::new() }
     }
 
@@ -142,7 +142,15 @@ impl Dependency {
         all.map(|position| (position.segment, position.end))
     }
 
-    pub(super) fn note(&mut self, new: LogPosition) {
+    /// Adds a position to a dependency that may have none yet.
+    pub(super) fn add(to: &mut Option<Dependency>, position: LogPosition) {
+        match to {
+            Some(dependency) => dependency.note(position),
+            None => *to = Some(Dependency::new(position)),
+        }
+    }
+
+    fn note(&mut self, new: LogPosition) {
         let mut all = std::iter::once(&mut self.first).chain(&mut self.more);
         match all.find(|known| known.segment == new.segment) {
             Some(known) => {
