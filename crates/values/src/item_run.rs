@@ -174,22 +174,7 @@ impl<'a> ItemRun<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::list::{ListPart, encode_list};
-    use types::{TypedValue, ValueType};
-
-    fn packed(items: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        encode_list(items.iter().map(|item| ListPart::Item(item)), &mut bytes);
-        bytes
-    }
-
-    fn list(bytes: &[u8]) -> PackedList<'_> {
-        PackedList::parse(TypedValue { value_type: ValueType::List, bytes }).expect("a list")
-    }
-
-    fn items(run: &ItemRun<'_>) -> Vec<Vec<u8>> {
-        run.items().map(|item| item.unwrap().to_vec()).collect()
-    }
+    use crate::tests::{items, list, packed};
 
     fn some_items(random: &mut fastrand::Rng) -> Vec<Vec<u8>> {
         (0..random.usize(..4)).map(|_| vec![random.u8(..); random.usize(..20)]).collect()

@@ -45,3 +45,6 @@ pub use sorted_set::{
     MemberBound, MemberPlace, MemberRange, MemberSpan, ScoreBound, ScoredMember, ScoredMembers,
     SortedMembers, SortedSet, encode_members,
 };
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Lists with pages, compared with a queue that has two ends.
 
 use super::*;
-use crate::list::{ListPart, encode_list};
+use crate::tests::{items, list, packed};
 use std::collections::{BTreeMap, VecDeque};
 use types::{TypedValue, ValueType};
 
@@ -22,23 +22,9 @@ struct Stored {
     attempts: usize,
 }
 
-fn packed(items: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    encode_list(items.iter().map(|item| ListPart::Item(item)), &mut bytes);
-    bytes
-}
-
-fn list(bytes: &[u8]) -> PackedList<'_> {
-    PackedList::parse(TypedValue { value_type: ValueType::List, bytes }).expect("a list")
-}
-
 fn form(value: Option<&Vec<u8>>) -> ListForm<'_> {
     let of = |bytes| ListForm::of(TypedValue { value_type: ValueType::List, bytes });
     value.map_or(ListForm::Packed(PackedList::EMPTY), |bytes| of(bytes).expect("a list"))
-}
-
-fn items(run: &ItemRun<'_>) -> Items {
-    run.items().map(|item| item.unwrap().to_vec()).collect()
 }
 
 impl Stored {
