@@ -1,15 +1,14 @@
 //! Hashes that are divided into pages, at real processes: changed while they move and while servers
 //! are killed, and read after a restart.
 
-use crate::client::{Answer, Client, until};
-use crate::crashes::alone;
-use crate::moves::move_for;
-use crate::seats::{Plan, Seats};
-use crate::servers::{Cluster, MODEST, Process};
+use crate::client::{Answer, until};
+use crate::once::Repeater;
+use crate::paged_clients::{
+    PagedClient, change_while_moving, change_while_owners_die, dataset_bytes,
+};
+use crate::servers::{MODEST, Process};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Fields of a hash: about 4,000 pages.
 const FIELDS: usize = 30_000;
@@ -17,59 +16,42 @@ const FIELDS: usize = 30_000;
 /// Fields that one command sets when the hash is filled.
 const FIELDS_AT_ONCE: usize = 100;
 
-const ANSWER_MAX: Duration = Duration::from_secs(6);
-
 type Fields = BTreeMap<String, String>;
 
-/// A client with one hash. It repeats a request until a server has answered it.
+/// A client with one hash.
 struct HashClient {
-    addresses: Vec<SocketAddr>,
-    at: SocketAddr,
-    connection: Option<Client>,
+    repeater: Repeater,
     random: fastrand::Rng,
+    /// Set if a change may have been executed before, at a server that was killed.
+    may_repeat: bool,
     key: String,
     fields: Fields,
 }
 
 impl HashClient {
-    fn new(addresses: &[SocketAddr], seed: u64) -> HashClient {
-        let at = addresses[0];
-        let (addresses, key) = (addresses.to_vec(), format!("hash:{seed}"));
-        let random = fastrand::Rng::with_seed(seed);
-        HashClient { addresses, at, connection: None, random, key, fields: Fields::new() }
+    fn new(addresses: &[SocketAddr], seed: u64, may_repeat: bool) -> HashClient {
+        HashClient {
+            repeater: Repeater::new(addresses, seed),
+            random: fastrand::Rng::with_seed(seed),
+            may_repeat,
+            key: format!("hash:{seed}"),
+            fields: Fields::new(),
+        }
     }
 
     /// Sends a request that may be executed several times.
     fn ask(&mut self, words: &[&str]) -> Answer {
-        let mut reply = None;
-        until("a request is answered", || {
-            let connected = self.connection.take();
-            let connected = connected.or_else(|| Client::try_connect(self.at, ANSWER_MAX));
-            let answer = connected.and_then(|mut client| {
-                let is_sent = client.try_request(words);
-                let answer = client.answer_within(ANSWER_MAX).filter(|_| is_sent)?;
-                self.connection = Some(client);
-                Some(answer)
-            });
-            match answer {
-                Some(answer) if answer.redirection().is_some() => {
-                    (self.at, self.connection) = (answer.redirection().unwrap_or(self.at), None);
-                    false
-                }
-                Some(answer) if answer.is_temporary() => false,
-                None => {
-                    self.at = self.addresses[self.random.usize(..self.addresses.len())];
-                    false
-                }
-                answer => {
-                    reply = answer;
-                    true
-                }
-            }
-        });
-        reply.expect("the request is answered")
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        self.repeater.repeat(&words, false)
     }
 
+    fn check_count(&mut self) {
+        let key = self.key.clone();
+        assert_eq!(self.ask(&["HLEN", &key]).number(), self.fields.len() as i64);
+    }
+}
+
+impl PagedClient for HashClient {
     fn fill(&mut self) {
         let key = self.key.clone();
         let names: Vec<String> = (0..FIELDS).map(|number| format!("field:{number}")).collect();
@@ -82,13 +64,8 @@ impl HashClient {
         self.check_count();
     }
 
-    fn check_count(&mut self) {
-        let key = self.key.clone();
-        assert_eq!(self.ask(&["HLEN", &key]).number(), self.fields.len() as i64);
-    }
-
-    /// Changes and reads one field. `may_repeat`: a change may have been executed before.
-    fn step(&mut self, may_repeat: bool) {
+    fn step(&mut self) {
+        let may_repeat = self.may_repeat;
         let key = self.key.clone();
         let name = format!("field:{}", self.random.usize(..FIELDS + FIELDS / 8));
         let before = self.fields.get(&name).cloned();
@@ -124,49 +101,19 @@ impl HashClient {
     }
 }
 
-/// Lets clients change their hashes while `meanwhile` runs, and checks all fields.
-fn change_while(addresses: &[SocketAddr], may_repeat: bool, meanwhile: impl FnOnce()) {
-    let mut clients: Vec<HashClient> =
-        (1..=2).map(|seed| HashClient::new(addresses, seed)).collect();
-    clients.iter_mut().for_each(HashClient::fill);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let changing: Vec<_> = clients
-            .iter_mut()
-            .map(|client| {
-                let stop = &stop;
-                scope.spawn(move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        client.step(may_repeat);
-                    }
-                    client.check();
-                })
-            })
-            .collect();
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
-        stop.store(true, Ordering::Relaxed);
-        changing.into_iter().for_each(|client| client.join().expect("no reply was wrong"));
-        ended.expect("nothing else fails");
-    });
+/// Returns two clients.
+fn clients(addresses: &[SocketAddr], may_repeat: bool) -> Vec<HashClient> {
+    (1..=2).map(|seed| HashClient::new(addresses, seed, may_repeat)).collect()
 }
 
 #[test]
 fn large_hashes_are_changed_while_they_move() {
-    let cluster = Cluster::start(3, &MODEST);
-    change_while(&cluster.addresses(), false, || {
-        move_for(&cluster, 1, Duration::from_secs(5));
-    });
+    change_while_moving(|addresses| clients(addresses, false));
 }
 
 #[test]
 fn large_hashes_survive_the_death_of_their_owners() {
-    let _alone = alone();
-    let plan = Plan { servers: 3, replicas: 2, durability: "memory", network: None };
-    let mut seats = Seats::start(plan, |_| ());
-    seats.spread();
-    change_while(&seats.addresses(), true, || {
-        seats.kill_in_turn();
-    });
+    change_while_owners_die(|addresses| clients(addresses, true));
 }
 
 #[test]
@@ -174,11 +121,11 @@ fn a_restarted_server_has_its_large_hashes_and_forgets_deleted_ones() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for a test");
     let start = || Process::kept(folder.path(), &MODEST);
     let server = start();
-    let mut one = HashClient::new(&[server.address], 1);
-    let mut other = HashClient::new(&[server.address], 2);
+    let mut one = HashClient::new(&[server.address], 1, false);
+    let mut other = HashClient::new(&[server.address], 2, false);
     one.fill();
     other.fill();
-    (0..2_000).for_each(|_| one.step(false));
+    (0..2_000).for_each(|_| one.step());
     let key = other.key.clone();
     assert_eq!(other.ask(&["DEL", &key]).number(), 1);
     other.fields.clear();
@@ -187,15 +134,12 @@ fn a_restarted_server_has_its_large_hashes_and_forgets_deleted_ones() {
     let mut client = server.client();
     until("the log is loaded", || !client.ask(&["DBSIZE"]).is_error("LOADING"));
     for hash in [&mut one, &mut other] {
-        (hash.addresses, hash.at, hash.connection) = (vec![server.address], server.address, None);
+        hash.repeater = Repeater::new(&[server.address], 3);
         hash.check();
     }
-    let live = |client: &mut Client| {
-        let info = client.ask(&["INFO", "memory"]).text();
-        let line = info.lines().find_map(|line| line.strip_prefix("used_memory_dataset:"));
-        line.expect("INFO has it").trim().parse::<u64>().expect("a number")
-    };
-    let before = live(&mut client);
-    until("the pages of the deleted hash are removed", || live(&mut client) < before * 2 / 3);
+    let before = dataset_bytes(&mut client);
+    until("the pages of the deleted hash are removed", || {
+        dataset_bytes(&mut client) < before * 2 / 3
+    });
     one.check();
 }

@@ -1,16 +1,14 @@
 //! Lists that are divided into pages, at real processes: changed while they move and while servers
 //! are killed, and read after a restart.
 
-use crate::client::{Answer, Client, until};
-use crate::crashes::alone;
-use crate::moves::move_for;
+use crate::client::{Answer, until};
 use crate::once::Repeater;
-use crate::seats::{Plan, Seats};
-use crate::servers::{Cluster, MODEST, Process};
+use crate::paged_clients::{
+    PagedClient, change_while_moving, change_while_owners_die, dataset_bytes,
+};
+use crate::servers::{MODEST, Process};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Items of a list when the test begins: about 300 pages.
 const ITEMS: usize = 30_000;
@@ -68,15 +66,6 @@ impl ListClient {
     fn new_item(&mut self) -> String {
         self.created += 1;
         format!("item:{}{}", self.created, "x".repeat(self.random.usize(..30)))
-    }
-
-    fn fill(&mut self) {
-        while self.items.len() < ITEMS {
-            let new: Vec<String> = (0..ITEMS_AT_ONCE).map(|_| self.new_item()).collect();
-            let words: Vec<&str> = new.iter().map(String::as_str).collect();
-            self.items.extend(new.iter().cloned());
-            assert_eq!(self.change("RPUSH", &words).number(), self.items.len() as i64);
-        }
     }
 
     fn near(&mut self) -> usize {
@@ -170,6 +159,17 @@ impl ListClient {
             }
         }
     }
+}
+
+impl PagedClient for ListClient {
+    fn fill(&mut self) {
+        while self.items.len() < ITEMS {
+            let new: Vec<String> = (0..ITEMS_AT_ONCE).map(|_| self.new_item()).collect();
+            let words: Vec<&str> = new.iter().map(String::as_str).collect();
+            self.items.extend(new.iter().cloned());
+            assert_eq!(self.change("RPUSH", &words).number(), self.items.len() as i64);
+        }
+    }
 
     fn step(&mut self) {
         if self.items.len() < 4 * NEAR {
@@ -189,49 +189,19 @@ impl ListClient {
     }
 }
 
-/// Lets clients change their lists while `meanwhile` runs, and checks all items.
-fn change_while(addresses: &[SocketAddr], once: bool, meanwhile: impl FnOnce()) {
-    let mut clients: Vec<ListClient> =
-        (1..=2).map(|seed| ListClient::new(addresses, seed, once)).collect();
-    clients.iter_mut().for_each(ListClient::fill);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let changing: Vec<_> = clients
-            .iter_mut()
-            .map(|client| {
-                let stop = &stop;
-                scope.spawn(move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        client.step();
-                    }
-                    client.check();
-                })
-            })
-            .collect();
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
-        stop.store(true, Ordering::Relaxed);
-        changing.into_iter().for_each(|client| client.join().expect("no reply was wrong"));
-        ended.expect("nothing else fails");
-    });
+/// Returns two clients.
+fn clients(addresses: &[SocketAddr], once: bool) -> Vec<ListClient> {
+    (1..=2).map(|seed| ListClient::new(addresses, seed, once)).collect()
 }
 
 #[test]
 fn long_lists_are_changed_while_they_move() {
-    let cluster = Cluster::start(3, &MODEST);
-    change_while(&cluster.addresses(), false, || {
-        move_for(&cluster, 1, Duration::from_secs(5));
-    });
+    change_while_moving(|addresses| clients(addresses, false));
 }
 
 #[test]
 fn long_lists_survive_the_death_of_their_owners() {
-    let _alone = alone();
-    let plan = Plan { servers: 3, replicas: 2, durability: "memory", network: None };
-    let mut seats = Seats::start(plan, |_| ());
-    seats.spread();
-    change_while(&seats.addresses(), true, || {
-        seats.kill_in_turn();
-    });
+    change_while_owners_die(|addresses| clients(addresses, true));
 }
 
 #[test]
@@ -254,13 +224,10 @@ fn a_restarted_server_has_its_long_lists_and_forgets_removed_items() {
         list.repeater = Repeater::new(&[server.address], 3);
         list.check();
     }
-    let live = |client: &mut Client| {
-        let info = client.ask(&["INFO", "memory"]).text();
-        let line = info.lines().find_map(|line| line.strip_prefix("used_memory_dataset:"));
-        line.expect("INFO has it").trim().parse::<u64>().expect("a number")
-    };
-    let before = live(&mut client);
-    until("the pages behind the trimmed list are removed", || live(&mut client) < before * 2 / 3);
+    let before = dataset_bytes(&mut client);
+    until("the pages behind the trimmed list are removed", || {
+        dataset_bytes(&mut client) < before * 2 / 3
+    });
     // The numbers of the removed pages are used again.
     other.fill();
     [&mut one, &mut other].into_iter().for_each(ListClient::check);

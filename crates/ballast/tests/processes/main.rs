@@ -31,6 +31,7 @@ mod nemesis;
 mod network;
 mod once;
 mod operators;
+mod paged_clients;
 mod registers;
 mod rollback;
 mod scrubs;
