@@ -7,6 +7,7 @@ mod eviction;
 mod fidelity;
 mod lengths;
 mod once;
+mod paged_values;
 mod split_values;
 
 use super::*;

@@ -1,87 +1,20 @@
 //! Lists of any size, compared with a model: packed, divided into pages, growing and shrinking.
 
+use super::paged_values::PagedValues;
 use super::*;
 use fastrand::Rng;
-use settings::Setting;
 use std::collections::VecDeque;
-use types::TableId;
 
 /// Longest packed list in these tests. A page has up to 32 bytes, each end of a root 16.
 const PACKED_BYTES: &str = "64";
 
 type Items = VecDeque<String>;
 
-struct Lists {
-    world: World,
-    client: Asking,
-    /// Set while a transaction is queued around each command.
-    in_transactions: bool,
-}
-
-impl Lists {
-    fn new() -> Lists {
-        let mut configuration = ServerConfiguration::default();
-        let setting = Setting::find("max-packed-bytes").expect("a setting");
-        setting.set(&mut configuration, PACKED_BYTES).expect("a valid value");
-        let mut world = World::new(configuration);
-        let client = world.connect(1, 0, HERE);
-        Lists { world, client, in_transactions: false }
-    }
-
-    fn ask_once(&mut self, line: &str) -> String {
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut request = format!("*{}\r\n", words.len());
-        words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
-        self.client.input.extend_from_slice(request.as_bytes());
-        let reply = self.world.go_on(&mut self.client);
-        assert!(!reply.is_empty(), "no answer to {line}");
-        reply
-    }
-
-    fn ask(&mut self, line: &str) -> String {
-        if !self.in_transactions {
-            return self.ask_once(line);
-        }
-        self.ask_once("MULTI");
-        assert_eq!(self.ask_once(line), "+QUEUED\r\n");
-        let replies = self.ask_once("EXEC");
-        replies.strip_prefix("*1\r\n").unwrap_or_else(|| panic!("{line}: {replies}")).to_owned()
-    }
-
-    fn number(&mut self, line: &str) -> i64 {
-        let reply = self.ask(line);
-        let number = reply.strip_prefix(':').and_then(|number| number.trim().parse().ok());
-        number.unwrap_or_else(|| panic!("{line}: {reply}"))
-    }
-
-    /// Returns the strings of a reply; of nested arrays, all together.
-    fn strings(&mut self, line: &str) -> Vec<String> {
-        let reply = self.ask(line);
-        assert!(reply.starts_with(['*', '$', '_']), "{line}: {reply}");
-        let lines: Vec<&str> = reply.split("\r\n").collect();
-        let lengths =
-            lines.iter().enumerate().filter(|(_, line)| line.starts_with('$') && **line != "$-1");
-        lengths.map(|(at, _)| lines[at + 1].to_owned()).collect()
-    }
-
-    fn pages(&self) -> u64 {
-        self.world.cores[0].backend.table_records(TableId::PAGES)
-    }
-
-    fn check(&mut self, key: &str, model: &Items) {
+impl PagedValues {
+    fn check_list(&mut self, key: &str, model: &Items) {
         assert_eq!(self.number(&format!("LLEN {key}")), model.len() as i64);
         assert_eq!(&Items::from(self.strings(&format!("LRANGE {key} 0 -1"))), model);
         assert_eq!(self.number(&format!("EXISTS {key}")), i64::from(!model.is_empty()));
-    }
-
-    /// Lets the server run until pages without a root are removed.
-    fn sweep(&mut self, until_pages: u64) {
-        let begun = self.world.now;
-        while self.pages() > until_pages {
-            self.world.turn();
-            self.world.now = self.world.now + Duration::from_millis(1);
-            assert!(self.world.now.since(begun) < Duration::from_secs(60), "{}", self.pages());
-        }
     }
 }
 
@@ -113,7 +46,7 @@ fn push(model: &mut Items, is_left: bool, item: &str) {
 }
 
 /// Executes one random command that adds or removes items at an end, on both.
-fn step_at_end(lists: &mut Lists, model: &mut Items, random: &mut Rng) {
+fn step_at_end(lists: &mut PagedValues, model: &mut Items, random: &mut Rng) {
     let is_left = random.bool();
     let letter = if is_left { "L" } else { "R" };
     let end = if is_left { "LEFT" } else { "RIGHT" };
@@ -157,7 +90,7 @@ fn step_at_end(lists: &mut Lists, model: &mut Items, random: &mut Rng) {
 }
 
 /// Executes one random command on any item, on both.
-fn step_inside(lists: &mut Lists, model: &mut Items, random: &mut Rng) {
+fn step_inside(lists: &mut PagedValues, model: &mut Items, random: &mut Rng) {
     let length = model.len() as i64;
     let mut at = || random.i64(-length - 1..=length);
     let (first, last) = (at(), at());
@@ -245,7 +178,7 @@ fn step_inside(lists: &mut Lists, model: &mut Items, random: &mut Rng) {
 
 fn behaves_like_a_queue(seed: u64, in_transactions: bool) {
     let mut random = Rng::with_seed(seed);
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     lists.in_transactions = in_transactions;
     let mut model = Items::new();
     let mut most_pages = 0;
@@ -261,14 +194,11 @@ fn behaves_like_a_queue(seed: u64, in_transactions: bool) {
             true => step_at_end(&mut lists, &mut model, &mut random),
             false => step_inside(&mut lists, &mut model, &mut random),
         }
-        lists.check("key", &model);
+        lists.check_list("key", &model);
         most_pages = most_pages.max(lists.pages());
         if random.u8(..8) == 0 {
             // Orphans are removed between the commands, also while their numbers are used again.
-            for _ in 0..random.usize(..40) {
-                lists.world.turn();
-                lists.world.now = lists.world.now + Duration::from_millis(1);
-            }
+            lists.run(random.usize(..40));
         }
     }
     assert!(most_pages > 10, "{most_pages} pages");
@@ -287,7 +217,7 @@ fn a_list_of_any_size_behaves_the_same_in_transactions() {
 }
 
 /// Pushes 60 items to this key.
-fn fill(lists: &mut Lists, key: &str) -> Items {
+fn fill(lists: &mut PagedValues, key: &str) -> Items {
     let items: Items = (0..60).map(|number| format!("item{number}")).collect();
     let line = format!("RPUSH {key} {}", items.iter().cloned().collect::<Vec<_>>().join(" "));
     assert_eq!(lists.number(&line), 60);
@@ -296,26 +226,26 @@ fn fill(lists: &mut Lists, key: &str) -> Items {
 
 #[test]
 fn commands_on_keys_take_the_pages_of_lists_along() {
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     let mut items = fill(&mut lists, "a");
     assert!(lists.pages() > 10);
     assert_eq!(lists.ask("TYPE a"), "+list\r\n");
     assert_eq!(lists.number("EXPIRE a 100"), 1);
-    lists.check("a", &items);
+    lists.check_list("a", &items);
     assert_eq!(lists.ask("RENAME a b"), "+OK\r\n");
-    lists.check("b", &items);
+    lists.check_list("b", &items);
     assert_eq!(lists.number("TTL b"), 100);
     assert_eq!(lists.number("EXISTS a"), 0);
     assert_eq!(lists.number("COPY b c"), 1);
     assert_eq!(lists.strings("LPOP b 3"), ["item0", "item1", "item2"]);
     assert_eq!(lists.number("TTL b"), 100, "a change keeps the expiry");
-    lists.check("c", &items);
+    lists.check_list("c", &items);
     assert_eq!(lists.number("TTL c"), 100);
     assert_eq!(lists.number("COPY b c"), 0);
     assert_eq!(lists.number("RENAMENX b c"), 0);
     assert_eq!(lists.number("COPY c d DB 1"), 1);
     assert_eq!(lists.ask("SELECT 1"), "+OK\r\n");
-    lists.check("d", &items);
+    lists.check_list("d", &items);
     assert_eq!(lists.ask("SELECT 0"), "+OK\r\n");
     assert_eq!(lists.strings("OBJECT ENCODING c"), ["listpack"]);
     assert!(lists.number("MEMORY USAGE c") > 60 * 7);
@@ -327,21 +257,21 @@ fn commands_on_keys_take_the_pages_of_lists_along() {
     for line in ["LMOVE c string LEFT LEFT", "LMPOP 2 none string LEFT", "LPUSH string x"] {
         assert_eq!(lists.ask(line), wrong, "{line}");
     }
-    lists.check("c", &items);
+    lists.check_list("c", &items);
     assert_eq!(lists.ask("LMOVE none string LEFT LEFT"), "$-1\r\n");
     assert_eq!(lists.strings("LMPOP 3 none c string LEFT"), ["c", "item0"]);
     items.pop_front();
     assert_eq!(lists.strings("RPOPLPUSH c other"), ["item59"]);
     items.pop_back();
-    lists.check("c", &items);
+    lists.check_list("c", &items);
     assert_eq!(lists.ask("SET c string"), "+OK\r\n");
     assert_eq!(lists.number("DEL b other"), 2);
     let again = fill(&mut lists, "b");
-    lists.check("b", &again);
+    lists.check_list("b", &again);
 }
 
 /// A client that sends its requests as bytes.
-fn restored(lists: &mut Lists, key: &str, dump: &[u8], words: &[&str]) -> String {
+fn restored(lists: &mut PagedValues, key: &str, dump: &[u8], words: &[&str]) -> String {
     let mut request = format!("*{}\r\n$7\r\nRESTORE\r\n", 4 + words.len()).into_bytes();
     for word in [key.as_bytes(), b"0", dump].into_iter().chain(words.iter().map(|it| it.as_bytes()))
     {
@@ -355,7 +285,7 @@ fn restored(lists: &mut Lists, key: &str, dump: &[u8], words: &[&str]) -> String
 
 #[test]
 fn restored_lists_have_pages() {
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     let items = fill(&mut lists, "a");
     let mut packed = Vec::new();
     values::encode_list(
@@ -365,16 +295,16 @@ fn restored_lists_have_pages() {
     let value = types::TypedValue { value_type: types::ValueType::List, bytes: &packed };
     let dump = values::dump(value).expect("a list");
     assert_eq!(restored(&mut lists, "b", &dump, &[]), "+OK\r\n");
-    lists.check("b", &items);
+    lists.check_list("b", &items);
     assert!(restored(&mut lists, "b", &dump, &[]).starts_with("-BUSYKEY"));
     assert_eq!(lists.strings("LPOP b 7").len(), 7);
     assert_eq!(restored(&mut lists, "b", &dump, &["REPLACE"]), "+OK\r\n");
-    lists.check("b", &items);
+    lists.check_list("b", &items);
 }
 
 #[test]
 fn transactions_work_on_copies_of_the_pages_of_lists() {
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     let mut items = fill(&mut lists, "a");
     lists.ask("MULTI");
     for line in ["LTRIM a 0 9", "RPUSH a x y z w", "LINDEX a 30", "LLEN a", "RPOP a", "LSET a 2 v"]
@@ -385,7 +315,7 @@ fn transactions_work_on_copies_of_the_pages_of_lists() {
     items.truncate(10);
     items[2] = "v".to_owned();
     items.extend(["x", "y", "z"].map(str::to_owned));
-    lists.check("a", &items);
+    lists.check_list("a", &items);
     lists.ask("WATCH a");
     let mut other = lists.world.connect(2, 1, HERE);
     assert_eq!(lists.world.ask(&mut other, "LPUSH a left"), ":14\r\n");
@@ -400,12 +330,12 @@ fn transactions_work_on_copies_of_the_pages_of_lists() {
     }
     items.truncate(items.len() - 2);
     items.push_front("left".to_owned());
-    lists.check("a", &items);
+    lists.check_list("a", &items);
 }
 
 #[test]
 fn a_transaction_that_creates_a_page_with_the_number_of_an_orphan_ends() {
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     let mut items = fill(&mut lists, "a");
     assert_eq!(lists.ask("LTRIM a 0 9"), "+OK\r\n");
     items.truncate(10);
@@ -414,47 +344,44 @@ fn a_transaction_that_creates_a_page_with_the_number_of_an_orphan_ends() {
     lists.ask(&format!("RPUSH a {}", new.join(" ")));
     assert_eq!(lists.ask("EXEC"), "*1\r\n:30\r\n");
     items.extend(new);
-    lists.check("a", &items);
+    lists.check_list("a", &items);
 }
 
 #[test]
 fn orphans_of_a_trimmed_list_are_removed_and_its_pages_stay() {
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     let mut items = fill(&mut lists, "a");
     let before = lists.pages();
     assert_eq!(lists.ask("LTRIM a 0 14"), "+OK\r\n");
     items.truncate(15);
     assert!(lists.pages() > before / 2, "{} of {before}", lists.pages());
     lists.sweep(before / 2);
-    lists.check("a", &items);
+    lists.check_list("a", &items);
     let mut more = 0;
     // While orphans are removed, their numbers are used again.
     for round in 0..200 {
         let new: Vec<String> = (0..20).map(|number| format!("{round}:{number}")).collect();
         assert_eq!(lists.number(&format!("RPUSH a {}", new.join(" "))), 35);
         items.extend(new);
-        lists.check("a", &items);
+        lists.check_list("a", &items);
         assert_eq!(lists.ask("LTRIM a 0 14"), "+OK\r\n");
         items.truncate(15);
         more = more.max(lists.pages());
-        for _ in 0..round % 7 {
-            lists.world.turn();
-            lists.world.now = lists.world.now + Duration::from_millis(1);
-        }
+        lists.run(round % 7);
     }
     lists.sweep(before / 2);
-    lists.check("a", &items);
+    lists.check_list("a", &items);
     assert!(more > before / 2, "no orphan was left");
 }
 
 #[test]
 fn a_change_of_a_list_that_does_not_fit_into_one_batch_is_refused_and_changes_nothing() {
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     let mut items = fill(&mut lists, "a");
     let long = "x".repeat(1 << 20);
     let reply = lists.ask(&format!("RPUSH a {}", [&long[..]; 12].join(" ")));
     assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
-    lists.check("a", &items);
+    lists.check_list("a", &items);
     for _ in 0..12 {
         lists.number(&format!("RPUSH a {long}"));
         items.push_back(long.clone());
@@ -465,21 +392,21 @@ fn a_change_of_a_list_that_does_not_fit_into_one_batch_is_refused_and_changes_no
     assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
     assert_eq!(lists.ask("LTRIM a 0 59"), "+OK\r\n");
     items.truncate(60);
-    lists.check("a", &items);
+    lists.check_list("a", &items);
 }
 
 #[test]
 fn lists_from_before_a_lower_limit_are_divided_by_the_next_change() {
-    let mut lists = Lists::new();
+    let mut lists = PagedValues::new(PACKED_BYTES);
     assert_eq!(lists.ask("CONFIG SET max-packed-bytes 4096"), "+OK\r\n");
     let mut items = fill(&mut lists, "a");
     fill(&mut lists, "b");
     assert_eq!(lists.pages(), 0);
     assert_eq!(lists.ask("CONFIG SET max-packed-bytes 64"), "+OK\r\n");
     assert_eq!(lists.strings("LMOVE a c LEFT LEFT"), ["item0"]);
-    lists.check("c", &["item0".to_owned()].into());
+    lists.check_list("c", &["item0".to_owned()].into());
     items.pop_front();
-    lists.check("a", &items);
+    lists.check_list("a", &items);
     let of_a = lists.pages();
     assert!(of_a > 10, "{of_a}");
     assert_eq!(lists.number("LREM b 0 item7"), 1);

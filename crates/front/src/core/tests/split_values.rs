@@ -1,65 +1,19 @@
 //! Hashes and sets of any size, compared with a model: packed, divided into pages, growing and
 //! shrinking.
 
+use super::paged_values::PagedValues;
 use super::*;
 use fastrand::Rng;
-use settings::Setting;
 use std::collections::BTreeSet;
-use types::TableId;
 
 /// Longest packed value in these tests. A page has 16 bytes on average: two or three elements.
 const PACKED_BYTES: &str = "40";
 
 type Fields = BTreeMap<String, String>;
 
-struct Pages {
-    world: World,
-    client: Asking,
-}
-
-impl Pages {
-    fn new() -> Pages {
-        let mut configuration = ServerConfiguration::default();
-        let setting = Setting::find("max-packed-bytes").expect("a setting");
-        setting.set(&mut configuration, PACKED_BYTES).expect("a valid value");
-        let mut world = World::new(configuration);
-        let client = world.connect(1, 0, HERE);
-        Pages { world, client }
-    }
-
-    fn ask(&mut self, line: &str) -> String {
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut request = format!("*{}\r\n", words.len());
-        words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
-        self.client.input.extend_from_slice(request.as_bytes());
-        let reply = self.world.go_on(&mut self.client);
-        assert!(!reply.is_empty(), "no answer to {line}");
-        reply
-    }
-
-    /// Returns the number of an integer reply.
-    fn number(&mut self, line: &str) -> i64 {
-        let reply = self.ask(line);
-        let number = reply.strip_prefix(':').and_then(|number| number.trim().parse().ok());
-        number.unwrap_or_else(|| panic!("{line}: {reply}"))
-    }
-
-    /// Returns the strings of an array reply; of nested arrays, all together.
-    fn strings(&mut self, line: &str) -> Vec<String> {
-        let reply = self.ask(line);
-        assert!(reply.starts_with(['*', '$', '~', '%', '_']), "{line}: {reply}");
-        let lines: Vec<&str> = reply.split("\r\n").collect();
-        let lengths =
-            lines.iter().enumerate().filter(|(_, line)| line.starts_with('$') && **line != "$-1");
-        lengths.map(|(at, _)| lines[at + 1].to_owned()).collect()
-    }
-
-    fn pages(&self) -> u64 {
-        self.world.cores[0].backend.table_records(TableId::PAGES)
-    }
-
+impl PagedValues {
     /// Compares all that can be read of a hash with the model.
-    fn check(&mut self, key: &str, model: &Fields) {
+    fn check_hash(&mut self, key: &str, model: &Fields) {
         assert_eq!(self.number(&format!("HLEN {key}")), model.len() as i64);
         let all = self.strings(&format!("HGETALL {key}"));
         let (pairs, _) = all.as_chunks::<2>();
@@ -86,7 +40,7 @@ fn field(random: &mut Rng, fields: usize) -> String {
 }
 
 /// Executes one random command on both.
-fn step(pages: &mut Pages, model: &mut Fields, fields: usize, random: &mut Rng) {
+fn step(pages: &mut PagedValues, model: &mut Fields, fields: usize, random: &mut Rng) {
     let one = field(random, fields);
     let value = "v".repeat(random.usize(1..12));
     match random.u32(..10) {
@@ -136,7 +90,7 @@ fn step(pages: &mut Pages, model: &mut Fields, fields: usize, random: &mut Rng) 
 fn a_hash_of_any_size_behaves_like_a_map() {
     for seed in 0..12 {
         let mut random = Rng::with_seed(seed);
-        let mut pages = Pages::new();
+        let mut pages = PagedValues::new(PACKED_BYTES);
         let mut model = Fields::new();
         let mut has_had_pages = false;
         for round in 0..6 {
@@ -145,7 +99,7 @@ fn a_hash_of_any_size_behaves_like_a_map() {
                 step(&mut pages, &mut model, fields, &mut random);
                 has_had_pages |= pages.pages() > 20;
             }
-            pages.check("key", &model);
+            pages.check_hash("key", &model);
         }
         assert!(has_had_pages);
         let left: Vec<&str> = model.keys().map(String::as_str).collect();
@@ -160,13 +114,13 @@ fn a_hash_of_any_size_behaves_like_a_map() {
 
 #[test]
 fn sets_of_any_size_are_combined_moved_and_popped() {
-    let mut pages = Pages::new();
+    let mut pages = PagedValues::new(PACKED_BYTES);
     let members = |range: std::ops::Range<u32>| range.map(|n| format!("m{n}")).collect::<Vec<_>>();
     let set = |range| members(range).into_iter().collect::<BTreeSet<String>>();
     pages.ask(&format!("SADD a {}", members(0..60).join(" ")));
     pages.ask(&format!("SADD b {}", members(40..100).join(" ")));
     assert!(pages.pages() > 20);
-    let got = |pages: &mut Pages, line: &str| {
+    let got = |pages: &mut PagedValues, line: &str| {
         pages.strings(line).into_iter().collect::<BTreeSet<String>>()
     };
     assert_eq!(got(&mut pages, "SINTER a b"), set(40..60));
@@ -195,7 +149,7 @@ fn sets_of_any_size_are_combined_moved_and_popped() {
 }
 
 /// Sets a hash of 50 fields under this key.
-fn fill(pages: &mut Pages, key: &str) -> Fields {
+fn fill(pages: &mut PagedValues, key: &str) -> Fields {
     let fields: Fields = (0..50).map(|n| (format!("f{n}"), format!("v{n}"))).collect();
     let words: Vec<String> =
         fields.iter().map(|(field, value)| format!("{field} {value}")).collect();
@@ -205,25 +159,25 @@ fn fill(pages: &mut Pages, key: &str) -> Fields {
 
 #[test]
 fn commands_on_keys_take_the_pages_along() {
-    let mut pages = Pages::new();
+    let mut pages = PagedValues::new(PACKED_BYTES);
     let fields = fill(&mut pages, "a");
     assert_eq!(pages.number("EXPIRE a 100"), 1);
     assert_eq!(pages.ask("RENAME a b"), "+OK\r\n");
-    pages.check("b", &fields);
+    pages.check_hash("b", &fields);
     assert_eq!(pages.number("TTL b"), 100);
     assert_eq!(pages.number("EXISTS a"), 0);
     assert_eq!(pages.number("COPY b c"), 1);
     assert_eq!(pages.number("HDEL b f1 f2"), 2);
-    pages.check("c", &fields);
+    pages.check_hash("c", &fields);
     assert_eq!(pages.number("TTL c"), 100);
     assert_eq!(pages.number("COPY b c"), 0);
     assert_eq!(pages.number("RENAMENX b c"), 0);
     assert_eq!(pages.number("COPY c d DB 1"), 1);
     assert_eq!(pages.ask("SELECT 1"), "+OK\r\n");
-    pages.check("d", &fields);
+    pages.check_hash("d", &fields);
     assert_eq!(pages.ask("SELECT 0"), "+OK\r\n");
     assert_eq!(pages.number("PERSIST c"), 1);
-    pages.check("c", &fields);
+    pages.check_hash("c", &fields);
     assert_eq!(pages.strings("OBJECT ENCODING c"), ["hashtable"]);
     assert!(pages.number("MEMORY USAGE c") > 50 * 6);
     assert_eq!(
@@ -233,15 +187,15 @@ fn commands_on_keys_take_the_pages_along() {
     assert_eq!(pages.number("SADD set x"), 1);
     assert_eq!(pages.ask("SET c string"), "+OK\r\n");
     let again = fill(&mut pages, "b");
-    pages.check("b", &again);
+    pages.check_hash("b", &again);
     assert_eq!(pages.number("DEL b"), 1);
     assert_eq!(pages.number("HSET b one 1"), 1);
-    pages.check("b", &[("one".to_owned(), "1".to_owned())].into());
+    pages.check_hash("b", &[("one".to_owned(), "1".to_owned())].into());
 }
 
 #[test]
 fn transactions_work_on_copies_of_pages() {
-    let mut pages = Pages::new();
+    let mut pages = PagedValues::new(PACKED_BYTES);
     let mut fields = fill(&mut pages, "a");
     pages.ask("MULTI");
     for line in ["HSET a f1 x", "HGET a f1", "HDEL a f2", "HLEN a", "HINCRBY a n 5"] {
@@ -251,7 +205,7 @@ fn transactions_work_on_copies_of_pages() {
     fields.insert("f1".into(), "x".into());
     fields.insert("n".into(), "5".into());
     fields.remove("f2");
-    pages.check("a", &fields);
+    pages.check_hash("a", &fields);
     pages.ask("WATCH a");
     let mut other = pages.world.connect(2, 1, HERE);
     assert_eq!(pages.world.ask(&mut other, "HSET a f3 y"), ":0\r\n");
@@ -268,13 +222,13 @@ fn transactions_work_on_copies_of_pages() {
 
 #[test]
 fn a_change_that_does_not_fit_into_one_batch_is_refused_and_changes_nothing() {
-    let mut pages = Pages::new();
+    let mut pages = PagedValues::new(PACKED_BYTES);
     let fields = fill(&mut pages, "a");
     let long = "x".repeat(1 << 20);
     let words: Vec<String> = (0..12).map(|n| format!("long{n} {long}")).collect();
     let reply = pages.ask(&format!("HSET a {}", words.join(" ")));
     assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
-    pages.check("a", &fields);
+    pages.check_hash("a", &fields);
     for word in &words {
         assert_eq!(pages.number(&format!("HSET a {word}")), 1);
     }
@@ -284,7 +238,7 @@ fn a_change_that_does_not_fit_into_one_batch_is_refused_and_changes_nothing() {
 
 #[test]
 fn pages_without_a_root_are_removed_and_others_stay() {
-    let mut pages = Pages::new();
+    let mut pages = PagedValues::new(PACKED_BYTES);
     let kept = fill(&mut pages, "kept");
     let of_kept = pages.pages();
     for (key, removal) in [
@@ -299,19 +253,14 @@ fn pages_without_a_root_are_removed_and_others_stay() {
     }
     assert_eq!(pages.number("DEL f"), 1);
     assert!(pages.pages() > 3 * of_kept);
-    let begun = pages.world.now;
-    while pages.pages() > of_kept {
-        pages.world.turn();
-        pages.world.now = pages.world.now + Duration::from_millis(1);
-        assert!(pages.world.now.since(begun) < Duration::from_secs(60), "{}", pages.pages());
-    }
-    pages.check("kept", &kept);
+    pages.sweep(of_kept);
+    pages.check_hash("kept", &kept);
     assert_eq!(pages.pages(), of_kept);
 }
 
 #[test]
 fn a_full_server_waits_for_the_memory_of_pages_without_a_root() {
-    let mut pages = Pages::new();
+    let mut pages = PagedValues::new(PACKED_BYTES);
     let value = "v".repeat(1_000);
     let mut client = pages.world.connect(3, 0, HERE);
     let mut fields = 0;
