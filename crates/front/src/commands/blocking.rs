@@ -6,9 +6,10 @@
 
 use super::command::flag::{ALONE, BLOCKING, DENYOOM, FAST, WRITE};
 use super::command::{Family, Keys, TWO, command};
-use super::lists::{ItemMove, ItemPop, PopOfSeveral, parse_end};
+use super::lists::{self, ItemMove, ItemPop};
 use super::not_executed::KeyWait;
-use super::sorted_sets::{MemberPop, PopOfSeveralSets, SetEnd};
+use super::pop_of_several::PopOfSeveral;
+use super::sorted_sets::{self, MemberPop, SetEnd};
 use super::{Call, Cause, Done, NotExecuted, Refusal, parse_unsigned};
 use crate::core::data::Key;
 use crate::operators::blocked::AwaitedKey;
@@ -106,38 +107,48 @@ fn wait(
     Err(NotExecuted::Retry(Cause::Blocked(wait)))
 }
 
+/// Executes `take`, which takes elements of the first of these keys that is open and has some, and
+/// replies. It gets the keys, and which of them are open. If there are no elements, the request waits.
+fn take_or_wait<'c>(
+    call: &mut Call<'c>,
+    positions: Range<usize>,
+    value_type: ValueType,
+    timeout: Option<Duration>,
+    take: impl FnOnce(&mut Call<'c>, &[Key<'c>], &[bool]) -> Result<bool, NotExecuted>,
+) -> Done {
+    let keys = call.keys(positions.clone());
+    let open = open(call, &keys, value_type);
+    match take(call, &keys, &open)? {
+        true => Ok(()),
+        false => wait(call, positions, value_type, timeout, |reply| reply.null_array()),
+    }
+}
+
 /// `BLPOP key [key ...] timeout` and `BRPOP`.
 fn pop(call: &mut Call<'_>, end: ListEnd) -> Done {
     let last = call.args.len() - 1;
     let timeout = parse_timeout(call, call.args[last])?;
-    let keys = call.keys(1..last);
-    let open = open(call, &keys, ValueType::List);
-    let popped = ItemPop { end, count: 1 }.run_on_first(call, &keys, &open, |reply, key, _| {
-        reply.array(2);
-        reply.bulk(key);
-    })?;
-    match popped {
-        true => Ok(()),
-        false => wait(call, 1..last, ValueType::List, timeout, |reply| reply.null_array()),
-    }
+    take_or_wait(call, 1..last, ValueType::List, timeout, |call, keys, open| {
+        ItemPop { end, count: 1 }.run_on_first(call, keys, open, |reply, key, _| {
+            reply.array(2);
+            reply.bulk(key);
+        })
+    })
 }
 
 /// `BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
 fn blmpop(call: &mut Call<'_>) -> Done {
-    let several = PopOfSeveral::parse(&call.args[2..])?;
+    let several = PopOfSeveral::parse(&call.args[2..], lists::parse_end)?;
     let timeout = parse_timeout(call, call.args[1])?;
-    let positions = 3..3 + several.keys;
-    let keys = call.keys(positions.clone());
-    let open = open(call, &keys, ValueType::List);
-    match several.run(call, &keys, &open)? {
-        true => Ok(()),
-        false => wait(call, positions, ValueType::List, timeout, |reply| reply.null_array()),
-    }
+    let keys = 3..3 + several.keys;
+    take_or_wait(call, keys, ValueType::List, timeout, |call, keys, open| {
+        several.run(call, keys, open)
+    })
 }
 
 /// `BLMOVE source target LEFT|RIGHT LEFT|RIGHT timeout`.
 fn blmove(call: &mut Call<'_>) -> Done {
-    let ends = [parse_end(call.args[3])?, parse_end(call.args[4])?];
+    let ends = [lists::parse_end(call.args[3])?, lists::parse_end(call.args[4])?];
     move_item(call, ends, call.args[5])
 }
 
@@ -160,32 +171,24 @@ fn move_item(call: &mut Call<'_>, ends: [ListEnd; 2], timeout: &[u8]) -> Done {
 fn pop_member(call: &mut Call<'_>, end: SetEnd) -> Done {
     let last = call.args.len() - 1;
     let timeout = parse_timeout(call, call.args[last])?;
-    let keys = call.keys(1..last);
-    let open = open(call, &keys, ValueType::SortedSet);
-    let pop = MemberPop { end, count: 1 };
-    let popped = pop.run_on_first(call, &keys, &open, |reply, key, members| {
-        reply.array(1 + 2 * members.len());
-        reply.bulk(key);
-        for ScoredMember { score, member } in members {
-            reply.bulk(member);
-            reply.double(*score);
-        }
-    })?;
-    match popped {
-        true => Ok(()),
-        false => wait(call, 1..last, ValueType::SortedSet, timeout, |reply| reply.null_array()),
-    }
+    take_or_wait(call, 1..last, ValueType::SortedSet, timeout, |call, keys, open| {
+        MemberPop { end, count: 1 }.run_on_first(call, keys, open, |reply, key, members| {
+            reply.array(1 + 2 * members.len());
+            reply.bulk(key);
+            for ScoredMember { score, member } in members {
+                reply.bulk(member);
+                reply.double(*score);
+            }
+        })
+    })
 }
 
 /// `BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]`.
 fn bzmpop(call: &mut Call<'_>) -> Done {
-    let several = PopOfSeveralSets::parse(&call.args[2..])?;
+    let several = PopOfSeveral::parse(&call.args[2..], sorted_sets::parse_end)?;
     let timeout = parse_timeout(call, call.args[1])?;
-    let positions = 3..3 + several.keys;
-    let keys = call.keys(positions.clone());
-    let open = open(call, &keys, ValueType::SortedSet);
-    match several.run(call, &keys, &open)? {
-        true => Ok(()),
-        false => wait(call, positions, ValueType::SortedSet, timeout, |reply| reply.null_array()),
-    }
+    let keys = 3..3 + several.keys;
+    take_or_wait(call, keys, ValueType::SortedSet, timeout, |call, keys, open| {
+        several.run(call, keys, open)
+    })
 }

@@ -102,18 +102,10 @@ fn restore(call: &mut Call<'_>) -> Done {
     let now = call.clock_of(&[key]);
     let restored = parse(call.args[2], call.args[3], options.is_absolute, now);
     let need = if options.replaces { Need::Nothing } else { Need::Records };
-    let elements = match &restored {
-        Ok((restored, expiry)) if expiry.is_none_or(|expiry| expiry > now) => {
-            restored.elements().map(|elements| (elements, *expiry))
-        }
-        Ok(_) | Err(_) => None,
-    };
-    let list = match &restored {
-        Ok((restored, expiry)) if expiry.is_none_or(|expiry| expiry > now) => {
-            restored.list().map(|list| (list, *expiry))
-        }
-        Ok(_) | Err(_) => None,
-    };
+    let living = restored.as_ref().ok();
+    let living = living.filter(|(_, expiry)| expiry.is_none_or(|expiry| expiry > now));
+    let elements = living.and_then(|(value, expiry)| Some((value.elements()?, *expiry)));
+    let list = living.and_then(|(value, expiry)| Some((value.list()?, *expiry)));
     if let Some((elements, expiry)) = elements {
         restore_elements(call, key, elements, expiry, options.replaces)?;
     } else if let Some((list, expiry)) = list {

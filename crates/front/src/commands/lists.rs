@@ -3,6 +3,7 @@
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
+use super::pop_of_several::PopOfSeveral;
 use super::sampling::parse_count;
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, uppercase_is};
 use crate::core::data::{Changes, Key, Need, Record, TableKey};
@@ -747,41 +748,7 @@ fn move_item(call: &mut Call<'_>, ends: [ListEnd; 2]) -> Done {
     Ok(())
 }
 
-/// The arguments of `LMPOP` from the number of keys on.
-#[derive(Debug)]
-pub(super) struct PopOfSeveral {
-    /// Number of the keys, which are behind their number.
-    pub(super) keys: usize,
-    pop: ItemPop,
-}
-
-impl PopOfSeveral {
-    /// Parses `numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
-    pub(super) fn parse(words: &[&[u8]]) -> Result<PopOfSeveral, Refusal> {
-        let positive = |word, refusal| {
-            let number = parse_integer(word).and_then(|number| u64::try_from(number).ok());
-            number.filter(|number| *number > 0).ok_or(Refusal::because(refusal))
-        };
-        let number = words.first().ok_or(Refusal::Syntax)?;
-        let keys = positive(number, "ERR numkeys should be greater than 0")?;
-        let keys = usize::try_from(keys).unwrap_or(usize::MAX);
-        let rest = words.get(keys.saturating_add(1)..).unwrap_or(&[]);
-        let (end, options) = rest.split_first().ok_or(Refusal::Syntax)?;
-        let end = parse_end(end)?;
-        let count = match options {
-            [] => 1,
-            [word, count, rest @ ..] if uppercase_is(word, b"COUNT") => {
-                let count = positive(count, "ERR count should be greater than 0")?;
-                if !rest.is_empty() {
-                    return Err(Refusal::Syntax);
-                }
-                count
-            }
-            _ => return Err(Refusal::Syntax),
-        };
-        Ok(PopOfSeveral { keys, pop: ItemPop { end, count } })
-    }
-
+impl PopOfSeveral<ListEnd> {
     /// Takes items from the first of these keys that is open and has some. Returns false, without a
     /// reply, if there is none.
     pub(super) fn run(
@@ -790,7 +757,8 @@ impl PopOfSeveral {
         keys: &[Key<'_>],
         open: &[bool],
     ) -> Result<bool, NotExecuted> {
-        self.pop.run_on_first(call, keys, open, |reply, key, items| {
+        let PopOfSeveral { end, count, .. } = *self;
+        ItemPop { end, count }.run_on_first(call, keys, open, |reply, key, items| {
             reply.array(2);
             reply.bulk(key);
             reply.array(items);
@@ -814,7 +782,7 @@ fn first_with_items(
 
 /// `LMPOP numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
 fn lmpop(call: &mut Call<'_>) -> Done {
-    let several = PopOfSeveral::parse(&call.args[1..])?;
+    let several = PopOfSeveral::parse(&call.args[1..], parse_end)?;
     let keys = call.keys(2..2 + several.keys);
     if !several.run(call, &keys, &vec![true; keys.len()])? {
         call.reply.null_array();

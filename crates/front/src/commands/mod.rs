@@ -44,6 +44,7 @@ mod object;
 mod once;
 mod packed;
 mod pieces;
+mod pop_of_several;
 mod queued;
 mod resumption;
 mod sampling;

@@ -4,6 +4,7 @@ use super::command::flag::{FAST, READONLY, WRITE};
 use super::command::{Family, Keys, ONE, command};
 use super::element_scan::ElementScanOptions;
 use super::glob::glob_matches;
+use super::pop_of_several::PopOfSeveral;
 use super::sampling::{Sample, parse_count};
 use super::{
     Call, Done, NotExecuted, Refusal, parse_integer, parse_unsigned, refused, uppercase_is,
@@ -258,7 +259,7 @@ fn pop(call: &mut Call<'_>, end: SetEnd) -> Done {
 
 /// `ZMPOP numkeys key [key ...] MIN | MAX [COUNT count]`.
 fn zmpop(call: &mut Call<'_>) -> Done {
-    let several = PopOfSeveralSets::parse(&call.args[1..])?;
+    let several = PopOfSeveral::parse(&call.args[1..], parse_end)?;
     let keys = call.keys(2..2 + several.keys);
     if !several.run(call, &keys, &vec![true; keys.len()])? {
         call.reply.null_array();
@@ -266,47 +267,28 @@ fn zmpop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The arguments of ZMPOP and BZMPOP from the number of keys on.
-pub(super) struct PopOfSeveralSets {
-    /// Number of keys.
-    pub(super) keys: usize,
-    pop: MemberPop,
+/// Parses `MIN` or `MAX`.
+pub(super) fn parse_end(word: &[u8]) -> Result<SetEnd, Refusal> {
+    if uppercase_is(word, b"MIN") {
+        Ok(SetEnd::Lowest)
+    } else if uppercase_is(word, b"MAX") {
+        Ok(SetEnd::Highest)
+    } else {
+        Err(Refusal::Syntax)
+    }
 }
 
-impl PopOfSeveralSets {
-    pub(super) fn parse(args: &[&[u8]]) -> Result<PopOfSeveralSets, NotExecuted> {
-        let numkeys = parse_positive(args[0], "ERR numkeys should be greater than 0")?;
-        let keys = usize::try_from(numkeys).unwrap_or(usize::MAX);
-        let behind = args.get(keys.saturating_add(1)..).unwrap_or_default();
-        let [end, words @ ..] = behind else { return Err(Refusal::Syntax.into()) };
-        let end = match &end.to_ascii_uppercase()[..] {
-            b"MIN" => SetEnd::Lowest,
-            b"MAX" => SetEnd::Highest,
-            _ => return Err(Refusal::Syntax.into()),
-        };
-        let count = match words {
-            [] => 1,
-            [word, count, rest @ ..] if uppercase_is(word, b"COUNT") => {
-                let count = parse_positive(count, "ERR count should be greater than 0")?;
-                if !rest.is_empty() {
-                    return Err(Refusal::Syntax.into());
-                }
-                count
-            }
-            _ => return Err(Refusal::Syntax.into()),
-        };
-        Ok(PopOfSeveralSets { keys, pop: MemberPop { end, count } })
-    }
-
+impl PopOfSeveral<SetEnd> {
     /// Removes members of the first of these sorted sets that is open and has some, and replies.
     /// Returns false, without a reply, if there is none.
     pub(super) fn run(
-        self,
+        &self,
         call: &mut Call<'_>,
         keys: &[Key<'_>],
         open: &[bool],
     ) -> Result<bool, NotExecuted> {
-        self.pop.run_on_first(call, keys, open, |reply, key, members| {
+        let PopOfSeveral { end, count, .. } = *self;
+        MemberPop { end, count }.run_on_first(call, keys, open, |reply, key, members| {
             reply.array(2);
             reply.bulk(key);
             write_pairs(reply, members.iter().copied());
@@ -348,12 +330,6 @@ impl MemberPop {
             Ok::<bool, Refusal>(false)
         })??)
     }
-}
-
-/// Parses a number that must be positive.
-fn parse_positive(text: &[u8], refusal: &'static str) -> Result<u64, NotExecuted> {
-    let number = parse_integer(text).and_then(|number| u64::try_from(number).ok());
-    number.filter(|number| *number > 0).ok_or_else(|| refused(refusal))
 }
 
 /// `ZRANDMEMBER key [count [WITHSCORES]]`.

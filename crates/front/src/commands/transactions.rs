@@ -12,15 +12,14 @@ use super::{
     CROSS_SLOT, Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Past, QueuedTransaction,
     Refusal, Watched, refused,
 };
+use crate::core::backend::Backend;
 use crate::core::data::{Key, Record};
 use crate::core::staged::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
-use node::Node;
 use resp::{BorrowedRequest, OwnedRequest, ReplyWriter};
 use std::collections::HashSet;
 use std::time::Duration;
-use store::TabletState;
-use types::{TableId, Version, key_hash};
+use types::{TableId, Version};
 
 pub(super) static FAMILY: Family = Family {
     group: "transactions",
@@ -46,10 +45,10 @@ pub(crate) fn queue_command(
     transaction: &mut QueuedTransaction,
     command: Result<&Command, String>,
     request: BorrowedRequest<'_>,
-    node: &Node,
+    backend: &Backend,
 ) -> Result<(), String> {
     let writes = command.as_ref().is_ok_and(|command| command.has(WRITE));
-    let checked = command.and_then(|command| check(transaction, command, request, node));
+    let checked = command.and_then(|command| check(transaction, command, request, backend));
     match &checked {
         Ok(()) => transaction.push(request, writes),
         Err(_) => transaction.fail(),
@@ -61,8 +60,9 @@ fn check(
     transaction: &mut QueuedTransaction,
     command: &Command,
     request: BorrowedRequest<'_>,
-    node: &Node,
+    backend: &Backend,
 ) -> Result<(), String> {
+    let node = backend.node();
     if !command.takes(request.len()) {
         return Err(Refusal::Arity.text(command.name).into_owned());
     }
@@ -83,28 +83,17 @@ fn check(
             return Err(CROSS_SLOT.text(command.name).into_owned());
         }
     }
-    // If its first key is not here, redirect the client with the whole transaction.
-    let key = keys_named(command, request).next().filter(|key| !is_here(node, key));
+    // If its first key is not here, redirect the client with the whole transaction. A map that names
+    // another owner may be older than the tablets: an accepted flip takes effect before.
+    let is_elsewhere = |key: &&[u8]| {
+        let owned = backend.check_owned(TableId(0), backend.key(key).hash);
+        matches!(owned, Err(NotExecuted::Redirect))
+    };
+    let key = keys_named(command, request).next().filter(is_elsewhere);
     match key.and_then(|key| node.redirection(key)) {
         Some(moved) => Err(moved),
         None => Ok(()),
     }
-}
-
-/// Returns whether this server executes operations on a key, now or when its range is decided. A map
-/// that names another owner may be older: an accepted flip takes effect before the map shows it.
-fn is_here(node: &Node, key: &[u8]) -> bool {
-    let store = node.store();
-    let tablets = store.tablets();
-    let tablet = tablets.at(key_hash(store.seed(), key));
-    tablet.is_some_and(|tablet| match tablet.state {
-        TabletState::Serving
-        | TabletState::Securing(_)
-        | TabletState::Arriving(_)
-        | TabletState::Frozen
-        | TabletState::Recovering(_) => true,
-        TabletState::Leaving => false,
-    })
 }
 
 fn first_key(transaction: &QueuedTransaction) -> Option<&[u8]> {

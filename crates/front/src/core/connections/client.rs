@@ -395,12 +395,11 @@ impl Conversation {
         if let Ok(command) = command {
             self.session.status.command = Some(command.number() as u16);
         }
-        let node = turn.backend.engine.node();
         let known = command.map_err(|unknown| {
             let args: Vec<&[u8]> = request.iter().collect();
             unknown.text(&args)
         });
-        let added = queue_command(transaction, known, request, node);
+        let added = queue_command(transaction, known, request, turn.backend);
         let mut reply = Vec::new();
         let mut writer = ReplyWriter::new(self.session.status.protocol, &mut reply);
         match added {
