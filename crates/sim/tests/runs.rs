@@ -83,7 +83,8 @@ const KEPT: [(u64, &str); 21] = [
 ];
 
 /// The same of replicated runs.
-const KEPT_REPLICATED: [(u64, &str); 24] = [
+const KEPT_REPLICATED: [(u64, &str); 25] = [
+    (770, "a native client got later replies of a connection that had lost earlier ones (its own)"),
     (66358, "a recovery showed bytes that were in a system's cache alone"),
     (
         45,

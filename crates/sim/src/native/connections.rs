@@ -323,7 +323,8 @@ impl NativeClients {
         let here = here.filter(|(_, it)| it.has_server && it.place == Some(place));
         for (number, connection) in here {
             connection.has_server = false;
-            connection.is_down_cut = self.rng.bool();
+            // A connection that was cut before stays so.
+            connection.is_down_cut |= self.rng.bool();
             let is_silent = self.rng.u32(..4) < if loses_power { 3 } else { 1 };
             let end = match connection.is_down_cut {
                 true => time.now,
