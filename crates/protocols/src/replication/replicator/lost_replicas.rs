@@ -124,13 +124,18 @@ impl Replicator {
     ) {
         let is_manifest = self.is_manifest_log();
         let replicas = if is_manifest { self.quorum().needed } else { self.settings.replicas };
-        let late = self.late_backups(now, replicas);
+        let mut late = self.late_backups(now, replicas);
         let needed = self.backups_needed;
         let has_enough = || self.placement.others_than(&late) >= needed;
-        for backup in self.silence.readmit(now, has_enough) {
-            self.placement.set_silent(backup, false);
+        let back = self.silence.readmit(now, has_enough);
+        for backup in &back {
+            self.placement.set_silent(*backup, false);
             self.may_copy = true;
             self.review_all_at(now);
+        }
+        // A backup that is used again may still be late: then no other one is replaced in its favor.
+        if !back.is_empty() {
+            late = self.late_backups(now, replicas);
         }
         let others = || self.placement.others_than(&late);
         let silent = self.silence.backup_to_replace(now, &late, replicas, others);
