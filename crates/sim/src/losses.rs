@@ -112,7 +112,8 @@ impl Losses {
         self.excused.extend(registers);
     }
 
-    /// Excuses the registers of which only the dead source had the data.
+    /// Excuses the registers of which only the dead source had all data. Pages of a split value are
+    /// pulled one by one, so they may be missing where its root has arrived.
     pub(crate) fn excuse_not_arrived(
         &mut self,
         source: ServerId,
@@ -131,7 +132,7 @@ impl Losses {
                     let is_away = keys.any(|hash| {
                         tablet.range.contains(hash)
                             && !arrival.is_below_progress(hash)
-                            && !target.inspector.has(register.table, hash, None)
+                            && !target.inspector.has_whole(register.table, hash)
                     });
                     if is_away {
                         self.excused.insert(number);
