@@ -185,10 +185,12 @@ impl SilenceDetector {
 
     /// Advances to `now` and returns the backups that may be used again. A backup that answers
     /// skips the rest of its pause unless `has_enough` others are usable and in time: without it
-    /// every write would wait, and be refused.
+    /// every write would wait, and be refused. It skips most of a long pause if it `is_wanted`:
+    /// another backup is late, and too few are left to do without that one.
     pub(super) fn readmit(
         &mut self,
         now: Instant,
+        is_wanted: bool,
         has_enough: impl FnOnce() -> bool,
     ) -> Vec<ServerId> {
         if self.calm_at.is_some_and(|at| at <= now) {
@@ -204,7 +206,8 @@ impl SilenceDetector {
             return Vec::new();
         }
         let has_enough = has_enough();
-        let is_back = |it: &ReplacedBackup| may_come_back(it) && (it.until <= now || !has_enough);
+        let is_over = |it: &ReplacedBackup| it.until <= now || is_wanted && it.wanted_at() <= now;
+        let is_back = |it: &ReplacedBackup| may_come_back(it) && (is_over(it) || !has_enough);
         let back = self.backups.iter_mut().filter(|(_, it)| is_back(it));
         let back = back.map(|(backup, replaced)| {
             replaced.back_since = Some(now);
@@ -225,11 +228,23 @@ impl SilenceDetector {
         probes.collect()
     }
 
-    /// Returns the next time at which a step is due.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    /// Returns the next time after `now` at which a step is due.
+    pub(super) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let waiting = self.backups.values().filter(|it| it.back_since.is_none());
-        let of_backups = waiting.map(|it| if it.is_heard { it.until } else { it.probe_at });
+        let of_backups = waiting.map(|it| match it.is_heard {
+            true if now < it.wanted_at() => it.wanted_at().min(it.until),
+            true => it.until,
+            false => it.probe_at,
+        });
         of_backups.chain(self.several_at).chain(self.calm_at).min()
+    }
+}
+
+impl ReplacedBackup {
+    /// Returns the time from which the backup may be used again if it is wanted. Two slow backups
+    /// replace each other at this rate, so it falls as the pauses grow.
+    fn wanted_at(&self) -> Instant {
+        self.replaced_at + SILENT_AFTER_MAX.max(self.pause / 8)
     }
 }
 
@@ -295,23 +310,23 @@ mod tests {
         for _ in 0..8 {
             silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 2);
             silence.record_answer(now, A);
-            let pause = silence.next_deadline().expect("it comes back").since(now);
+            let pause = silence.backups[&A].until.since(now);
             pauses.push(pause.as_secs());
             now = now + pause;
-            assert_eq!(silence.readmit(now, || true), [A]);
+            assert_eq!(silence.readmit(now, false, || true), [A]);
             assert_eq!(silence.limit(), SILENT_AFTER, "nobody waits longer for it");
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64]);
         // Needed again, it is left out for less.
         silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 1);
-        assert_eq!(silence.next_deadline(), Some(now));
+        assert_eq!(silence.next_deadline(now), Some(now));
         silence.record_answer(now, A);
-        assert_eq!(silence.readmit(now + SILENT_PAUSE_MAX, || true), [A]);
+        assert_eq!(silence.readmit(now + SILENT_PAUSE_MAX, false, || true), [A]);
         // A minute later the pauses begin anew.
         now = now + SILENT_PAUSE_MAX + SILENT_CALM;
         silence.backup_to_replace(now, &BTreeSet::from([A]), 2, || 2);
         silence.record_answer(now, A);
-        assert_eq!(silence.readmit(now + SILENT_PAUSE, || true), [A]);
+        assert_eq!(silence.readmit(now + SILENT_PAUSE, false, || true), [A]);
     }
 
     #[test]
@@ -319,7 +334,7 @@ mod tests {
         let mut silence = SilenceDetector::default();
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
         silence.record_answer(at(1_201), A);
-        assert_eq!(silence.readmit(at(1_201), || true), [A]);
+        assert_eq!(silence.readmit(at(1_201), false, || true), [A]);
         assert_eq!((silence.limit(), silence.calm_at), (SILENT_AFTER, None));
     }
 
@@ -329,7 +344,7 @@ mod tests {
         let both = BTreeSet::from([A, B]);
         assert_eq!(silence.backup_to_replace(at(0), &both, 3, || 0), None);
         assert_eq!(silence.backup_to_replace(at(10_000), &both, 3, || 0), None, "however long");
-        assert_eq!(silence.next_deadline(), None, "nothing is waited for");
+        assert_eq!(silence.next_deadline(at(10_000)), None, "nothing is waited for");
     }
 
     #[test]
@@ -337,7 +352,7 @@ mod tests {
         let mut silence = SilenceDetector::default();
         let both = BTreeSet::from([A, B]);
         assert_eq!(silence.backup_to_replace(at(0), &both, 3, || 1), None);
-        assert_eq!(silence.next_deadline(), Some(at(0) + SILENT_SEVERAL));
+        assert_eq!(silence.next_deadline(at(0)), Some(at(0) + SILENT_SEVERAL));
         assert_eq!(silence.backup_to_replace(at(249), &both, 3, || 1), None);
         assert_eq!(silence.backup_to_replace(at(250), &both, 3, || 1), Some(A));
         assert_eq!(silence.backup_to_replace(at(250), &BTreeSet::from([B]), 3, || 1), Some(B));
@@ -352,27 +367,48 @@ mod tests {
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 2);
         assert_eq!(silence.probes(at(0)), [A]);
         assert_eq!(silence.probes(at(1)), []);
-        assert_eq!(silence.readmit(at(5_000), || true), [], "no message has arrived");
+        assert_eq!(silence.readmit(at(5_000), false, || true), [], "no message has arrived");
         assert_eq!(silence.probes(at(5_000)), [A]);
         silence.record_answer(at(5_000), A);
-        assert_eq!(silence.readmit(at(5_000), || true), [A]);
+        assert_eq!(silence.readmit(at(5_000), false, || true), [A]);
         assert!(!silence.is_silent(A));
         silence.backup_to_replace(at(6_000), &BTreeSet::from([A]), 3, || 2);
         silence.record_answer(at(6_000), A);
-        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE, || true), []);
-        assert_eq!(silence.next_deadline(), Some(at(6_000) + SILENT_PAUSE * 2));
-        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE * 2, || true), [A]);
+        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE, false, || true), []);
+        assert_eq!(silence.next_deadline(at(7_500)), Some(at(6_000) + SILENT_PAUSE * 2));
+        assert_eq!(silence.readmit(at(6_000) + SILENT_PAUSE * 2, false, || true), [A]);
     }
 
     #[test]
     fn a_silent_backup_that_answers_is_used_at_once_if_there_is_no_other() {
         let mut silence = SilenceDetector::default();
         silence.backup_to_replace(at(0), &BTreeSet::from([A]), 3, || 1);
-        assert_eq!(silence.readmit(at(10), || false), [], "no message has arrived");
+        assert_eq!(silence.readmit(at(10), false, || false), [], "no message has arrived");
         silence.record_answer(at(20), A);
-        assert_eq!(silence.readmit(at(20), || true), [], "B can be used");
-        assert_eq!(silence.readmit(at(20), || false), [A], "B has refused");
+        assert_eq!(silence.readmit(at(20), false, || true), [], "B can be used");
+        assert_eq!(silence.readmit(at(20), false, || false), [A], "B has refused");
         assert!(!silence.is_silent(A));
+    }
+
+    #[test]
+    fn a_wanted_backup_that_answers_is_used_before_the_end_of_a_long_pause() {
+        let mut silence = SilenceDetector::default();
+        let mut replaced_at = at(0);
+        for pause in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000] {
+            silence.backup_to_replace(replaced_at, &BTreeSet::from([A]), 2, || 2);
+            silence.record_answer(replaced_at, A);
+            let full = Duration::from_millis(pause);
+            let wanted = (full / 8).max(SILENT_AFTER_MAX);
+            let first = replaced_at + wanted.min(full);
+            let before = Instant(first.0 - 1);
+            assert_eq!(silence.next_deadline(before), Some(first), "pause {full:?}");
+            assert_eq!(silence.readmit(before, true, || true), []);
+            if wanted < full {
+                assert_eq!(silence.readmit(first, false, || true), [], "others do without it");
+            }
+            assert_eq!(silence.readmit(first, true, || true), [A]);
+            replaced_at = first;
+        }
     }
 
     #[test]
@@ -382,13 +418,13 @@ mod tests {
         silence.backup_to_replace(at(0), &BTreeSet::from([B]), 3, || 2);
         silence.record_answer(at(0), A);
         silence.record_answer(at(0), B);
-        assert_eq!(silence.readmit(at(59_999), || true), [A, B]);
+        assert_eq!(silence.readmit(at(59_999), false, || true), [A, B]);
         assert_eq!(silence.limit(), SILENT_AFTER * 4);
-        silence.readmit(at(60_000), || true);
+        silence.readmit(at(60_000), false, || true);
         assert_eq!(silence.limit(), SILENT_AFTER * 2);
         assert!(!silence.is_calm());
-        silence.readmit(at(120_000), || true);
-        assert_eq!((silence.limit(), silence.next_deadline()), (SILENT_AFTER, None));
+        silence.readmit(at(120_000), false, || true);
+        assert_eq!((silence.limit(), silence.next_deadline(at(120_000))), (SILENT_AFTER, None));
         assert!(silence.is_calm());
     }
 }

@@ -20,6 +20,14 @@ enum LossCause {
     Failed,
 }
 
+/// The backups that are late.
+struct LateBackups {
+    late: BTreeSet<ServerId>,
+    /// Set if some backup would be late, but is tolerated for longer because too few are left
+    /// without it.
+    lacks_others: bool,
+}
+
 impl Replicator {
     /// Handles a refusal. The backup holds nothing of the segment and remembers the refusal, so
     /// another backup takes its place as if the first had never been asked.
@@ -105,15 +113,16 @@ impl Replicator {
 
     /// Returns the backups that are late. While others are enough for all replicas, the usual limit
     /// counts, even if it was raised: it rises for backups that are needed.
-    fn late_backups(&self, now: Instant, replicas: usize) -> BTreeSet<ServerId> {
+    fn late_backups(&self, now: Instant, replicas: usize) -> LateBackups {
         let all = self.active.iter().flat_map(|id| &self.segments[id].replicas);
         let times = all.filter_map(|it| Some((it.backup, self.late_times(it)?)));
         let late: Vec<(ServerId, LateTimes)> = times.filter(|it| it.1.spare <= now).collect();
         let spare: BTreeSet<ServerId> = late.iter().map(|it| it.0).collect();
         if spare.is_empty() || self.placement.others_than(&spare) >= replicas {
-            return spare;
+            return LateBackups { late: spare, lacks_others: false };
         }
-        late.iter().filter(|it| it.1.needed <= now).map(|it| it.0).collect()
+        let needed = late.iter().filter(|it| it.1.needed <= now).map(|it| it.0);
+        LateBackups { late: needed.collect(), lacks_others: true }
     }
 
     /// Replaces a backup that does not answer, and readmits backups that answer again.
@@ -124,10 +133,10 @@ impl Replicator {
     ) {
         let is_manifest = self.is_manifest_log();
         let replicas = if is_manifest { self.quorum().needed } else { self.settings.replicas };
-        let mut late = self.late_backups(now, replicas);
+        let LateBackups { mut late, lacks_others } = self.late_backups(now, replicas);
         let needed = self.backups_needed;
         let has_enough = || self.placement.others_than(&late) >= needed;
-        let back = self.silence.readmit(now, has_enough);
+        let back = self.silence.readmit(now, lacks_others, has_enough);
         for backup in &back {
             self.placement.set_silent(*backup, false);
             self.may_copy = true;
@@ -135,7 +144,7 @@ impl Replicator {
         }
         // A backup that is used again may still be late: then no other one is replaced in its favor.
         if !back.is_empty() {
-            late = self.late_backups(now, replicas);
+            LateBackups { late, .. } = self.late_backups(now, replicas);
         }
         let others = || self.placement.others_than(&late);
         let silent = self.silence.backup_to_replace(now, &late, replicas, others);

@@ -84,7 +84,7 @@ impl Replicator {
         }
         deadline.add(self.releases.next_deadline());
         deadline.add(late_check_at.0);
-        deadline.add(self.silence.next_deadline());
+        deadline.add(self.silence.next_deadline(now));
         deadline.add(self.reported.lease);
         all_from.add(deadline.0);
         all_from.add(self.placement.next_deadline(self.backups_needed));
