@@ -1,9 +1,11 @@
 //! Requests of one client to the core of a server without sockets.
 //!
-//! `requests get|set|incr|once|hget|hset PIPELINE OPERATIONS` runs them on 100,000 keys, or on one
-//! hash of as many fields. GET, SET, HGET and HSET have values of 100 bytes; `once` is INCR by
-//! BALLAST.ONCE, by a client that acknowledges all replies of the pipeline before. With `durable-` before its case, the server replicates its log to its own
-//! disk, which is in memory; otherwise it has no durable log. The run depends on nothing outside the process.
+//! `requests get|set|incr|once|hget|hset|small-hget|small-hset PIPELINE OPERATIONS` runs them on 100,000
+//! keys, on one hash of as many fields, or (`small-`) on 10,000 hashes of ten fields. GET, SET, HGET
+//! and HSET have values of 100 bytes, small hashes of 20; `once` is INCR by BALLAST.ONCE, by a client that
+//! acknowledges all replies of the pipeline before. With `durable-` before its case, the server
+//! replicates its log to its own disk, which is in memory; otherwise it has no durable log. The run
+//! depends on nothing outside the process.
 //! `crates/bench/scripts/instructions` counts its instructions, and subtracts those of its start.
 
 #[path = "../tests/common/whole_map.rs"]
@@ -23,6 +25,8 @@ use wire::replica::BootId;
 
 const KEYS: u64 = 100_000;
 const VALUE: [u8; 100] = [b'v'; 100];
+/// Value of a field of a small hash.
+const SHORT: [u8; 20] = [b'v'; 20];
 /// Initial value of counters. All counts have as many digits.
 const COUNT: &str = "1000000";
 /// Lease of the client.
@@ -137,7 +141,8 @@ impl Server {
         let reply_bytes = match command {
             "set" | "fill" => "+OK\r\n".len(),
             "get" | "hget" => VALUE.len() + 8,
-            "fields" | "hset" => ":1\r\n".len(),
+            "small-hget" => SHORT.len() + 7,
+            "fields" | "hset" | "small-hset" => ":1\r\n".len(),
             _ => COUNT.len() + 3,
         };
         let mut input = Vec::new();
@@ -153,6 +158,14 @@ impl Server {
                         request(&mut input, &[b"hset", b"h", key.as_bytes(), &VALUE])
                     }
                     "hget" => request(&mut input, &[b"hget", b"h", key.as_bytes()]),
+                    "small-hget" | "small-hset" => {
+                        let (hash, field) = key.split_at(key.len() - 1);
+                        let (hash, field) = (hash.as_bytes(), format!("field:000{field}"));
+                        match command {
+                            "small-hget" => request(&mut input, &[b"hget", hash, field.as_bytes()]),
+                            _ => request(&mut input, &[b"hset", hash, field.as_bytes(), &SHORT]),
+                        }
+                    }
                     "set" => request(&mut input, &[b"set", key.as_bytes(), &VALUE]),
                     "once" => {
                         let numbers = [LEASE, &sequence, &first].map(str::as_bytes);
@@ -183,7 +196,7 @@ fn request(input: &mut Vec<u8>, words: &[&[u8]]) {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: requests [durable-]get|set|incr|once|hget|hset PIPELINE OPERATIONS";
+    let usage = "usage: requests [durable-]CASE PIPELINE OPERATIONS, see the source";
     let [case, pipeline, operations] = &words[..] else { panic!("{usage}") };
     let [pipeline, operations] = [pipeline, operations].map(|word| word.parse().expect(usage));
     let command = case.strip_prefix("durable-").unwrap_or(case);
@@ -191,6 +204,7 @@ fn main() {
         "get" | "set" => "set",
         "incr" | "once" => "fill",
         "hget" | "hset" => "fields",
+        "small-hget" | "small-hset" => "small-hset",
         _ => panic!("{usage}"),
     };
     let mut server = Server::start(command != case);
