@@ -521,9 +521,11 @@ impl<'a> PagedList<'a> {
         Ok(())
     }
 
-    /// Notes pages that are no longer needed.
+    /// Notes pages that are no longer needed. Those that this change would have created have no
+    /// record.
     fn remove_pages(&mut self, pages: impl IntoIterator<Item = ListPage<'a>>) {
-        for page in pages {
+        let old = self.root.map_or(PageInterval { first: 0, pages: 0 }, |root| root.interval);
+        for page in pages.into_iter().filter(|page| old.contains(page.number)) {
             match self.removed.len() < REMOVED_MAX {
                 true => self.removed.push(page.number),
                 false => self.leaves_orphans = true,

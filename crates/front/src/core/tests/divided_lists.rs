@@ -413,3 +413,73 @@ fn lists_from_before_a_lower_limit_are_divided_by_the_next_change() {
     assert!(lists.pages() > of_a + 10);
     assert_eq!(lists.number("LLEN b"), 59);
 }
+
+#[test]
+fn a_push_behind_empty_pages_may_leave_fewer_pages_than_it_makes() {
+    let mut lists = PagedValues::new("4096");
+    let long = ["z", "A"].map(|letter| letter.repeat(1_000));
+    let [z, a] = long.each_ref().map(String::as_str);
+    let mut items = vec![z, z];
+    items.extend([a; 10]);
+    (0..12).for_each(|_| items.extend([a, a, "cccccccccccccccccccccccccccccc"]));
+    items.extend(["BBBBBBBBBBBBBBBBBBBB"; 5_100]);
+    lists.number(&format!("RPUSH l {}", items.join(" ")));
+    assert_eq!(lists.number(&format!("LREM l 0 {a}")), 34);
+    (0..2).for_each(|_| assert_eq!(lists.strings("LPOP l"), [z]));
+    let pushed = ["u", "v", "w", "x", "y", "t"].map(|letter| letter.repeat(1_100));
+    assert_eq!(lists.number(&format!("LPUSH l {}", pushed.join(" "))), 5_118);
+    let mut model: Items = pushed.into_iter().rev().collect();
+    let rest = items.iter().skip(2).filter(|item| **item != a);
+    model.extend(rest.map(|item| (*item).to_owned()));
+    lists.check_list("l", &model);
+}
+
+#[test]
+fn items_longer_than_pages_stay_in_order_while_pages_become_empty() {
+    for seed in 0..6 {
+        let mut random = Rng::with_seed(seed);
+        let (mut lists, mut model) = (PagedValues::new(PACKED_BYTES), Items::new());
+        for _ in 0..400 {
+            let is_left = random.bool();
+            let letter = if is_left { "L" } else { "R" };
+            match random.u8(..4) {
+                0 | 1 => {
+                    let lengths = if random.bool() { 1..30 } else { 14..20 };
+                    let mut item =
+                        || ["a", "b", "c"][random.usize(..3)].repeat(random.usize(lengths.clone()));
+                    let new: Vec<String> = (0..12).map(|_| item()).collect();
+                    new.iter().for_each(|item| push(&mut model, is_left, item));
+                    lists.number(&format!("{letter}PUSH key {}", new.join(" ")));
+                }
+                2 if !model.is_empty() => {
+                    let item = model[random.usize(..model.len())].clone();
+                    let before = model.len();
+                    model.retain(|other| *other != item);
+                    let removed = before - model.len();
+                    assert_eq!(lists.number(&format!("LREM key 0 {item}")), removed as i64);
+                }
+                _ => {
+                    let count = random.usize(1..8);
+                    let found: Vec<String> =
+                        (0..count).map_while(|_| pop(&mut model, is_left)).collect();
+                    assert_eq!(lists.strings(&format!("{letter}POP key {count}")), found);
+                }
+            }
+        }
+        lists.check_list("key", &model);
+    }
+}
+
+#[test]
+fn a_refused_change_of_a_list_in_a_transaction_changes_nothing() {
+    let mut lists = PagedValues::new(PACKED_BYTES);
+    let items = fill(&mut lists, "a");
+    lists.in_transactions = true;
+    let reply = lists.ask(&format!("RPUSH a {}", "x".repeat(LONG)));
+    assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
+    lists.in_transactions = false;
+    lists.check_list("a", &items);
+}
+
+/// Length of an item that an argument may have and a page may not.
+const LONG: usize = 4_063_232;
