@@ -17,6 +17,17 @@ impl<'b> ReplyWriter<'b> {
         ReplyWriter { out, protocol }
     }
 
+    /// Returns the length of the output in bytes, for [`ReplyWriter::rewind`].
+    pub fn length(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Removes everything that was written since the output had this length.
+    pub fn rewind(&mut self, length: usize) {
+        assert!(length <= self.out.len(), "the output had {length} bytes before");
+        self.out.truncate(length);
+    }
+
     /// Returns the protocol version of the replies.
     pub fn protocol(&self) -> Protocol {
         self.protocol

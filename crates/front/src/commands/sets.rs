@@ -117,8 +117,10 @@ fn spop(call: &mut Call<'_>) -> Done {
     for touched in [Touched::Pages(&choose), Touched::All] {
         let reply = &mut call.reply;
         let change = SizeChange::Removes.of(key, touched);
-        // Without additions, the closure is called once.
+        let begin = reply.length();
         let popped = call.backend.update_elements(ValueType::Set, change, |set, record| {
+            // An attempt without effect may have written another reply.
+            reply.rewind(begin);
             let Some(members) = sample.draw(set)? else { return Ok(None) };
             set.prepare(members.len())?;
             for member in &members {

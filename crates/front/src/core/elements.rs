@@ -374,7 +374,7 @@ impl Backend {
     }
 
     /// Passes those elements of a value that a command needs to `f`, with the record, and makes the
-    /// changes of `f`. If `f` adds elements, it may be called several times.
+    /// changes of `f`, which may be called several times.
     #[inline]
     pub(crate) fn update_elements<T>(
         &mut self,
@@ -409,8 +409,7 @@ impl Backend {
     }
 
     /// Passes those elements of several values that a command needs to `f`, with the records, and
-    /// makes the changes of `f` in one atomic step. If `f` adds elements, it may be called several
-    /// times.
+    /// makes the changes of `f` in one atomic step. `f` may be called several times.
     pub(crate) fn update_values<T>(
         &mut self,
         value_type: ValueType,

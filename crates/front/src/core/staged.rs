@@ -263,20 +263,31 @@ impl TransactionRecords {
     ) -> Result<T, NotExecuted> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = f(&self.records(places), &mut scratch.changes(places.len()));
-        let mut changes = scratch.collected();
-        let done = changes.try_for_each(|(at, new)| self.change(places[at], new));
-        drop(changes);
+        // All changes or none: the command may be tried again on these copies.
+        let is_too_large = scratch.collected().any(|(_, new)| is_too_large(new));
+        if !is_too_large {
+            scratch.collected().for_each(|(at, new)| self.set(places[at], new));
+        }
         self.scratch = scratch;
-        done.map(|()| result)
+        if is_too_large { Err(Refusal::TooLarge.into()) } else { Ok(result) }
     }
 
     pub(super) fn change(&mut self, place: usize, new: NewValue<'_>) -> Result<(), NotExecuted> {
-        if new.is_some_and(|(value, _)| value.stored_bytes() > VALUE_BYTES_MAX) {
+        if is_too_large(new) {
             return Err(Refusal::TooLarge.into());
         }
+        self.set(place, new);
+        Ok(())
+    }
+
+    fn set(&mut self, place: usize, new: NewValue<'_>) {
         let record = &mut self.records[place];
         record.now = new.map(|(value, expiry)| StagedValue::new(value, expiry));
         record.is_changed = true;
-        Ok(())
     }
+}
+
+/// Returns whether a new value does not fit into a record.
+fn is_too_large(new: NewValue<'_>) -> bool {
+    new.is_some_and(|(value, _)| value.stored_bytes() > VALUE_BYTES_MAX)
 }

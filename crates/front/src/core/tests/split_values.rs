@@ -286,3 +286,30 @@ fn a_full_server_waits_for_the_memory_of_pages_without_a_root() {
         pages.world.turn();
     }
 }
+
+#[test]
+fn a_refused_change_of_a_hash_in_a_transaction_changes_nothing() {
+    let mut pages = PagedValues::new(PACKED_BYTES);
+    let fields = fill(&mut pages, "a");
+    pages.in_transactions = true;
+    let reply = pages.ask(&format!("HSET a new1 1 new2 2 new3 3 big {}", "x".repeat(4_063_232)));
+    assert!(reply.starts_with("-ERR a command cannot change this many bytes"), "{reply}");
+    pages.in_transactions = false;
+    pages.check_hash("a", &fields);
+}
+
+#[test]
+fn removals_from_values_that_are_divided_meanwhile_are_answered_once() {
+    let mut pages = PagedValues::new("4096");
+    let members: Vec<String> = (0..100).map(|number| format!("member{number}")).collect();
+    pages.number(&format!("SADD set {}", members.join(" ")));
+    let fields: Vec<String> = members.iter().map(|name| format!("{name} value")).collect();
+    pages.number(&format!("HSET hash {}", fields.join(" ")));
+    assert_eq!(pages.ask("CONFIG SET max-packed-bytes 64"), "+OK\r\n");
+    let popped = pages.strings("SPOP set");
+    assert_eq!((popped.len(), pages.number("SCARD set")), (1, 99));
+    assert_eq!(pages.number(&format!("SISMEMBER set {}", popped[0])), 0);
+    let deleted = pages.strings("HGETDEL hash FIELDS 2 member0 member1");
+    assert_eq!((deleted.len(), pages.number("HLEN hash")), (2, 98));
+    assert!(pages.pages() > 10, "both values have pages now");
+}
