@@ -240,10 +240,11 @@ fn read_scored_members(
     read_score: impl Fn(&[u8]) -> Option<(f64, &[u8])>,
 ) -> Option<Vec<(Vec<u8>, f64)>> {
     let (count, mut rest) = read_length(body)?;
-    let mut members = Vec::new();
+    let (mut members, mut total) = (Vec::new(), 0);
     for _ in 0..count {
         let (member, score);
         (member, rest) = read_string(rest)?;
+        add_within_limit(&mut total, &member)?;
         (score, rest) = read_score(rest)?;
         members.push((member, score));
     }
@@ -281,10 +282,11 @@ fn read_scored_listpack(body: &[u8]) -> Option<Vec<(Vec<u8>, f64)>> {
 /// Reads a number of elements and their strings.
 fn read_parts(body: &[u8], per_element: usize) -> Option<Vec<Vec<u8>>> {
     let (count, mut rest) = read_length(body)?;
-    let mut parts = Vec::new();
+    let (mut parts, mut total) = (Vec::new(), 0);
     for _ in 0..count.checked_mul(per_element)? {
         let part;
         (part, rest) = read_string(rest)?;
+        add_within_limit(&mut total, &part)?;
         parts.push(part);
     }
     Some(parts)
@@ -363,6 +365,13 @@ pub(crate) fn read_string(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
             (string.to_vec(), rest)
         }
     })
+}
+
+/// Adds the length of a string to a total. `None`: together they do not fit into a value. A short
+/// compressed string may contain millions of bytes, so a payload is refused before all are unpacked.
+pub(crate) fn add_within_limit(total: &mut usize, string: &[u8]) -> Option<()> {
+    *total += string.len();
+    (*total <= VALUE_BYTES_MAX).then_some(())
 }
 
 /// Decodes a length up to the maximum value size. Also returns the remaining bytes.

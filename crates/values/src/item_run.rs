@@ -3,23 +3,25 @@
 
 use crate::list::{ListEnd, PackedList, write_packed};
 use crate::packed::Damaged;
+use std::collections::VecDeque;
 
 /// Consecutive items of a list.
 #[derive(Clone, Debug)]
 pub struct ItemRun<'a> {
     first: PackedList<'a>,
-    rest: Vec<PackedList<'a>>,
+    /// No piece is empty.
+    rest: VecDeque<PackedList<'a>>,
 }
 
 impl<'a> From<PackedList<'a>> for ItemRun<'a> {
     fn from(items: PackedList<'a>) -> ItemRun<'a> {
-        ItemRun { first: items, rest: Vec::new() }
+        ItemRun { first: items, rest: VecDeque::new() }
     }
 }
 
 impl<'a> ItemRun<'a> {
     /// The run without items.
-    pub const EMPTY: ItemRun<'static> = ItemRun { first: PackedList::EMPTY, rest: Vec::new() };
+    pub const EMPTY: ItemRun<'static> = ItemRun { first: PackedList::EMPTY, rest: VecDeque::new() };
 
     /// Returns the pieces from left to right.
     pub fn parts(&self) -> impl DoubleEndedIterator<Item = PackedList<'a>> + Clone {
@@ -48,8 +50,16 @@ impl<'a> ItemRun<'a> {
             _ if items.count() == 0 => {}
             ListEnd::Left if self.first.count() == 0 => self.first = items,
             ListEnd::Right if self.rest.is_empty() && self.first.count() == 0 => self.first = items,
-            ListEnd::Left => self.rest.insert(0, std::mem::replace(&mut self.first, items)),
-            ListEnd::Right => self.rest.push(items),
+            ListEnd::Left => self.rest.push_front(std::mem::replace(&mut self.first, items)),
+            ListEnd::Right => self.rest.push_back(items),
+        }
+    }
+
+    /// Adds the pieces of another run at an end, which costs time in proportion to that run.
+    fn push_run(&mut self, end: ListEnd, other: ItemRun<'a>) {
+        match end {
+            ListEnd::Left => other.parts().rev().for_each(|part| self.push(end, part)),
+            ListEnd::Right => other.parts().for_each(|part| self.push(end, part)),
         }
     }
 
@@ -59,7 +69,7 @@ impl<'a> ItemRun<'a> {
             ListEnd::Left => std::mem::replace(self, other),
             ListEnd::Right => other,
         };
-        before.parts().for_each(|part| self.push(ListEnd::Right, part));
+        self.push_run(ListEnd::Right, before);
     }
 
     /// Returns runs together that were read from an end on, from left to right.
@@ -131,22 +141,21 @@ impl<'a> ItemRun<'a> {
 
     /// Removes the piece at an end; `None`: there are no items.
     fn pop_part(&mut self, end: ListEnd) -> Option<PackedList<'a>> {
-        while self.count() > 0 {
-            let part = match end {
-                ListEnd::Right => match self.rest.pop() {
-                    Some(part) => part,
-                    None => std::mem::replace(&mut self.first, PackedList::EMPTY),
-                },
-                ListEnd::Left if self.rest.is_empty() => {
-                    std::mem::replace(&mut self.first, PackedList::EMPTY)
-                }
-                ListEnd::Left => std::mem::replace(&mut self.first, self.rest.remove(0)),
-            };
-            if part.count() > 0 {
-                return Some(part);
-            }
+        if self.first.count() == 0 {
+            self.first = self.rest.pop_front()?;
         }
-        None
+        let part = match end {
+            ListEnd::Left => {
+                let next = self.rest.pop_front().unwrap_or(PackedList::EMPTY);
+                std::mem::replace(&mut self.first, next)
+            }
+            ListEnd::Right => match self.rest.pop_back() {
+                Some(part) => part,
+                None => std::mem::replace(&mut self.first, PackedList::EMPTY),
+            },
+        };
+        assert!(part.count() > 0, "a piece behind the first one has items");
+        Some(part)
     }
 
     /// Divides the items into runs of at most `bytes_max` bytes or one item, from left to right. The
@@ -157,10 +166,14 @@ impl<'a> ItemRun<'a> {
         bytes_max: usize,
     ) -> Result<Vec<ItemRun<'a>>, Damaged> {
         let mut runs = Vec::new();
-        while self.count() > 0 {
+        loop {
             let mut run = self.take_bytes(end, bytes_max)?;
             if run.count() == 0 {
-                run = self.take(end, 1)?;
+                // The next item is longer than a run, or there is none.
+                let Some(part) = self.pop_part(end) else { break };
+                let mut part = ItemRun::from(part);
+                run = part.take(end, 1)?;
+                self.push_run(end, part);
             }
             runs.push(run);
         }

@@ -1,7 +1,9 @@
 //! Lists in dumps: a list of nodes, each of which is a listpack or one long item (Redis's quicklist,
 //! version 2). The older encoding, a list of strings, is read as well.
 
-use crate::dump::{TYPE_LIST_NODES, put_bytes, put_length, read_length, read_string, with_footer};
+use crate::dump::{
+    TYPE_LIST_NODES, add_within_limit, put_bytes, put_length, read_length, read_string, with_footer,
+};
 use crate::list::{ListPart, encode_list};
 use crate::listpack::{self, ListpackWriter};
 use crate::packed::Damaged;
@@ -76,11 +78,12 @@ fn put_list<'a>(
 /// Returns the items of the nodes in `body`. `None` if it is damaged.
 pub(crate) fn read_nodes(body: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (count, mut rest) = read_length(body)?;
-    let mut items = Vec::new();
+    let (mut items, mut total) = (Vec::new(), 0);
     for _ in 0..count {
         let (kind, bytes);
         (kind, rest) = read_length(rest)?;
         (bytes, rest) = read_string(rest)?;
+        add_within_limit(&mut total, &bytes)?;
         match kind {
             NODE_ITEM => items.push(bytes),
             NODE_LISTPACK => items.append(&mut listpack::read_entries(&bytes)?),
@@ -101,6 +104,7 @@ pub(crate) fn pack(items: &[Vec<u8>]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::{PackedList, dump, restore};
+    use types::limits::VALUE_BYTES_MAX;
     use types::{TypedValue, ValueType};
 
     /// Dumps of lists, with their items, recorded from Valkey 9.1.2.
@@ -195,5 +199,21 @@ mod tests {
         assert_eq!(read_nodes(b"\x01\x03\x01a"), None);
         assert_eq!(read_nodes(b"\x02\x01\x01a"), None);
         assert_eq!(read_nodes(b"\x01\x02\x01a"), None);
+    }
+
+    #[test]
+    fn nodes_that_do_not_fit_into_a_value_together_are_refused() {
+        let half = vec![b'x'; VALUE_BYTES_MAX / 2];
+        let nodes = |count: usize| {
+            let mut nodes = Vec::new();
+            put_length(count, &mut nodes);
+            for _ in 0..count {
+                put_length(NODE_ITEM, &mut nodes);
+                put_bytes(&half, &mut nodes);
+            }
+            nodes
+        };
+        assert_eq!(read_nodes(&nodes(2)).map(|items| items.len()), Some(2));
+        assert_eq!(read_nodes(&nodes(3)), None);
     }
 }
