@@ -9,6 +9,7 @@ use crate::core::data::{Need, Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::core::lists::ListChange;
 use crate::operators::counts::Found;
+use std::collections::HashSet;
 use types::limits::DATABASES;
 use types::{TableId, ValueType};
 use values::{ListEnd, PackedList};
@@ -36,10 +37,11 @@ fn del(call: &mut Call<'_>) -> Done {
     let mut has_pages = false;
     let removed = call.update_keys(&keys, Need::Records, |records, changes| {
         let mut removed = 0;
+        // A key that is named twice is removed and counted once.
+        let mut named = HashSet::new();
         for (at, record) in records.iter().enumerate() {
-            // A key that is named twice is removed and counted once.
-            let again = keys[..at].iter().any(|key| key.bytes == keys[at].bytes);
-            if let Some(record) = record.filter(|_| !again) {
+            let is_first = keys.len() == 1 || record.is_some() && named.insert(keys[at].bytes);
+            if let Some(record) = record.filter(|_| is_first) {
                 has_pages |= page_totals(record).is_some();
                 changes.delete(at);
                 removed += 1;

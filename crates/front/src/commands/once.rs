@@ -13,6 +13,7 @@ use crate::core::data::{Key, Record};
 use crate::core::staged::TransactionRecords;
 use node::{CompletionRecord, FiledUnder, OnceDecision, OnceRequest, REPLY_BYTES_MAX, floors_key};
 use resp::ReplyWriter;
+use std::collections::HashSet;
 use types::limits::COMPLETION_BYTES_MAX;
 use types::{LeaseId, TableId, Version};
 use wire::control::{Answer, Ask, LeaseGrant};
@@ -113,10 +114,16 @@ fn parse_number(word: &[u8]) -> Result<u64, Refusal> {
 /// Returns the keys that a command names, each once.
 fn distinct_keys<'k>(call: &Call<'_>, command: &Command, args: &[&'k [u8]]) -> Vec<Key<'k>> {
     let mut keys: Vec<Key<'k>> = Vec::new();
+    let mut named = HashSet::new();
     for at in command.key_positions(args.len(), |at| args.get(at).copied()) {
-        let key = call.backend.key(args[at]);
-        if !keys.contains(&key) {
-            keys.push(key);
+        let key = args[at];
+        // Most commands have one key, which needs no set.
+        let is_new = match keys.first() {
+            None => true,
+            Some(Key { bytes, .. }) => *bytes != key && named.insert(key),
+        };
+        if is_new {
+            keys.push(call.backend.key(key));
         }
     }
     keys

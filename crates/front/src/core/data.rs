@@ -318,10 +318,7 @@ impl Backend {
         key: Key<'_>,
     ) -> Result<RecordVersion, NotExecuted> {
         match &self.staged {
-            None => {
-                let version = self.engine.worker.written_version(0);
-                Ok(RecordVersion::Known(version.unwrap_or(Version(0))))
-            }
+            None => Ok(RecordVersion::Known(self.written_version(0).unwrap_or(Version(0)))),
             Some(staged) => Ok(RecordVersion::Pending { place: staged.place(table, key)? }),
         }
     }
@@ -329,9 +326,16 @@ impl Backend {
     /// Notifies requests that wait for the keys that the last update has written.
     #[cold]
     fn notify_written(&self, keys: impl Iterator<Item = (TableId, KeyHash)>) {
-        let worker = &self.engine.worker;
-        let written = keys.enumerate().filter(|(at, _)| worker.written_version(*at).is_some());
-        written.for_each(|(_, (table, hash))| self.notify_blocked(table, hash));
+        let versions = self.engine.worker.written_versions();
+        let mut written: Vec<usize> = versions.iter().map(|(at, _)| *at).collect();
+        written.sort_unstable();
+        written.dedup();
+        let mut written = written.into_iter().peekable();
+        for (at, (table, hash)) in keys.enumerate() {
+            if written.next_if_eq(&at).is_some() {
+                self.notify_blocked(table, hash);
+            }
+        }
     }
 
     /// Notes writes of the current command, for eviction.

@@ -56,10 +56,10 @@ impl Worker {
         }
     }
 
-    /// Returns the version that the last update has given to the key at this position; `None` if it
-    /// has not written the key, or has removed it.
-    pub fn written_version(&self, key: usize) -> Option<Version> {
-        self.scratch.versions.iter().find(|(written, _)| *written == key).map(|(_, it)| *it)
+    /// Returns the positions of the keys that the last update has written, with their new versions.
+    /// Those that it has removed are not among them.
+    pub fn written_versions(&self) -> &[(usize, Version)] {
+        &self.scratch.versions
     }
 
     /// Does the same as [`Worker::update`] for one key, without allocating.
