@@ -202,11 +202,10 @@ impl Worker {
         let old = view.find_locked(&leaf, key).old().filter(|old| old.word == word);
         let Some(old) = old else { return Ok(0) };
         assert!(u64::from(old.bytes) == bytes, "an entry of {bytes} bytes has {}", old.bytes);
-        writer.remove(
-            &mut leaf,
-            WriteTarget { table: writer.view.table, key, access, need: Need::Nothing },
-            Some(old),
-        )?;
+        // The record's expiry may be the reason: without it the tombstone must not be left.
+        let need = Need::Records;
+        let target = WriteTarget { table: writer.view.table, key, access, need };
+        writer.remove(&mut leaf, target, Some(old))?;
         self.store.evicted.fetch_add(1, Ordering::Relaxed);
         if let Some(sketch) = self.evictor.sketch() {
             sketch.forget(table, hash);

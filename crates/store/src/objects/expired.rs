@@ -45,7 +45,8 @@ pub(super) fn reclaim(
             let log = writer.view.log;
             let Some(old) = found.old() else { return Ok(()) };
             if !log.is_durable() || access.is_inherited() {
-                let (table, need) = (writer.view.table, Need::Nothing);
+                // The record's expiry is the reason: without it the tombstone must not be left.
+                let (table, need) = (writer.view.table, Need::Records);
                 let target = WriteTarget { table, key, access, need };
                 writer.remove(&mut leaf, target, Some(old))?;
             } else if log.is_synced(&log.end_of(old.word.address(), old.bytes))

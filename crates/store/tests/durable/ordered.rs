@@ -1,9 +1,12 @@
 //! Reactors whose segments are saved independently: a crash takes no part of a batch away, and
 //! nothing that another batch has read.
 
-use crate::common::{NOW, TABLE, key, number};
+use crate::common::{NOW, TABLE, key, number, tablet};
 use crate::transfers::{ACCOUNTS, Server, has_halved_a_transfer};
-use store::Worker;
+use std::sync::Arc;
+use store::{Arrival, ArrivalPlan, TabletMap, TabletState, Worker};
+use types::{HashRange, KeyHash, MigrationId, ServerId, UnixMillis};
+use wire::peer::RecordCounts;
 
 impl Server {
     /// Sets a record, whatever it was.
@@ -133,4 +136,30 @@ fn everything_is_saved_in_the_end() {
     assert!(!server.workers.iter().any(Worker::has_unsaved), "some bytes are never sent");
     let mut server = server.crash();
     assert_eq!((server.get("a"), server.get("b")), (Some(0), Some(200)));
+}
+
+/// In a range that arrives, an expired record leaves a tombstone. The record's expiry is the reason
+/// for it, so the tombstone must not outlive the batch that has set the expiry.
+#[test]
+fn the_tombstone_of_an_expired_record_is_saved_behind_the_batch_that_let_it_expire() {
+    let mut server = Server::with(&["a", "b"]);
+    let arrival = Arc::new(Arrival::new(ArrivalPlan {
+        migration: MigrationId(1),
+        source: ServerId(2),
+        range: HashRange::ALL,
+        partitions: vec![HashRange::ALL],
+        expected: RecordCounts::of(&[]),
+        reservation: None,
+    }));
+    let arriving = tablet(HashRange::ALL, TabletState::Arriving(arrival));
+    server.store.publish(TabletMap::new(vec![arriving]));
+    server.update(0, &["a", "b"], |_, changes| {
+        changes.put(0, b"1", Some(UnixMillis(1)));
+        changes.put(1, b"1", None);
+    });
+    server.workers[1].begin_turn(NOW);
+    assert_eq!(server.workers[1].expire(TABLE, KeyHash(0), 1 << 20), None);
+    server.save(1);
+    let mut server = server.crash();
+    assert_eq!((server.get("a"), server.get("b")), (Some(100), Some(100)), "half a batch");
 }
