@@ -231,11 +231,11 @@ impl ReplicatedSegment {
         !self.replicas.is_empty() && self.replicas.iter().all(|it| it.is_complete(of) || is_hasty)
     }
 
-    /// Returns whether every backup has begun its original. After a loss the result is `false`:
-    /// the segment is registered once it has been copied.
+    /// Returns whether every backup that is left has begun its original. Without one the segment is
+    /// registered once it has been copied.
     pub(super) fn is_begun(&self) -> bool {
         let mut originals = self.replicas.iter().filter(|it| it.is_original()).peekable();
-        !self.has_loss && originals.peek().is_some() && originals.all(Replica::is_open)
+        originals.peek().is_some() && originals.all(Replica::is_open)
     }
 
     /// Returns how many originals must have a byte before it is acknowledged.
@@ -290,14 +290,14 @@ impl ReplicatedSegment {
     }
 
     /// Returns the length that counts as held after the loss of a replica: that of the replicas
-    /// that are left. If none is left, or if no recovery would read any before the segment has been
-    /// copied and registered, nothing can be waited for.
+    /// that are left, once the segment is registered, so that a recovery reads them. If none is left,
+    /// nothing can be waited for.
     fn held_after_loss(&self, promise: Promise) -> u32 {
         let has_original = self.replicas.iter().any(Replica::is_original);
         match self.has_loss {
-            false => 0,
-            true if self.is_registered && has_original => self.common(promise),
-            true => self.length,
+            true if !has_original => self.length,
+            true if self.is_registered => self.common(promise),
+            true | false => 0,
         }
     }
 
