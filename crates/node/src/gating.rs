@@ -51,8 +51,16 @@ impl Engine {
         self.log_master.replication.acknowledgments.count()
     }
 
-    /// Records whether this reactor has pending replies, to wake it for acknowledgments.
+    /// Returns whether bytes were not sent yet: they wait for entries of other segments, or for
+    /// the next turn.
+    pub fn keeps_back(&self) -> bool {
+        self.node.durability().placement() != LogPlacement::Nowhere && self.worker.has_unsaved()
+    }
+
+    /// Records whether this reactor has pending replies, to wake it for acknowledgments. It is
+    /// woken for them as well while it keeps bytes back.
     pub fn note_held(&mut self, holds: bool) {
+        let holds = holds || self.keeps_back();
         let was_holding = std::mem::replace(&mut self.gating.holds, holds);
         if holds != was_holding {
             let reactors = usize::from(self.node.settings().reactors);
