@@ -10,10 +10,15 @@
 //!
 //! **Invariant:** every prefix of the manifest log decodes to a state that the manifest once had.
 //! **Invariant:** a segment that was dropped never appears again.
+//!
+//! The manifest of a log with version marks also has the last mark, and the cuts: entries that a
+//! restart has ignored (`docs/design/durability.md`, hard part 4).
 
 use std::collections::BTreeMap;
-use types::SegmentId;
-use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, decode, encode};
+use types::{SegmentId, Version};
+use wire::manifest::{
+    ManifestEntry, SegmentContent, SegmentRecord, VersionCut, VersionMark, decode, encode,
+};
 
 /// Minimum length of a manifest segment in bytes before the next one begins.
 const SEGMENT_BYTES_MIN: usize = 64 << 10;
@@ -32,6 +37,10 @@ const SEGMENT_MAX: u64 = SegmentId::FIRST_OF_MANIFEST.0 / 2;
 #[derive(Debug, Default)]
 pub struct SegmentManifest {
     segments: BTreeMap<SegmentId, Option<SegmentContent>>,
+    /// The last mark, if the log has marks.
+    mark: Option<VersionMark>,
+    /// Entries that do not count, by ascending segments.
+    cuts: Vec<VersionCut>,
     /// Entries that are not written yet, in order.
     pending: Vec<ManifestEntry>,
     /// Bytes written to the current manifest segment.
@@ -104,6 +113,15 @@ impl SegmentManifest {
                 self.segments.insert(*segment, Some(*content)) == Some(None)
             }
             ManifestEntry::Drop { segment } => self.segments.remove(segment).is_some(),
+            ManifestEntry::Mark(mark) => {
+                let before = self.mark.replace(*mark);
+                mark.whole.0 <= SEGMENT_MAX && before.is_none_or(|it| it.version <= mark.version)
+            }
+            ManifestEntry::Cut(cut) => {
+                let before = self.cuts.last().map_or(SegmentId(0), |last| last.through);
+                self.cuts.push(*cut);
+                before <= cut.after && cut.after < cut.through && cut.through.0 <= SEGMENT_MAX
+            }
         };
         let wrong = || ManifestError::OutOfOrder { entry: format!("{entry:?}") };
         is_sensible.then_some(()).ok_or_else(wrong)
@@ -128,6 +146,38 @@ impl SegmentManifest {
     /// Removes the segment from the log.
     pub fn drop(&mut self, segment: SegmentId) {
         self.note(ManifestEntry::Drop { segment });
+    }
+
+    /// Records a version up to which all entries are synced. The log has marks.
+    pub fn mark(&mut self, version: Version) {
+        let whole = self.mark.expect("the log has marks").whole;
+        self.note(ManifestEntry::Mark(VersionMark { whole, version }));
+    }
+
+    /// Returns the last mark, if the log has marks.
+    pub fn last_mark(&self) -> Option<VersionMark> {
+        self.mark
+    }
+
+    /// Begins or ends the marks of a log that an earlier process has written, up to the segment
+    /// `last`. Everything of it that counts is synced. Of its entries, those that are above its
+    /// last mark do not count if `is_cut`. The next manifest segment records the result.
+    pub fn adopt(&mut self, last: SegmentId, is_cut: bool, has_marks: bool) {
+        assert!(self.pending.is_empty(), "a manifest is adopted before it changes");
+        let mark = self.mark.filter(|_| is_cut);
+        self.cuts.extend(mark.and_then(|mark| mark.cut(last)));
+        self.mark = has_marks.then_some(VersionMark { whole: last, version: Version(0) });
+    }
+
+    /// Returns the entries that do not count, of the segments that are in the log.
+    pub fn cuts(&self) -> impl Iterator<Item = VersionCut> {
+        let has_segments = |cut: &VersionCut| {
+            self.segments
+                .range(..=cut.through)
+                .next_back()
+                .is_some_and(|(last, _)| cut.concerns(*last))
+        };
+        self.cuts.iter().copied().filter(has_segments)
     }
 
     /// Returns whether the segment belongs to the log.
@@ -163,7 +213,10 @@ impl SegmentManifest {
     pub fn snapshot(&self) -> Vec<u8> {
         let record = |(segment, content)| SegmentRecord { segment, content };
         let segments = self.segments().map(record).collect();
-        encode(&[ManifestEntry::Snapshot { segments }])
+        let mut entries = vec![ManifestEntry::Snapshot { segments }];
+        entries.extend(self.cuts().map(ManifestEntry::Cut));
+        entries.extend(self.mark.map(ManifestEntry::Mark));
+        encode(&entries)
     }
 
     /// Records that a manifest segment was begun with a snapshot of `bytes` bytes.
@@ -249,6 +302,48 @@ mod tests {
             [(SegmentId(1), Some(content(16))), (SegmentId(2), None)]
         );
         assert!(read.contains(SegmentId(2)) && !read.contains(SegmentId(3)));
+    }
+
+    #[test]
+    fn a_manifest_records_the_last_mark_and_the_cuts_of_its_segments() {
+        let mut manifest = SegmentManifest::new();
+        manifest.adopt(SegmentId(4), false, true);
+        [5, 6].into_iter().for_each(|number| manifest.open(SegmentId(number)));
+        manifest.mark(Version(10));
+        manifest.mark(Version(20));
+        let whole = SegmentId(4);
+        let mark = VersionMark { whole, version: Version(20) };
+        let bodies = [SegmentManifest::new().snapshot(), manifest.body().unwrap()];
+        for bodies in [&bodies[..], &[manifest.snapshot()]] {
+            let read = SegmentManifest::read(bodies.iter().map(|body| &body[..])).unwrap();
+            assert_eq!((read.last_mark(), read.cuts().count()), (Some(mark), 0));
+        }
+        let snapshot = manifest.snapshot();
+        let mut adopted = SegmentManifest::read([&snapshot[..]]).unwrap();
+        adopted.adopt(SegmentId(6), true, false);
+        let cut = VersionCut { after: whole, through: SegmentId(6), above: Version(20) };
+        assert_eq!((adopted.last_mark(), adopted.cuts().collect()), (None, vec![cut]));
+        let snapshot = adopted.snapshot();
+        let mut read = SegmentManifest::read([&snapshot[..]]).unwrap();
+        assert_eq!(read.cuts().collect::<Vec<_>>(), [cut]);
+        read.drop(SegmentId(6));
+        assert_eq!(read.cuts().count(), 1, "a segment is left");
+        read.drop(SegmentId(5));
+        assert_eq!(read.cuts().count(), 0, "none is left");
+    }
+
+    #[test]
+    fn a_mark_that_goes_back_is_no_manifest() {
+        let entry = |version| {
+            ManifestEntry::Mark(VersionMark { whole: SegmentId(0), version: Version(version) })
+        };
+        let snapshot = SegmentManifest::new().snapshot();
+        let read = |marks: &[u64]| {
+            let entries: Vec<_> = marks.iter().map(|version| entry(*version)).collect();
+            SegmentManifest::read([&snapshot[..], &encode(&entries)])
+        };
+        assert!(read(&[3, 3, 4]).is_ok());
+        assert!(matches!(read(&[3, 2]), Err(ManifestError::OutOfOrder { .. })));
     }
 
     #[test]

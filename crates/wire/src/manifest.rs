@@ -7,7 +7,7 @@
 
 use crate::Corrupt;
 use serde::{Deserialize, Serialize};
-use types::SegmentId;
+use types::{SegmentId, Version};
 
 /// The length of each encoded list is a multiple of this.
 const ALIGNMENT: usize = 8;
@@ -37,6 +37,52 @@ pub enum ManifestEntry {
         /// The segment.
         segment: SegmentId,
     },
+    /// The log is complete up to this mark, whatever a loss of power takes. Replaces the mark
+    /// before it.
+    Mark(VersionMark),
+    /// Entries that a restart after a loss of power has ignored, and that remain ignored.
+    Cut(VersionCut),
+}
+
+/// A mark up to which a log is complete: see `docs/design/durability.md`, hard part 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionMark {
+    /// Segments up to this one are complete. They were written by an earlier process.
+    pub whole: SegmentId,
+    /// In later segments, all entries up to this version are synced.
+    pub version: Version,
+}
+
+impl VersionMark {
+    /// Returns the entries above the mark in the segments up to `last`; `None` if no such segment
+    /// may have any.
+    pub fn cut(&self, last: SegmentId) -> Option<VersionCut> {
+        let VersionMark { whole, version } = *self;
+        (whole < last).then_some(VersionCut { after: whole, through: last, above: version })
+    }
+}
+
+/// Entries that do not count, although they are in segments of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionCut {
+    /// The segments have higher numbers than this one.
+    pub after: SegmentId,
+    /// Last of the segments.
+    pub through: SegmentId,
+    /// Entries of these segments with higher versions do not count.
+    pub above: Version,
+}
+
+impl VersionCut {
+    /// Returns whether the segment may have entries that do not count.
+    pub fn concerns(&self, segment: SegmentId) -> bool {
+        self.after < segment && segment <= self.through
+    }
+
+    /// Returns whether an entry does not count.
+    pub fn ignores(&self, segment: SegmentId, version: Version) -> bool {
+        self.concerns(segment) && version > self.above
+    }
 }
 
 /// A segment of a log.
@@ -103,6 +149,12 @@ mod tests {
             ManifestEntry::Open { segment: SegmentId(301) },
             ManifestEntry::Close { segment: SegmentId(1), content },
             ManifestEntry::Drop { segment: SegmentId(300) },
+            ManifestEntry::Mark(VersionMark { whole: SegmentId(299), version: Version(1 << 40) }),
+            ManifestEntry::Cut(VersionCut {
+                after: SegmentId(7),
+                through: SegmentId(299),
+                above: Version(1 << 33),
+            }),
         ]
     }
 
@@ -123,6 +175,19 @@ mod tests {
         let open = ManifestEntry::Open { segment: SegmentId(301) };
         assert_eq!(hex(&[open]), "0101ad0200000000");
         assert_eq!(hex(&samples()[..1]), "0100020100ac02018020f8acd1910100");
+        assert_eq!(hex(&samples()[4..5]), "0104ab02808080808020000000000000");
+        assert_eq!(hex(&samples()[5..]), "010507ab028080808020000000000000");
+    }
+
+    #[test]
+    fn a_cut_concerns_later_versions_in_its_segments() {
+        let mark = VersionMark { whole: SegmentId(3), version: Version(10) };
+        assert_eq!(mark.cut(SegmentId(3)), None);
+        let cut = mark.cut(SegmentId(5)).unwrap();
+        assert!(cut.ignores(SegmentId(4), Version(11)) && cut.ignores(SegmentId(5), Version(11)));
+        assert!(!cut.ignores(SegmentId(4), Version(10)), "complete");
+        assert!(!cut.ignores(SegmentId(3), Version(11)), "of an earlier process");
+        assert!(!cut.ignores(SegmentId(6), Version(11)), "of a later process");
     }
 
     /// `docs/design/durability.md` and `replication.md` compute with this number.
