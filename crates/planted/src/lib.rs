@@ -192,6 +192,12 @@ pub enum Bug {
     /// A write that has read an entry of another segment is sent before that entry is
     /// acknowledged.
     SentBeforeItsSource,
+    /// A version mark is recorded before everything up to it is synced.
+    MarkedBeforeSynced,
+    /// A restart after a loss of power keeps entries above the version mark.
+    KeptAboveMark,
+    /// A segment leaves the log before the entries that superseded its entries are below a mark.
+    LeftBeforeMark,
     /// A completion record is dropped before its replies are acknowledged.
     CompletionDroppedEarly,
     /// A migration does not move completion records.

@@ -28,8 +28,8 @@ pub use address::Address;
 pub use log::GracePeriod;
 pub use objects::{
     Accessed, Arrival, ArrivalPlan, BEHIND_MAX_MILLIS, Changes, CleaningOccasion, Evicted,
-    EvictionRule, Expiring, Key, Missing, Need, NewValue, NotHereYet, OwnTable, RangeClock, Record,
-    RecoverError, Recovery, RecoveryPlan, ReplayCounters, ReplayError, Replayed, Scratch, Stall,
-    Store, StoreConfig, StoreError, StoreUsage, TableKey, TableSet, Tablet, TabletMap, TabletState,
-    Worker,
+    EvictionRule, Expiring, Key, Missing, Need, NewValue, NotHereYet, OwnTable, PendingMark,
+    RangeClock, Record, RecoverError, Recovery, RecoveryPlan, ReplayCounters, ReplayError,
+    Replayed, Scratch, Stall, Store, StoreConfig, StoreError, StoreUsage, TableKey, TableSet,
+    Tablet, TabletMap, TabletState, Worker,
 };

@@ -1,17 +1,21 @@
 //! The [`DurableLog`]: the part of a log that is read again after a crash. It knows which segments
 //! are in the log, and which tombstones must stay in them.
 
+use super::marks::MarkBarrier;
 use super::pins::{Pin, Pins};
 use super::reclamation::Turn;
 use super::registry::SegmentRegistry;
 use super::segment::Segments;
 use super::state::Place;
 use crate::address::Address;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use planted::Bug;
+use std::sync::OnceLock;
 use std::{collections::BTreeMap, sync::Arc};
-use types::SegmentId;
+use types::{SegmentId, Version};
 use wire::entry::{Dead, Location};
+use wire::manifest::VersionCut;
 
 /// State that exists only for a durable log.
 pub(crate) struct DurableLog {
@@ -23,6 +27,10 @@ pub(crate) struct DurableLog {
     is_adopting: AtomicBool,
     /// Per segment, the farthest offset that adopted entries name.
     named: Mutex<BTreeMap<SegmentId, u32>>,
+    /// Adopted entries that do not count.
+    cuts: OnceLock<Vec<VersionCut>>,
+    /// Number of such entries in the segments entered so far.
+    pub(super) ignored: AtomicU64,
 }
 
 impl DurableLog {
@@ -33,7 +41,43 @@ impl DurableLog {
             pins: Pins::new(),
             is_adopting: AtomicBool::new(false),
             named: Mutex::new(BTreeMap::new()),
+            cuts: OnceLock::new(),
+            ignored: AtomicU64::new(0),
         }
+    }
+
+    /// Sets the entries that do not count, before any segment is adopted.
+    pub(super) fn ignore(&self, cuts: Vec<VersionCut>) {
+        assert!(!self.is_adopting.load(Ordering::Relaxed), "segments were adopted before");
+        assert!(self.cuts.set(cuts).is_ok(), "the cuts are set once");
+    }
+
+    /// Returns whether an entry does not count, because a loss of power may have taken entries
+    /// before it.
+    #[inline]
+    pub(crate) fn ignores(&self, segment: SegmentId, version: Version) -> bool {
+        let cuts = self.cuts.get().map_or(&[][..], |cuts| cuts);
+        cuts.iter().any(|cut| cut.ignores(segment, version)) && !planted::is(Bug::KeptAboveMark)
+    }
+
+    /// Records that an adopted entry was ignored.
+    pub(crate) fn count_ignored(&self) {
+        self.ignored.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the barrier of a mark whose entries are all appended.
+    pub(crate) fn mark_barrier(&self) -> MarkBarrier {
+        MarkBarrier::of(&self.segments)
+    }
+
+    /// Returns whether everything before the barrier is synced.
+    pub(crate) fn is_synced(&self, barrier: &mut MarkBarrier) -> bool {
+        barrier.is_synced(&self.segments)
+    }
+
+    /// Records that a mark is in the manifest: segments may leave the log.
+    pub(crate) fn note_marked(&self, number: u64) {
+        self.registry.note_marked(&self.segments, number);
     }
 
     /// Begins or continues the adoption of segments from before a crash.

@@ -10,12 +10,14 @@
 //! 4. The segments from which entries were copied into it have been dropped. Otherwise a
 //!    tombstone that names the copy goes with it, while the original would still be read.
 //! 5. Its writer has sent all of it.
+//! 6. If the log has version marks, one that was begun afterwards is recorded (`marks.rs`).
 //!
 //! Then the log reports [`LogChange::Dead`]. The caller queues the drop for the manifest and calls
 //! [`Log::release`](super::Log::release), which frees the memory after a grace period. The memory
 //! need not wait until the drop is synced, because the manifest writes every later change behind
 //! the drop. Only the replicas must.
 
+use super::marks::MarkCounts;
 use super::segment::Segments;
 use super::state::{ContentKind, LogPosition, Place};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,6 +61,8 @@ struct RegistryState {
     leaving: Vec<LeavingSegment>,
     /// Segments reported as [`LogChange::Dead`].
     dead: BTreeSet<SegmentId>,
+    /// `None` if the log has no version marks.
+    marks: Option<MarkCounts>,
 }
 
 /// A segment without live entries that waits for its barrier.
@@ -67,6 +71,8 @@ struct LeavingSegment {
     place: Place,
     /// Positions that must be synced.
     barrier: Vec<LogPosition>,
+    /// Number of the mark that must be recorded, if the log has marks.
+    mark: u64,
 }
 
 impl SegmentRegistry {
@@ -79,6 +85,7 @@ impl SegmentRegistry {
                 origins: BTreeMap::new(),
                 leaving: Vec::new(),
                 dead: BTreeSet::new(),
+                marks: None,
             }),
             has_changes: AtomicBool::new(false),
             ending: AtomicUsize::new(0),
@@ -183,7 +190,35 @@ impl SegmentRegistry {
             "{segment} leaves twice"
         );
         let barrier = segments.barrier();
-        state.leaving.push(LeavingSegment { segment, place, barrier });
+        let mark = state.marks.as_ref().map_or(0, MarkCounts::next);
+        state.leaving.push(LeavingSegment { segment, place, barrier, mark });
+        self.report_dead(&mut state, segments);
+    }
+
+    /// Makes segments wait for version marks from now on.
+    pub(super) fn require_marks(&self) {
+        let before = self.lock().marks.replace(MarkCounts::default());
+        assert!(before.is_none(), "marks are required once");
+    }
+
+    /// Begins a version mark, whose version is drawn afterwards. Returns its number.
+    pub(crate) fn begin_mark(&self) -> u64 {
+        self.lock().marks.as_mut().expect("the log has marks").begin()
+    }
+
+    /// Returns whether a segment waits for a mark that was not begun yet.
+    pub(super) fn awaits_mark(&self) -> bool {
+        if self.ending() == 0 {
+            return false;
+        }
+        let state = self.lock();
+        state.marks.is_some_and(|marks| state.leaving.iter().any(|it| it.mark == marks.next()))
+    }
+
+    /// Records that a mark is in the manifest, before all later changes of it.
+    pub(super) fn note_marked(&self, segments: &Segments, number: u64) {
+        let mut state = self.lock();
+        state.marks.as_mut().expect("the log has marks").record(number);
         self.report_dead(&mut state, segments);
     }
 
@@ -224,15 +259,18 @@ impl SegmentRegistry {
     }
 
     fn report_dead(&self, state: &mut RegistryState, segments: &Segments) {
-        let RegistryState { leaving, origins, dead, changes, .. } = state;
-        leaving.retain_mut(|LeavingSegment { segment, place, barrier }| {
+        let RegistryState { leaving, origins, dead, changes, marks, .. } = state;
+        leaving.retain_mut(|LeavingSegment { segment, place, barrier, mark }| {
             barrier.retain(|position| !segments.is_synced(position));
             if planted::is(Bug::LeftBeforeSynced) {
                 barrier.clear();
             }
             let has_origins = origins.get(segment).is_some_and(|origins| !origins.is_empty())
                 && !planted::is(Bug::LeftBeforeOrigin);
-            if !barrier.is_empty() || has_origins || !segments.is_handed_out(*place) {
+            let has_mark = marks.is_none_or(|marks| marks.has_recorded(*mark))
+                || planted::is(Bug::LeftBeforeMark);
+            let may_leave = barrier.is_empty() && !has_origins && has_mark;
+            if !may_leave || !segments.is_handed_out(*place) {
                 return true;
             }
             let is_new = dead.insert(*segment);

@@ -11,6 +11,7 @@ use super::leaves::Leaves;
 use super::read::{judge, may_arrive, records};
 use super::record::{Key, PerKey, Record, TableKey};
 use super::stall::{Stall, check_size};
+use super::version_mark::VersionBlock;
 use super::view::{Lookup, Placed, TableViews, kind_of};
 use super::worker::Worker;
 use super::write::{Removal, WriteTarget, WriteValue, Writer};
@@ -94,7 +95,8 @@ impl Worker {
         let result = f(&records, &mut changes);
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let writer = Writer { store: &self.store, head, tombstones, view };
-        let batch = MultiKeyWrite { writer, targets: &targets, found: &found };
+        let drawn = VersionBlock::draw(&self.store, versions_of(&targets, &self.scratch));
+        let batch = MultiKeyWrite { writer, targets: &targets, found: &found, drawn };
         let mut versions = std::mem::take(&mut self.scratch.versions);
         let steps = batch.plan(leaves.order(), &self.scratch);
         versions.extend(steps.iter().filter_map(KeyChange::written));
@@ -116,6 +118,15 @@ struct MultiKeyWrite<'b, 'w, 't> {
     writer: Writer<'w, 't>,
     targets: &'b [WriteTarget<'b, 'b>],
     found: &'b [Lookup<'t>],
+    /// Versions of the entries.
+    drawn: VersionBlock,
+}
+
+/// Returns the number of versions that an update may need: one for each change, and one for a
+/// completion record.
+fn versions_of(targets: &[WriteTarget<'_, '_>], scratch: &Scratch) -> usize {
+    let is_recorded = targets.last().is_some_and(|last| last.table == TableId::COMPLETIONS);
+    scratch.list.len() + usize::from(is_recorded)
 }
 
 /// Planned change of one key.
@@ -164,8 +175,7 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         Ok(())
     }
 
-    /// Returns the planned changes by ascending table and hash. Draws the versions, so the leaves must be
-    /// locked.
+    /// Returns the planned changes by ascending table and hash.
     fn plan(&self, order: &[usize], scratch: &'b Scratch) -> PerKey<KeyChange<'b>> {
         let mut steps = PerKey::new();
         for change in last_changes(self.targets, order, scratch) {
@@ -177,11 +187,15 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
                     steps.push(self.planned_put(at, value));
                     continue;
                 }
-                ChangeAction::Delete => match self.writer.removal(target, old) {
-                    Removal::Nothing => continue,
-                    Removal::Unlink(_) => (None, false),
-                    Removal::Tombstone { tombstone, may_arrive } => (Some(tombstone), may_arrive),
-                },
+                ChangeAction::Delete => {
+                    match self.writer.removal(target, old, || self.drawn.take()) {
+                        Removal::Nothing => continue,
+                        Removal::Unlink(_) => (None, false),
+                        Removal::Tombstone { tombstone, may_arrive } => {
+                            (Some(tombstone), may_arrive)
+                        }
+                    }
+                }
             };
             steps.push(KeyChange { key: at, old, entry, new: None, may_arrive });
         }
@@ -204,10 +218,11 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         steps.insert(place, self.planned_put(at, value));
     }
 
-    /// Returns the planned write of the key at this position. Draws its version.
+    /// Returns the planned write of the key at this position.
     fn planned_put(&self, at: usize, value: WriteValue<'b>) -> KeyChange<'b> {
         let old = self.found[at].old();
-        let entry = Some(self.writer.object(self.targets[at], value, old));
+        let version = self.drawn.take();
+        let entry = Some(self.writer.object(self.targets[at], value, old, version));
         KeyChange { key: at, old, entry, new: None, may_arrive: false }
     }
 

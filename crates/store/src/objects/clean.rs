@@ -246,6 +246,9 @@ impl<'t> Cleaner<'t> {
     ) -> Result<(), Stall> {
         let Candidate { address, entry: fields, encoded } = entry.candidate;
         let log = &self.store.log;
+        if log.durable_log().ignores(log.segment_of(address), fields.version) {
+            return Ok(());
+        }
         let (dead, is_tombstone) = match fields.body {
             Body::Object { replaces: Some(location), .. } => (Dead::At(location), false),
             Body::Tombstone { dead } => (dead, true),

@@ -27,7 +27,8 @@
 //! The files stand in layers; each imports only from the layers above it:
 //! - Plain data: `record`, `stall`, `changes`, `range_clock`, `table_set`, `estimate`,
 //!   `publications`, `replay_counters`, `sketch`.
-//! - State of a range: `arrival`, `recovery`, `tablets`. Then `store`, the state of all ranges.
+//! - State of a range: `arrival`, `recovery`, `tablets`. Then `store`, the state of all ranges, and
+//!   `version_mark`, versions up to which it is synced.
 //! - Access to entries: `view`, `leaves`, `access`.
 //! - Changes of entries: `tombstones`, `write`, `expired`, `side_logs`.
 //! - `evictor`, the state of eviction at one reactor.
@@ -71,6 +72,7 @@ mod table_set;
 mod tablets;
 mod tombstones;
 mod update;
+mod version_mark;
 mod view;
 mod worker;
 mod write;
@@ -93,4 +95,5 @@ pub use stall::{Missing, NotHereYet, Stall};
 pub use store::{Store, StoreConfig, StoreError, StoreUsage};
 pub use table_set::TableSet;
 pub use tablets::{Tablet, TabletMap, TabletState};
+pub use version_mark::PendingMark;
 pub use worker::Worker;

@@ -43,6 +43,8 @@ pub enum RecoverError {
 struct AdoptedEntry<'t> {
     /// Table of the entry; `None` if the entry is void.
     table: Option<TableId>,
+    /// Set if the entry does not count: see [`crate::log::Log::ignore`].
+    is_ignored: bool,
     hash: KeyHash,
     entry: Entry<'t>,
     address: Address,
@@ -157,7 +159,8 @@ impl Worker {
                     lost.get(&named.segment).is_some_and(|length| named.offset >= *length)
                 });
                 let hash = key_hash(self.store.seed(), entry.key);
-                if is_lost && table_of(&tablets, hash, entry.incarnation).is_some() {
+                let counts = !self.store.log.durable_log().ignores(segment, entry.version);
+                if is_lost && counts && table_of(&tablets, hash, entry.incarnation).is_some() {
                     let version = Version(entry.version.0 - 1);
                     let tombstone = Entry { version, body: Body::Tombstone { dead }, ..entry };
                     let address = self.head.append_one_reserved(&tombstone)?;
@@ -220,6 +223,12 @@ impl<'t> Entering<'t> {
                 log.durable_log().registry.note_origin(self.segment, origin);
             }
             let hash = key_hash(self.store.seed(), entry.key);
+            let is_ignored = log.durable_log().ignores(self.segment, entry.version);
+            if is_ignored {
+                let table = None;
+                window.push(AdoptedEntry { table, is_ignored, hash, entry, address, bytes });
+                continue;
+            }
             let table = table_of(self.tablets, hash, entry.incarnation);
             if let Some(table) = table {
                 self.seen.note(table, encoded.len());
@@ -234,7 +243,7 @@ impl<'t> Entering<'t> {
                 let farthest = self.named.entry(segment).or_default();
                 *farthest = offset.max(*farthest);
             }
-            window.push(AdoptedEntry { table, hash, entry, address, bytes });
+            window.push(AdoptedEntry { table, is_ignored, hash, entry, address, bytes });
         }
         Ok(())
     }
@@ -251,7 +260,12 @@ impl<'t> Entering<'t> {
 
     /// Points the index at the entry unless a newer one is present.
     fn enter(&self, read: &AdoptedEntry<'t>) -> Result<(), Stall> {
-        let &AdoptedEntry { table, hash, ref entry, address, bytes } = read;
+        let &AdoptedEntry { table, is_ignored, hash, ref entry, address, bytes } = read;
+        if is_ignored {
+            self.store.log.durable_log().count_ignored();
+            self.store.log.mark_dead(address, bytes);
+            return Ok(());
+        }
         let Some(table) = table else {
             match entry.body {
                 // Pinned, as every tombstone without a word. So the cleaner can rely on the pin.

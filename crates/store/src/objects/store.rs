@@ -181,7 +181,14 @@ impl Store {
     /// Draws the version of a write. The caller must hold the lock of the key's leaf.
     #[inline]
     pub(super) fn draw_version(&self) -> Version {
-        Version(self.version.fetch_add(1, Ordering::Relaxed) + 1)
+        self.draw_versions(1)
+    }
+
+    /// Draws this many consecutive versions of one atomic write, and returns the first. The caller
+    /// must hold the locks of the keys' leaves.
+    #[inline]
+    pub(super) fn draw_versions(&self, count: u64) -> Version {
+        Version(self.version.fetch_add(count, Ordering::Relaxed) + 1)
     }
 
     /// Raises the expiry clock of all ranges to at least this time. Only the server's own clock

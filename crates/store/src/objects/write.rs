@@ -67,7 +67,7 @@ impl<'t> Writer<'_, 't> {
         old: Option<Placed>,
         value: WriteValue<'_>,
     ) -> Result<Version, Stall> {
-        let mut entry = self.object(target, value, old);
+        let mut entry = self.object(target, value, old, self.store.draw_version());
         debug_assert!(self.is_newer(entry.version, old), "a write has an older version");
         let address = match self.view.log.is_durable() {
             false => self.head.append_one(&entry)?,
@@ -87,7 +87,7 @@ impl<'t> Writer<'_, 't> {
         old: Option<Placed>,
     ) -> Result<(), Stall> {
         let hash = target.key.hash;
-        match self.removal(target, old) {
+        match self.removal(target, old, || self.store.draw_version()) {
             Removal::Nothing => {}
             Removal::Unlink(old) => {
                 leaf.remove(hash, old.word, old.bytes);
@@ -104,11 +104,13 @@ impl<'t> Writer<'_, 't> {
         Ok(())
     }
 
-    /// Decides how to remove a key. Draws the version, so the leaf must be locked.
+    /// Decides how to remove a key. `draw` draws the version of a tombstone, so the leaf must be
+    /// locked.
     pub(super) fn removal<'k>(
         &self,
         target: WriteTarget<'k, '_>,
         old: Option<Placed>,
+        draw: impl FnOnce() -> Version,
     ) -> Removal<'k> {
         let WriteTarget { table, key, access, .. } = target;
         let may_arrive = access.may_arrive(table, key.hash);
@@ -120,7 +122,7 @@ impl<'t> Writer<'_, 't> {
         };
         match old {
             _ if is_needed => {
-                Removal::Tombstone { tombstone: self.tombstone(target, old), may_arrive }
+                Removal::Tombstone { tombstone: self.tombstone(target, old, draw()), may_arrive }
             }
             Some(old) => Removal::Unlink(old),
             None => Removal::Nothing,
@@ -150,13 +152,15 @@ impl<'t> Writer<'_, 't> {
         }
     }
 
-    /// Returns the entry that sets the key's value. Draws the version.
+    /// Returns the entry that sets the key's value. Its version was drawn while the leaf was
+    /// locked.
     #[inline]
     pub(super) fn object<'k>(
         &self,
         target: WriteTarget<'k, '_>,
         value: WriteValue<'k>,
         old: Option<Placed>,
+        version: Version,
     ) -> Entry<'k> {
         let WriteValue { value, expiry } = value;
         let log = self.view.log;
@@ -166,7 +170,7 @@ impl<'t> Writer<'_, 't> {
         };
         Entry {
             incarnation: target.access.incarnation,
-            version: self.store.draw_version(),
+            version,
             key: target.key.bytes,
             body: Body::Object { expiry, replaces, value },
         }
@@ -178,12 +182,17 @@ impl<'t> Writer<'_, 't> {
         old.is_none_or(is_newer) || planted::is(Bug::VersionsGoBack)
     }
 
-    /// Returns the tombstone entry for the key. Draws the version.
-    fn tombstone<'k>(&self, target: WriteTarget<'k, '_>, old: Option<Placed>) -> Entry<'k> {
+    /// Returns the tombstone entry for the key.
+    fn tombstone<'k>(
+        &self,
+        target: WriteTarget<'k, '_>,
+        old: Option<Placed>,
+        version: Version,
+    ) -> Entry<'k> {
         let location = old.map(|old| self.view.log.location_of(old.word.address()));
         Entry {
             incarnation: target.access.incarnation,
-            version: self.store.draw_version(),
+            version,
             key: target.key.bytes,
             body: Body::Tombstone { dead: location.map_or(Dead::Nothing, Dead::At) },
         }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use store::log::LogChange;
 use store::{Store, StoreConfig, TabletMap, Worker};
-use types::{HashSeed, KeyHash, ReactorId, SegmentId, UnixMillis};
+use types::{HashSeed, KeyHash, ReactorId, SegmentId, UnixMillis, Version};
 use wire::entries::EntryReader;
+use wire::manifest::{VersionCut, VersionMark};
 
 /// Contents of a log's replicas and of its segment manifest.
 #[derive(Clone, Default)]
@@ -20,6 +21,10 @@ pub(crate) struct Disk {
     pub(crate) dropped: VecDeque<SegmentId>,
     /// All segments that were ever dropped.
     pub(crate) gone: BTreeSet<SegmentId>,
+    /// The last mark in the manifest, if the log has marks.
+    pub(crate) mark: Option<VersionMark>,
+    /// Entries that do not count.
+    pub(crate) cuts: Vec<VersionCut>,
 }
 
 /// Bytes of one segment, and the number of synced bytes.
@@ -130,6 +135,11 @@ impl Disk {
     /// failed: `loses` returns for each replica how many of the unsynced pieces survive.
     pub(crate) fn after_crash(&self, mut loses: Option<impl FnMut(usize) -> usize>) -> Disk {
         let mut left = Disk { manifest: self.manifest.clone(), ..Disk::default() };
+        let written = self.manifest.last().max(self.gone.last()).copied();
+        let last = written.unwrap_or_default().max(self.mark.map_or(SegmentId(0), |it| it.whole));
+        left.cuts = self.cuts.clone();
+        left.cuts.extend(self.mark.filter(|_| loses.is_some()).and_then(|mark| mark.cut(last)));
+        left.mark = self.mark.map(|_| VersionMark { whole: last, version: Version(0) });
         for (segment, replica) in &self.segments {
             let mut bytes = replica.bytes.clone();
             if let Some(kept) = &mut loses {
@@ -196,6 +206,11 @@ impl Disk {
         now: UnixMillis,
         order: impl FnOnce(&mut Vec<SegmentId>),
     ) {
+        if let Some(mark) = self.mark {
+            store.log().skip_segment_numbers(mark.whole);
+            store.log().ignore(self.cuts.clone());
+            store.log().require_marks();
+        }
         let mut segments: Vec<SegmentId> = self.manifest.iter().copied().collect();
         order(&mut segments);
         for segment in &segments {

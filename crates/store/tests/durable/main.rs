@@ -4,6 +4,8 @@
 mod common;
 mod disk;
 mod inherited;
+mod marked;
+mod marks;
 mod ordered;
 mod random;
 mod scenario;

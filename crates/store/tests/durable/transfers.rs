@@ -14,7 +14,7 @@ const START: u64 = 100;
 pub(crate) struct Server {
     pub(crate) store: Arc<Store>,
     pub(crate) workers: Vec<Worker>,
-    disk: Disk,
+    pub(crate) disk: Disk,
 }
 
 impl Server {
