@@ -108,8 +108,18 @@ pub(crate) fn run(
     });
     reactors.stop();
     match result? {
-        ShutdownReason::Requested => Ok(()),
+        ShutdownReason::Requested => {
+            end_in_order(&node, identity);
+            Ok(())
+        }
         ShutdownReason::Fenced => Err(restart_as_new_member()),
+    }
+}
+
+/// Syncs the log of a standalone server whose reactors have ended.
+fn end_in_order(node: &Node, identity: ServerIdentity) {
+    if let Err(error) = node.durability().end_in_order(node.store(), identity) {
+        tracing::warn!(%error, "the last writes are lost if the machine is restarted now");
     }
 }
 

@@ -638,7 +638,7 @@ impl Engine {
             Ok(_) | Err(_) => None,
         };
         let master = self.log_master.next_deadline(self.reactor);
-        let backup = self.backup.next_deadline(self.reactor);
+        let backup = self.backup.next_deadline(self.reactor, self.node.store());
         let own_disk = (!self.to_itself.is_empty()).then_some(Instant(0));
         let cleaner = self.cleaning.next_deadline();
         let (state, live, log) = (&self.node.eviction, &self.turn.live, self.node.store().log());

@@ -151,6 +151,56 @@ pub(crate) struct AdoptedManifest {
     pub(crate) length: u32,
 }
 
+/// A manifest segment that consists of a snapshot.
+pub(crate) struct WholeManifest {
+    pub(crate) segment: SegmentId,
+    /// The snapshot.
+    pub(crate) body: Vec<u8>,
+    pub(crate) stamp: Stamp,
+    /// Size of a full segment, in bytes.
+    pub(crate) segment_bytes: usize,
+}
+
+impl WholeManifest {
+    /// Writes the segment to the server's own disk, and syncs it.
+    pub(crate) fn write(
+        self,
+        identity: ServerIdentity,
+        replicas: &Replicas,
+    ) -> io::Result<AdoptedManifest> {
+        let WholeManifest { segment, body, stamp, segment_bytes } = self;
+        assert!(segment.is_manifest(), "{segment} is a segment of data");
+        let id = ReplicaId { log: identity.server, segment, epoch: ReplicaEpoch(0) };
+        let replica = replicas.create(ReplicaHeader {
+            format: ReplicaFormat::CURRENT,
+            cluster: identity.cluster,
+            id,
+            kind: ReplicaKind::Manifest,
+            segment_bytes: segment_bytes as u32,
+            boot: replicas.boot(),
+        })?;
+        let header = PieceWriter::new(replica.identity()).next(&body, 0, stamp);
+        replica.append(&header, &body).map_err(io::Error::other)?;
+        let length = replica.sync()?;
+        assert_eq!(length as usize, body.len(), "the log relies on a synced manifest");
+        Ok(AdoptedManifest { replica: id, length })
+    }
+}
+
+/// The segment manifest found on the disk.
+#[derive(Default)]
+struct FoundManifest {
+    manifest: SegmentManifest,
+    /// The manifest segment from which it was read; `None` if there is no log.
+    segment: Option<SegmentId>,
+    /// Version counter and expiry clock of its last piece.
+    stamp: Stamp,
+    /// Set if the machine was restarted since the last process began.
+    power_was_lost: bool,
+    /// Highest number of a segment that a process may have written.
+    last: SegmentId,
+}
+
 impl RecoveredLog {
     /// Examines the disk. `boot` identifies the current run of the machine.
     pub fn find(disk: Arc<dyn Disk>, boot: BootId) -> Result<RecoveredLog, KeptError> {
@@ -204,12 +254,29 @@ impl RecoveredLog {
     pub(crate) fn adopt(
         self,
         identity: ServerIdentity,
+        mode: Mode,
         store: &Store,
     ) -> Result<AdoptedLog, KeptError> {
-        let (manifest, previous, stamp) = self.manifest()?;
-        let last = self.headers.iter().map(|header| header.id.segment);
-        let last = last.filter(|segment| !segment.is_manifest()).max();
-        store.log().skip_segment_numbers(last.unwrap_or(SegmentId(0)));
+        let FoundManifest { mut manifest, segment: previous, stamp, power_was_lost, last } =
+            self.manifest()?;
+        store.log().skip_segment_numbers(last);
+        if mode != Mode::Memory {
+            self.sync_open(&manifest)?;
+        }
+        let mark = manifest.last_mark().filter(|_| power_was_lost);
+        if let Some(mark) = mark {
+            tracing::warn!(
+                version = mark.version.0,
+                last_segment = last.0,
+                "the machine was restarted without an orderly end of the server: ignoring all \
+                 entries above the last version up to which all were synced"
+            );
+        }
+        manifest.adopt(last, power_was_lost, mode == Mode::Interval);
+        store.log().ignore(manifest.cuts().collect());
+        if mode == Mode::Interval {
+            store.log().require_marks();
+        }
         let (mut named, unnamed): (Vec<ReplicaHeader>, Vec<ReplicaHeader>) =
             self.headers.iter().partition(|header| manifest.contains(header.id.segment));
         if previous.is_none_or(|it| Quorum::of_segment(it) != Some(Quorum::OWN_DISK)) {
@@ -226,6 +293,20 @@ impl RecoveredLog {
         let to_read: Vec<_> = manifest.segments().collect();
         let loading = Loading::new(to_read, stamp, headers);
         Ok(AdoptedLog { replicas: self.replicas, manifest, segment, loading })
+    }
+
+    /// Syncs the segments that are not sealed: bytes that this process finds must not be lost later.
+    fn sync_open(&self, manifest: &SegmentManifest) -> Result<(), KeptError> {
+        let open: BTreeSet<SegmentId> =
+            manifest.segments().filter(|(_, content)| content.is_none()).map(|it| it.0).collect();
+        assert!(!open.iter().any(|it| it.is_manifest()), "a manifest names segments of data");
+        for header in self.headers.iter().filter(|header| open.contains(&header.id.segment)) {
+            self.replicas.sync(header.id).map_err(|error| KeptError::Disk {
+                what: format!("cannot sync segment {} of the log", header.id.segment),
+                error,
+            })?;
+        }
+        Ok(())
     }
 
     /// Removes the replicas that earlier versions of this program have left. These used the number
@@ -263,31 +344,17 @@ impl RecoveredLog {
         let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Manifest);
         let places = of_manifest.map(|header| Quorum::place(header.id.segment));
         let segment = Quorum::OWN_DISK.segment(places.max().unwrap_or(0) + 1);
-        let id = ReplicaId { log: identity.server, segment, epoch: ReplicaEpoch(0) };
         assert!(
             self.headers.iter().all(|header| header.id.segment < segment),
             "{segment} is not the newest segment of the manifest"
         );
-        let replica = self.replicas.create(ReplicaHeader {
-            format: ReplicaFormat::CURRENT,
-            cluster: identity.cluster,
-            id,
-            kind: ReplicaKind::Manifest,
-            segment_bytes: store.log().segment_bytes() as u32,
-            boot: self.replicas.boot(),
-        })?;
-        let snapshot = manifest.snapshot();
-        let header = PieceWriter::new(replica.identity()).next(&snapshot, 0, stamp);
-        replica.append(&header, &snapshot).map_err(io::Error::other)?;
-        let length = replica.sync()?;
-        assert_eq!(length as usize, snapshot.len(), "the log relies on a synced manifest");
-        Ok(AdoptedManifest { replica: id, length })
+        let segment_bytes = store.log().segment_bytes();
+        let manifest = WholeManifest { segment, body: manifest.snapshot(), stamp, segment_bytes };
+        manifest.write(identity, &self.replicas)
     }
 
     /// Reads the manifest from the newest manifest segment that begins with a complete snapshot.
-    /// Returns it with that segment, and with the version counter and expiry clock of its last
-    /// piece.
-    fn manifest(&self) -> Result<(SegmentManifest, Option<SegmentId>, Stamp), KeptError> {
+    fn manifest(&self) -> Result<FoundManifest, KeptError> {
         let of_manifest = self.headers.iter().filter(|it| it.kind == ReplicaKind::Manifest);
         for header in of_manifest.rev() {
             let damaged = |how| KeptError::Damaged { segment: header.id.segment, how };
@@ -302,14 +369,23 @@ impl RecoveredLog {
             let manifest = SegmentManifest::read(bodies.iter().map(|body| &body[..]))
                 .map_err(|error| damaged(error.to_string()))?;
             let power_was_lost = header.boot != self.replicas.boot();
+            let named = manifest.segments().map(|(segment, _)| segment).max();
+            let last = self.last_found().max(named.unwrap_or_default());
             let manifest = self.with_all(manifest, power_was_lost)?;
-            return Ok((manifest, Some(header.id.segment), end.stamp));
+            let (segment, stamp) = (Some(header.id.segment), end.stamp);
+            return Ok(FoundManifest { manifest, segment, stamp, power_was_lost, last });
         }
         let data = self.headers.iter().filter(|it| it.kind == ReplicaKind::Data);
         match data.count() {
-            0 => Ok((SegmentManifest::new(), None, Stamp::default())),
+            0 => Ok(FoundManifest::default()),
             segments => Err(KeptError::NoManifest { segments }),
         }
+    }
+
+    /// Returns the highest number of a segment that has, or had, a replica on this disk.
+    fn last_found(&self) -> SegmentId {
+        let found = self.headers.iter().map(|header| header.id.segment);
+        found.filter(|segment| !segment.is_manifest()).max().unwrap_or_default()
     }
 
     /// Checks that every segment has a replica. A loss of power can remove a new replica; then
@@ -611,9 +687,10 @@ mod tests {
     use super::*;
     use ::backup::MemoryDisk;
     use store::{Key, RangeClock, StoreConfig, TableSet, Tablet, TabletMap, TabletState};
-    use types::key_hash;
     use types::limits::TABLES_MAX;
     use types::{HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, TableId, UnixMillis};
+    use types::{Version, key_hash};
+    use wire::manifest::{VersionCut, VersionMark};
 
     const IDENTITY: ServerIdentity = ServerIdentity { cluster: ClusterId(7), server: ServerId(3) };
     const SEGMENT: SegmentId = SegmentId(5);
@@ -710,7 +787,7 @@ mod tests {
         disk.kill_process();
         let store = store();
         let log = open().expect("a log that can be read");
-        let log = log.adopt(IDENTITY, &store).expect("a whole log");
+        let log = log.adopt(IDENTITY, Mode::Interval, &store).expect("a whole log");
         let content = is_sealed.then_some(contents[0]);
         let read = log.loading.read_replica(&log.replicas, SEGMENT, content, &store);
         let left = log.replicas.list(IDENTITY.server).into_iter();
@@ -742,7 +819,7 @@ mod tests {
         damage(&disk, 0);
         let store = store();
         let log = open().expect("headers can be read");
-        let log = log.adopt(IDENTITY, &store).expect("a whole manifest");
+        let log = log.adopt(IDENTITY, Mode::Interval, &store).expect("a whole manifest");
         let read = log.loading.read_replica(&log.replicas, SEGMENT, None, &store);
         assert!(matches!(read, Err(KeptError::Damaged { .. })), "{read:?}");
         let left = log.replicas.list(IDENTITY.server).into_iter();
@@ -758,7 +835,8 @@ mod tests {
         write_pieces(&log.replicas, own(2), 0, &[&snapshot, &snapshot]);
         write(&log.replicas, own(1), 0, &snapshot);
         damage(&disk, 0);
-        let adopted = open().expect("headers can be read").adopt(IDENTITY, &store());
+        let adopted =
+            open().expect("headers can be read").adopt(IDENTITY, Mode::Interval, &store());
         assert!(matches!(adopted.err(), Some(KeptError::Damaged { .. })));
     }
 
@@ -777,12 +855,71 @@ mod tests {
             0,
             &manifest.snapshot(),
         );
-        let first = open().expect("a log").adopt(IDENTITY, &store());
+        let first = open().expect("a log").adopt(IDENTITY, Mode::Interval, &store());
         first.expect("a whole log");
         disk.kill_process();
         let again = open().expect("a log").headers;
         let epochs = again.iter().filter(|header| header.id.segment == SEGMENT);
         assert_eq!(epochs.map(|header| header.id.epoch.0).collect::<Vec<_>>(), [2]);
+    }
+
+    /// Restarts a server with a mark at version 10 in this boot of the machine, and returns the
+    /// cuts and the mark.
+    fn restart(disk: &MemoryDisk, boot: u8, mode: Mode) -> (Vec<VersionCut>, Option<VersionMark>) {
+        let found = RecoveredLog::find(Arc::new(disk.clone()), BootId([boot; 16]));
+        let log = found.expect("a log").adopt(IDENTITY, mode, &store()).expect("a whole log");
+        (log.manifest.cuts().collect(), log.manifest.last_mark())
+    }
+
+    /// Returns a disk with a log that was written in the first boot of its machine.
+    fn marked_disk() -> MemoryDisk {
+        let disk = MemoryDisk::new();
+        let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([1; 16])).expect("no log");
+        write(&log.replicas, SEGMENT, 0, b"entries");
+        let mut manifest = SegmentManifest::new();
+        manifest.adopt(SegmentId(2), false, true);
+        manifest.open(SEGMENT);
+        manifest.mark(Version(10));
+        write(&log.replicas, own(1), 0, &manifest.snapshot());
+        disk.kill_process();
+        disk
+    }
+
+    const CUT: VersionCut =
+        VersionCut { after: SegmentId(2), through: SEGMENT, above: Version(10) };
+
+    #[test]
+    fn entries_above_the_mark_are_ignored_if_the_machine_was_restarted() {
+        let whole = Some(VersionMark { whole: SEGMENT, version: Version(0) });
+        let disk = marked_disk();
+        assert_eq!(restart(&disk, 1, Mode::Interval), (vec![], whole), "only the process ended");
+        assert_eq!(restart(&disk, 2, Mode::Interval), (vec![], whole), "all was synced then");
+        let disk = marked_disk();
+        assert_eq!(restart(&disk, 2, Mode::Interval), (vec![CUT], whole));
+        assert_eq!(restart(&disk, 2, Mode::Interval), (vec![CUT], whole), "it stays");
+        assert_eq!(restart(&disk, 3, Mode::Interval), (vec![CUT], whole), "and nothing is added");
+        for mode in [Mode::Memory, Mode::Disk] {
+            let disk = marked_disk();
+            assert_eq!(restart(&disk, 2, mode), (vec![CUT], None), "{mode:?} has no marks");
+            assert_eq!(restart(&disk, 3, mode), (vec![CUT], None));
+        }
+    }
+
+    /// The segments that the next mark does not concern were found, not synced, by this process.
+    #[test]
+    fn open_segments_are_synced_before_the_manifest_calls_them_whole() {
+        let disk = marked_disk();
+        restart(&disk, 1, Mode::Interval);
+        disk.power_cut(&mut |_| 0);
+        let found = RecoveredLog::find(Arc::new(disk), BootId([2; 16])).expect("a log");
+        let log = found.adopt(IDENTITY, Mode::Interval, &store()).expect("a whole log");
+        assert_eq!(log.manifest.cuts().count(), 0);
+        let (mut bytes, id) = (
+            Vec::new(),
+            ReplicaId { log: IDENTITY.server, segment: SEGMENT, epoch: ReplicaEpoch(0) },
+        );
+        log.replicas.read(id, |body| bytes.extend_from_slice(body)).expect("a replica");
+        assert_eq!(bytes, b"entries");
     }
 
     fn own(place: u64) -> SegmentId {
@@ -838,7 +975,8 @@ mod tests {
         write(&log.replicas, SegmentId(9), 0, b"never acknowledged");
         write(&log.replicas, own(3), 0, &SegmentManifest::new().snapshot());
         let store = store();
-        let log = open().expect("a log").adopt(IDENTITY, &store).expect("a whole log");
+        let log =
+            open().expect("a log").adopt(IDENTITY, Mode::Interval, &store).expect("a whole log");
         let left: Vec<SegmentId> =
             log.replicas.list(IDENTITY.server).iter().map(|header| header.id.segment).collect();
         assert_eq!(left, [own(4)], "the new manifest segment");

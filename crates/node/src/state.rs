@@ -237,6 +237,14 @@ impl NodeState {
         self.clock.resume(now, last.clock);
         self.store.raise_clock(last.clock);
         self.durability.loading().end();
+        let ignored = self.store.log().ignored_entries();
+        if ignored > 0 {
+            tracing::warn!(
+                entries = ignored,
+                "entries were ignored that a loss of power may have left without the entries before \
+                 them"
+            );
+        }
         let records = self.store.usage().log.live_bytes;
         tracing::info!(bytes = records, "loading complete, all persisted records are in memory");
         self.serves_again();

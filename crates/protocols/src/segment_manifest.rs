@@ -154,6 +154,14 @@ impl SegmentManifest {
         self.note(ManifestEntry::Mark(VersionMark { whole, version }));
     }
 
+    /// Marks all segments as complete: everything that was written is synced, and nothing follows.
+    /// The next manifest segment records it.
+    pub fn mark_whole(&mut self) {
+        let last = self.segments.keys().next_back().copied().unwrap_or_default();
+        let before = self.mark.replace(VersionMark { whole: last, version: Version(0) });
+        assert!(before.is_some(), "the log has marks");
+    }
+
     /// Returns the last mark, if the log has marks.
     pub fn last_mark(&self) -> Option<VersionMark> {
         self.mark
@@ -326,6 +334,11 @@ mod tests {
         let snapshot = adopted.snapshot();
         let mut read = SegmentManifest::read([&snapshot[..]]).unwrap();
         assert_eq!(read.cuts().collect::<Vec<_>>(), [cut]);
+        manifest.mark_whole();
+        let snapshot = manifest.snapshot();
+        let mut whole = SegmentManifest::read([&snapshot[..]]).unwrap();
+        whole.adopt(SegmentId(6), true, true);
+        assert_eq!(whole.cuts().count(), 0, "all was complete");
         read.drop(SegmentId(6));
         assert_eq!(read.cuts().count(), 1, "a segment is left");
         read.drop(SegmentId(5));

@@ -21,6 +21,7 @@ use protocols::{Outbox, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use store::Store;
 use types::{Instant, ReactorId, SegmentId, ServerId};
 use wire::control::{
     LogUpdate, MANIFEST_BYTES_PER_MESSAGE, ManifestPosition, REPLICAS_PER_MESSAGE, ReplicaInfo,
@@ -29,7 +30,10 @@ use wire::peer::{Append, PeerMessage};
 use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
 
 /// Longest time that taken bytes stay unsynced in [`Mode::Interval`]. The second is Redis's.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Pause until a sync that waits for a version mark is tried again, if nothing calls for it before.
+const MARK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Backup state shared by all reactors.
 pub(super) struct BackupSide {
@@ -46,6 +50,8 @@ pub(crate) struct BackupPart {
     unsynced: BTreeMap<ReplicaId, Arc<ReplicaWriter>>,
     sync_at: Option<Instant>,
     is_syncing: bool,
+    /// Number of version marks after which this reactor has synced.
+    rounds: u64,
     next_ticket: u64,
     /// Buffers of the events that result from effects, and of the effects.
     events: VecDeque<BackupEvent>,
@@ -91,6 +97,11 @@ impl BackupSide {
         let of_manifest = self.open.range(first..).take_while(|(id, _)| id.log == log);
         let unsynced = of_manifest.map(|(_, open)| open).filter(|it| it.synced() < it.length());
         unsynced.cloned().collect()
+    }
+
+    /// Returns the replicas of segments of data that take pieces.
+    pub(super) fn open_data(&self) -> impl Iterator<Item = Arc<ReplicaWriter>> {
+        self.open.values().filter(|open| !open.id().segment.is_manifest()).cloned()
     }
 
     /// Makes the backup of a server without a cluster, which has adopted its own log.
@@ -143,6 +154,7 @@ impl BackupPart {
             unsynced: BTreeMap::new(),
             sync_at: None,
             is_syncing: false,
+            rounds: 0,
             next_ticket: 0,
             events: VecDeque::new(),
             effects: Outbox::new(),
@@ -458,9 +470,34 @@ impl BackupPart {
         }
     }
 
+    /// Returns whether a version mark waits for a sync of this reactor that has not been begun.
+    pub(crate) fn follow_marks(&mut self, rounds: u64) -> bool {
+        std::mem::replace(&mut self.rounds, rounds) != rounds
+    }
+
+    /// Syncs the own manifest alone, which has a new version mark. Does nothing if a sync is in
+    /// progress: the next one includes the manifest.
+    pub(crate) fn sync_manifest(&mut self, context: &mut Context<'_>) {
+        let manifest = self.replication.backup().unsynced_manifest(context.node.me());
+        assert_eq!(context.reactor, super::MANIFEST_REACTOR, "it has written the manifest");
+        if self.is_syncing || manifest.is_empty() {
+            return;
+        }
+        self.unsynced.retain(|id, _| manifest.iter().all(|it| it.id() != *id));
+        if self.unsynced.is_empty() {
+            self.sync_at = None;
+        }
+        self.is_syncing = true;
+        self.leave_job(context.out, BackupWork::Sync(manifest));
+    }
+
     fn sync(&mut self, context: &mut Context<'_>) {
         let is_due = self.sync_at.is_some_and(|at| at <= context.now);
         if is_due && !self.is_syncing {
+            if !self.replication.may_sync(context.now, context.node) {
+                self.sync_at = Some(context.now + MARK_PAUSE);
+                return;
+            }
             self.sync_at = None;
             assert!(!self.is_syncing, "one sync runs at a time");
             self.is_syncing = true;
@@ -619,11 +656,12 @@ impl BackupPart {
         }
     }
 
-    pub(crate) fn next_deadline(&self, reactor: ReactorId) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, reactor: ReactorId, store: &Store) -> Option<Instant> {
         let is_first = reactor == super::MANIFEST_REACTOR;
         let machine = is_first.then(|| self.replication.backup().machine.next_deadline()).flatten();
         let sync = self.sync_at.filter(|_| !self.is_syncing);
-        [machine, sync].into_iter().flatten().min()
+        let mark = is_first.then(|| self.replication.mark_deadline(store)).flatten();
+        [machine, sync, mark].into_iter().flatten().min()
     }
 }
 

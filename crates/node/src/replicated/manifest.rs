@@ -16,7 +16,7 @@ use super::{
     LogMessage, LogPlacement, MANIFEST_REACTOR, Plan, Replication, own_disk, replicator_settings,
 };
 use crate::context::Context;
-use crate::loading::AdoptedManifest;
+use crate::loading::{AdoptedManifest, WholeManifest};
 use protocols::Outbox;
 use protocols::replication::{
     ManifestSegments, Misplaced, Piece, Quorum, Replicator, ReplicatorEffect, ReplicatorEvent,
@@ -24,11 +24,11 @@ use protocols::replication::{
 };
 use protocols::segment_manifest::SegmentManifest;
 use std::collections::{BTreeMap, VecDeque};
-use types::{Instant, ReactorId, SegmentId, ServerId};
+use types::{Instant, ReactorId, SegmentId, ServerId, Version};
 use wire::control::{LivenessUpdate, LogUpdate};
 use wire::manifest::SegmentContent;
 use wire::peer::PeerMessage;
-use wire::replica::{ReplicaId, ReplicaKind};
+use wire::replica::{ReplicaId, ReplicaKind, Stamp};
 
 /// The replicated segment manifest, and the notifications that wait for its entries.
 pub(super) struct ReplicatedManifest {
@@ -59,9 +59,17 @@ pub(super) struct ReplicatedManifest {
 /// Notification to a reactor that a change of the manifest is safe.
 struct Notice {
     reactor: ReactorId,
-    event: ReplicatorEvent,
+    change: SafeChange,
     /// Set if a crash must not undo the change.
     must_be_synced: bool,
+}
+
+/// A change of the manifest that is safe.
+enum SafeChange {
+    /// An event for the replicator of the reactor.
+    OfSegment(ReplicatorEvent),
+    /// The mark at this version.
+    Mark(Version),
 }
 
 impl ReplicatedManifest {
@@ -161,8 +169,26 @@ impl ReplicatedManifest {
         is_named
     }
 
+    /// Records a version up to which all entries are synced.
+    pub(super) fn mark(&mut self, version: Version, reactor: ReactorId) {
+        self.manifest.mark(version);
+        let change = SafeChange::Mark(version);
+        self.unwritten.push(Notice { reactor, change, must_be_synced: true });
+    }
+
+    /// Returns the next manifest segment, with all changes so far, for a server without a cluster
+    /// that ends. Everything that was written is synced.
+    pub(super) fn last_segment(&mut self, stamp: Stamp, segment_bytes: usize) -> WholeManifest {
+        assert!(self.next > 0, "a standalone server has begun a manifest segment");
+        self.next += 1;
+        self.manifest.mark_whole();
+        let segment = Quorum::OWN_DISK.segment(self.next);
+        WholeManifest { segment, body: self.manifest.snapshot(), stamp, segment_bytes }
+    }
+
     fn notify(&mut self, reactor: ReactorId, event: ReplicatorEvent, must_be_synced: bool) {
-        self.unwritten.push(Notice { reactor, event, must_be_synced });
+        let change = SafeChange::OfSegment(event);
+        self.unwritten.push(Notice { reactor, change, must_be_synced });
     }
 
     /// Writes pending changes unless a write is in progress. Returns events for the replicator.
@@ -384,7 +410,14 @@ impl LogMaster {
     /// Delivers the notifications of changes that are safe now.
     fn tell(&mut self, notices: Vec<Notice>, context: &mut Context<'_>) {
         let mut has_others = false;
-        for Notice { reactor, event, .. } in notices {
+        for Notice { reactor, change, .. } in notices {
+            let event = match change {
+                SafeChange::OfSegment(event) => event,
+                SafeChange::Mark(version) => {
+                    self.replication.marks.note_safe(version);
+                    continue;
+                }
+            };
             if reactor == context.reactor {
                 self.drive_master(event, context);
             } else {

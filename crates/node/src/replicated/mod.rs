@@ -8,6 +8,8 @@
 //! - `manifest`: the segment manifest;
 //! - `lease`: the read lease, which depends on the backups of the manifest;
 //! - `acknowledgments`: the reactors whose replies wait for acknowledgments;
+//! - `version_mark`: the version up to which a standalone server's log is complete after a loss of
+//!   power;
 //! - `own_disk`: the log on the server's own disk: of a server without a cluster, and of the last
 //!   living server of a cluster;
 //! - `backup`: the replicas that this server holds;
@@ -31,6 +33,7 @@ mod master;
 mod own_disk;
 mod plan;
 mod routes;
+mod version_mark;
 
 pub(crate) use backup_jobs::free;
 pub use backup_jobs::{BackupDone, BackupJob};
@@ -53,7 +56,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::Store;
-use types::{ReactorId, SegmentId, ServerId};
+use types::{ReactorId, SegmentId, ServerId, Version};
+use version_mark::VersionMarks;
 use wire::control::ClusterMap;
 use wire::replica::{ReplicaId, ReplicaKind};
 
@@ -87,6 +91,8 @@ pub struct Replication {
     is_last_server: AtomicBool,
     /// State of the own disk as the only backup of a standalone server.
     standalone: StandaloneState,
+    /// Version marks of a standalone server.
+    marks: VersionMarks,
 }
 
 /// The parts of a server's durability that depend on its placement.
@@ -143,7 +149,8 @@ impl Replication {
         reactors: u16,
         store: &Store,
     ) -> Result<Replication, KeptError> {
-        let AdoptedLog { replicas, manifest, segment, loading } = log.adopt(identity, store)?;
+        let AdoptedLog { replicas, manifest, segment, loading } =
+            log.adopt(identity, mode, store)?;
         let plan = Plan { mode, replicas: 1, scrub: None };
         let backup = BackupSide::of_own_log(&segment);
         let manifest = ReplicatedManifest::adopted(plan, identity.server, manifest, &segment);
@@ -186,6 +193,7 @@ impl Replication {
             reach_min: AtomicUsize::new(0),
             is_last_server: AtomicBool::new(false),
             standalone: StandaloneState::default(),
+            marks: VersionMarks::new(plan, placement == LogPlacement::OwnDisk),
         }
     }
 
@@ -300,6 +308,12 @@ impl Replication {
             Mode::Memory | Mode::Interval => self.disk.list_short(log),
             Mode::Disk => BTreeSet::new(),
         }
+    }
+
+    /// Returns the version up to which all entries survive a loss of power together; `None` if this
+    /// server records none.
+    pub fn version_mark(&self) -> Option<Version> {
+        self.has_marks().then(|| self.marks.safe())
     }
 
     /// Returns the newest manifest segment that the coordinator is known to have confirmed.

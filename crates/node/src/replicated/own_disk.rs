@@ -5,18 +5,21 @@
 //! messages. This module delivers them within the turn. It also loads the log of an earlier
 //! process, piece by piece (`loading`). See `docs/design/solo.md` and `docs/design/durability.md`.
 
-use super::{BackupPart, LogMaster, LogPlacement, Mode, Replication, lock};
+use super::{BackupPart, LogMaster, LogPlacement, MANIFEST_REACTOR, Mode, Replication, lock};
 use crate::Engine;
 use crate::context::Context;
 use crate::loading::{KeptError, LoadingWork};
 use crate::messages::{Payload, Route, Sending};
+use crate::settings::ServerIdentity;
 use protocols::Outbox;
 use protocols::replication::{
     BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,
 };
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use store::Store;
 use types::{Instant, SegmentId, ServerId};
 use wire::control::ClusterMap;
 use wire::manifest::SegmentContent;
@@ -91,13 +94,7 @@ impl LogMaster {
         let (loading, disk) = (replication.loading(), replication.disk());
         let (header, end) = loading.read_replica(disk, segment, content, context.node.store())?;
         let found = SegmentContent { length: end.length, crc: end.crc };
-        // The segment receives no more bytes: sync it, and seal it with this content.
-        if content.is_none() && replication.plan.mode != Mode::Memory {
-            disk.sync(header.id).map_err(|error| KeptError::Disk {
-                what: format!("cannot sync segment {segment} of the log"),
-                error,
-            })?;
-        }
+        // The segment receives no more bytes, and is synced: seal it with this content.
         self.adopt(header.id, found, content.is_some(), context);
         loading.queue_segment(segment, end.stamp);
         Ok(())
@@ -173,6 +170,25 @@ impl Replication {
         }
     }
 
+    /// Syncs the log of a standalone server with version marks, and records that all of it is
+    /// complete, at the orderly end of the process. No reactor runs any more. Without this, the
+    /// next start would ignore the entries above the last mark if the machine is restarted
+    /// meanwhile.
+    pub fn end_in_order(&self, store: &Store, identity: ServerIdentity) -> io::Result<()> {
+        if !self.has_marks() {
+            return Ok(());
+        }
+        assert_eq!(self.placement, LogPlacement::OwnDisk, "only a standalone server has marks");
+        let open: Vec<_> = self.backup().open_data().collect();
+        for replica in open {
+            replica.sync()?;
+        }
+        let segment_bytes = store.log().segment_bytes();
+        let manifest = self.manifest_log().last_segment(store.stamp(), segment_bytes);
+        manifest.write(identity, self.disk())?;
+        Ok(())
+    }
+
     /// Returns whether no other server of the cluster lives, so that the log is on the own disk.
     pub fn is_last_server(&self) -> bool {
         self.is_last_server.load(Ordering::Relaxed)
@@ -207,6 +223,16 @@ pub(super) fn is_last(map: &ClusterMap, me: ServerId, dead: &BTreeSet<ServerId>)
 impl Engine {
     /// Runs [`LogMaster::replicate`], and delivers the messages that this server sends to itself.
     pub(crate) fn replicate_all(&mut self, now: Instant) {
+        self.replicate_and_deliver(now);
+        if self.node.durability().placement() == LogPlacement::OwnDisk {
+            if self.node.durability().advance_mark(now, self.reactor, &self.node) {
+                self.replicate_and_deliver(now);
+            }
+            self.sync_if_wanted(now);
+        }
+    }
+
+    fn replicate_and_deliver(&mut self, now: Instant) {
         self.with_log_master(now, LogMaster::replicate);
         let mut room = BYTES_PER_TURN;
         while self.deliver_to_itself(now, &mut room)
@@ -214,21 +240,26 @@ impl Engine {
         {
             self.with_log_master(now, LogMaster::replicate);
         }
-        if self.node.durability().placement() == LogPlacement::OwnDisk {
-            self.sync_if_wanted(now);
-        }
     }
 
-    /// Syncs the replicas on the own disk ahead of time, if the manifest waits for that or memory
-    /// is low: memory of dead entries is reusable once the entries that superseded them are
+    /// Syncs the replicas on the own disk ahead of time, if the manifest or a version mark waits for
+    /// that or memory is low: memory of dead entries is reusable once the entries that superseded them are
     /// synced.
     fn sync_if_wanted(&mut self, now: Instant) {
         let replication = &self.log_master.replication;
         let wanted = &replication.standalone.wants_sync;
         let is_wanted = wanted.load(Ordering::Relaxed) && wanted.swap(false, Ordering::Relaxed);
         let log = self.node.store().log();
-        if is_wanted || log.is_low() || log.shortage_percent() > 0 {
+        let is_low = log.is_low() || log.shortage_percent() > 0;
+        replication.mark_for_leaving(is_low, now, &self.node);
+        let syncs_manifest =
+            self.reactor == MANIFEST_REACTOR && replication.marks.wants_manifest_sync();
+        let is_marked = self.backup.follow_marks(replication.marks.rounds());
+        if is_wanted || is_low || is_marked {
             self.with_backup(now, BackupPart::sync_now);
+        }
+        if syncs_manifest {
+            self.with_backup(now, BackupPart::sync_manifest);
         }
     }
 

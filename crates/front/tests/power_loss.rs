@@ -1,0 +1,268 @@
+//! A standalone server with two reactors in the mode `interval`, on a machine that loses power: it
+//! comes back with the state of one moment, of the last two seconds at most. The end of the process
+//! alone loses nothing, nor does an orderly end.
+
+mod common;
+
+use backup::MemoryDisk;
+use common::Sockets;
+use fastrand::Rng;
+use front::Operators;
+use front::core::Core;
+use node::{DiskJob, Engine, Mode, Node, NodeSettings, RecoveredLog, Replication, ServerIdentity};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Store, StoreConfig};
+use types::{ClusterId, ConnectionId, HashSeed, Instant, ReactorId, ServerId, UnixMillis};
+use wire::control::FromCoordinator;
+use wire::replica::BootId;
+
+#[path = "common/whole_map.rs"]
+mod whole_map;
+use whole_map::whole_map;
+
+const REACTORS: u16 = 2;
+const MEMORY_BYTES: usize = 64 << 20;
+const SEGMENT_BYTES: usize = 128 << 10;
+const IDENTITY: ServerIdentity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
+const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
+/// Pairs of keys, each written as a whole.
+const PAIRS: usize = 5;
+/// Virtual time from one turn to the next.
+const TURN: Duration = Duration::from_millis(2);
+/// Longest time for which acknowledged writes may be lost: an interval, the one in which its mark
+/// becomes durable, and some turns.
+const LOSS_MAX: Duration = Duration::from_millis(2_100);
+
+/// A write of a pair.
+struct PairWrite {
+    pair: usize,
+    number: u64,
+    at: Instant,
+}
+
+struct World {
+    rng: Rng,
+    disk: MemoryDisk,
+    boot: u8,
+    node: Arc<Node>,
+    cores: Vec<Core>,
+    sockets: Sockets,
+    /// Disk jobs of each reactor that have not been carried out.
+    jobs: Vec<Vec<DiskJob>>,
+    now: Instant,
+    connections: u64,
+    numbers: u64,
+    writes: Vec<PairWrite>,
+}
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Killed,
+    PowerCut,
+    /// In order, and the machine loses power afterwards.
+    InOrder,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let disk = MemoryDisk::new();
+        let (node, cores) = start(&disk, 1);
+        let mut world = World {
+            rng: Rng::with_seed(seed),
+            disk,
+            boot: 1,
+            node,
+            cores,
+            sockets: Sockets::default(),
+            jobs: (0..REACTORS).map(|_| Vec::new()).collect(),
+            now: Instant(0),
+            connections: 0,
+            numbers: 0,
+            writes: Vec::new(),
+        };
+        world.begin();
+        world
+    }
+
+    /// Lets the server load its log and serve.
+    fn begin(&mut self) {
+        for is_born in [true, false] {
+            let map = whole_map(IDENTITY.cluster, IDENTITY.server, is_born);
+            self.cores[0].on_control(FromCoordinator::Map(map));
+        }
+        let mut turns = 0;
+        while self.cores[0].engine_mut().is_loading() || turns < 20 {
+            self.turn();
+            turns += 1;
+            assert!(turns < 10_000, "the log is not loaded");
+        }
+    }
+
+    /// Runs a turn of every reactor, and some of the disk jobs.
+    fn turn(&mut self) {
+        self.now = self.now + TURN;
+        for reactor in 0..self.cores.len() {
+            let core = &mut self.cores[reactor];
+            core.begin_turn(self.now, WALL);
+            core.end_of_input(&mut self.sockets);
+            core.tick(self.now, &mut self.sockets);
+            core.quantum(self.now, &mut self.sockets);
+            self.jobs[reactor].append(&mut core.engine_mut().out.disk);
+            while !self.jobs[reactor].is_empty() && self.rng.u8(..3) != 0 {
+                let job = self.jobs[reactor].remove(0);
+                self.cores[reactor].on_disk(job.carry_out());
+            }
+        }
+    }
+
+    /// Sends a request to a reactor, and returns the reply.
+    fn ask(&mut self, reactor: usize, line: &str) -> String {
+        self.connections += 1;
+        let connection = ConnectionId::from_number((reactor as u64) << 48 | self.connections);
+        let core = &mut self.cores[reactor];
+        core.open(connection, "127.0.0.1:1000".to_owned(), &mut self.sockets);
+        core.receive(connection, format!("{line}\r\n").as_bytes(), &mut self.sockets);
+        // Output leaves a server at the end of a turn, when the turn's bytes are written.
+        self.turn();
+        let mut turns = 0;
+        while self.sockets.outputs.get(&connection).is_none_or(Vec::is_empty) {
+            self.turn();
+            turns += 1;
+            assert!(turns < 1_000, "no reply to {line}");
+        }
+        let output = self.sockets.outputs.remove(&connection).unwrap_or_default();
+        String::from_utf8(output).expect("replies of these tests are text")
+    }
+
+    fn write(&mut self) {
+        let (reactor, pair) = (self.rng.usize(..self.cores.len()), self.rng.usize(..PAIRS));
+        self.numbers += 1;
+        let number = self.numbers;
+        let value = format!("{number:07}{}", "x".repeat(self.rng.usize(..2_000)));
+        let reply = self.ask(reactor, &format!("MSET one:{pair} {value} two:{pair} {value}"));
+        assert_eq!(reply, "+OK\r\n");
+        self.writes.push(PairWrite { pair, number, at: self.now });
+    }
+
+    fn read(&mut self, name: &str) -> u64 {
+        let reply = self.ask(0, &format!("GET {name}"));
+        reply
+            .split("\r\n")
+            .nth(1)
+            .filter(|it| it.len() >= 7)
+            .map_or(0, |value| value[..7].parse().expect("values begin with their numbers"))
+    }
+
+    /// Ends the process, and starts another one that finds the disk.
+    fn restart(&mut self, end: End) {
+        if end == End::InOrder {
+            self.node.durability().end_in_order(self.node.store(), IDENTITY).expect("a whole disk");
+        }
+        self.cores.clear();
+        self.jobs.iter_mut().for_each(Vec::clear);
+        self.disk.kill_process();
+        if end != End::Killed {
+            let rng = &mut self.rng;
+            self.disk.power_cut(&mut |below| rng.usize(..below));
+            self.boot += 1;
+        }
+        (self.node, self.cores) = start(&self.disk, self.boot);
+        self.begin();
+    }
+
+    /// Checks that the pairs have the values of one moment, and returns how many writes are lost.
+    fn check(&mut self, end: End, ended: Instant) -> usize {
+        let found: Vec<u64> = (0..PAIRS)
+            .map(|pair| {
+                let [one, two] = ["one", "two"].map(|key| self.read(&format!("{key}:{pair}")));
+                assert_eq!(one, two, "half of a write of pair {pair} is there after {end:?}");
+                one
+            })
+            .collect();
+        let last = found.iter().copied().max().unwrap_or(0);
+        for (pair, found) in found.iter().enumerate() {
+            let mut until = self.writes.iter().filter(|it| it.pair == pair && it.number <= last);
+            let expected = until.next_back().map_or(0, |it| it.number);
+            assert_eq!(*found, expected, "pair {pair}, when {last} is there, after {end:?}");
+        }
+        let is_lost = |it: &&PairWrite| it.number > last;
+        for lost in self.writes.iter().filter(is_lost) {
+            assert_eq!(end, End::PowerCut, "write {} is lost", lost.number);
+            assert!(ended.since(lost.at) <= LOSS_MAX, "{:?} are lost", ended.since(lost.at));
+        }
+        let before = self.writes.len();
+        self.writes.retain(|it| it.number <= last);
+        before - self.writes.len()
+    }
+}
+
+fn start(disk: &MemoryDisk, boot: u8) -> (Arc<Node>, Vec<Core>) {
+    let store = Store::new(StoreConfig {
+        memory_bytes: MEMORY_BYTES,
+        reactors: REACTORS,
+        seed: HashSeed::new(7),
+        huge_pages: false,
+        durable: true,
+        segment_bytes: Some(SEGMENT_BYTES),
+    });
+    let store = store.expect("memory for a small store");
+    let settings = NodeSettings {
+        host: "here".into(),
+        client_port: 7000,
+        bus_port: 7001,
+        memory_bytes: MEMORY_BYTES,
+        reactors: REACTORS,
+        is_cluster: false,
+        cuts: node::Cuts::default(),
+    };
+    let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([boot; 16])).expect("a whole disk");
+    let durability = Replication::alone(log, IDENTITY, Mode::Interval, REACTORS, &store);
+    let durability = Arc::new(durability.expect("a whole log"));
+    let node = Node::new(settings, IDENTITY, store, durability, Arc::default());
+    node.set_linked(true);
+    let operators = Arc::new(Operators::new(REACTORS));
+    let core =
+        |reactor| Core::new(Engine::new(node.clone(), ReactorId(reactor)), operators.clone());
+    let cores = (0..REACTORS).map(core).collect();
+    (node, cores)
+}
+
+#[test]
+fn a_standalone_server_comes_back_with_the_state_of_one_moment() {
+    let mut lost = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        for _ in 0..6 {
+            for _ in 0..world.rng.usize(1..2_000) {
+                match world.rng.u8(..4) {
+                    0 => world.turn(),
+                    _ => world.write(),
+                }
+            }
+            let end =
+                [End::Killed, End::PowerCut, End::PowerCut, End::InOrder][world.rng.usize(..4)];
+            let ended = world.now;
+            world.restart(end);
+            lost += world.check(end, ended);
+        }
+    }
+    assert!(lost > 100, "{lost} writes are lost: the power cuts test nothing");
+}
+
+#[test]
+fn a_server_at_rest_records_one_mark_and_syncs_no_more() {
+    let mut world = World::new(1);
+    (0..20).for_each(|_| world.write());
+    let counter = world.node.store().version();
+    (0..2_000).for_each(|_| world.turn());
+    let mark = world.node.durability().version_mark();
+    assert!(mark.is_some_and(|mark| mark >= counter), "{mark:?} is below {counter}");
+    let files =
+        |world: &World| (0..20).map(|n| world.disk.contents(backup::FileNumber(n))).collect();
+    let before: Vec<Vec<u8>> = files(&world);
+    (0..5_000).for_each(|_| world.turn());
+    assert_eq!(files(&world), before, "something is written at rest");
+    assert_eq!(world.node.durability().version_mark(), mark);
+}
