@@ -36,6 +36,7 @@ const LOSS_MAX: Duration = Duration::from_millis(2_100);
 
 /// A write of a pair.
 struct PairWrite {
+    reactor: usize,
     pair: usize,
     number: u64,
     at: Instant,
@@ -54,6 +55,8 @@ struct World {
     connections: u64,
     numbers: u64,
     writes: Vec<PairWrite>,
+    /// Last write that survives, as `WAITAOF` has told.
+    safe: u64,
 }
 
 /// How the process ends.
@@ -81,6 +84,7 @@ impl World {
             connections: 0,
             numbers: 0,
             writes: Vec::new(),
+            safe: 0,
         };
         world.begin();
         world
@@ -130,7 +134,7 @@ impl World {
         while self.sockets.outputs.get(&connection).is_none_or(Vec::is_empty) {
             self.turn();
             turns += 1;
-            assert!(turns < 1_000, "no reply to {line}");
+            assert!(turns < 2_000, "no reply to {line}");
         }
         let output = self.sockets.outputs.remove(&connection).unwrap_or_default();
         String::from_utf8(output).expect("replies of these tests are text")
@@ -143,7 +147,16 @@ impl World {
         let value = format!("{number:07}{}", "x".repeat(self.rng.usize(..2_000)));
         let reply = self.ask(reactor, &format!("MSET one:{pair} {value} two:{pair} {value}"));
         assert_eq!(reply, "+OK\r\n");
-        self.writes.push(PairWrite { pair, number, at: self.now });
+        self.writes.push(PairWrite { reactor, pair, number, at: self.now });
+    }
+
+    /// Waits until the writes of a reactor survive a loss of power.
+    fn wait_for_disk(&mut self) {
+        let reactor = self.rng.usize(..self.cores.len());
+        let last = self.writes.iter().rev().find(|it| it.reactor == reactor);
+        let last = last.map_or(0, |it| it.number);
+        assert_eq!(self.ask(reactor, "WAITAOF 1 0 0"), "*2\r\n:1\r\n:0\r\n");
+        self.safe = self.safe.max(last);
     }
 
     fn read(&mut self, name: &str) -> u64 {
@@ -187,6 +200,7 @@ impl World {
             let expected = until.next_back().map_or(0, |it| it.number);
             assert_eq!(*found, expected, "pair {pair}, when {last} is there, after {end:?}");
         }
+        assert!(self.safe <= last, "write {} was on the disk, {last} is the last", self.safe);
         let is_lost = |it: &&PairWrite| it.number > last;
         for lost in self.writes.iter().filter(is_lost) {
             assert_eq!(end, End::PowerCut, "write {} is lost", lost.number);
@@ -236,8 +250,9 @@ fn a_standalone_server_comes_back_with_the_state_of_one_moment() {
         let mut world = World::new(seed);
         for _ in 0..6 {
             for _ in 0..world.rng.usize(1..2_000) {
-                match world.rng.u8(..4) {
-                    0 => world.turn(),
+                match world.rng.u32(..1_000) {
+                    0 => world.wait_for_disk(),
+                    1..250 => world.turn(),
                     _ => world.write(),
                 }
             }

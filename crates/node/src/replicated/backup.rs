@@ -419,7 +419,7 @@ impl BackupPart {
         let synced = self.synced(&open);
         if synced < length {
             let pause = match self.replication.plan.mode {
-                Mode::Interval => INTERVAL,
+                Mode::Interval => self.replication.sync_interval,
                 Mode::Memory | Mode::Disk => Duration::ZERO,
             };
             self.sync_soon(open, pause, context);

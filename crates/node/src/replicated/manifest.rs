@@ -415,6 +415,8 @@ impl LogMaster {
                 SafeChange::OfSegment(event) => event,
                 SafeChange::Mark(version) => {
                     self.replication.marks.note_safe(version);
+                    // A client may wait until its writes survive a loss of power.
+                    has_others = true;
                     continue;
                 }
             };

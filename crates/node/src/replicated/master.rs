@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
-use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId};
+use types::{ClusterId, Instant, ReactorId, SegmentId, ServerId, Version};
 use wire::control::LivenessUpdate;
 use wire::manifest::SegmentContent;
 use wire::peer::{Append, AppendRefusal, AppendResult, Appended, PeerMessage};
@@ -38,6 +38,8 @@ pub(crate) struct LogMaster {
     dead: BTreeSet<ServerId>,
     /// Set if a segment was ended, so that its appended bytes must be collected once more.
     has_ended: bool,
+    /// Version counter when bytes were last handed out: no entry in them has a higher version.
+    written: Version,
     /// Buffer of events for the replicator about the bytes appended in this turn.
     handed_out: Vec<ReplicatorEvent>,
     /// Buffer of the replicator's effects.
@@ -169,6 +171,7 @@ impl LogMaster {
             map: 0,
             dead: BTreeSet::new(),
             has_ended: false,
+            written: Version(0),
             handed_out: Vec::new(),
             effects: Outbox::new(),
             reach_min: 0,
@@ -222,9 +225,14 @@ impl LogMaster {
         self.reach() < self.reach_min
     }
 
-    /// Returns whether everything that this reactor has written is synced to the own disk.
+    /// Returns whether everything that this reactor has written is synced to the own disk, and below
+    /// the version mark, if there are marks: what is above it does not survive a loss of power.
     pub(crate) fn is_synced_here(&self) -> bool {
-        self.replication.placement() == LogPlacement::OwnDisk && self.replicator.is_synced()
+        // No write has the version behind a mark.
+        let is_covered = |mark: Version| mark.0 + 1 >= self.written.0;
+        self.replication.placement() == LogPlacement::OwnDisk
+            && self.replicator.is_synced()
+            && self.replication.version_mark().is_none_or(is_covered)
     }
 
     /// Follows changed settings. The replicators are told with the map, which is read again.
@@ -357,6 +365,9 @@ impl LogMaster {
             }
             true
         });
+        if !events.is_empty() {
+            self.written = context.node.store().version();
+        }
         for event in events.drain(..) {
             self.drive_master(event, context);
         }

@@ -45,7 +45,7 @@ use super::loading::{AdoptedLog, KeptError, Loading, Progress, RecoveredLog};
 use super::settings::ServerIdentity;
 use ::backup::Replicas;
 use acknowledgments::Acknowledgments;
-use backup::BackupSide;
+use backup::{BackupSide, INTERVAL};
 use lease::ReadLease;
 use manifest::ReplicatedManifest;
 use own_disk::StandaloneState;
@@ -55,6 +55,7 @@ use protocols::replication::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use store::Store;
 use types::{ReactorId, SegmentId, ServerId, Version};
 use version_mark::VersionMarks;
@@ -93,6 +94,8 @@ pub struct Replication {
     standalone: StandaloneState,
     /// Version marks of a standalone server.
     marks: VersionMarks,
+    /// Longest time that taken bytes stay unsynced in [`Mode::Interval`].
+    sync_interval: Duration,
 }
 
 /// The parts of a server's durability that depend on its placement.
@@ -158,6 +161,11 @@ impl Replication {
         Ok(Replication::of(LogPlacement::OwnDisk, plan, reactors, log))
     }
 
+    /// Changes the time that bytes stay unsynced in [`Mode::Interval`], for simulations.
+    pub fn with_sync_interval(self, sync_interval: Duration) -> Replication {
+        Replication { sync_interval, ..self }
+    }
+
     /// Makes the durability of a server whose log is in memory only.
     pub fn nowhere(me: ServerId, reactors: u16) -> Replication {
         let plan = Plan { mode: Mode::Memory, replicas: 1, scrub: None };
@@ -194,6 +202,7 @@ impl Replication {
             is_last_server: AtomicBool::new(false),
             standalone: StandaloneState::default(),
             marks: VersionMarks::new(plan, placement == LogPlacement::OwnDisk),
+            sync_interval: INTERVAL,
         }
     }
 

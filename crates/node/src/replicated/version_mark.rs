@@ -18,8 +18,8 @@ use types::{Instant, ReactorId, Version};
 /// for so long must not keep the others from syncing.
 const APPENDING_MAX: Duration = Duration::from_millis(100);
 
-/// Shortest time between two syncs of the manifest for marks alone.
-const MANIFEST_SYNC_PAUSE: Duration = Duration::from_millis(500);
+/// Shortest time between two syncs of the manifest for marks alone, as a part of the interval.
+const MANIFEST_SYNC_PART: u32 = 2;
 
 /// The version marks of this server, shared by all reactors.
 pub(super) struct VersionMarks {
@@ -113,7 +113,7 @@ impl Replication {
             return;
         }
         let mut state = lock(&self.marks.state);
-        let is_due = is_urgent || now.since(state.begun) >= super::backup::INTERVAL;
+        let is_due = is_urgent || now.since(state.begun) >= self.sync_interval;
         if is_due && state.pending.is_none() {
             self.begin_mark(&mut state, now, node);
         }
@@ -125,7 +125,7 @@ impl Replication {
             return None;
         }
         let state = lock(&self.marks.state);
-        state.pending.is_none().then_some(state.begun + super::backup::INTERVAL)
+        state.pending.is_none().then_some(state.begun + self.sync_interval)
     }
 
     fn begin_mark(&self, state: &mut MarksState, now: Instant, node: &NodeState) {
@@ -164,7 +164,7 @@ impl Replication {
         // The drops of segments that leave because of the mark come behind it in the manifest.
         self.manifest_log().mark(mark.version(), reactor);
         store.note_marked(&mark);
-        if now.since(state.manifest_synced) >= MANIFEST_SYNC_PAUSE {
+        if now.since(state.manifest_synced) >= self.sync_interval / MANIFEST_SYNC_PART {
             state.manifest_synced = now;
             marks.hurried.store(mark.version().0, Ordering::Relaxed);
         }
