@@ -9,9 +9,11 @@
 //! disk /data/one/replicas read-ms=200 write-ms=5 sync-ms=1000
 //! disk /data/two read=eio write=full sync=lie
 //! clock ahead-ms=3600000
+//! machine boot=2
 //! ```
 //!
-//! `sync=lie` makes a sync report success without doing anything.
+//! `sync=lie` makes a sync report success without doing anything. `machine boot=2` makes the process
+//! believe that the machine was restarted: its boot id consists of this number.
 
 use std::ffi::OsString;
 use std::io;
@@ -63,6 +65,19 @@ pub(crate) fn clock_ahead_nanos() -> i64 {
     ahead_millis(&script()).saturating_mul(1_000_000)
 }
 
+/// Returns the boot id of the machine, if the file sets it.
+pub(crate) fn boot_id() -> Option<[u8; 16]> {
+    boot_of(&script())
+}
+
+fn boot_of(script: &str) -> Option<[u8; 16]> {
+    let numbers = script.lines().filter_map(|line| line.trim().strip_prefix("machine boot="));
+    numbers
+        .filter_map(|number| number.trim().parse::<u128>().ok())
+        .map(u128::to_be_bytes)
+        .next_back()
+}
+
 fn ahead_millis(script: &str) -> i64 {
     let ahead = script.lines().filter_map(|line| line.trim().strip_prefix("clock ahead-ms="));
     ahead.filter_map(|number| number.trim().parse::<i64>().ok()).sum()
@@ -109,6 +124,15 @@ mod tests {
         );
         assert_eq!(of_path(line, Path::new("/data/two")), None);
         assert_eq!(of_path("clock ahead-ms=5", Path::new("/data/one")), None);
+    }
+
+    #[test]
+    fn a_line_says_in_which_boot_of_the_machine_the_process_runs() {
+        assert_eq!(
+            boot_of("clock ahead-ms=5\nmachine boot=258").map(|id| id[14..] == [1, 2]),
+            Some(true)
+        );
+        assert_eq!(boot_of("machine boot=today"), None);
     }
 
     #[test]

@@ -23,6 +23,10 @@ const RANDOM_FILE: &str = "/dev/urandom";
 
 /// Returns the id that the operating system has drawn for its current boot.
 pub fn boot_id() -> io::Result<[u8; 16]> {
+    #[cfg(feature = "faults")]
+    if let Some(id) = faults::boot_id() {
+        return Ok(id);
+    }
     let path = Path::new(BOOT_ID_FILE);
     let text = fs::read_to_string(path).map_err(|error| explain(error, path, "cannot read"))?;
     parse_boot_id(&text).ok_or_else(|| {

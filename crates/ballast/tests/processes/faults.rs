@@ -280,3 +280,77 @@ fn what_a_server_with_a_wrong_clock_had_is_recovered_with_the_time_that_is_left(
     let owner = survivors.iter_mut().position(is_owner).expect("somebody has it");
     lock.ends_in_time(&mut survivors[owner]);
 }
+
+/// A standalone server that believes what its fault file says about its machine.
+struct OnMachine {
+    folder: TempDir,
+}
+
+impl OnMachine {
+    fn start(&self, boot: u32) -> (Process, Client) {
+        self.set(boot, "");
+        let mut command = Command::new(binary());
+        command.args(["serve", "--port", "0", "--durability", "interval", "--memory", "192mb"]);
+        command.arg("--data-dir").arg(self.folder.path().join("data")).args(MODEST);
+        command.env("BALLAST_FAULTS", self.folder.path().join("faults"));
+        let server = Starting::new(command).ready();
+        let mut client = server.client();
+        until("the log is loaded", || !client.ask(&["DBSIZE"]).is_error("LOADING"));
+        (server, client)
+    }
+
+    /// Sets the boot of the machine, and the faults of the disk.
+    fn set(&self, boot: u32, faults: &str) {
+        let replicas = self.folder.path().join("data/replicas");
+        let script = format!("machine boot={boot}\ndisk {} {faults}\n", replicas.display());
+        std::fs::write(self.folder.path().join("faults"), script).expect("a file can be written");
+    }
+}
+
+/// Waits until everything that was written is below a version mark.
+fn marked(client: &mut Client) {
+    until("all is marked", || {
+        let info = client.ask(&["INFO", "persistence"]).text();
+        let number = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|number| number.parse::<u64>().ok()).expect("the server has marks")
+        };
+        number("log_version_mark:") + 1 >= number("log_version:")
+    });
+}
+
+#[test]
+fn writes_above_the_mark_are_lost_only_with_the_power_of_the_machine() {
+    let machine =
+        OnMachine { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder") };
+    let (server, mut client) = machine.start(1);
+    assert_eq!(client.ask(&["SET", "first", "1"]).text(), "OK");
+    marked(&mut client);
+    // No mark follows while the disk syncs.
+    machine.set(1, "sync-ms=600000");
+    assert_eq!(client.ask(&["MSET", "second", "2", "third", "2"]).text(), "OK");
+    server.kill();
+    let (server, mut client) = machine.start(1);
+    let values = |client: &mut Client| {
+        ["first", "second", "third", "fourth"].map(|key| match client.ask(&["GET", key]).0 {
+            Value::Null => None,
+            value => Some(Answer(value).text()),
+        })
+    };
+    let [one, two] = ["1", "2"].map(|value| Some(value.to_owned()));
+    let after_kill = [one.clone(), two.clone(), two.clone(), None];
+    assert_eq!(values(&mut client), after_kill, "only the process has ended");
+    assert_eq!(client.ask(&["SET", "other", "1"]).text(), "OK");
+    marked(&mut client);
+    machine.set(1, "sync-ms=600000");
+    assert_eq!(client.ask(&["MSET", "first", "3", "fourth", "3"]).text(), "OK");
+    server.kill();
+    let (mut server, mut client) = machine.start(2);
+    assert_eq!(values(&mut client), after_kill, "the state at the mark counts, and no more");
+    assert_eq!(client.ask(&["SET", "fourth", "4"]).text(), "OK");
+    server.terminate();
+    server.wait();
+    let (_server, mut client) = machine.start(3);
+    let four = Some("4".to_owned());
+    assert_eq!(values(&mut client), [one, two.clone(), two, four], "the server ended in order");
+}

@@ -243,6 +243,10 @@ fn persistence(shown: &InfoSources<'_>, page: &mut InfoPage) {
     page.numbers(shown, &["log_backups_needed", "log_on_own_disk_only"]);
     page.field("log_replicas_in_own_rack", misplaced.with_master);
     page.field("log_replicas_in_shared_rack", misplaced.together);
+    if let Some(mark) = durability.version_mark() {
+        page.field("log_version", shown.node().store().version().0);
+        page.field("log_version_mark", mark.0);
+    }
     page.field("aof_enabled", u8::from(mode.is_some()));
     page.zeros(&["aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
     page.field("aof_last_rewrite_time_sec", -1);
