@@ -236,7 +236,7 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
             }
         },
         ValueType::SortedSet => collections::number_in_scores(value)?,
-        ValueType::Set => return None,
+        ValueType::Set | ValueType::Stream => return None,
     };
     Some(StoredNumber::Here(number))
 }

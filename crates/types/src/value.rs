@@ -13,12 +13,20 @@ pub enum ValueType {
     List,
     /// Distinct members with a score each, in the order of their scores.
     SortedSet,
+    /// Entries with ascending ids, and groups of consumers.
+    Stream,
 }
 
 impl ValueType {
     /// All types.
-    pub const ALL: [ValueType; 5] =
-        [ValueType::String, ValueType::Hash, ValueType::Set, ValueType::List, ValueType::SortedSet];
+    pub const ALL: [ValueType; 6] = [
+        ValueType::String,
+        ValueType::Hash,
+        ValueType::Set,
+        ValueType::List,
+        ValueType::SortedSet,
+        ValueType::Stream,
+    ];
 
     /// Returns the number of the type in log entries. Numbers never change.
     #[inline]
@@ -29,6 +37,7 @@ impl ValueType {
             ValueType::Set => 2,
             ValueType::List => 3,
             ValueType::SortedSet => 4,
+            ValueType::Stream => 5,
         }
     }
 
@@ -46,6 +55,7 @@ impl ValueType {
             ValueType::Set => "set",
             ValueType::List => "list",
             ValueType::SortedSet => "zset",
+            ValueType::Stream => "stream",
         }
     }
 }

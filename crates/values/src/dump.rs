@@ -73,7 +73,7 @@ impl RestoredValue {
     /// Returns the elements of a hash or set.
     pub fn elements(&self) -> Option<Packed<'_>> {
         match self.value_type {
-            ValueType::String | ValueType::List | ValueType::SortedSet => None,
+            ValueType::String | ValueType::List | ValueType::SortedSet | ValueType::Stream => None,
             ValueType::Hash | ValueType::Set => Packed::parse(self.value()).ok(),
         }
     }
@@ -83,7 +83,11 @@ impl RestoredValue {
     /// Returns the items of a list.
     pub fn list(&self) -> Option<PackedList<'_>> {
         match self.value_type {
-            ValueType::String | ValueType::Hash | ValueType::Set | ValueType::SortedSet => None,
+            ValueType::String
+            | ValueType::Hash
+            | ValueType::Set
+            | ValueType::SortedSet
+            | ValueType::Stream => None,
             ValueType::List => PackedList::parse(self.value()).ok(),
         }
     }
@@ -96,6 +100,9 @@ const SCORE_NEGATIVE_INFINITE: u8 = 255;
 
 /// Encodes a value as a dump. Values other than strings have the encodings that Redis uses for large
 /// ones, which it reads whatever the size.
+///
+/// # Panics
+/// If the value is a stream, which has no dump yet.
 pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
     let mut out = Vec::with_capacity(value.bytes.len() + 6 + FOOTER_BYTES);
     match value.value_type {
@@ -110,6 +117,7 @@ pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
         }
         ValueType::List => return list_dump::dump_list(PackedList::parse(value)?.items()),
         ValueType::SortedSet => put_scored_members(SortedSet::parse(value.bytes)?, &mut out)?,
+        ValueType::Stream => unreachable!("streams have no dumps yet"),
     }
     Ok(with_footer(out))
 }

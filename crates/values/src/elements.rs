@@ -579,9 +579,11 @@ mod tests {
             let name = &names[random.usize(..names.len())];
             let value = match elements.value_type() {
                 ValueType::Hash => names[random.usize(..names.len())].clone(),
-                ValueType::Set | ValueType::List | ValueType::SortedSet | ValueType::String => {
-                    Vec::new()
-                }
+                ValueType::Set
+                | ValueType::List
+                | ValueType::SortedSet
+                | ValueType::Stream
+                | ValueType::String => Vec::new(),
             };
             if random.bool() {
                 let is_new = twin.insert(name.clone(), value.clone()).is_none();

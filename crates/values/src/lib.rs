@@ -1,9 +1,9 @@
-//! The bytes of values: hashes, sets and lists packed into one record or divided into pages, sorted
+//! The bytes of values: hashes, sets, lists and streams in one record or divided into pages, sorted
 //! sets packed into one record, the format of `DUMP`, numbers as text, and
 //! positions as scores.
 //!
 //! Start at [`Form`] and [`ListForm`], which say how a value is stored, [`Elements`] and
-//! [`PagedList`], which change one, and [`SortedSet`]. Design: `docs/design/values.md`.
+//! [`PagedList`], which change one, [`SortedSet`], and [`PagedStream`]. Design: `docs/design/values.md`.
 //!
 //! **Invariant:** reading is total. Any bytes give a value or an error, never a panic, and never an
 //! allocation beyond a constant times the number of bytes present.
@@ -23,10 +23,16 @@ mod listpack;
 mod numbers;
 mod packed;
 mod paged_list;
+mod paged_stream;
 mod pages;
 mod positions;
 mod scores;
 mod sorted_set;
+mod stream_block;
+mod stream_group;
+mod stream_id;
+mod stream_options;
+mod stream_root;
 
 pub use dump::{RestoredValue, Unreadable, dump, dump_elements, restore};
 pub use elements::Elements;
@@ -38,6 +44,9 @@ pub use list_root::{ListForm, ListRoot, PageInterval};
 pub use numbers::{parse_integer, parse_unsigned};
 pub use packed::{Damaged, Element, Packed, PackedElements, encode_new};
 pub use paged_list::{ListGap, ListReach, NewList, PageRoom, PagedList};
+pub use paged_stream::{
+    PagedStream, StreamGap, StreamNeeds, StreamRange, StreamRoom, StreamTrim, TrimPrecision,
+};
 pub use pages::{Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of};
 pub use positions::{GeoArea, GeoPosition};
 pub use scores::{parse_score, parse_score_bound};
@@ -45,6 +54,14 @@ pub use sorted_set::{
     MemberBound, MemberPlace, MemberRange, MemberSpan, ScoreBound, ScoredMember, ScoredMembers,
     SortedMembers, SortedSet, encode_members,
 };
+pub use stream_block::{EntryBlock, EntryFields, StreamEntries, StreamEntry};
+pub use stream_group::{ConsumerGroup, GROUP_BYTES_MAX, PendingEntry, StreamConsumer};
+pub use stream_id::{NewStreamId, StreamId, StreamIdText};
+pub use stream_options::{
+    ArgumentError, AutoClaimOptions, ClaimOptions, ClaimTime, PendingOptions, ReadOptions,
+    SetIdOptions, StreamAddition, StreamInterval, StreamTrimming, parse_interval,
+};
+pub use stream_root::{GroupPlace, StreamRoot};
 
 #[cfg(test)]
 mod tests;

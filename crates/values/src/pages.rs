@@ -10,6 +10,7 @@
 
 use crate::list_root::{ListForm, PageInterval};
 use crate::packed::{Damaged, Packed};
+use crate::stream_root::StreamRoot;
 use std::ops::Range;
 use types::{KeyHash, TableId, TypedValue, ValueType, Version};
 
@@ -137,6 +138,7 @@ impl PageName {
                 Ok(ListForm::Split(root)) if root.id == self.id => Some(root.interval),
                 Ok(ListForm::Split(_) | ListForm::Packed(_)) | Err(Damaged) => None,
             },
+            ValueType::Stream => StreamRoot::of(value).ok()?.pages_of(self.id),
             ValueType::String | ValueType::SortedSet => None,
         }
     }
@@ -217,6 +219,12 @@ impl ValueLayout {
     /// Most bytes of items at each end of the root of a list.
     pub fn list_end_bytes(&self) -> usize {
         self.page_bytes
+    }
+
+    /// Most bytes of entries in the root of a stream with pages: a quarter of a page, so that few
+    /// entries rewrite a page.
+    pub fn stream_tail_bytes(&self) -> usize {
+        self.list_page_bytes() / 4
     }
 
     /// Returns the number of pages for elements of this length together.

@@ -25,6 +25,9 @@ fn dump(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
     let split = call.backend.read_one(table, key, |record| {
+        if record.is_some_and(|record| record.value.value_type == ValueType::Stream) {
+            return Err(NO_STREAMS);
+        }
         if let Some(record) = record.filter(|record| page_totals(*record).is_some()) {
             return Ok(Some(record.value.value_type));
         }
@@ -48,6 +51,8 @@ fn dump(call: &mut Call<'_>) -> Done {
     });
     again_if_replaced(dumped)
 }
+
+const NO_STREAMS: Refusal = Refusal::because("ERR streams cannot be dumped yet");
 
 #[derive(Debug, Default)]
 struct RestoreOptions {

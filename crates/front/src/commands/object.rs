@@ -75,6 +75,7 @@ fn encoding(call: &mut Call<'_>) -> Done {
             None if record.value.value_type == ValueType::SortedSet => {
                 sorted_sets::encoding(SortedSet::parse(record.value.bytes)?)?
             }
+            None if record.value.value_type == ValueType::Stream => b"stream",
             // A list has come after the first look.
             None if is_list(record) => b"listpack",
             None => packed::encoding_name(record.value)?,

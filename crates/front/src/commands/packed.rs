@@ -4,7 +4,7 @@ use super::{Call, Cause, Done, NotExecuted, Refusal};
 use crate::core::data::{Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use types::{TypedValue, ValueType};
-use values::{Damaged, Element, Elements, Form, ListForm, Root, parse_integer};
+use values::{Damaged, Element, Elements, Form, ListForm, Root, StreamRoot, parse_integer};
 
 impl From<Damaged> for Refusal {
     fn from(Damaged: Damaged) -> Refusal {
@@ -105,6 +105,13 @@ pub(super) fn page_totals(record: Record<'_>) -> Option<PageTotals> {
             }
             Ok(ListForm::Packed(_)) | Err(Damaged) => None,
         },
+        ValueType::Stream => match StreamRoot::of(record.value) {
+            Ok(root) if root.has_pages() => Some(PageTotals {
+                pages: root.interval.pages.saturating_add(root.groups.len() as u32),
+                bytes: root.page_bytes,
+            }),
+            Ok(_) | Err(Damaged) => None,
+        },
         ValueType::String | ValueType::SortedSet => None,
     }
 }
@@ -179,7 +186,7 @@ pub(super) fn encoding_name(value: TypedValue<'_>) -> Result<&'static [u8], Refu
         ValueType::Set if is_integers && packed.count() <= COMPACT_INTEGERS_MAX => b"intset",
         ValueType::Set if is_short && packed.count() <= COMPACT_MEMBERS_MAX => b"listpack",
         ValueType::Hash | ValueType::Set => b"hashtable",
-        ValueType::String | ValueType::List | ValueType::SortedSet => b"raw",
+        ValueType::String | ValueType::List | ValueType::SortedSet | ValueType::Stream => b"raw",
     })
 }
 
