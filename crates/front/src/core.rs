@@ -17,6 +17,7 @@ pub(crate) mod elements;
 pub(crate) mod lists;
 mod reply_gating;
 pub(crate) mod staged;
+pub(crate) mod streams;
 
 use crate::operators::Operators;
 use crate::operators::blocked::BlockedRequest;

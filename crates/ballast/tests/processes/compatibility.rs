@@ -15,7 +15,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatib
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
 
 /// Commands and subcommands of Valkey 9.1.2 by group.
-const VALKEY: [(&str, &str); 12] = [
+const VALKEY: [(&str, &str); 13] = [
     (
         "string",
         "append decr decrby delifeq get getdel getex getrange getset incr incrby incrbyfloat lcs \
@@ -44,6 +44,13 @@ const VALKEY: [(&str, &str); 12] = [
          zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange zrangebylex \
          zrangebyscore zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore \
          zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore",
+    ),
+    (
+        "stream",
+        "xack xadd xautoclaim xclaim xdel xgroup xgroup|create xgroup|createconsumer \
+         xgroup|delconsumer xgroup|destroy xgroup|help xgroup|setid xinfo xinfo|consumers \
+         xinfo|groups xinfo|help xinfo|stream xlen xpending xrange xread xreadgroup xrevrange \
+         xsetid xtrim",
     ),
     (
         "geo",
@@ -139,7 +146,10 @@ const NOTES: &[(&str, &str)] = &[
     ),
     ("debug", "only CHANGE-REPL-ID, OBJECT, SET-ACTIVE-EXPIRE and SLEEP"),
     ("copy", "not to another database inside a transaction"),
-    ("dump", "long values are not compressed; Valkey reads the dumps"),
+    (
+        "dump",
+        "long values are not compressed; Valkey reads the dumps; streams cannot be dumped yet",
+    ),
     ("flushall", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("flushdb", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("georadius", "as GEOSEARCH"),
@@ -213,6 +223,20 @@ const NOTES: &[(&str, &str)] = &[
         "waitaof",
         "as WAIT, for writes synced to disk: of this server (durability `interval` or `disk`) and of other servers",
     ),
+    ("xadd", "`~` removes whole pages of 2 KiB, where Valkey removes blocks of 100 entries"),
+    ("xautoclaim", "as XREADGROUP"),
+    ("xclaim", "as XREADGROUP"),
+    (
+        "xinfo|consumers",
+        "`idle` of a consumer that reads without receiving entries may be a second too long",
+    ),
+    ("xinfo|stream", "radix-tree-keys and radix-tree-nodes are derived from the number of pages"),
+    ("xread", "BLOCK is not supported yet"),
+    (
+        "xreadgroup",
+        "as XREAD; a group of more than 2 MiB (about 170,000 pending entries) is refused",
+    ),
+    ("xtrim", "as XADD"),
     ("zadd", "the score -0 is stored as 0, as Valkey does in small sorted sets"),
     ("zincrby", "as ZADD"),
     ("zrandmember", "as HRANDFIELD"),

@@ -28,6 +28,8 @@ pub(crate) enum Keys {
     CountedBehindOne,
     /// Argument 1 is a key. Another one may follow `STORE` or `STOREDIST`, from this position on.
     OneAndStored { from: u8 },
+    /// The keys follow `STREAMS`, which stands behind options, and as many ids follow them.
+    Streams,
     /// The arguments from this position on are another command, whose keys these are.
     Wrapped { from: u8 },
     /// The command reads keys that it does not name, so it runs alone on its connection.
@@ -204,6 +206,7 @@ impl Keys {
             | Keys::CountedSecond
             | Keys::CountedBehindOne
             | Keys::OneAndStored { .. }
+            | Keys::Streams
             | Keys::Wrapped { .. } => true,
         }
     }
@@ -230,11 +233,15 @@ impl Command {
         self.keys == ONE
     }
 
-    /// Returns whether an argument is the number of keys.
+    /// Returns whether other arguments determine the number of keys.
     pub(super) fn counts_keys(&self) -> bool {
         matches!(
             self.keys,
-            Keys::Counted | Keys::CountedPairs | Keys::CountedSecond | Keys::CountedBehindOne
+            Keys::Counted
+                | Keys::CountedPairs
+                | Keys::CountedSecond
+                | Keys::CountedBehindOne
+                | Keys::Streams
         )
     }
 
@@ -284,6 +291,7 @@ impl Command {
             | Keys::CountedSecond
             | Keys::CountedBehindOne
             | Keys::OneAndStored { .. }
+            | Keys::Streams
             | Keys::Unnamed => (self.named_positions(arguments, argument), 0),
         };
         let NamedPositions { lead, first, end, step } = named;
@@ -316,6 +324,17 @@ impl Command {
                         NamedPositions { lead: Some(1), first: 3, end: 3 + keys, step: 1 }
                     }
                     Ok(_) | Err(_) => NamedPositions::NONE,
+                }
+            }
+            Keys::Streams => {
+                let keyword = streams_position(arguments, argument);
+                let words = keyword.map_or(0, |keyword| arguments - keyword - 1);
+                match keyword {
+                    Some(keyword) if words > 1 => {
+                        let (first, end) = (keyword + 1, keyword + 1 + words / 2);
+                        NamedPositions { lead: None, first, end, step: 1 }
+                    }
+                    Some(_) | None => NamedPositions::NONE,
                 }
             }
             Keys::OneAndStored { from } => {
@@ -361,6 +380,25 @@ pub(super) fn stored_position<'r>(
         at += 1;
     }
     stored
+}
+
+/// Returns the position of `STREAMS` in a request of `XREAD` or `XREADGROUP`.
+fn streams_position<'r>(
+    arguments: usize,
+    argument: impl Fn(usize) -> Option<&'r [u8]>,
+) -> Option<usize> {
+    let mut at = 1;
+    while at < arguments {
+        let word = argument(at)?.to_ascii_uppercase();
+        at += match &word[..] {
+            b"STREAMS" => return Some(at),
+            b"NOACK" => 1,
+            b"BLOCK" | b"COUNT" => 2,
+            b"GROUP" => 3,
+            _ => return None,
+        };
+    }
+    None
 }
 
 /// The part of a request that names no command.

@@ -16,7 +16,7 @@ const TIPS: &[(&str, &[&str])] = &[
          cluster|getkeysinslot cluster|info cluster|links cluster|myshardid cluster|nodes \
          cluster|replicas cluster|shards cluster|slots dump hrandfield hscan lastsave object|encoding \
          object|freq object|idletime object|refcount pttl spop srandmember sscan time ttl \
-         zrandmember zscan",
+         xadd xautoclaim xclaim xinfo|consumers xpending xtrim zrandmember zscan",
         &["nondeterministic_output"],
     ),
     ("ballast.map", &["nondeterministic_output"]),
@@ -80,11 +80,12 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
     ("del delifeq unlink", &[&["RM", "delete"]]),
     (
         "debug|object exists hexists hlen hstrlen llen memory|usage object|encoding object|freq \
-         object|idletime object|refcount scard sismember strlen touch type watch zcard",
+         object|idletime object|refcount scard sismember strlen touch type watch xlen zcard",
         &[&["RO"]],
     ),
     (
-        "expire expireat geoadd hmset hset lset persist pexpire pexpireat setrange zadd",
+        "expire expireat geoadd hmset hset lset persist pexpire pexpireat setrange xack xadd \
+         xclaim xgroup|setid xsetid zadd",
         &[&["RW", "update"]],
     ),
     (
@@ -92,10 +93,11 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
         &[&["RW", "access", "delete"]],
     ),
     (
-        "hdel lrem ltrim srem zrem zremrangebylex zremrangebyrank zremrangebyscore",
+        "hdel lrem ltrim srem xautoclaim xdel xgroup|delconsumer xgroup|destroy xtrim zrem \
+         zremrangebylex zremrangebyrank zremrangebyscore",
         &[&["RW", "delete"]],
     ),
-    ("hsetnx sadd", &[&["RW", "insert"]]),
+    ("hsetnx sadd xgroup|create xgroup|createconsumer", &[&["RW", "insert"]]),
     ("mset msetex psetex restore restore-asking setex", &[&["OW", "update"]]),
     ("msetnx setnx", &[&["OW", "insert"]]),
     ("rename", &[&["RW", "access", "delete"], &["OW", "update"]]),
@@ -110,6 +112,7 @@ const NOTES: &[(&str, &str)] = &[
     ("bitfield", "This command allows both access and modification of the key"),
     ("getex", "RW and UPDATE because it changes the TTL"),
     ("set", "RW and ACCESS due to the optional `GET` argument"),
+    ("xadd", "UPDATE instead of INSERT because of the optional trimming feature"),
 ];
 
 fn of<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
@@ -149,6 +152,10 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
             reply.set(access.len());
             write_range(command, one, KeyRange { first: 1, last: 0, step: 1 }, reply);
             write_counted(command, others, 2, 1, reply);
+        }
+        (Keys::Streams, access) => {
+            reply.set(1);
+            write_streams(command, access[0], reply);
         }
         (Keys::OneAndStored { from }, access) => {
             reply.set(3);
@@ -196,6 +203,20 @@ fn write_stored(command: &Command, keyword: &str, from: i64, reply: &mut ReplyWr
     reply.integers([("startfrom", from)]);
     reply.bulk(b"find_keys");
     write_search(reply, "range", &[("lastkey", 0), ("keystep", 1), ("limit", 0)]);
+}
+
+/// Writes the specification of the keys behind `STREAMS`, of which each has an id.
+fn write_streams(command: &Command, flags: &[&str], reply: &mut ReplyWriter<'_>) {
+    let from = i64::from(command.arity.unsigned_abs()) - 3;
+    write_flags(command, flags, reply);
+    reply.map(2);
+    reply.texts([("type", "keyword")]);
+    reply.bulk(b"spec");
+    reply.map(2);
+    reply.texts([("keyword", "STREAMS")]);
+    reply.integers([("startfrom", from)]);
+    reply.bulk(b"find_keys");
+    write_search(reply, "range", &[("lastkey", -1), ("keystep", 1), ("limit", 2)]);
 }
 
 fn write_range(command: &Command, flags: &[&str], place: KeyRange, reply: &mut ReplyWriter<'_>) {

@@ -184,6 +184,7 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
         | Keys::Counted
         | Keys::CountedPairs
         | Keys::CountedSecond
+        | Keys::Streams
         | Keys::Wrapped { .. }
         | Keys::Unnamed => (0, 0, 0),
         Keys::CountedBehindOne | Keys::OneAndStored { .. } => (1, 1, 1),

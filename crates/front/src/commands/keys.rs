@@ -4,10 +4,12 @@ use super::command::flag::{DANGEROUS, DENYOOM, FAST, NO_ACCESS, OTHER_TABLES, RE
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
 use super::packed::{SizeChange, again_if_replaced, page_totals};
+use super::streams::copy_stream;
 use super::{Call, Done, NotExecuted, Refusal, refused};
 use crate::core::data::{Need, Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::core::lists::ListChange;
+use crate::core::streams::StreamAccess;
 use crate::operators::counts::Found;
 use std::collections::HashSet;
 use types::limits::DATABASES;
@@ -125,10 +127,15 @@ fn copy_elements(
     moves: bool,
     allows: impl Fn(Option<Record<'_>>) -> bool,
 ) -> Result<Option<bool>, NotExecuted> {
+    let expiry = NewExpiry::Of(0);
     if value_type == ValueType::List {
         return again_if_replaced(copy_list(call, [from, to], moves, allows));
     }
-    let expiry = NewExpiry::Of(0);
+    if value_type == ValueType::Stream {
+        let [from, to] = [from, to].map(StreamAccess::of);
+        let streams = [from, StreamAccess { expiry, is_replaced: true, ..to }];
+        return again_if_replaced(copy_stream(call, streams, moves, allows));
+    }
     let values = [
         SizeChange::Adds(0).of(from, Touched::All),
         ValueChange { expiry, ..SizeChange::Adds(0).of(to, Touched::Replaced) },

@@ -1,6 +1,7 @@
 //! The grammar of random commands.
 
 use fastrand::Rng;
+use std::cell::Cell;
 
 /// Command lines. Uppercase words are literal, `{a|b}` is one of several, `[x]` is optional, `x*`
 /// is one or more, and lowercase names are expanded by [`Grammar::word`].
@@ -192,6 +193,62 @@ const GRAMMAR: &[&str] = &[
     "{GEORADIUS|GEORADIUS_RO} geo position distance unit [WITHDIST] [{ASC|DESC}]",
     "{GEORADIUSBYMEMBER|GEORADIUSBYMEMBER_RO} geo {f1|f2|f7|nope} distance unit [WITHDIST] [{ASC|DESC}]",
     "GEORADIUS geo position distance unit {STORE|STOREDIST} zset",
+    "XADD stream new-id field-pair*",
+    "XADD stream new-id field-pair*",
+    "XADD stream new-id field-pair",
+    "XADD stream new-id {a|b} value {c|d} value",
+    "XADD stream new-id {a|b} value {c|d} value",
+    "XADD stream NOMKSTREAM new-id field-pair",
+    "XADD stream [NOMKSTREAM] {MAXLEN|MAXLEN =} {0|1|5|20|index} new-id field-pair*",
+    "XADD stream MINID [=] id new-id field-pair",
+    "XADD stream {MAXLEN|MINID} ~ 0-1 [LIMIT {0|1|x|-1}] new-id field-pair",
+    "XADD stream MAXLEN ~ 100000 [LIMIT index] new-id field-pair",
+    "XADD stream [MAXLEN 5] [MINID 3] [LIMIT 5] new-id field-pair",
+    "XADD stream {id|0-0|18446744073709551615-18446744073709551615} field-pair",
+    "XADD stream new-ms field-pair",
+    "XLEN stream",
+    "XRANGE stream bound bound [COUNT {1|2|0|-1|index}]",
+    "XREVRANGE stream bound bound [COUNT {1|2|0|-1|index}]",
+    "{XRANGE|XREVRANGE} stream {-|+|bound} {-|+|bound}",
+    "XREAD [COUNT {1|2|0|-1|index}] STREAMS stream {id|id|0|$|+|>|-}",
+    "XREAD [COUNT {1|2}] STREAMS stream stream {id|0} {id|0|$}",
+    "XREAD STREAMS stream stream id",
+    "XDEL stream id*",
+    "XDEL stream id* id* id*",
+    "XTRIM stream {MAXLEN|MAXLEN =} {0|1|5|20|index}",
+    "XTRIM stream MINID [=] id [LIMIT 5]",
+    "XTRIM stream {MAXLEN|MINID} ~ 0 [LIMIT 0]",
+    "XSETID stream id [ENTRIESADDED {5|100|1000|index}] [MAXDELETEDID id]",
+    "XINFO STREAM stream",
+    "XINFO STREAM stream FULL [COUNT {0|1|3|-1}]",
+    "XINFO GROUPS stream",
+    "XINFO GROUPS stream",
+    "XINFO CONSUMERS stream group",
+    "XGROUP CREATE stream group {$|0|0|id} [MKSTREAM] [ENTRIESREAD {0|-1|index}]",
+    "XGROUP CREATE stream group {$|0|0|id} [MKSTREAM]",
+    "XGROUP SETID stream group {$|0|id|id} [ENTRIESREAD {0|-1|index}]",
+    "XGROUP DESTROY stream group",
+    "XGROUP {CREATECONSUMER|DELCONSUMER} stream group consumer",
+    "XREADGROUP GROUP group consumer [COUNT {1|2|3}] STREAMS stream >",
+    "XREADGROUP GROUP group consumer COUNT {1|2|3} STREAMS stream >",
+    "XREADGROUP GROUP group consumer [COUNT {1|2|3}] [NOACK] STREAMS stream {>|>|0|id|$|+}",
+    "XREADGROUP GROUP group consumer COUNT 2 STREAMS stream stream > {>|0}",
+    "XACK stream group id*",
+    "XACK stream group id* id* id* id*",
+    "XPENDING stream group",
+    "XPENDING stream group [IDLE {0|100000000|x}] bound bound {1|3|100|x|-1} [consumer]",
+    "XCLAIM stream group consumer {0|0|100000000|x} id* [{IDLE 5|TIME 1000}] [RETRYCOUNT {0|3|x|-1}] [FORCE] [JUSTID] [LASTID id]",
+    "XAUTOCLAIM stream group consumer {0|0|100000000|x} {0|id|-} [COUNT {1|2|0}] [JUSTID]",
+    "DEL stream",
+    "TYPE stream",
+    "OBJECT ENCODING stream",
+    "EXPIRE stream seconds",
+    "RENAME stream {stream|key|hash}",
+    "COPY stream {stream|set} [REPLACE]",
+    "{GET|HLEN|SCARD|LLEN|ZCARD} stream",
+    "{XLEN|XINFO STREAM|XINFO GROUPS} {hash|set|key}",
+    "COMMAND GETKEYS XREAD [COUNT 5] [BLOCK 0] STREAMS key key 0 0",
+    "COMMAND GETKEYS XREADGROUP GROUP a b [NOACK] STREAMS key* 0",
     "DEL geo",
     "DEL zset",
     "DEL lex",
@@ -239,6 +296,30 @@ const GRAMMAR: &[&str] = &[
     "ECHO value",
     "PING [value]",
     "COMMAND GETKEYS MSETEX {1|2} pair pair",
+];
+
+/// Ids of stream entries that are special or invalid.
+const IDS: &[&str] = &[
+    "0",
+    "0-0",
+    "0-1",
+    "007-01",
+    "5-",
+    "-5",
+    "x",
+    "1-x",
+    "1-2-3",
+    "-",
+    "+",
+    "(",
+    "(-",
+    "(0-0",
+    "(5-1",
+    "18446744073709551615-18446744073709551615",
+    "(18446744073709551615-18446744073709551615",
+    "18446744073709551616",
+    "18446744073709551615",
+    "",
 ];
 
 /// Numbers at or near boundaries.
@@ -393,11 +474,14 @@ const KINDS: &[&str] =
 pub(super) struct Grammar {
     /// Dumps from earlier replies.
     dumps: Vec<Vec<u8>>,
+    /// Milliseconds of the newest id of a stream entry.
+    newest: Cell<u64>,
 }
 
 impl Grammar {
     pub(super) fn new() -> Grammar {
-        Grammar { dumps: vec![b"\x00\xc0\x01P\x00\xe9R.'OSv\x08".to_vec()] }
+        let dumps = vec![b"\x00\xc0\x01P\x00\xe9R.'OSv\x08".to_vec()];
+        Grammar { dumps, newest: Cell::new(1) }
     }
 
     /// Adds a dump for later use by `RESTORE`.
@@ -552,6 +636,30 @@ impl Grammar {
             "sample" => match random.usize(..12) {
                 0 => one(random, &["9223372036854775807", "9223372036854775808", "x", "", "01"]),
                 _ => random.i64(-20..40).to_string().into_bytes(),
+            },
+            "stream" => mostly(random, &["x1", "x2", "x3"]),
+            "group" => one(random, &["g", "g", "g2"]),
+            "consumer" => one(random, &["c1", "c2", "c3"]),
+            "new-id" => {
+                let ms = self.newest.get() + random.u64(..2);
+                self.newest.set(ms);
+                format!("{ms}-{}", random.u8(..4)).into_bytes()
+            }
+            "new-ms" => format!("{}-*", self.newest.get()).into_bytes(),
+            "id" => match random.usize(..16) {
+                0 => one(random, IDS),
+                _ => {
+                    let ms = self.newest.get().saturating_sub(random.u64(..60));
+                    format!("{ms}-{}", random.u8(..4)).into_bytes()
+                }
+            },
+            "bound" => match random.usize(..8) {
+                0 => one(random, IDS),
+                1 => {
+                    format!("({}", self.newest.get().saturating_sub(random.u64(..40))).into_bytes()
+                }
+                2 => self.newest.get().saturating_sub(random.u64(..40)).to_string().into_bytes(),
+                _ => return self.expand(random, "id", words),
             },
             "field-pair" => return self.expand(random, "name value", words),
             "value" => value(random),
