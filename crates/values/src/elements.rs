@@ -3,6 +3,7 @@
 
 use crate::packed::{Damaged, Element, Packed, PackedElements, put_element, write_number};
 use crate::pages::{Resize, Root, ValueLayout, page_of};
+use crate::sorted_set::{ScoredMember, encode_members};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -282,6 +283,32 @@ impl<'a> Elements<'a> {
         old.chain(self.added_elements().map(Ok))
     }
 
+    /// Returns the members in the order of their scores. Those of a set have the score 1.
+    pub fn sorted_members(&self) -> Result<Vec<ScoredMember<'_>>, Damaged> {
+        let mut members = Vec::new();
+        for element in self.iter() {
+            members.push(ScoredMember::of(element?, self.value_type)?);
+        }
+        members.sort_by(ScoredMember::order);
+        Ok(members)
+    }
+
+    /// Passes each element that was replaced, removed or added to `f`: as it was read, and as it is
+    /// now. Removals of all elements at once are not passed.
+    pub fn changes(
+        &self,
+        mut f: impl FnMut(Option<Element<'_>>, Option<Element<'_>>),
+    ) -> Result<(), Damaged> {
+        for edit in &self.edits {
+            let bytes = self.source(edit.start.source).bytes();
+            let bytes = bytes.get(edit.start.offset..edit.end).ok_or(Damaged)?;
+            let old = PackedElements::of_one(self.value_type, bytes).next().ok_or(Damaged)??;
+            f(Some(old), edit.new.map(|new| self.new_element(new)));
+        }
+        self.added_elements().for_each(|added| f(None, Some(added)));
+        Ok(())
+    }
+
     /// Returns the edits in the order of their places.
     fn sorted_edits(&self) -> Cow<'_, [ElementEdit]> {
         if self.edits.is_sorted_by_key(|edit| edit.start) {
@@ -398,6 +425,15 @@ impl<'a> Elements<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.rest.is_empty(), "only a packed value has all elements in one record");
         out.reserve(self.bytes as usize + 4);
+        // Removals leave the others in order.
+        let only_removes =
+            self.added.is_empty() && self.edits.iter().all(|edit| edit.new.is_none());
+        if self.value_type == ValueType::SortedSet
+            && !only_removes
+            && let Ok(mut members) = self.sorted_members()
+        {
+            return encode_members(&mut members, out);
+        }
         write_number(self.count as usize, out);
         self.copy_edited(0, &self.sorted_edits(), out);
         let added = self.added.iter().filter(|added| !added.is_removed);
@@ -547,6 +583,7 @@ fn placed<'a>(
 mod tests {
     use super::*;
     use crate::packed::encode_new;
+    use crate::sorted_set::{SortedSet, score_value};
     use types::{TypedValue, Version};
 
     type Twin = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -579,11 +616,10 @@ mod tests {
             let name = &names[random.usize(..names.len())];
             let value = match elements.value_type() {
                 ValueType::Hash => names[random.usize(..names.len())].clone(),
-                ValueType::Set
-                | ValueType::List
-                | ValueType::SortedSet
-                | ValueType::Stream
-                | ValueType::String => Vec::new(),
+                ValueType::SortedSet => score_value(f64::from(random.u8(..9))).to_vec(),
+                ValueType::Set | ValueType::List | ValueType::Stream | ValueType::String => {
+                    Vec::new()
+                }
             };
             if random.bool() {
                 let is_new = twin.insert(name.clone(), value.clone()).is_none();
@@ -597,6 +633,33 @@ mod tests {
         }
     }
 
+    const TYPES: [ValueType; 3] = [ValueType::Hash, ValueType::Set, ValueType::SortedSet];
+
+    /// Compares the changes of the elements with those from one twin to another.
+    fn check_changes(elements: &Elements<'_>, before: &Twin, after: &Twin) {
+        let (mut old, mut new) = (before.clone(), Twin::new());
+        let changes = elements.changes(|was, is| {
+            if let Some(was) = was {
+                assert_eq!(old.remove(was.name).as_deref(), Some(was.value));
+            }
+            if let Some(is) = is {
+                assert!(was.is_none_or(|was| was.name == is.name));
+                assert_eq!(new.insert(is.name.to_vec(), is.value.to_vec()), None);
+            }
+        });
+        assert_eq!(changes, Ok(()));
+        old.append(&mut new);
+        assert_eq!(&old, after);
+    }
+
+    /// Checks that the members of a packed sorted set are in order.
+    fn check_order(value_type: ValueType, bytes: &[u8]) {
+        if value_type == ValueType::SortedSet {
+            let members = SortedSet::parse(bytes).and_then(SortedSet::list).unwrap();
+            assert!(members.is_sorted_by(|one, other| one.order(other).is_lt()));
+        }
+    }
+
     fn listed(elements: &Elements<'_>) -> Twin {
         let pair = |element: Element<'_>| (element.name.to_vec(), element.value.to_vec());
         elements.iter().map(|element| pair(element.unwrap())).collect()
@@ -606,7 +669,7 @@ mod tests {
     fn packed_elements_behave_like_those_of_a_map() {
         let mut random = fastrand::Rng::with_seed(11);
         for round in 0..2_000 {
-            let value_type = if round % 2 == 0 { ValueType::Hash } else { ValueType::Set };
+            let value_type = TYPES[round % 3];
             let mut twin = Twin::new();
             let mut bytes = Vec::new();
             encode_new(value_type, [].into_iter(), &mut bytes);
@@ -614,10 +677,13 @@ mod tests {
                 let before = bytes.clone();
                 let searches = random.usize(..20);
                 let mut elements = Elements::of(packed(value_type, &before), searches).unwrap();
+                let was = twin.clone();
                 change(&mut elements, &mut twin, searches, &mut random);
                 assert_eq!(listed(&elements), twin);
+                check_changes(&elements, &was, &twin);
                 bytes.clear();
                 elements.encode(&mut bytes);
+                check_order(value_type, &bytes);
                 let read = packed(value_type, &bytes);
                 assert_eq!((read.count(), read.bytes().len() as u64), (twin.len(), elements.bytes));
                 assert_eq!(listed(&Elements::of(read, 0).unwrap()), twin);
@@ -630,7 +696,7 @@ mod tests {
     fn pages_behave_like_a_map_while_their_number_changes() {
         let mut random = fastrand::Rng::with_seed(12);
         for round in 0..400 {
-            let value_type = if round % 2 == 0 { ValueType::Hash } else { ValueType::Set };
+            let value_type = TYPES[round % 3];
             let mut twin = Twin::new();
             let (mut pages, mut bytes): (BTreeMap<u32, Vec<u8>>, Vec<u8>) = Default::default();
             encode_new(value_type, [].into_iter(), &mut bytes);
@@ -652,8 +718,10 @@ mod tests {
                 let searches = random.usize(..20);
                 let mut elements = Elements::of_pages(value_type, &root, found, searches).unwrap();
                 assert_eq!(listed(&elements), twin);
+                let was = twin.clone();
                 change(&mut elements, &mut twin, searches, &mut random);
                 assert_eq!(listed(&elements), twin);
+                check_changes(&elements, &was, &twin);
                 if elements.count() == 0 {
                     break;
                 }
@@ -697,14 +765,16 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(13);
         for _ in 0..50_000 {
             let bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
-            let value_type = if random.bool() { ValueType::Hash } else { ValueType::Set };
+            let value_type = TYPES[random.usize(..TYPES.len())];
+            let is_scored = value_type == ValueType::SortedSet;
+            let value = if is_scored { score_value(1.5).to_vec() } else { vec![b'v'] };
             let Ok(packed) = Packed::parse(TypedValue { value_type, bytes: &bytes }) else {
                 continue;
             };
             let searches = random.usize(..10);
             let Ok(mut elements) = Elements::of(packed, searches) else { continue };
             let name = [random.u8(..)];
-            let done = elements.set(&name, b"v").and_then(|_| elements.remove(&[random.u8(..)]));
+            let done = elements.set(&name, &value).and_then(|_| elements.remove(&[random.u8(..)]));
             if done.is_ok() {
                 elements.encode(&mut Vec::new());
             }
@@ -713,7 +783,8 @@ mod tests {
             let Ok(mut elements) = Elements::of_pages(value_type, &root, pages, searches) else {
                 continue;
             };
-            if elements.remove(&name).and_then(|_| elements.set(b"x", b"")).is_ok() {
+            if elements.remove(&name).and_then(|_| elements.set(b"x", &value)).is_ok() {
+                let _ = (elements.sorted_members(), elements.changes(|_, _| ()));
                 let resize = Resize { before: 1, after: random.u32(1..4) };
                 let _ = elements.changed_pages(resize, hash, |_, _| ());
             }

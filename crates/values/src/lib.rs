@@ -1,6 +1,6 @@
-//! The bytes of values: hashes, sets, lists and streams in one record or divided into pages, sorted
-//! sets packed into one record, the format of `DUMP`, numbers as text, and
-//! positions as scores.
+//! The bytes of values: hashes, sets, sorted sets, lists and streams in one record or divided into
+//! pages, the order of a divided sorted set, the format of `DUMP`, numbers as text, and positions as
+//! scores.
 //!
 //! Start at [`Form`] and [`ListForm`], which say how a value is stored, [`Elements`] and
 //! [`PagedList`], which change one, [`SortedSet`], and [`PagedStream`]. Design: `docs/design/values.md`.
@@ -47,12 +47,14 @@ pub use paged_list::{ListGap, ListReach, NewList, PageRoom, PagedList};
 pub use paged_stream::{
     PagedStream, StreamGap, StreamNeeds, StreamRange, StreamRoom, StreamTrim, TrimPrecision,
 };
-pub use pages::{Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of};
+pub use pages::{
+    Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of, place_of_element,
+};
 pub use positions::{GeoArea, GeoPosition};
 pub use scores::{parse_score, parse_score_bound};
 pub use sorted_set::{
-    MemberBound, MemberPlace, MemberRange, MemberSpan, ScoreBound, ScoredMember, ScoredMembers,
-    SortedMembers, SortedSet, encode_members,
+    MemberBound, MemberOrder, MemberPlace, MemberRange, MemberSpan, ScoreBound, ScoredMember,
+    ScoredMembers, SortedMembers, SortedSet, encode_members, score_of, score_value,
 };
 pub use stream_block::{EntryBlock, EntryFields, StreamEntries, StreamEntry};
 pub use stream_group::{ConsumerGroup, GROUP_BYTES_MAX, PendingEntry, StreamConsumer};

@@ -1,15 +1,17 @@
-//! Packed values: the elements of a hash or set in the bytes of one record
+//! Packed values: the elements of a hash, a set or a sorted set in the bytes of one record
 //! (`docs/design/values.md`).
 //!
 //! The bytes are the number of elements, then the elements in the order in which they were added. An
 //! element of a hash is a field and its value, one of a set is a member. Each of these parts is its
-//! length and its bytes. Numbers are little-endian base 128 (LEB128): seven bits to a byte, the
-//! highest bit set on all but the last byte.
+//! length and its bytes. An element of a sorted set is its score in 8 bytes, then its member as a
+//! part; the order of a whole sorted set is that of [`crate::SortedSet`]. Numbers are little-endian
+//! base 128 (LEB128): seven bits to a byte, the highest bit set on all but the last byte.
 
 use std::ops::Range;
 use types::{TypedValue, ValueType};
 
-/// An element: the field of a hash with its value, or the member of a set with an empty value.
+/// An element: the field of a hash with its value, the member of a set with an empty value, or the
+/// member of a sorted set with the bytes of its score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element<'a> {
     /// Field or member.
@@ -109,8 +111,7 @@ impl<'a> Packed<'a> {
     /// Returns the elements in order.
     #[inline]
     pub fn elements(self) -> PackedElements<'a> {
-        let has_values = self.value_type == ValueType::Hash;
-        PackedElements { left: self.count, has_values, bytes: self.bytes }
+        PackedElements { left: self.count, value_type: self.value_type, bytes: self.bytes }
     }
 
     /// Returns the value of the element of this name.
@@ -129,14 +130,14 @@ impl<'a> Packed<'a> {
 /// Iterator over the elements of a packed value. It ends with an error where the value is damaged.
 pub struct PackedElements<'a> {
     left: usize,
-    has_values: bool,
+    value_type: ValueType,
     bytes: &'a [u8],
 }
 
 impl<'a> PackedElements<'a> {
     /// Returns the iterator over one encoded element.
     pub(crate) fn of_one(value_type: ValueType, bytes: &'a [u8]) -> PackedElements<'a> {
-        PackedElements { left: 1, has_values: value_type == ValueType::Hash, bytes }
+        PackedElements { left: 1, value_type, bytes }
     }
 
     /// Returns the elements that are left.
@@ -152,12 +153,7 @@ impl<'a> Iterator for PackedElements<'a> {
     #[inline]
     fn next(&mut self) -> Option<Result<Element<'a>, Damaged>> {
         self.left = self.left.checked_sub(1)?;
-        let read = |bytes| {
-            let (name, rest) = read_part(bytes)?;
-            let (value, rest) = if self.has_values { read_part(rest)? } else { (&[][..], rest) };
-            Some((Element { name, value }, rest))
-        };
-        match read(self.bytes) {
+        match read_element(self.value_type, self.bytes) {
             Some((element, rest)) if self.left > 0 || rest.is_empty() => {
                 self.bytes = rest;
                 Some(Ok(element))
@@ -170,13 +166,39 @@ impl<'a> Iterator for PackedElements<'a> {
     }
 }
 
+/// Bytes of a score.
+pub(crate) const SCORE_BYTES: usize = 8;
+
+/// Reads an element. Returns it with the bytes behind it.
+#[inline]
+fn read_element(value_type: ValueType, bytes: &[u8]) -> Option<(Element<'_>, &[u8])> {
+    if value_type == ValueType::SortedSet {
+        let (value, rest) = bytes.split_at_checked(SCORE_BYTES)?;
+        let (name, rest) = read_part(rest)?;
+        return Some((Element { name, value }, rest));
+    }
+    let (name, rest) = read_part(bytes)?;
+    let has_value = value_type == ValueType::Hash;
+    let (value, rest) = if has_value { read_part(rest)? } else { (&[][..], rest) };
+    Some((Element { name, value }, rest))
+}
+
 /// Appends an element. Returns the places of its name and its value.
+///
+/// # Panics
+/// If the value of a member of a sorted set is not a score, which is a bug.
 #[inline]
 pub(crate) fn put_element(
     value_type: ValueType,
     element: Element<'_>,
     out: &mut Vec<u8>,
 ) -> [Range<usize>; 2] {
+    if value_type == ValueType::SortedSet {
+        assert!(element.value.len() == SCORE_BYTES, "a member without a score");
+        let start = out.len();
+        out.extend_from_slice(element.value);
+        return [write_part(element.name, out), start..start + SCORE_BYTES];
+    }
     let name = write_part(element.name, out);
     let has_value = value_type == ValueType::Hash;
     let value = if has_value { write_part(element.value, out) } else { name.end..name.end };
@@ -240,7 +262,7 @@ mod tests {
         assert!(packed(ValueType::Hash, &longer).elements().any(|element| element.is_err()));
         for _ in 0..50_000 {
             let bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
-            for value_type in [ValueType::Hash, ValueType::Set] {
+            for value_type in [ValueType::Hash, ValueType::Set, ValueType::SortedSet] {
                 let Ok(packed) = Packed::parse(TypedValue { value_type, bytes: &bytes }) else {
                     continue;
                 };

@@ -1,4 +1,4 @@
-//! Split hashes and sets: a root record under the key, and pages of elements in records of their own.
+//! Split hashes, sets and sorted sets: a root record under the key, and pages of elements in records of their own.
 //!
 //! A page is found without an index: linear hashing (W. Litwin, "Linear hashing: a new tool for file
 //! and table addressing", VLDB 1980) computes its number from the hash of the element and the number
@@ -127,7 +127,7 @@ impl PageName {
     /// Returns the numbers of the pages that a value has, if it is a root with the id of this page.
     pub fn pages_of_root(self, value: TypedValue<'_>) -> Option<PageInterval> {
         match value.value_type {
-            ValueType::Hash | ValueType::Set => match Form::of(value) {
+            ValueType::Hash | ValueType::Set | ValueType::SortedSet => match Form::of(value) {
                 // Those behind the last one are removed by the change that joins them.
                 Ok(Form::Split(root)) if root.id == self.id => {
                     Some(PageInterval { first: 0, pages: PAGES_MAX })
@@ -139,7 +139,7 @@ impl PageName {
                 Ok(ListForm::Split(_) | ListForm::Packed(_)) | Err(Damaged) => None,
             },
             ValueType::Stream => StreamRoot::of(value).ok()?.pages_of(self.id),
-            ValueType::String | ValueType::SortedSet => None,
+            ValueType::String => None,
         }
     }
 
@@ -184,6 +184,12 @@ fn ancestor(mut page: u32, pages: u32) -> u32 {
 /// same places.
 fn place_of(page: u32) -> u64 {
     u64::from(page).reverse_bits()
+}
+
+/// Returns the place of an element with this hash in the order of a scan. It does not depend on the
+/// number of pages.
+pub fn place_of_element(hash: u64) -> u64 {
+    hash.reverse_bits()
 }
 
 /// Returns the page at this place of a scan, and the place after it; 0 after the last one.
@@ -327,7 +333,12 @@ mod tests {
             loop {
                 let pages = random.u32(1..40);
                 let (page, next) = page_at(place, pages);
-                met.extend(hashes.iter().filter(|&&hash| page_of(hash, pages) == page));
+                let of_page = |hash: &&u64| page_of(**hash, pages) == page;
+                met.extend(hashes.iter().filter(of_page));
+                let is_before = |hash: &u64| next == 0 || place_of_element(*hash) < next;
+                assert!(hashes.iter().filter(of_page).all(is_before), "behind its page's end");
+                let passed = hashes.iter().filter(|hash| is_before(hash));
+                assert!(passed.clone().all(|hash| met.contains(hash)), "an element is passed over");
                 steps += 1;
                 assert!(steps < 100, "the scan does not end");
                 assert!(next == 0 || next > place, "the scan goes back");

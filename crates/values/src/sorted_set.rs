@@ -1,5 +1,6 @@
 //! Sorted sets: members in the order of their scores, in the bytes of one record
-//! (`docs/design/values.md`).
+//! (`docs/design/values.md`). Those that are divided into pages have their order in a
+//! [`MemberOrder`].
 //!
 //! The bytes are the number of members, then the members by ascending score, those of one score by
 //! ascending bytes. A member is its score, an IEEE double of 8 bytes, then the length and the bytes
@@ -9,10 +10,17 @@
 //! bytes before and behind it. No score is NaN or negative zero, which would be equal to zero and
 //! be shown differently.
 
-use crate::packed::{Damaged, read_number, read_part, write_number, write_part};
+use crate::packed::{
+    Damaged, Element, Packed, SCORE_BYTES, read_number, read_part, write_number, write_part,
+};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
+use types::ValueType;
+
+mod member_order;
+
+pub use member_order::MemberOrder;
 
 /// A member of a sorted set with its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +31,21 @@ pub struct ScoredMember<'a> {
     pub member: &'a [u8],
 }
 
-impl ScoredMember<'_> {
+impl<'a> ScoredMember<'a> {
+    /// Returns the member that an element of a sorted set is, or a member of a set with the score 1.
+    #[inline]
+    pub fn of(element: Element<'a>, value_type: ValueType) -> Result<ScoredMember<'a>, Damaged> {
+        let score = match value_type {
+            ValueType::Set => 1.0,
+            ValueType::String
+            | ValueType::Hash
+            | ValueType::List
+            | ValueType::SortedSet
+            | ValueType::Stream => score_of(element.value)?,
+        };
+        Ok(ScoredMember { score, member: element.name })
+    }
+
     /// Compares two members of a sorted set: by score, then by their bytes.
     #[inline]
     pub fn order(&self, other: &ScoredMember<'_>) -> Ordering {
@@ -31,6 +53,24 @@ impl ScoredMember<'_> {
         debug_assert!(scores.is_some(), "{} or {} is no score", self.score, other.score);
         scores.unwrap_or(Ordering::Equal).then_with(|| self.member.cmp(other.member))
     }
+}
+
+/// Returns the score that is the value of an element.
+#[inline]
+pub fn score_of(value: &[u8]) -> Result<f64, Damaged> {
+    let score = f64::from_le_bytes(value.try_into().map_err(|_| Damaged)?);
+    if score.is_nan() { Err(Damaged) } else { Ok(score) }
+}
+
+/// Returns the value of an element with this score.
+///
+/// # Panics
+/// If the score is NaN, which is a bug: such a score is refused where it enters.
+#[inline]
+pub fn score_value(score: f64) -> [u8; SCORE_BYTES] {
+    assert!(!score.is_nan(), "NaN is no score");
+    // The sum is never negative zero.
+    (score + 0.0).to_le_bytes()
 }
 
 /// Fewest bytes of a member: a score and the length of an empty member.
@@ -77,10 +117,15 @@ fn read_member(bytes: &[u8]) -> Option<(ScoredMember<'_>, &[u8])> {
 /// If the score is NaN, which is a bug: such a score is refused where it enters.
 #[inline]
 fn write_member(new: ScoredMember<'_>, out: &mut Vec<u8>) {
-    assert!(!new.score.is_nan(), "NaN is no score");
-    // The sum is never negative zero.
-    out.extend_from_slice(&(new.score + 0.0).to_le_bytes());
+    out.extend_from_slice(&score_value(new.score));
     write_part(new.member, out);
+}
+
+impl<'a> From<Packed<'a>> for SortedSet<'a> {
+    fn from(packed: Packed<'a>) -> SortedSet<'a> {
+        debug_assert_eq!(packed.value_type(), ValueType::SortedSet, "a value of another type");
+        SortedSet { count: packed.count(), bytes: packed.bytes() }
+    }
 }
 
 impl<'a> SortedSet<'a> {
@@ -96,6 +141,11 @@ impl<'a> SortedSet<'a> {
     /// Returns the number of members.
     pub fn count(self) -> usize {
         self.count
+    }
+
+    /// Returns the length of the encoded members, in bytes.
+    pub fn bytes(self) -> u64 {
+        self.bytes.len() as u64
     }
 
     /// Returns the members in order.
