@@ -15,6 +15,8 @@ mod connections;
 pub(crate) mod data;
 pub(crate) mod elements;
 pub(crate) mod lists;
+mod order_notes;
+pub(crate) mod orders;
 mod reply_gating;
 pub(crate) mod staged;
 pub(crate) mod streams;

@@ -633,7 +633,7 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Instant> {
         let machines = self.node.demands.deadline.load(Ordering::Acquire);
         let machines = (machines != u64::MAX).then_some(Instant(machines));
-        let expiry = match self.node.expiry.try_lock() {
+        let expiry = match self.node.sweeps.expiry.try_lock() {
             Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
             Ok(_) | Err(_) => None,
         };
@@ -656,7 +656,11 @@ impl Engine {
             true => self.node.sweeps.pages.next_step(&self.worker),
             false => None,
         };
-        let scans = [expiry, sweep, pages, key_counts, cleaner, evicting];
+        let orders = match self.reactor == ReactorId(0) && !self.is_loading() {
+            true => self.node.orders.next_step(),
+            false => None,
+        };
+        let scans = [expiry, sweep, pages, orders, key_counts, cleaner, evicting];
         let all = [machines, pulls, master, backup, own_disk].into_iter().chain(scans);
         all.flatten().min()
     }
@@ -679,7 +683,7 @@ impl Engine {
         let (evicting, context) = parts!(self, now, evicting);
         evicting.tick(&context);
         let rests = self.is_loading() || self.node.rests_expiry.load(Ordering::Relaxed);
-        if let Ok(mut scan) = self.node.expiry.try_lock() {
+        if let Ok(mut scan) = self.node.sweeps.expiry.try_lock() {
             scan.step(now, rests, &mut self.worker, &self.node.key_counts);
         }
         if let Ok(mut sweep) = self.node.sweeps.completions.try_lock()
@@ -689,6 +693,7 @@ impl Engine {
         }
         if !self.is_loading() {
             self.node.sweeps.pages.step(now, &mut self.worker);
+            self.node.orders.step(now, &mut self.worker);
         }
     }
 

@@ -41,6 +41,7 @@ mod machines;
 mod membership;
 mod messages;
 mod node;
+mod orders;
 mod outgoing;
 mod page_sweep;
 mod priority_pulls;
@@ -71,6 +72,7 @@ pub use membership::{
 };
 pub use messages::{Payload, Route, Sending, To};
 pub use node::Node;
+pub use orders::{MemberChange, OrderName, OrderState, OrderTotals, SharedOrder, SortedOrders};
 pub use outgoing::{DiskDone, DiskJob, EngineOutput, Wake};
 pub use priority_pulls::EarlyPull;
 pub use protocols::migration::Cuts;

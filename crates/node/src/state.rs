@@ -6,6 +6,7 @@ use crate::demands::SharedDemands;
 use crate::eviction_state::EvictionState;
 use crate::expiry::ExpiryScan;
 use crate::key_counts::KeyCounts;
+use crate::orders::SortedOrders;
 use crate::page_sweep::PageSweep;
 use crate::recovering::RecoveryCounts;
 use crate::replicated::{LogPlacement, Mode, Replication};
@@ -48,9 +49,8 @@ pub struct NodeState {
     /// Settings that operators can change.
     live: ArcSwap<LiveSettings>,
     supervisor: OnceLock<Box<dyn Supervisor>>,
-    /// Position and next deadline of the scan that reclaims expired records.
-    pub(crate) expiry: Mutex<ExpiryScan>,
     pub(crate) sweeps: Sweeps,
+    pub(crate) orders: SortedOrders,
     /// Leases below this number have ended, as far as this server knows.
     lease_horizon: AtomicU64,
     pub(crate) key_counts: KeyCounts,
@@ -60,9 +60,11 @@ pub struct NodeState {
     forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
 }
 
-/// The walks over the server's own tables that drop what nothing needs.
+/// The walks over tables that drop what nothing needs.
 #[derive(Default)]
 pub(crate) struct Sweeps {
+    /// Position and next deadline of the scan that reclaims expired records.
+    pub(crate) expiry: Mutex<ExpiryScan>,
     /// Position and next deadline of the walk over completion records.
     pub(crate) completions: Mutex<CompletionSweep>,
     pub(crate) pages: PageSweep,
@@ -134,8 +136,8 @@ impl NodeState {
             wake: OnceLock::new(),
             live: ArcSwap::default(),
             supervisor: OnceLock::new(),
-            expiry: Mutex::default(),
             sweeps: Sweeps::default(),
+            orders: SortedOrders::default(),
             lease_horizon: AtomicU64::new(0),
             key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),
@@ -209,6 +211,11 @@ impl NodeState {
     /// Returns the store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Returns the orders of sorted sets.
+    pub fn orders(&self) -> &SortedOrders {
+        &self.orders
     }
 
     /// Returns the durability of the log.

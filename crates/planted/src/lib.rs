@@ -141,6 +141,10 @@ pub enum Bug {
     PushedAtOtherEnd,
     /// Members of a sorted set with the same score are in the order in which they got it.
     EqualScoresUnordered,
+    /// The order of a sorted set with pages takes over the version of a change, but not the change.
+    OrderNotFollowed,
+    /// The order of a sorted set with pages is used for any version of its root.
+    OrderVersionIgnored,
     /// Pages do not arrive with a range.
     PageNotMoved,
     /// Recoveries do not replay pages.

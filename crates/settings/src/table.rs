@@ -152,7 +152,7 @@ settings! {
         ready: Bytes = Bytes(0), "ready-memory", AtStart,
             "Free memory to prefault at idle times, so that bursts of writes do not wait for page faults. Memory for migrations and recoveries is prefaulted when it is reserved. 0: 48 MiB, but at most an eighth of 'maxmemory'.";
         packed: Bytes = Bytes(4096), "max-packed-bytes", Always check(check_packed),
-            "Longest hash, set or list that is stored in one record. A longer one is divided into pages, of a sixteenth of this size (a list: of half), so that a change rewrites a page instead of the whole value. Hashes and sets stay divided.";
+            "Longest hash, set, sorted set or list that is stored in one record. A longer one is divided into pages, of a sixteenth of this size (a list: of half), so that a change rewrites a page instead of the whole value. Values other than lists stay divided.";
         huge_pages: bool = true, "huge-pages", AtStart,
             "Use huge pages if the operating system grants them.";
     }

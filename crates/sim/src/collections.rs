@@ -16,7 +16,8 @@ use crate::settings::{Knob, RunSettings};
 use crate::workload::{Register, RegisterKind};
 use fastrand::Rng;
 pub(crate) use requests::{
-    commands, is_transaction, number_in_fields, number_in_items, number_in_scores, read,
+    commands, is_transaction, number_in_fields, number_in_items, number_in_pages, number_in_scores,
+    read,
 };
 
 /// One run in this many has such registers.

@@ -155,6 +155,7 @@ pub(crate) enum StoredNumber {
 /// A stored value that is divided into pages.
 pub(crate) enum SplitValue {
     Hash(Root),
+    SortedSet(Root),
     List {
         id: Version,
         interval: PageInterval,
@@ -181,7 +182,9 @@ impl SplitValue {
 
     pub(crate) fn id(&self) -> Version {
         match self {
-            SplitValue::Hash(Root { id, .. }) | SplitValue::List { id, .. } => *id,
+            SplitValue::Hash(Root { id, .. })
+            | SplitValue::SortedSet(Root { id, .. })
+            | SplitValue::List { id, .. } => *id,
         }
     }
 
@@ -189,6 +192,7 @@ impl SplitValue {
     pub(crate) fn number(&self, pages: &StoredPages, is_arriving: bool) -> Option<u64> {
         match self {
             SplitValue::Hash(root) => number_in_fields(*root, pages, is_arriving),
+            SplitValue::SortedSet(root) => number_in_scores(*root, pages, is_arriving),
             SplitValue::List { interval, count, ends: [left, right], .. } => {
                 let pages = interval.numbers().map(|page| pages.get(&page));
                 if pages.clone().any(|page| page.is_none()) {
@@ -221,6 +225,20 @@ fn number_in_fields(root: Root, pages: &StoredPages, is_arriving: bool) -> Optio
     number
 }
 
+/// Returns the number in the pages of a sorted set.
+fn number_in_scores(root: Root, pages: &StoredPages, is_arriving: bool) -> Option<u64> {
+    let value_type = ValueType::SortedSet;
+    let pages = pages.values().map(|bytes| {
+        Packed::parse(TypedValue { value_type, bytes }).expect("a page of a sorted set")
+    });
+    let pages: Vec<Packed<'_>> = pages.collect();
+    let members: usize = pages.iter().map(|page| page.count()).sum();
+    assert!(is_arriving || members as u64 == root.count, "{members} members of {root:?}");
+    let number = collections::number_in_pages(pages.iter().flat_map(|page| page.elements()));
+    assert!(is_arriving || number.is_some(), "a sorted set that no client wrote");
+    number
+}
+
 /// Returns the number in a stored value, or `None` if no client wrote these bytes.
 pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
     let number = match value.value_type {
@@ -235,7 +253,10 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
                 return Some(StoredNumber::InPages(SplitValue::of_list(&root)));
             }
         },
-        ValueType::SortedSet => collections::number_in_scores(value)?,
+        ValueType::SortedSet => match Form::of(value).ok()? {
+            Form::Packed(packed) => collections::number_in_scores(packed)?,
+            Form::Split(root) => return Some(StoredNumber::InPages(SplitValue::SortedSet(root))),
+        },
         ValueType::Set | ValueType::Stream => return None,
     };
     Some(StoredNumber::Here(number))

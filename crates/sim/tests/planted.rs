@@ -80,7 +80,9 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::PageOfOtherId
         | Planted::PoppedItemKept
         | Planted::PushedAtOtherEnd
-        | Planted::EqualScoresUnordered => 100,
+        | Planted::EqualScoresUnordered
+        | Planted::OrderNotFollowed
+        | Planted::OrderVersionIgnored => 100,
         Planted::ArrivingPageSwept => 999,
         Planted::CompletionNotMoved
         | Planted::CompletionNotRecovered

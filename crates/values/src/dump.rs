@@ -70,11 +70,13 @@ impl RestoredValue {
         TypedValue { value_type: self.value_type, bytes: &self.bytes }
     }
 
-    /// Returns the elements of a hash or set.
+    /// Returns the elements of a hash, a set or a sorted set.
     pub fn elements(&self) -> Option<Packed<'_>> {
         match self.value_type {
-            ValueType::String | ValueType::List | ValueType::SortedSet | ValueType::Stream => None,
-            ValueType::Hash | ValueType::Set => Packed::parse(self.value()).ok(),
+            ValueType::String | ValueType::List | ValueType::Stream => None,
+            ValueType::Hash | ValueType::Set | ValueType::SortedSet => {
+                Packed::parse(self.value()).ok()
+            }
         }
     }
 }
@@ -116,13 +118,22 @@ pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
             put_elements(value.value_type, &elements, &mut out);
         }
         ValueType::List => return list_dump::dump_list(PackedList::parse(value)?.items()),
-        ValueType::SortedSet => put_scored_members(SortedSet::parse(value.bytes)?, &mut out)?,
+        ValueType::SortedSet => {
+            put_scored_members(&SortedSet::parse(value.bytes)?.list()?, &mut out);
+        }
         ValueType::Stream => unreachable!("streams have no dumps yet"),
     }
     Ok(with_footer(out))
 }
 
-/// Encodes the elements of a value as a dump.
+/// Encodes the members of a sorted set, in order, as a dump.
+pub fn dump_members(members: &[ScoredMember<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_scored_members(members, &mut out);
+    with_footer(out)
+}
+
+/// Encodes the elements of a hash or set as a dump.
 pub fn dump_elements(value_type: ValueType, elements: &[Element<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     put_elements(value_type, elements, &mut out);
@@ -161,15 +172,13 @@ fn put_elements(value_type: ValueType, elements: &[Element<'_>], out: &mut Vec<u
     }
 }
 
-fn put_scored_members(set: SortedSet<'_>, out: &mut Vec<u8>) -> Result<(), Damaged> {
+fn put_scored_members(members: &[ScoredMember<'_>], out: &mut Vec<u8>) {
     out.push(TYPE_SORTED_SET);
-    put_length(set.count(), out);
-    for one in set.members() {
-        let ScoredMember { score, member } = one?;
+    put_length(members.len(), out);
+    for ScoredMember { score, member } in members {
         put_string(member, out);
         out.extend_from_slice(&score.to_le_bytes());
     }
-    Ok(())
 }
 
 /// Decodes the value of a dump.

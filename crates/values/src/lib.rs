@@ -34,7 +34,7 @@ mod stream_id;
 mod stream_options;
 mod stream_root;
 
-pub use dump::{RestoredValue, Unreadable, dump, dump_elements, restore};
+pub use dump::{RestoredValue, Unreadable, dump, dump_elements, dump_members, restore};
 pub use elements::Elements;
 pub use extended::Extended;
 pub use item_run::ItemRun;
@@ -53,8 +53,8 @@ pub use pages::{
 pub use positions::{GeoArea, GeoPosition};
 pub use scores::{parse_score, parse_score_bound};
 pub use sorted_set::{
-    MemberBound, MemberOrder, MemberPlace, MemberRange, MemberSpan, ScoreBound, ScoredMember,
-    ScoredMembers, SortedMembers, SortedSet, encode_members, score_of, score_value,
+    MemberBound, MemberOrder, MemberPlace, MemberRange, MemberSelection, MemberSpan, ScoreBound,
+    ScoredMember, SortedMembers, SortedSet, encode_members, score_of, score_value,
 };
 pub use stream_block::{EntryBlock, EntryFields, StreamEntries, StreamEntry};
 pub use stream_group::{ConsumerGroup, GROUP_BYTES_MAX, PendingEntry, StreamConsumer};

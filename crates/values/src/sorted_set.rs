@@ -14,13 +14,14 @@ use crate::packed::{
     Damaged, Element, Packed, SCORE_BYTES, read_number, read_part, write_number, write_part,
 };
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::ops::Range;
 use types::ValueType;
 
 mod member_order;
+mod member_selection;
 
 pub use member_order::MemberOrder;
+pub use member_selection::MemberSelection;
 
 /// A member of a sorted set with its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -181,15 +182,6 @@ impl<'a> SortedSet<'a> {
         Ok(self.rank(member)?.map(|(_, score)| score))
     }
 
-    /// Returns the scores of these members, in their order.
-    pub fn scores(self, members: &[&[u8]]) -> Result<Vec<Option<f64>>, Damaged> {
-        if members.len() < SEARCHES_MIN {
-            return members.iter().map(|member| self.score(member)).collect();
-        }
-        let all = ScoredMembers::of(self, members.len())?;
-        Ok(members.iter().map(|member| all.score(member)).collect())
-    }
-
     /// Finds the member in the set, and its place with its new score.
     #[inline]
     pub fn locate(self, new: ScoredMember<'_>) -> Result<MemberPlace, Damaged> {
@@ -226,20 +218,6 @@ impl<'a> SortedSet<'a> {
         before.into_iter().for_each(|part| out.extend_from_slice(&self.bytes[part]));
         write_member(new, out);
         behind.into_iter().for_each(|part| out.extend_from_slice(&self.bytes[part]));
-    }
-
-    /// Returns the span of this member; `None` if the set does not have it.
-    pub fn span_of(self, member: &[u8]) -> Result<Option<MemberSpan>, Damaged> {
-        let mut start = 0;
-        let mut members = self.members();
-        while let Some(one) = members.next() {
-            let end = self.bytes.len() - members.bytes.len();
-            if one?.member == member {
-                return Ok(Some(MemberSpan { count: 1, bytes: start..end }));
-            }
-            start = end;
-        }
-        Ok(None)
     }
 
     /// Returns the span of these ranks, as far as there are so many members.
@@ -397,87 +375,6 @@ impl MemberRange<'_> {
                 MemberBound::Highest => true,
             },
         }
-    }
-}
-
-/// Number of searches in one command from which a table of members is built first.
-const SEARCHES_MIN: usize = 8;
-
-/// The members of a sorted set while a command changes several of them.
-pub struct ScoredMembers<'a> {
-    /// The members, not in order if there were changes; `None` in the place of a removed one.
-    list: Vec<Option<ScoredMember<'a>>>,
-    count: usize,
-    /// The position of each member in `list`, if there are enough searches. It is only looked up,
-    /// never iterated.
-    places: Option<HashMap<&'a [u8], usize>>,
-    is_changed: bool,
-}
-
-impl<'a> ScoredMembers<'a> {
-    /// Reads the members of a set, for this number of searches.
-    pub fn of(set: SortedSet<'a>, searches: usize) -> Result<ScoredMembers<'a>, Damaged> {
-        let list: Vec<Option<ScoredMember<'a>>> = set.list()?.into_iter().map(Some).collect();
-        let places = (searches >= SEARCHES_MIN).then(|| {
-            let members = list.iter().flatten().enumerate();
-            members.map(|(place, one)| (one.member, place)).collect()
-        });
-        Ok(ScoredMembers { count: list.len(), list, places, is_changed: false })
-    }
-
-    fn place(&self, member: &[u8]) -> Option<usize> {
-        match &self.places {
-            Some(places) => places.get(member).copied(),
-            None => self.list.iter().position(|one| one.is_some_and(|one| one.member == member)),
-        }
-    }
-
-    /// Returns the number of members.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Returns whether a member was set or removed.
-    pub fn is_changed(&self) -> bool {
-        self.is_changed
-    }
-
-    /// Returns the score of a member.
-    pub fn score(&self, member: &[u8]) -> Option<f64> {
-        self.list[self.place(member)?].map(|one| one.score)
-    }
-
-    /// Adds a member, or changes its score.
-    pub fn set(&mut self, new: ScoredMember<'a>) {
-        self.is_changed = true;
-        if let Some(place) = self.place(new.member) {
-            self.list[place] = Some(new);
-            return;
-        }
-        if let Some(places) = &mut self.places {
-            places.insert(new.member, self.list.len());
-        }
-        self.list.push(Some(new));
-        self.count += 1;
-    }
-
-    /// Removes a member. Returns whether the set had it.
-    pub fn remove(&mut self, member: &[u8]) -> bool {
-        let Some(place) = self.place(member) else { return false };
-        if let Some(places) = &mut self.places {
-            places.remove(member);
-        }
-        self.list[place] = None;
-        self.count -= 1;
-        self.is_changed = true;
-        true
-    }
-
-    /// Appends the members as a value.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut members: Vec<ScoredMember<'a>> = self.list.iter().flatten().copied().collect();
-        debug_assert_eq!(self.count, members.len(), "a member is miscounted");
-        encode_members(&mut members, out);
     }
 }
 

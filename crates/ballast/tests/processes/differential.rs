@@ -108,7 +108,7 @@ const DIFFERENCES: &[Difference] = &[
     },
     Difference { command: "SSCAN", allows: has_all_items, why: "as HSCAN" },
     Difference {
-        command: "HSCAN SSCAN",
+        command: "HSCAN SSCAN ZSCAN",
         allows: |exchange| packed_bytes().is_some() && same_kind(exchange),
         why: "values with pages take several steps as well, and cursors mean other places",
     },

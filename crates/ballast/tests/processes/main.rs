@@ -21,6 +21,7 @@ mod gray;
 mod kept;
 mod large_hashes;
 mod large_lists;
+mod large_sorted_sets;
 mod large_values;
 mod lifetimes;
 mod live_migration;

@@ -1,5 +1,5 @@
 //! Clients that change values with pages while something happens to the servers, for the tests of
-//! hashes and lists.
+//! hashes, lists and sorted sets.
 
 use crate::client::Client;
 use crate::crashes::alone;

@@ -45,7 +45,14 @@ fn dump(call: &mut Call<'_>) -> Done {
         return again_if_replaced(dumped);
     }
     let dumped = call.backend.read_elements(table, key, value_type, Touched::All, |elements| {
-        let dump = values::dump_elements(value_type, &listed(elements)?);
+        let dump = match value_type {
+            ValueType::SortedSet => values::dump_members(&elements.sorted_members()?),
+            ValueType::String
+            | ValueType::Hash
+            | ValueType::Set
+            | ValueType::List
+            | ValueType::Stream => values::dump_elements(value_type, &listed(elements)?),
+        };
         reply.bulk_or_null(Some(&dump[..]).filter(|_| elements.count() > 0));
         Ok(())
     });

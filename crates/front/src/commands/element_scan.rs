@@ -1,4 +1,4 @@
-//! `HSCAN` and `SSCAN`. A packed value is in one record, so one step returns all of its elements, and
+//! `HSCAN`, `SSCAN` and `ZSCAN`. A packed value is in one record, so one step returns all of its elements, and
 //! the cursor is 0 after it, as Redis does with its compact encodings. A step of a split value returns
 //! the elements of some pages. The order of pages guarantees that a scan returns every element that
 //! exists from its first to its last step, however the pages change.
@@ -8,7 +8,7 @@ use super::{Call, Done, Refusal, parse_integer, parse_unsigned, refused, upperca
 use crate::core::elements::Touched;
 use std::cell::Cell;
 use types::ValueType;
-use values::{Element, Root, page_at};
+use values::{Damaged, Element, Root, page_at, score_of};
 
 /// The options of `HSCAN`, `SSCAN` and `ZSCAN`.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,8 @@ impl<'a> ElementScanOptions<'a> {
 /// Most pages that one step reads.
 const PAGES_PER_STEP: u64 = 1024;
 
-/// Executes `HSCAN` or `SSCAN`: `key cursor [MATCH pattern] [COUNT count] [NOVALUES]`.
+/// Executes `HSCAN`, `SSCAN` or `ZSCAN`: `key cursor [MATCH pattern] [COUNT count] [NOVALUES |
+/// NOSCORES]`.
 pub(super) fn scan_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
     let cursor = parse_unsigned(call.args[2]).ok_or_else(|| refused("ERR invalid cursor"))?;
     // Options are errors only if there is a value.
@@ -89,25 +90,45 @@ pub(super) fn scan_elements(call: &mut Call<'_>, value_type: ValueType) -> Done 
         chosen
     };
     call.reply_with_elements(value_type, Touched::Pages(&choose), |reply, elements| {
-        let mut parts = Vec::new();
+        let mut found = Vec::new();
+        let mut without_values = value_type == ValueType::Set;
         if elements.count() > 0 {
             let options = options?;
+            without_values |= options.without_values;
             for element in elements.iter() {
-                let Element { name, value } = element?;
-                if options.pattern.is_some_and(|pattern| !glob_matches(pattern, name, false)) {
-                    continue;
-                }
-                parts.push(name);
-                if value_type == ValueType::Hash && !options.without_values {
-                    parts.push(value);
+                let element = element?;
+                let is_meant = |pattern| glob_matches(pattern, element.name, false);
+                if options.pattern.is_none_or(is_meant) {
+                    found.push(element);
                 }
             }
         }
+        let scores = scores_of(&found, value_type)?;
         reply.array(2);
         reply.bulk(itoa::Buffer::new().format(next.get()).as_bytes());
-        reply.bulks(&parts);
+        reply.array(found.len() * if without_values { 1 } else { 2 });
+        for (at, Element { name, value }) in found.iter().enumerate() {
+            reply.bulk(name);
+            match scores.get(at) {
+                _ if without_values => {}
+                Some(score) => reply.double_as_bulk(*score),
+                None => reply.bulk(value),
+            }
+        }
         Ok(())
     })
+}
+
+/// Returns the scores of the members of a sorted set; none of another value.
+fn scores_of(elements: &[Element<'_>], value_type: ValueType) -> Result<Vec<f64>, Damaged> {
+    match value_type {
+        ValueType::SortedSet => elements.iter().map(|element| score_of(element.value)).collect(),
+        ValueType::String
+        | ValueType::Hash
+        | ValueType::Set
+        | ValueType::List
+        | ValueType::Stream => Ok(Vec::new()),
+    }
 }
 
 /// Returns the place of a scan for a cursor. Cursors have the bits of places in reverse order, because

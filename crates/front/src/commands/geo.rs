@@ -3,7 +3,7 @@
 use super::command::flag::{DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::sorted_additions::{AddOptions, add_members};
-use super::sorted_sets::sorted_set;
+use super::sorted_sets::reply_with_scores;
 use super::{Call, Done, Refusal};
 use resp::ReplyWriter;
 use values::{Extended, GeoPosition, ScoredMember, parse_score};
@@ -88,30 +88,26 @@ fn geoadd(call: &mut Call<'_>) -> Done {
 /// `GEOPOS key [member ...]`.
 fn geopos(call: &mut Call<'_>) -> Done {
     let members = &call.args[2..];
-    call.reply_with(1, |reply, record| {
-        let scores = sorted_set(record)?.scores(members)?;
+    reply_with_scores(call, members, |reply, scores| {
         reply.array(scores.len());
         for score in scores {
             match score {
-                Some(score) => write_position(reply, GeoPosition::of_score(score)),
+                Some(score) => write_position(reply, GeoPosition::of_score(*score)),
                 None => reply.null_array(),
             }
         }
-        Ok(())
     })
 }
 
 /// `GEOHASH key [member ...]`.
 fn geohash(call: &mut Call<'_>) -> Done {
     let members = &call.args[2..];
-    call.reply_with(1, |reply, record| {
-        let scores = sorted_set(record)?.scores(members)?;
+    reply_with_scores(call, members, |reply, scores| {
         reply.array(scores.len());
         for score in scores {
             let text = score.map(|score| GeoPosition::of_score(score).text());
             reply.bulk_or_null(text.as_ref().map(|text| &text[..]));
         }
-        Ok(())
     })
 }
 
@@ -122,14 +118,12 @@ fn geodist(call: &mut Call<'_>) -> Done {
         [unit] => parse_unit(unit)?,
         _ => return Err(Refusal::Syntax.into()),
     };
-    let (first, second) = (call.args[2], call.args[3]);
-    call.reply_with(1, |reply, record| {
-        let set = sorted_set(record)?;
-        let position = |member| Ok::<_, Refusal>(set.score(member)?.map(GeoPosition::of_score));
-        match (position(first)?, position(second)?) {
-            (Some(first), Some(second)) => write_distance(reply, first.distance(second) / unit),
-            _ => reply.null(),
+    let members = &call.args[2..4];
+    reply_with_scores(call, members, |reply, scores| match scores {
+        [Some(first), Some(second)] => {
+            let [first, second] = [first, second].map(|score| GeoPosition::of_score(*score));
+            write_distance(reply, first.distance(second) / unit);
         }
-        Ok(())
+        _ => reply.null(),
     })
 }

@@ -6,12 +6,15 @@
 use super::command::flag::{DENYOOM, READONLY, WRITE};
 use super::command::{Family, Keys, ONE, TWO, command, stored_position};
 use super::geo::{parse_position, parse_unit, write_distance, write_position};
-use super::sorted_sets::{sorted_set, write_new_members};
+use super::packed::SizeChange;
+use super::sorted_sets::{score, set_members};
 use super::{Call, Done, Refusal, parse_integer, printable, uppercase_is};
-use crate::core::data::{Need, Record};
+use crate::core::data::TableKey;
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::operators::counts::Found;
 use resp::ReplyWriter;
-use values::{GeoArea, GeoPosition, ScoredMember, SortedSet, parse_score};
+use types::ValueType;
+use values::{Elements, GeoArea, GeoPosition, ScoredMember, parse_score};
 
 pub(super) static FAMILY: Family = Family {
     group: "geo",
@@ -108,9 +111,9 @@ fn parse_float(text: &[u8], refusal: &'static str) -> Result<f64, Refusal> {
 }
 
 /// Returns the position of a member; nowhere if there is no set.
-fn center_of(member: &[u8], set: Option<SortedSet<'_>>) -> Result<SearchCenter, Refusal> {
+fn center_of(member: &[u8], set: Option<&Elements<'_>>) -> Result<SearchCenter, Refusal> {
     let Some(set) = set else { return Ok(SearchCenter::Nowhere) };
-    match set.score(member)? {
+    match score(set, member)? {
         Some(score) => Ok(SearchCenter::Member(GeoPosition::of_score(score))),
         None => {
             let member = printable(member, usize::MAX);
@@ -125,7 +128,7 @@ impl GeoQuery {
         args: &[&[u8]],
         form: GeoForm,
         may_store: bool,
-        set: Option<SortedSet<'_>>,
+        set: Option<&Elements<'_>>,
     ) -> Result<GeoQuery, Refusal> {
         let mut query = GeoQuery {
             center: None,
@@ -227,7 +230,7 @@ impl GeoQuery {
         word: &[u8],
         behind: &'w [&'a [u8]],
         form: GeoForm,
-        set: Option<SortedSet<'_>>,
+        set: Option<&Elements<'_>>,
     ) -> Result<&'w [&'a [u8]], Refusal> {
         // An option may replace an earlier one of the same kind.
         let is_polygon = matches!(self.shape, Some(SearchShape::Polygon { .. }));
@@ -329,15 +332,14 @@ impl GeoQuery {
     fn results<'s>(
         &self,
         area: &GeoArea,
-        set: SortedSet<'s>,
+        set: &'s Elements<'_>,
     ) -> Result<Vec<FoundPosition<'s>>, Refusal> {
         let count_max = self.count.unwrap_or(usize::MAX);
         let mut results = Vec::new();
-        for one in set.members() {
+        for one in set.sorted_members()? {
             if self.any && results.len() == count_max {
                 break;
             }
-            let one = one?;
             let position = GeoPosition::of_score(one.score);
             if let Some(distance) = area.distance_within(position) {
                 results.push(FoundPosition { one, position, distance });
@@ -401,13 +403,12 @@ struct SearchCommand<'a> {
 }
 
 impl SearchCommand<'_> {
-    /// Returns the query, and its results in the set of this record.
+    /// Returns the query, and its results in this set.
     fn run<'s>(
         &self,
-        record: Option<Record<'s>>,
+        set: &'s Elements<'_>,
     ) -> Result<(GeoQuery, Vec<FoundPosition<'s>>), Refusal> {
-        let set = sorted_set(record)?;
-        let existing = record.map(|_| set);
+        let existing = (set.count() > 0).then_some(set);
         let query = GeoQuery::parse(self.args, self.form, self.may_store, existing)?;
         let results = match query.area(self)? {
             Some(area) => query.results(&area, set)?,
@@ -418,8 +419,11 @@ impl SearchCommand<'_> {
 
     /// Replies with the results in the set under the key at this position.
     fn reply(&self, call: &mut Call<'_>, source: usize) -> Done {
-        call.reply_with(source, |reply, record| {
-            let (query, results) = self.run(record)?;
+        let (key, table) = (call.key(source), call.session.status.table);
+        let (sorted_set, touched) = (ValueType::SortedSet, Touched::All);
+        let reply = &mut call.reply;
+        call.backend.read_elements(table, key, sorted_set, touched, |set| {
+            let (query, results) = self.run(set)?;
             query.write(reply, &results);
             Ok(())
         })
@@ -427,14 +431,22 @@ impl SearchCommand<'_> {
 
     /// Stores the results in the set under the key at one position under the key at another one.
     fn store(&self, call: &mut Call<'_>, source: usize, destination: usize) -> Done {
-        let keys = [call.key(destination), call.key(source)];
+        let table = call.session.status.table;
+        let [new, source] = [destination, source].map(|at| TableKey { table, key: call.key(at) });
+        let expiry = NewExpiry::Is(None);
+        let values = [
+            ValueChange { expiry, ..SizeChange::Adds(0).of(new, Touched::Replaced) },
+            SizeChange::Adds(0).of(source, Touched::All),
+        ];
         let mut found = Found::default();
-        let count = call.update_keys(&keys, Need::Records, |records, changes| {
-            found = Found::keys(&records[1..]);
-            let (query, results) = self.run(records[1])?;
-            write_new_members(&mut query.stored(&results), changes);
-            Ok::<usize, Refusal>(results.len())
-        })??;
+        let count =
+            call.backend.update_values(ValueType::SortedSet, &values, |sets, records| {
+                found = Found::keys(&records[1..]);
+                let [new, source] = sets else { unreachable!("there are two sets") };
+                let (query, results) = self.run(source)?;
+                set_members(new, &query.stored(&results))?;
+                Ok(results.len())
+            })?;
         call.backend.count(found);
         call.integer(count as i64)
     }

@@ -236,11 +236,13 @@ fn hrandfield(call: &mut Call<'_>) -> Done {
                 reply.bulk(value);
             }
         }
+        Ok(())
     })
 }
 
 fn one_random_field(call: &mut Call<'_>) -> Done {
     reply_with_sample(call, ValueType::Hash, Sample::Distinct(1), |reply, drawn| {
         reply.bulk_or_null(drawn.first().map(|element| element.name));
+        Ok(())
     })
 }

@@ -8,9 +8,9 @@ use super::command::{Command, Family, Keys, SECOND, command, container};
 use super::help::help;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use super::{lists, packed, sorted_sets};
-use crate::core::data::{Accessed, Record};
+use crate::core::data::{Accessed, Record, TableKey};
 use types::ValueType;
-use values::{PAGE_NAME_BYTES, SortedSet};
+use values::{Form, PAGE_NAME_BYTES};
 
 pub(super) static OBJECT_FAMILY: Family = Family {
     group: "generic",
@@ -40,7 +40,10 @@ static MEMORY: &[Command] = &[
     command("memory|doctor", 2, 0, Keys::None, doctor),
     help("memory|help"),
     command("memory|malloc-stats", 2, ANYTIME, Keys::None, allocator),
-    command("memory|purge", 2, 0, Keys::None, |call| call.ok()),
+    command("memory|purge", 2, 0, Keys::None, |call| {
+        call.backend.node().orders().forget_all();
+        call.ok()
+    }),
     command("memory|stats", 2, 0, Keys::None, stats),
     command("memory|usage", -3, READONLY, SECOND, usage),
 ];
@@ -73,7 +76,7 @@ fn encoding(call: &mut Call<'_>) -> Done {
     reply_about(call, |reply, record| {
         reply.bulk(match record.value.as_string() {
             None if record.value.value_type == ValueType::SortedSet => {
-                sorted_sets::encoding(SortedSet::parse(record.value.bytes)?)?
+                sorted_sets::encoding(record)?
             }
             None if record.value.value_type == ValueType::Stream => b"stream",
             // A list has come after the first look.
@@ -130,9 +133,15 @@ fn usage(call: &mut Call<'_>) -> Done {
     if !rest.is_empty() {
         return Err(Refusal::Syntax.into());
     }
-    let key = call.key(2);
-    let bytes = call.backend.peek_one(call.session.status.table, key, |record| {
+    let (key, table) = (call.key(2), call.session.status.table);
+    let mut root = None;
+    let bytes = call.backend.peek_one(table, key, |record| {
         let record = record?;
+        if let (ValueType::SortedSet, Ok(Form::Split(found))) =
+            (record.value.value_type, Form::of(record.value))
+        {
+            root = Some(found);
+        }
         let expires = usize::from(record.expiry.is_some());
         let own = wire::entry::encoded_bytes(key.bytes.len(), record.value.stored_bytes(), expires);
         let pages = packed::page_totals(record).map_or(0, |totals| {
@@ -141,8 +150,9 @@ fn usage(call: &mut Call<'_>) -> Done {
         });
         Some(own + pages as usize)
     })?;
+    let order = root.map_or(0, |root| call.backend.order_bytes(TableKey { table, key }, &root));
     match bytes {
-        Some(bytes) => call.reply.integer((bytes + INDEX_WORD_BYTES) as i64),
+        Some(bytes) => call.reply.integer((bytes + order + INDEX_WORD_BYTES) as i64),
         None => call.reply.null(),
     }
     Ok(())

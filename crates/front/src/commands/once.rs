@@ -9,7 +9,7 @@ use super::command::{Family, Keys, command};
 use super::transactions::{is_interrupted, run_on_copies};
 use super::{Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Refusal, refused};
 use super::{parse_unsigned, uppercase_is};
-use crate::core::data::{Key, Record};
+use crate::core::data::{Changes, Key, Record};
 use crate::core::staged::TransactionRecords;
 use node::{CompletionRecord, FiledUnder, OnceDecision, OnceRequest, REPLY_BYTES_MAX, floors_key};
 use resp::ReplyWriter;
@@ -236,28 +236,27 @@ impl WrappedCommand<'_> {
             is_same && staged.is_current(records)
         };
         let mut reply = Vec::new();
-        let done = call.backend.update_recorded(
-            &staged.keys(),
-            |place| staged.needs(place),
-            completion,
-            |records, changes| {
-                let is_current = is_current(records);
-                if is_current {
-                    staged.apply(changes);
-                }
-                is_current
-            },
-            |record, versions| {
-                let version_of = |place: usize| {
-                    let of_key = versions.iter().find(|(written, _)| *written == place);
-                    of_key.map(|(_, version)| *version)
-                };
-                reply = staged.with_versions(replies, version_of);
-                let record = record.and_then(CompletionRecord::parse);
-                let record = record.unwrap_or(CompletionRecord::EMPTY);
-                record.with(first_incomplete, sequence, &reply)
-            },
-        )?;
+        let apply = |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| {
+            let is_current = is_current(records);
+            if is_current {
+                staged.apply(changes);
+            }
+            is_current
+        };
+        let completed = |record: Option<&[u8]>, versions: &[(usize, Version)]| {
+            let version_of = |place: usize| {
+                let of_key = versions.iter().find(|(written, _)| *written == place);
+                of_key.map(|(_, version)| *version)
+            };
+            reply = staged.with_versions(replies, version_of);
+            let record = record.and_then(CompletionRecord::parse);
+            let record = record.unwrap_or(CompletionRecord::EMPTY);
+            record.with(first_incomplete, sequence, &reply)
+        };
+        let done = call.backend.commit_with_orders(staged, |backend| {
+            let needs = |place| staged.needs(place);
+            backend.update_recorded(&staged.keys(), needs, completion, apply, completed)
+        })?;
         if done {
             call.backend.counts.found(staged.found());
             call.reply.written(&reply);

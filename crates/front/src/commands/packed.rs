@@ -1,4 +1,4 @@
-//! Commands on the elements of hashes and sets.
+//! Commands on the elements of hashes, sets and sorted sets.
 
 use super::{Call, Cause, Done, NotExecuted, Refusal};
 use crate::core::data::{Record, TableKey};
@@ -93,7 +93,7 @@ pub(super) struct PageTotals {
 /// Returns the pages of a record; `None`: its value is in one record.
 pub(super) fn page_totals(record: Record<'_>) -> Option<PageTotals> {
     match record.value.value_type {
-        ValueType::Hash | ValueType::Set => match Form::of(record.value) {
+        ValueType::Hash | ValueType::Set | ValueType::SortedSet => match Form::of(record.value) {
             Ok(Form::Split(Root { pages, bytes, .. })) => Some(PageTotals { pages, bytes }),
             Ok(Form::Packed(_)) | Err(Damaged) => None,
         },
@@ -112,7 +112,7 @@ pub(super) fn page_totals(record: Record<'_>) -> Option<PageTotals> {
             }),
             Ok(_) | Err(Damaged) => None,
         },
-        ValueType::String | ValueType::SortedSet => None,
+        ValueType::String => None,
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn listed<'e>(elements: &'e Elements<'_>) -> Result<Vec<Element<'e>>,
     Ok(elements.iter().collect::<Result<Vec<Element<'e>>, Damaged>>()?)
 }
 
-/// Replies with the number of elements of the value under argument 1: `HLEN` and `SCARD`.
+/// Replies with the number of elements of the value under argument 1: `HLEN`, `SCARD` and `ZCARD`.
 pub(super) fn count_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
     let none = Touched::Names(&[]);
     let count = call.read_elements(value_type, none, |elements| Ok(elements.count()))?;
@@ -147,7 +147,7 @@ pub(super) fn has_element(call: &mut Call<'_>, value_type: ValueType) -> Done {
     call.integer(found)
 }
 
-/// Removes the elements of these names from the value under argument 1: `HDEL` and `SREM`.
+/// Removes the elements of these names from the value under argument 1: `HDEL`, `SREM` and `ZREM`.
 pub(super) fn remove_elements(call: &mut Call<'_>, value_type: ValueType) -> Done {
     let names = &call.args[2..];
     let touched = Touched::Names(names);

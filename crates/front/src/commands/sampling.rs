@@ -1,4 +1,4 @@
-//! Random elements of a collection, for `HRANDFIELD`, `SRANDMEMBER` and `SPOP`.
+//! Random elements of a collection, for `HRANDFIELD`, `SRANDMEMBER`, `SPOP` and `ZRANDMEMBER`.
 //!
 //! A sample of a split value reads random pages only. Pages have different numbers of elements, so
 //! each page has the same number of places, more than any page has elements, and a sample draws one
@@ -116,7 +116,7 @@ pub(super) fn reply_with_sample(
     call: &mut Call<'_>,
     value_type: ValueType,
     sample: Sample,
-    reply_with: impl Fn(&mut resp::ReplyWriter<'_>, &[Element<'_>]),
+    reply_with: impl Fn(&mut resp::ReplyWriter<'_>, &[Element<'_>]) -> Result<(), Damaged>,
 ) -> Done {
     let sample = PageSample::new(sample, call.random());
     let choose = |root: &Root| sample.choose(root);
@@ -125,7 +125,8 @@ pub(super) fn reply_with_sample(
         let reply = &mut call.reply;
         let read = |elements: &Elements<'_>| {
             let drawn = sample.draw(elements)?;
-            Ok(drawn.map(|drawn| reply_with(reply, &drawn)).is_some())
+            let replied = drawn.map(|drawn| reply_with(reply, &drawn)).transpose()?;
+            Ok(replied.is_some())
         };
         if call.backend.read_elements(table, key, value_type, touched, read)? {
             return Ok(());

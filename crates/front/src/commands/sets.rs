@@ -157,6 +157,7 @@ fn srandmember(call: &mut Call<'_>) -> Done {
             (None, None) => reply.null(),
         }
         members.iter().for_each(|member| reply.bulk(member.name));
+        Ok(())
     })
 }
 
@@ -205,7 +206,8 @@ impl Combination {
 fn combine(call: &mut Call<'_>, combination: Combination) -> Done {
     let keys = call.keys(1..call.args.len());
     let reply = &mut call.reply;
-    call.backend.read_values(call.session.status.table, &keys, ValueType::Set, |sets| {
+    let (table, touched) = (call.session.status.table, Touched::All);
+    call.backend.read_values(table, &keys, ValueType::Set, touched, |sets| {
         let members = combination.of(sets, usize::MAX)?;
         reply.set(members.len());
         members.iter().for_each(|member| reply.bulk(member));
@@ -264,7 +266,8 @@ fn sintercard(call: &mut Call<'_>) -> Done {
     let count_max = if limit == 0 { usize::MAX } else { limit };
     let keys = call.keys(2..2 + count);
     let table = call.session.status.table;
-    let members = call.backend.read_values(table, &keys, ValueType::Set, |sets| {
+    let touched = Touched::All;
+    let members = call.backend.read_values(table, &keys, ValueType::Set, touched, |sets| {
         Ok(Combination::Intersection.of(sets, count_max)?.len())
     })?;
     call.integer(members as i64)

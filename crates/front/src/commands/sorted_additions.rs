@@ -2,11 +2,13 @@
 
 use super::command::flag::{DENYOOM, FAST, WRITE};
 use super::command::{Family, ONE, command};
-use super::sorted_sets::{sorted_set, write_members};
+use super::packed::{SizeChange, element_bytes};
+use super::sorted_sets::score;
 use super::{Call, Done, NotExecuted, Refusal};
+use crate::core::elements::{Touched, form};
 use planted::Bug;
 use types::ValueType;
-use values::{ScoredMember, ScoredMembers, parse_score};
+use values::{Form, ScoredMember, SortedSet, parse_score, score_value};
 
 pub(super) static FAMILY: Family = Family {
     group: "sorted-set",
@@ -141,20 +143,26 @@ pub(super) fn add_members(
     if let [one] = given {
         return add_one(call, options, *one);
     }
-    let counted = call.update(|record, changes| {
-        let mut members = ScoredMembers::of(sorted_set(record)?, given.len())?;
+    let members: Vec<&[u8]> = given.iter().map(|one| one.member).collect();
+    let size = SizeChange::Adds(members.iter().map(|member| member_bytes(member)).sum());
+    let (sorted_set, touched) = (ValueType::SortedSet, Touched::Names(&members));
+    let counted = call.update_elements(sorted_set, touched, size, |set| {
         let mut counted = 0;
         for one in given {
-            let addition = options.addition(members.score(one.member), one.score)?;
+            let addition = options.addition(score(set, one.member)?, one.score)?;
             if let Some(score) = addition.written() {
-                members.set(ScoredMember { score, ..*one });
+                set.set(one.member, &score_value(score))?;
             }
             counted += i64::from(options.counts(addition));
         }
-        write_members(&members, record, changes);
-        Ok::<i64, Refusal>(counted)
-    })??;
+        Ok(counted)
+    })?;
     call.integer(counted)
+}
+
+/// Returns the most bytes that a member takes with its score.
+fn member_bytes(member: &[u8]) -> u64 {
+    element_bytes(&[member, &score_value(0.0)])
 }
 
 /// `ZINCRBY key increment member`. As in Redis, an increment that is an option of `ZADD` is taken for
@@ -176,14 +184,20 @@ fn add_one(call: &mut Call<'_>, options: AddOptions, given: ScoredMember<'_>) ->
     Ok(())
 }
 
-/// Adds one member without a list of the others.
+/// Adds one member, without a table of the others.
 fn write_one(
     call: &mut Call<'_>,
     options: AddOptions,
     given: ScoredMember<'_>,
 ) -> Result<Addition, NotExecuted> {
-    Ok(call.update(|record, changes| {
-        let set = sorted_set(record)?;
+    let packed_bytes_max = call.backend.layout().packed_bytes_max as u64;
+    let added = member_bytes(given.member);
+    let written = call.update(|record, changes| {
+        let Form::Packed(packed) = form(record, ValueType::SortedSet)? else { return Ok(None) };
+        let set = SortedSet::from(packed);
+        if set.bytes() + added > packed_bytes_max {
+            return Ok(None);
+        }
         // The place of a sum is known only with the old score.
         let locate = |new: ScoredMember<'_>| {
             let behind = if planted::is(Bug::EqualScoresUnordered) { 0.5 } else { 0.0 };
@@ -202,6 +216,28 @@ fn write_one(
             let build = |out: &mut Vec<u8>| set.write_with(&place, new, out);
             changes.put_built(0, ValueType::SortedSet, expiry, build);
         }
-        Ok::<Addition, Refusal>(addition)
-    })??)
+        Ok::<Option<Addition>, Refusal>(Some(addition))
+    })??;
+    match written {
+        Some(addition) => Ok(addition),
+        None => write_one_element(call, options, given),
+    }
+}
+
+/// Adds one member to a set that has pages, or may need some.
+fn write_one_element(
+    call: &mut Call<'_>,
+    options: AddOptions,
+    given: ScoredMember<'_>,
+) -> Result<Addition, NotExecuted> {
+    let members = [given.member];
+    let size = SizeChange::Adds(member_bytes(given.member));
+    let (sorted_set, touched) = (ValueType::SortedSet, Touched::Names(&members));
+    call.update_elements(sorted_set, touched, size, |set| {
+        let addition = options.addition(score(set, given.member)?, given.score)?;
+        if let Some(score) = addition.written() {
+            set.set(given.member, &score_value(score))?;
+        }
+        Ok(addition)
+    })
 }

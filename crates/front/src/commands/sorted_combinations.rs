@@ -3,15 +3,16 @@
 
 use super::command::flag::{DENYOOM, READONLY, WRITE};
 use super::command::{Family, Keys, command};
-use super::sorted_sets::{sorted_set, write_new_members, write_scored};
+use super::packed::SizeChange;
+use super::sorted_sets::{set_members, write_scored};
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
-use crate::core::data::{Need, Record};
-use crate::core::elements::form;
+use crate::core::data::TableKey;
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::operators::counts::Found;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use types::ValueType;
-use values::{Form, ScoredMember, parse_score};
+use values::{Elements, ScoredMember, parse_score};
 
 pub(super) static FAMILY: Family = Family {
     group: "sorted-set",
@@ -120,14 +121,11 @@ impl CombinationQuery {
         Ok(CombinationQuery { operation, sets, options })
     }
 
-    /// Combines the sets of these records. Returns the members in order.
-    fn members<'r>(
-        &self,
-        records: &[Option<Record<'r>>],
-    ) -> Result<Vec<ScoredMember<'r>>, Refusal> {
-        let mut sources = Vec::with_capacity(records.len());
-        for record in records {
-            sources.push(WeightedSet { members: scored_members(*record)?, weight: 1.0 });
+    /// Combines these sets. Returns the members in order.
+    fn members<'r>(&self, sets: &'r [Elements<'_>]) -> Result<Vec<ScoredMember<'r>>, Refusal> {
+        let mut sources = Vec::with_capacity(sets.len());
+        for set in sets {
+            sources.push(WeightedSet { members: set.sorted_members()?, weight: 1.0 });
         }
         let options = self.options.as_ref().map_err(Refusal::clone)?;
         for (source, weight) in sources.iter_mut().zip(&options.weights) {
@@ -206,19 +204,6 @@ impl WeightedSet<'_> {
     }
 }
 
-/// Returns the members of a sorted set or a set.
-fn scored_members(record: Option<Record<'_>>) -> Result<Vec<ScoredMember<'_>>, Refusal> {
-    if record.is_none_or(|record| record.value.value_type != ValueType::Set) {
-        return Ok(sorted_set(record)?.list()?);
-    }
-    let Form::Packed(set) = form(record, ValueType::Set)? else { return Err(LARGE_SET) };
-    let members = set.elements();
-    members.map(|element| Ok(ScoredMember { score: 1.0, member: element?.name })).collect()
-}
-
-const LARGE_SET: Refusal =
-    Refusal::because("ERR a set that is divided into pages cannot be combined with sorted sets");
-
 fn union<'r>(sources: &[WeightedSet<'r>], aggregate: ScoreAggregate) -> Vec<ScoredMember<'r>> {
     let mut members: Vec<ScoredMember<'r>> = Vec::new();
     let mut places: HashMap<&'r [u8], usize> = HashMap::new();
@@ -277,9 +262,10 @@ fn combine(call: &mut Call<'_>, operation: SortedOperation) -> Done {
     };
     let query = CombinationQuery::parse(call, 1, operation, CombinationPurpose::Reply, name)?;
     let keys = call.keys(2..2 + query.sets);
+    let (table, touched) = (call.session.status.table, Touched::Scores);
     let reply = &mut call.reply;
-    call.backend.read(call.session.status.table, &keys, |records| {
-        let members = query.members(records)?;
+    call.backend.read_values(table, &keys, ValueType::SortedSet, touched, |sets| {
+        let members = query.members(sets)?;
         match query.options.as_ref().is_ok_and(|options| options.with_scores) {
             true => write_scored(reply, members.into_iter()),
             false => {
@@ -287,9 +273,8 @@ fn combine(call: &mut Call<'_>, operation: SortedOperation) -> Done {
                 members.iter().for_each(|one| reply.bulk(one.member));
             }
         }
-        Ok::<(), Refusal>(())
-    })??;
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `ZUNIONSTORE`, `ZINTERSTORE` and `ZDIFFSTORE destination numkeys key [key ...] [WEIGHTS weight
@@ -301,14 +286,23 @@ fn store(call: &mut Call<'_>, operation: SortedOperation) -> Done {
         SortedOperation::Difference => "zdiffstore",
     };
     let query = CombinationQuery::parse(call, 2, operation, CombinationPurpose::Store, name)?;
-    let keys = call.keys(std::iter::once(1).chain(3..3 + query.sets));
+    let table = call.session.status.table;
+    let positions = std::iter::once(1).chain(3..3 + query.sets);
+    let keys = positions.map(|at| TableKey { table, key: call.key(at) });
+    let none = SizeChange::Adds(0);
+    let values = keys.enumerate().map(|(at, key)| match at {
+        0 => ValueChange { expiry: NewExpiry::Is(None), ..none.of(key, Touched::Replaced) },
+        _ => none.of(key, Touched::Scores),
+    });
+    let values: Vec<ValueChange<'_>> = values.collect();
     let mut found = Found::default();
-    let count = call.update_keys(&keys, Need::Records, |records, changes| {
+    let count = call.backend.update_values(ValueType::SortedSet, &values, |sets, records| {
         found = Found::keys(&records[1..]);
-        let mut members = query.members(&records[1..])?;
-        write_new_members(&mut members, changes);
-        Ok::<usize, Refusal>(members.len())
-    })??;
+        let Some((new, sets)) = sets.split_first_mut() else { return Ok(0) };
+        let members = query.members(sets)?;
+        set_members(new, &members)?;
+        Ok(members.len())
+    })?;
     call.backend.count(found);
     call.integer(count as i64)
 }
@@ -318,9 +312,10 @@ fn zintercard(call: &mut Call<'_>) -> Done {
     let (operation, purpose) = (SortedOperation::Intersection, CombinationPurpose::Count);
     let query = CombinationQuery::parse(call, 1, operation, purpose, "zintercard")?;
     let keys = call.keys(2..2 + query.sets);
-    let count = call.backend.read(call.session.status.table, &keys, |records| {
-        Ok::<usize, Refusal>(query.members(records)?.len())
-    })??;
+    let (table, touched) = (call.session.status.table, Touched::Scores);
+    let count = call.backend.read_values(table, &keys, ValueType::SortedSet, touched, |sets| {
+        Ok(query.members(sets)?.len())
+    })?;
     let limit = query.options?.limit.unwrap_or(u64::MAX);
     call.integer((count as u64).min(limit) as i64)
 }

@@ -2,12 +2,18 @@
 
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, TWO, command};
-use super::sorted_sets::{remove_span, sorted_set, write_new_members, write_scored};
+use super::packed::SizeChange;
+use super::sorted_sets::{set_members, write_scored};
 use super::{Call, Done, Refusal, parse_integer};
-use crate::core::data::Need;
+use crate::core::data::TableKey;
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
+use crate::core::orders::{MemberRemoval, SortedView};
 use crate::operators::counts::Found;
-use std::ops::Range;
-use values::{MemberBound, MemberRange, ScoreBound, ScoredMember, SortedSet, parse_score_bound};
+use types::ValueType;
+use values::{
+    MemberBound, MemberRange, MemberSelection, ScoreBound, ScoredMember, SortedSet, encode_members,
+    parse_score_bound,
+};
 
 pub(super) static FAMILY: Family = Family {
     group: "sorted-set",
@@ -56,19 +62,10 @@ const SCORES_REVERSED: RangeDialect = dialect(RangeBy::Score, true);
 const MEMBERS: RangeDialect = dialect(RangeBy::Member, false);
 const MEMBERS_REVERSED: RangeDialect = dialect(RangeBy::Member, true);
 
-/// Members between two ends.
-#[derive(Clone, Copy, Debug)]
-enum RangeEnds<'a> {
-    /// Ranks, both included. Negative ones count from the end.
-    Ranks { first: i64, last: i64 },
-    /// Scores or members.
-    Within(MemberRange<'a>),
-}
-
 /// A range of a sorted set as a command asks for it.
 #[derive(Clone, Copy, Debug)]
 struct RangeQuery<'a> {
-    ends: RangeEnds<'a>,
+    selection: MemberSelection<'a>,
     /// The highest member comes first, and ranks count from it.
     is_reversed: bool,
     with_scores: bool,
@@ -120,49 +117,31 @@ impl<'a> RangeQuery<'a> {
             return Err(SCORES_OF_MEMBERS);
         }
         let (low, high) = if is_reversed { (last, first) } else { (first, last) };
-        let ends = match by {
-            RangeBy::Rank => RangeEnds::Ranks {
+        let selection = match by {
+            RangeBy::Rank => MemberSelection::Ranks {
                 first: parse_integer(first).ok_or(Refusal::NotAnInteger)?,
                 last: parse_integer(last).ok_or(Refusal::NotAnInteger)?,
+                from_highest: is_reversed,
             },
-            RangeBy::Score => RangeEnds::Within(parse_scores(low, high)?),
-            RangeBy::Member => RangeEnds::Within(parse_members(low, high)?),
+            RangeBy::Score => MemberSelection::Within(parse_scores(low, high)?),
+            RangeBy::Member => MemberSelection::Within(parse_members(low, high)?),
         };
-        Ok(RangeQuery { ends, is_reversed, with_scores, offset, count_max })
+        Ok(RangeQuery { selection, is_reversed, with_scores, offset, count_max })
     }
 
     /// Returns the members of the range, in the order of the reply.
-    fn members<'s>(&self, set: SortedSet<'s>) -> Result<Vec<ScoredMember<'s>>, Refusal> {
-        let span = match self.ends {
-            RangeEnds::Ranks { first, last } => {
-                let ranks = ranks(first, last, set.count());
-                let end = set.count();
-                set.span_of_ranks(match self.is_reversed {
-                    true => end - ranks.end..end - ranks.start,
-                    false => ranks,
-                })?
-            }
-            RangeEnds::Within(range) => set.span_within(&range)?,
-        };
-        let mut members = set.part(&span).list()?;
+    fn members<'s>(&self, set: &SortedView<'s>) -> Result<Vec<ScoredMember<'s>>, Refusal> {
+        let mut members = set.selected(&self.selection)?;
         if self.is_reversed {
             members.reverse();
         }
-        if let RangeEnds::Within(_) = self.ends {
+        if let MemberSelection::Within(_) = self.selection {
             let skipped = usize::try_from(self.offset).unwrap_or(usize::MAX).min(members.len());
             members.drain(..skipped);
             members.truncate(usize::try_from(self.count_max).unwrap_or(usize::MAX));
         }
         Ok(members)
     }
-}
-
-/// Returns the ranks between two of `count`, both included. Negative ones count from the end.
-fn ranks(first: i64, last: i64, count: usize) -> Range<usize> {
-    let count = count as i64;
-    let inside = |rank: i64| if rank < 0 { rank.saturating_add(count) } else { rank };
-    let (first, last) = (inside(first).max(0), inside(last).min(count - 1));
-    if first > last { 0..0 } else { first as usize..last as usize + 1 }
 }
 
 /// Parses the ends of a range of scores: numbers, with `(` in front if they are excluded.
@@ -187,20 +166,22 @@ fn parse_members<'a>(low: &'a [u8], high: &'a [u8]) -> Result<MemberRange<'a>, R
     Ok(MemberRange::Members { low: bound(low)?, high: bound(high)? })
 }
 
-/// Parses the range of a command without options, whose ends are arguments 2 and 3.
-fn parse_within<'a>(args: &[&'a [u8]], dialect: &RangeDialect) -> Result<MemberRange<'a>, Refusal> {
-    match RangeQuery::parse(args[2], args[3], &[], dialect)?.ends {
-        RangeEnds::Within(range) => Ok(range),
-        RangeEnds::Ranks { .. } => unreachable!("ranks have a command of their own"),
-    }
+/// Returns the selection of a command without options, whose ends are arguments 2 and 3.
+fn parse_within<'a>(
+    args: &[&'a [u8]],
+    dialect: &RangeDialect,
+) -> Result<MemberSelection<'a>, Refusal> {
+    Ok(RangeQuery::parse(args[2], args[3], &[], dialect)?.selection)
 }
 
 /// `ZRANGE key first last [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`, and the
 /// commands before it that do parts of this.
 fn reply_range(call: &mut Call<'_>, dialect: &RangeDialect) -> Done {
     let query = RangeQuery::parse(call.args[2], call.args[3], &call.args[4..], dialect)?;
-    call.reply_with(1, |reply, record| {
-        let members = query.members(sorted_set(record)?)?;
+    let (key, table) = (call.key(1), call.session.status.table);
+    let reply = &mut call.reply;
+    call.backend.read_sorted(table, key, None, |set, _| {
+        let members = query.members(&set)?;
         match query.with_scores {
             true => write_scored(reply, members.into_iter()),
             false => {
@@ -215,72 +196,54 @@ fn reply_range(call: &mut Call<'_>, dialect: &RangeDialect) -> Done {
 /// `ZRANGESTORE destination source first last [BYSCORE | BYLEX] [REV] [LIMIT offset count]`.
 fn zrangestore(call: &mut Call<'_>) -> Done {
     let query = RangeQuery::parse(call.args[3], call.args[4], &call.args[5..], &STORED)?;
+    let table = call.session.status.table;
+    let [new, source] = [1, 2].map(|at| TableKey { table, key: call.key(at) });
+    let expiry = NewExpiry::Is(None);
+    let values = [
+        ValueChange { expiry, ..SizeChange::Adds(0).of(new, Touched::Replaced) },
+        SizeChange::Adds(0).of(source, Touched::All),
+    ];
     let mut found = Found::default();
-    let keys = [call.key(1), call.key(2)];
-    let count = call.update_keys(&keys, Need::Records, |records, changes| {
+    let count = call.backend.update_values(ValueType::SortedSet, &values, |sets, records| {
         found = Found::keys(&records[1..]);
-        let mut members = query.members(sorted_set(records[1])?)?;
-        write_new_members(&mut members, changes);
-        Ok::<usize, Refusal>(members.len())
-    })??;
+        let [new, source] = sets else { unreachable!("there are two sets") };
+        let mut packed = Vec::new();
+        encode_members(&mut source.sorted_members()?, &mut packed);
+        let members = query.members(&SortedView::Packed(SortedSet::parse(&packed)?))?;
+        set_members(new, &members)?;
+        Ok(members.len())
+    })?;
     call.backend.count(found);
     call.integer(count as i64)
 }
 
 /// `ZCOUNT key low high` and `ZLEXCOUNT`.
 fn count_range(call: &mut Call<'_>, dialect: &RangeDialect) -> Done {
-    let range = parse_within(call.args, dialect)?;
+    let selection = parse_within(call.args, dialect)?;
+    let (key, table) = (call.key(1), call.session.status.table);
     let count =
-        call.read(|record| Ok::<usize, Refusal>(sorted_set(record)?.span_within(&range)?.count))??;
+        call.backend.read_sorted(table, key, None, |set, _| Ok(set.count_selected(&selection)?))?;
     call.integer(count as i64)
 }
 
 /// `ZREMRANGEBYSCORE key low high` and `ZREMRANGEBYLEX`.
 fn remove_range(call: &mut Call<'_>, dialect: &RangeDialect) -> Done {
-    let range = parse_within(call.args, dialect)?;
-    let removed = call.update(|record, changes| {
-        let set = sorted_set(record)?;
-        let span = set.span_within(&range)?;
-        remove_span(set, &span, record, changes, 0);
-        Ok::<usize, Refusal>(span.count)
-    })??;
-    call.integer(removed as i64)
+    let selection = parse_within(call.args, dialect)?;
+    remove_selected(call, &selection)
 }
 
 /// `ZREMRANGEBYRANK key first last`.
 fn remove_ranks(call: &mut Call<'_>) -> Done {
     let first = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let last = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
-    let removed = call.update(|record, changes| {
-        let set = sorted_set(record)?;
-        let span = set.span_of_ranks(ranks(first, last, set.count()))?;
-        remove_span(set, &span, record, changes, 0);
-        Ok::<usize, Refusal>(span.count)
-    })??;
-    call.integer(removed as i64)
+    remove_selected(call, &MemberSelection::Ranks { first, last, from_highest: false })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_are_counted_as_redis_counts_them() {
-        for (first, last, count, expected) in [
-            (0, -1, 5, 0..5),
-            (1, 3, 5, 1..4),
-            (-3, -2, 5, 2..4),
-            (-100, 100, 5, 0..5),
-            (0, -6, 5, 0..0),
-            (3, 2, 5, 0..0),
-            (5, 9, 5, 0..0),
-            (0, 0, 0, 0..0),
-            (0, -1, 0, 0..0),
-            (i64::MIN, i64::MAX, 5, 0..5),
-            (i64::MAX, i64::MAX, 5, 0..0),
-            (i64::MIN, i64::MIN, 5, 0..0),
-        ] {
-            assert_eq!(ranks(first, last, count), expected, "{first} {last} {count}");
-        }
-    }
+/// Removes the selected members, and replies with their number.
+fn remove_selected(call: &mut Call<'_>, selection: &MemberSelection<'_>) -> Done {
+    let (keys, table) = ([call.key(1)], call.session.status.table);
+    let mut removed = 0;
+    let removal = MemberRemoval { table, keys: &keys, open: &[true], selection };
+    call.backend.remove_members(removal, |_, members| removed = members.len())?;
+    call.integer(removed as i64)
 }

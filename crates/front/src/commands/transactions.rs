@@ -13,7 +13,7 @@ use super::{
     Refusal, Watched, refused,
 };
 use crate::core::backend::Backend;
-use crate::core::data::{Key, Record};
+use crate::core::data::{Changes, Key, Record};
 use crate::core::staged::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
 use resp::{BorrowedRequest, OwnedRequest, ReplyWriter};
@@ -265,12 +265,15 @@ fn attempt(
     }
     if let Some(staged) = staged.filter(TransactionRecords::is_changed) {
         let needs = |place| staged.needs(place);
-        let update = call.backend.update_tables(&staged.keys(), needs, |records, changes| {
+        let apply = |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| {
             let is_current = staged.is_current(records);
             if is_current {
                 staged.apply(changes);
             }
             is_current
+        };
+        let update = call.backend.commit_with_orders(&staged, |backend| {
+            backend.update_tables(&staged.keys(), needs, apply)
         });
         match update {
             Ok(true) => {}

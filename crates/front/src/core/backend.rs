@@ -19,6 +19,9 @@ use types::{
 };
 use wire::control::Ask;
 
+/// Members and pages that a reactor adds to orders of sorted sets in one turn: about a millisecond.
+const ORDER_STEPS: usize = 3_000;
+
 /// The engine of a reactor, with the settings and counters that commands use beside it.
 pub(crate) struct Backend {
     /// Visible in `core` only, so that no command can call it.
@@ -35,6 +38,8 @@ pub(crate) struct Backend {
     pub(super) notes_access: bool,
     /// Set if requests waited for keys when the turn began.
     pub(super) has_blocked: bool,
+    /// Members and pages that may be added to orders of sorted sets in this turn.
+    pub(super) order_steps: usize,
     /// Operators' version at which `configuration` and `counts` were read.
     version: u64,
 }
@@ -53,6 +58,7 @@ impl Backend {
             counts,
             notes_access: false,
             has_blocked: false,
+            order_steps: ORDER_STEPS,
             version,
         }
     }
@@ -66,6 +72,7 @@ impl Backend {
     /// Begins a turn: applies changes that other reactors have made since the last one.
     pub(crate) fn begin_turn(&mut self, now: Instant, wall: UnixMillis) {
         self.follow_operators();
+        self.order_steps = ORDER_STEPS;
         self.engine.begin_turn(now, wall);
         // Read after the turn has begun: see `docs/design/blocking.md`.
         self.has_blocked = self.operators.blocked.is_any();

@@ -65,11 +65,17 @@ impl Backend {
             exists = record.is_some();
             f(record)
         })?;
+        self.count_read(table, key, exists);
+        Ok(result)
+    }
+
+    /// Counts a hit or miss of a read.
+    #[inline]
+    pub(super) fn count_read(&mut self, table: TableId, key: Key<'_>, exists: bool) {
         self.count(Found::key(exists));
         if self.notes_access && exists {
             self.engine.worker.note_read(table, key.hash);
         }
-        Ok(result)
     }
 
     /// Reads one record like [`Backend::read_one`], or reports that it may still be at the source of
@@ -89,10 +95,7 @@ impl Backend {
             f(record)
         })?;
         if result.is_ok() {
-            self.count(Found::key(exists));
-            if self.notes_access && exists {
-                self.engine.worker.note_read(table, key.hash);
-            }
+            self.count_read(table, key, exists);
         }
         Ok(result)
     }

@@ -1,14 +1,17 @@
-//! The elements of hashes and sets, wherever they are stored: in the record of the key, or in pages.
+//! The elements of hashes, sets and sorted sets, wherever they are stored: in the record of the key, or
+//! in pages.
 //!
 //! A command names the elements that it needs. An attempt reads or changes the root of the value
 //! together with the pages of these elements in one atomic step. If the root turns out to have other
 //! pages than expected, the attempt has no effect and the next one expects what was found.
 //!
 //! Every change of a split value rewrites its root, so a root of the same version has the same
-//! elements. Design: `docs/design/values.md`.
+//! elements. A change of a sorted set also changes its order, if that is in memory (`orders.rs`).
+//! Design: `docs/design/values.md`.
 
 use super::backend::Backend;
 use super::data::{Changes, Key, Need, Record, TableKey};
+use super::order_notes::{KeptOrder, OrderNotes};
 use crate::commands::{Cause, NotExecuted, Refusal};
 use crate::operators::counts::Found;
 use planted::Bug;
@@ -46,6 +49,8 @@ pub(crate) enum Touched<'k> {
     Pairs(&'k [[&'k [u8]; 2]]),
     /// All.
     All,
+    /// All, of a sorted set or of a set.
+    Scores,
     /// Those in the pages that the function chooses; all of a packed value.
     Pages(&'k dyn Fn(&Root) -> Vec<u32>),
     /// None: the value is replaced, whatever it was. The command sees a value without elements.
@@ -92,8 +97,15 @@ impl Touched<'_> {
         match self {
             Touched::Names(names) => names.len(),
             Touched::Pairs(pairs) => pairs.len(),
-            Touched::All | Touched::Pages(_) | Touched::Replaced => 0,
+            Touched::All | Touched::Scores | Touched::Pages(_) | Touched::Replaced => 0,
         }
+    }
+
+    /// Returns the type of a value, given that which the command works on.
+    fn type_of(&self, record: Option<Record<'_>>, value_type: ValueType) -> ValueType {
+        let is_set = |record: Record<'_>| record.value.value_type == ValueType::Set;
+        let takes_set = matches!(self, Touched::Scores);
+        if takes_set && record.is_some_and(is_set) { ValueType::Set } else { value_type }
     }
 
     /// Returns the pages of a value that must be read, ascending.
@@ -102,7 +114,7 @@ impl Touched<'_> {
         let mut pages: PageNumbers = match self {
             Touched::Names(names) => names.iter().map(|name| page(name)).collect(),
             Touched::Pairs(pairs) => pairs.iter().map(|[name, _]| page(name)).collect(),
-            Touched::All => (0..root.pages).collect(),
+            Touched::All | Touched::Scores => (0..root.pages).collect(),
             Touched::Pages(choose) => choose(root).into(),
             Touched::Replaced => PageNumbers::new(),
         };
@@ -115,13 +127,23 @@ impl Touched<'_> {
 
 /// The form of a value that an attempt expects, and that of the new value.
 #[derive(Clone, Debug)]
-enum Expected {
+pub(super) enum Expected {
     /// The value is packed, absent or to be replaced. The new one is packed.
     Packed,
     /// The same, but the new value is divided into this many pages.
     Divided { id: Version, pages: u32 },
     /// The value is split, and these of its pages are read.
     Split { root: Root, resize: Resize, pages: PageNumbers },
+}
+
+/// An update of values, as an attempt makes it.
+#[derive(Clone, Copy)]
+pub(super) struct UpdatePlan<'p> {
+    pub(super) value_type: ValueType,
+    pub(super) values: &'p [ValueChange<'p>],
+    pub(super) expected: &'p [Expected],
+    /// Limits of packed values; `None`: they may have any length.
+    layout: Option<&'p ValueLayout>,
 }
 
 /// The outcome of an attempt.
@@ -255,6 +277,8 @@ fn open<'r>(
     if let Touched::Replaced = touched {
         return Ok(Ok(Elements::of(empty, NEW_SEARCHES)?));
     }
+    let value_type = touched.type_of(record, value_type);
+    let empty = Packed::empty(value_type);
     match (form(record, value_type)?, expected) {
         (Form::Packed(packed), Expected::Packed | Expected::Divided { .. }) => {
             Ok(Ok(Elements::of(packed, touched.searches())?))
@@ -310,22 +334,36 @@ impl Backend {
         }
     }
 
-    /// Passes all elements of several values to `f`. Counts a hit or a miss for each.
+    /// Passes all elements of a value with pages to `f`, without counting.
+    pub(super) fn peek_pages<T>(
+        &mut self,
+        TableKey { table, key }: TableKey<'_>,
+        value_type: ValueType,
+        root: Root,
+        f: impl FnOnce(&Elements<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, NotExecuted> {
+        let touched = Touched::All;
+        let expected = smallvec![self.expected(touched, 0, false, FoundForm::Split(root))];
+        let f = |elements: &[Elements<'_>]| f(&elements[0]);
+        self.read_expected(table, &[key], value_type, touched, expected, f)
+    }
+
+    /// Passes elements of several values to `f`. Counts a hit or a miss for each.
     pub(crate) fn read_values<T>(
         &mut self,
         table: TableId,
         keys: &[Key<'_>],
         value_type: ValueType,
+        touched: Touched<'_>,
         f: impl FnOnce(&[Elements<'_>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
         let mut found = Found::default();
         let expected = smallvec![Expected::Packed; keys.len()];
-        let result =
-            self.read_expected(table, keys, value_type, Touched::All, expected, |values| {
-                let hits = values.iter().filter(|elements| elements.count() > 0).count();
-                found = Found::hits(hits, values.len());
-                f(values)
-            })?;
+        let result = self.read_expected(table, keys, value_type, touched, expected, |values| {
+            let hits = values.iter().filter(|elements| elements.count() > 0).count();
+            found = Found::hits(hits, values.len());
+            f(values)
+        })?;
         self.count(found);
         if self.notes_access {
             keys.iter().for_each(|key| self.engine.worker.note_read(table, key.hash));
@@ -403,7 +441,7 @@ impl Backend {
         };
         let expected =
             smallvec![self.expected(change.touched, change.added, change.removes, found)];
-        self.update_expected(value_type, &[change], expected, |elements, records| {
+        self.update_expected(value_type, &[change], expected, None, |elements, records| {
             f(&mut elements[0], records[0])
         })
     }
@@ -416,8 +454,23 @@ impl Backend {
         values: &[ValueChange<'_>],
         f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
-        let expected = smallvec![Expected::Packed; values.len()];
-        self.update_expected(value_type, values, expected, f)
+        self.update_values_with(value_type, values, None, f)
+    }
+
+    /// Does the same as [`Backend::update_values`] while the order of a value is locked.
+    pub(super) fn update_values_with<T>(
+        &mut self,
+        value_type: ValueType,
+        values: &[ValueChange<'_>],
+        order: Option<KeptOrder<'_>>,
+        f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
+    ) -> Result<T, NotExecuted> {
+        let mut expected: ExpectedForms = smallvec![Expected::Packed; values.len()];
+        if let Some(KeptOrder { at, root, .. }) = order {
+            let ValueChange { touched, added, removes, .. } = values[at];
+            expected[at] = self.expected(touched, added, removes, FoundForm::Split(root));
+        }
+        self.update_expected(value_type, values, expected, order, f)
     }
 
     fn update_expected<T>(
@@ -425,14 +478,17 @@ impl Backend {
         value_type: ValueType,
         values: &[ValueChange<'_>],
         mut expected: ExpectedForms,
+        mut order: Option<KeptOrder<'_>>,
         mut f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
-        let mut layout = Some(self.layout());
+        let layout = self.layout();
+        let mut layout = Some(&layout);
         // Pages of a value that is replaced or moved to another key.
         let leaves_orphans = values.iter().any(|value| matches!(value.touched, Touched::Replaced));
         for _ in 0..TRIES {
-            let attempt =
-                self.attempt_update(value_type, values, &expected, layout.as_ref(), &mut f);
+            let plan = UpdatePlan { value_type, values, expected: &expected, layout };
+            let order = order.as_mut().map(KeptOrder::again);
+            let attempt = self.attempt_with_order(plan, order, &mut f);
             match attempt {
                 Ok(Attempt::Done(result)) => {
                     if leaves_orphans {
@@ -460,12 +516,58 @@ impl Backend {
         Err(NotExecuted::Retry(Cause::Turn))
     }
 
+    /// Makes an attempt, and lets the order of a sorted set follow.
+    fn attempt_with_order<T>(
+        &mut self,
+        plan: UpdatePlan<'_>,
+        held: Option<KeptOrder<'_>>,
+        f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
+    ) -> Result<Attempt<T>, NotExecuted> {
+        if plan.value_type != ValueType::SortedSet {
+            return self.attempt_update(plan, &mut OrderNotes::default(), f);
+        }
+        if self.staged.is_some() {
+            return self.attempt_on_copies(plan, f);
+        }
+        let found = if held.is_none() { self.order_of_change(&plan) } else { None };
+        let mut locked = found.as_ref().map(|(_, _, shared)| shared.lock());
+        let found = found.as_ref().zip(locked.as_deref_mut());
+        let found = found.map(|((at, root, shared), state)| KeptOrder {
+            at: *at,
+            root: *root,
+            shared,
+            state,
+        });
+        let order = held.or(found);
+        let mut notes = OrderNotes::of(order.as_ref().map(|order| order.at));
+        let attempt = self.attempt_update(plan, &mut notes, f)?;
+        if let Attempt::Done(_) = attempt {
+            self.keep_order(&plan, order, notes);
+        }
+        Ok(attempt)
+    }
+
+    /// Makes an attempt in a transaction, which notes what changes in the orders of sorted sets.
+    fn attempt_on_copies<T>(
+        &mut self,
+        plan: UpdatePlan<'_>,
+        f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
+    ) -> Result<Attempt<T>, NotExecuted> {
+        let (mut notes, name) = self.notes_of_copy(&plan);
+        let attempt = self.attempt_update(plan, &mut notes, f)?;
+        if let (Attempt::Done(_), Some(name), Some(at)) = (&attempt, name, notes.at)
+            && let Some(staged) = &mut self.staged
+        {
+            let TableKey { table, key } = plan.values[at].key;
+            staged.note_order(name, staged.place(table, key)?, notes.changes);
+        }
+        Ok(attempt)
+    }
+
     fn attempt_update<T>(
         &mut self,
-        value_type: ValueType,
-        values: &[ValueChange<'_>],
-        expected: &[Expected],
-        layout: Option<&ValueLayout>,
+        UpdatePlan { value_type, values, expected, layout }: UpdatePlan<'_>,
+        notes: &mut OrderNotes,
         f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<Attempt<T>, NotExecuted> {
         let seed = self.node().store().seed().clone();
@@ -496,6 +598,8 @@ impl Backend {
                         return Ok(Attempt::Unexpected(at, FoundForm::TooLong { pages }));
                     }
                 }
+                notes
+                    .note(&opened, roots, |at| matches!(expected[at], Expected::Divided { .. }))?;
                 let mut writer = SplitWriter { plan: &plan, seed: &seed, records, changes };
                 for (at, elements) in opened.iter().enumerate() {
                     match &expected[at] {

@@ -11,11 +11,13 @@
 
 use crate::commands::{NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
+use node::{MemberChange, OrderName};
 use resp::{Protocol, ReplyWriter};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use store::{Changes, Key, NewValue, Record, Scratch, TableKey};
 use types::limits::VALUE_BYTES_MAX;
 use types::{KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version};
+use values::{Damaged, Form};
 
 /// The records of a transaction: as read from the store, and as changed by its commands so far.
 pub(crate) struct TransactionRecords {
@@ -34,6 +36,17 @@ pub(crate) struct TransactionRecords {
     pub(super) found: Found,
     /// Places in the replies at which versions are missing, in order.
     missing_versions: Vec<MissingVersion>,
+    /// Changes of sorted sets with pages whose order is in memory.
+    orders: BTreeMap<OrderName, StagedOrder>,
+}
+
+/// Changes of a sorted set with pages.
+pub(super) struct StagedOrder {
+    /// Position of its root.
+    pub(super) place: usize,
+    /// Version of the root that was read.
+    pub(super) before: Option<Version>,
+    pub(super) changes: Vec<MemberChange>,
 }
 
 /// A place in the replies of a transaction at which the version of a record is missing.
@@ -105,6 +118,7 @@ impl TransactionRecords {
             scratch: Scratch::default(),
             found: Found::default(),
             missing_versions: Vec::new(),
+            orders: BTreeMap::new(),
         }
     }
 
@@ -161,6 +175,32 @@ impl TransactionRecords {
     /// Returns whether a command has written or removed this record.
     pub(super) fn is_written(&self, place: usize) -> bool {
         self.records[place].is_changed
+    }
+
+    /// Notes changes of the sorted set with pages whose root is at this position.
+    pub(super) fn note_order(
+        &mut self,
+        name: OrderName,
+        place: usize,
+        changes: impl IntoIterator<Item = MemberChange>,
+    ) {
+        let before = self.records[place].version;
+        let new = || StagedOrder { place, before, changes: Vec::new() };
+        self.orders.entry(name).or_insert_with(new).changes.extend(changes);
+    }
+
+    /// Returns the noted changes of sorted sets, by names.
+    pub(super) fn changed_orders(&self) -> Vec<(&OrderName, &StagedOrder)> {
+        self.orders.iter().collect()
+    }
+
+    /// Returns whether the record at this position is the root of the value with this id.
+    pub(super) fn has_root(&self, place: usize, id: Version) -> bool {
+        let now = self.records[place].now.as_ref();
+        now.is_some_and(|now| match Form::of(now.value()) {
+            Ok(Form::Split(root)) => root.id == id,
+            Ok(Form::Packed(_)) | Err(Damaged) => false,
+        })
     }
 
     /// Records that the version of a record belongs at this offset of the replies.

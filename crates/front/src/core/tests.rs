@@ -3,6 +3,7 @@
 mod blocking;
 mod clock;
 mod divided_lists;
+mod divided_sorted_sets;
 mod divided_streams;
 mod eviction;
 mod fidelity;

@@ -192,6 +192,7 @@ fn memory(shown: &InfoSources<'_>, page: &mut InfoPage) {
     page.numbers(shown, &["used_memory_dataset", "used_memory_index"]);
     page.numbers(shown, &["used_memory_touched", "memory_ready", "memory_reserved"]);
     page.numbers(shown, &["memory_unready_segments"]);
+    page.numbers(shown, &["sorted_set_orders", "used_memory_orders"]);
     page.field("total_system_memory", process.machine_bytes);
     page.zeros(&["used_memory_lua", "used_memory_scripts"]);
     page.numbers(shown, &["maxmemory"]);

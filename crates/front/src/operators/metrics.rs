@@ -164,6 +164,11 @@ static METRICS: &[Metric] = metrics! {
         labelled(&[("state", "cleaning")], "", |s| s.memory.log.segments.cleaning as u64);
     gauge "ballast_index_bytes" "Memory of the index.":
         number_of("used_memory_index", |s| s.memory.index_bytes);
+    gauge "ballast_sorted_set_orders" "Sorted sets with pages whose order is in memory.":
+        number_of("sorted_set_orders", |s| s.node.orders().totals().orders);
+    gauge "ballast_sorted_set_order_bytes"
+        "Memory of the orders of sorted sets with pages, outside of log and index.":
+        number_of("used_memory_orders", |s| s.node.orders().totals().memory_bytes);
     gauge "ballast_records" "Records, by database, up to a second old.": samples(records);
     counter "ballast_expired_records_total" "Expired records reclaimed.":
         number_of("expired_keys", |s| s.expired());

@@ -8,8 +8,8 @@ use crate::history::{
 };
 use crate::workload::{Register, decode};
 use resp::Reply;
-use types::TypedValue;
-use values::{Packed, PackedList, SortedSet};
+use types::ValueType;
+use values::{Damaged, Element, Packed, PackedList, ScoredMember, SortedSet};
 
 /// Names of the fields of a hash and of the members of a sorted set, in their order.
 const NAMES: [&[u8]; PARTS] = [b"north", b"one", b"south", b"two"];
@@ -339,14 +339,27 @@ pub(crate) fn number_in_items<'p>(parts: impl Iterator<Item = PackedList<'p>>) -
     number_of_items(items.map(|item| decode(item.ok()?)))?
 }
 
-/// Returns the number of a stored sorted set, or `None` if no client wrote it.
-pub(crate) fn number_in_scores(value: TypedValue<'_>) -> Option<u64> {
-    let members = SortedSet::parse(value.bytes).ok()?.list().ok()?;
-    let pair = |one: &values::ScoredMember<'_>| {
-        let member = NAMES.iter().position(|name| *name == one.member)?;
-        let is_whole = one.score >= 0.0 && one.score.fract() == 0.0;
-        Some((member, one.score as u64)).filter(|_| is_whole)
-    };
-    let pairs: Vec<(usize, u64)> = members.iter().map(pair).collect::<Option<_>>()?;
+/// Returns the number of a packed sorted set, or `None` if no client wrote it.
+pub(crate) fn number_in_scores(packed: Packed<'_>) -> Option<u64> {
+    let members = SortedSet::from(packed).list().ok()?;
+    let pairs: Vec<(usize, u64)> = members.into_iter().map(stored_pair).collect::<Option<_>>()?;
     number_of_scores(&pairs).filter(|_| are_in_order(&pairs))?
+}
+
+/// Returns the number of a sorted set with these elements in pages, or `None` if no client wrote it.
+pub(crate) fn number_in_pages<'p>(
+    elements: impl Iterator<Item = Result<Element<'p>, Damaged>>,
+) -> Option<u64> {
+    let pair = |element: Result<Element<'p>, Damaged>| {
+        stored_pair(ScoredMember::of(element.ok()?, ValueType::SortedSet).ok()?)
+    };
+    let pairs: Vec<(usize, u64)> = elements.map(pair).collect::<Option<_>>()?;
+    number_of_scores(&pairs)?
+}
+
+/// Returns a stored member with its score.
+fn stored_pair(one: ScoredMember<'_>) -> Option<(usize, u64)> {
+    let member = NAMES.iter().position(|name| *name == one.member)?;
+    let is_whole = one.score >= 0.0 && one.score.fract() == 0.0;
+    Some((member, one.score as u64)).filter(|_| is_whole)
 }
