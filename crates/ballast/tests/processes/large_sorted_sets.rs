@@ -1,7 +1,7 @@
 //! Sorted sets that are divided into pages, at real processes: changed and read in order while they
 //! move and while servers are killed, and read after a restart.
 
-use crate::client::{Answer, until};
+use crate::client::{Answer, Client, until};
 use crate::once::Repeater;
 use crate::paged_clients::{
     PagedClient, change_while_moving, change_while_owners_die, dataset_bytes,
@@ -218,4 +218,68 @@ fn a_restarted_server_has_its_large_sorted_sets_and_forgets_deleted_ones() {
     });
     (0..500).for_each(|_| one.step());
     one.check();
+}
+
+/// Members of each client of one set.
+const OWN_MEMBERS: usize = 1_500;
+
+/// Changes members of a set that other clients change as well, and reads the own ones in order: they
+/// have scores between those of other clients.
+fn change_own_members(mut client: Client, number: i64) {
+    let mut random = fastrand::Rng::with_seed(number.unsigned_abs());
+    let mut own: BTreeMap<String, i64> = BTreeMap::new();
+    for step in 0..3_000 {
+        let member = format!("{number}:{}", random.usize(..OWN_MEMBERS));
+        let score = number * 1_000 + random.i64(0..1_000);
+        match random.u8(..8) {
+            0 => {
+                let removed = client.ask(&["ZREM", "shared", &member]).number();
+                assert_eq!(removed, i64::from(own.remove(&member).is_some()), "{member}");
+            }
+            1 if step % 64 == 1 => {
+                client.ask(&["MEMORY", "PURGE"]);
+            }
+            1 => {
+                client.ask(&["MULTI"]);
+                client.ask(&["ZADD", "shared", &score.to_string(), &member]);
+                assert_eq!(client.ask(&["EXEC"]).items().len(), 1);
+                own.insert(member, score);
+            }
+            2..6 => {
+                let is_new = client.ask(&["ZADD", "shared", &score.to_string(), &member]).number();
+                assert_eq!(is_new, i64::from(own.insert(member, score).is_none()));
+            }
+            _ => {
+                let ends = [(number * 1_000).to_string(), format!("({}", (number + 1) * 1_000)];
+                let request = ["ZRANGEBYSCORE", "shared", &ends[0], &ends[1], "WITHSCORES"];
+                let found = client.ask(&request).items();
+                let found: Vec<String> = found.iter().map(Answer::text).collect();
+                let mut expected: Vec<_> = own.iter().map(|(it, score)| (*score, it)).collect();
+                expected.sort();
+                let expected =
+                    expected.iter().flat_map(|(score, it)| [it.to_string(), score.to_string()]);
+                assert!(
+                    found.into_iter().eq(expected),
+                    "other members than this client has written"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_of_several_reactors_change_and_read_one_sorted_set() {
+    let server = Process::alone(&["--shared-cores", "--reactors", "3", "--ready-memory", "16mb"]);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..6)
+            .map(|number| {
+                let client = server.client();
+                scope.spawn(move || change_own_members(client, number))
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().expect("no reply was wrong"));
+    });
+    let mut client = server.client();
+    let all = client.ask(&["ZRANGE", "shared", "0", "-1"]).items().len() as i64;
+    assert_eq!(client.ask(&["ZCARD", "shared"]).number(), all);
 }

@@ -9,6 +9,7 @@ use super::help::help;
 use super::{Call, Done, Refusal, parse_integer, uppercase_is};
 use super::{lists, packed, sorted_sets};
 use crate::core::data::{Accessed, Record, TableKey};
+use crate::core::orders::order_bytes;
 use types::ValueType;
 use values::{Form, PAGE_NAME_BYTES};
 
@@ -150,7 +151,8 @@ fn usage(call: &mut Call<'_>) -> Done {
         });
         Some(own + pages as usize)
     })?;
-    let order = root.map_or(0, |root| call.backend.order_bytes(TableKey { table, key }, &root));
+    let order =
+        root.map_or(0, |root| order_bytes(call.backend.node(), TableKey { table, key }, &root));
     match bytes {
         Some(bytes) => call.reply.integer((bytes + order + INDEX_WORD_BYTES) as i64),
         None => call.reply.null(),

@@ -253,7 +253,7 @@ impl WrappedCommand<'_> {
             let record = record.unwrap_or(CompletionRecord::EMPTY);
             record.with(first_incomplete, sequence, &reply)
         };
-        let done = call.backend.commit_with_orders(staged, |backend| {
+        let done = staged.commit_with_orders(call.backend, |backend| {
             let needs = |place| staged.needs(place);
             backend.update_recorded(&staged.keys(), needs, completion, apply, completed)
         })?;

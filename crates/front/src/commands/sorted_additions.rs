@@ -5,10 +5,11 @@ use super::command::{Family, ONE, command};
 use super::packed::{SizeChange, element_bytes};
 use super::sorted_sets::score;
 use super::{Call, Done, NotExecuted, Refusal};
+use crate::core::data::{Record, TableKey};
 use crate::core::elements::{Touched, form};
 use planted::Bug;
 use types::ValueType;
-use values::{Form, ScoredMember, SortedSet, parse_score, score_value};
+use values::{Elements, Form, Root, ScoredMember, SortedSet, parse_score, score_value};
 
 pub(super) static FAMILY: Family = Family {
     group: "sorted-set",
@@ -193,10 +194,12 @@ fn write_one(
     let packed_bytes_max = call.backend.layout().packed_bytes_max as u64;
     let added = member_bytes(given.member);
     let written = call.update(|record, changes| {
-        let Form::Packed(packed) = form(record, ValueType::SortedSet)? else { return Ok(None) };
-        let set = SortedSet::from(packed);
+        let set = match form(record, ValueType::SortedSet)? {
+            Form::Packed(packed) => SortedSet::from(packed),
+            Form::Split(root) => return Ok(Err(Some(root))),
+        };
         if set.bytes() + added > packed_bytes_max {
-            return Ok(None);
+            return Ok(Err(None));
         }
         // The place of a sum is known only with the old score.
         let locate = |new: ScoredMember<'_>| {
@@ -216,28 +219,34 @@ fn write_one(
             let build = |out: &mut Vec<u8>| set.write_with(&place, new, out);
             changes.put_built(0, ValueType::SortedSet, expiry, build);
         }
-        Ok::<Option<Addition>, Refusal>(Some(addition))
+        Ok::<Result<Addition, Option<Root>>, Refusal>(Ok(addition))
     })??;
     match written {
-        Some(addition) => Ok(addition),
-        None => write_one_element(call, options, given),
+        Ok(addition) => Ok(addition),
+        Err(root) => write_one_element(call, options, given, root),
     }
 }
 
-/// Adds one member to a set that has pages, or may need some.
+/// Adds one member to a set that has this root, or that may need one.
 fn write_one_element(
     call: &mut Call<'_>,
     options: AddOptions,
     given: ScoredMember<'_>,
+    root: Option<Root>,
 ) -> Result<Addition, NotExecuted> {
     let members = [given.member];
+    let key = TableKey { table: call.session.status.table, key: call.key(1) };
     let size = SizeChange::Adds(member_bytes(given.member));
-    let (sorted_set, touched) = (ValueType::SortedSet, Touched::Names(&members));
-    call.update_elements(sorted_set, touched, size, |set| {
+    let change = size.of(key, Touched::Names(&members));
+    let add = |set: &mut Elements<'_>, _: Option<Record<'_>>| {
         let addition = options.addition(score(set, given.member)?, given.score)?;
         if let Some(score) = addition.written() {
             set.set(given.member, &score_value(score))?;
         }
         Ok(addition)
-    })
+    };
+    match root {
+        Some(root) => change.update_pages(call.backend, ValueType::SortedSet, root, add),
+        None => call.backend.update_elements(ValueType::SortedSet, change, add),
+    }
 }

@@ -7,7 +7,7 @@ use super::sorted_sets::{set_members, write_scored};
 use super::{Call, Done, Refusal, parse_integer};
 use crate::core::data::TableKey;
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
-use crate::core::orders::{MemberRemoval, SortedView};
+use crate::core::orders::{MemberRemoval, SortedSets, SortedView};
 use crate::operators::counts::Found;
 use types::ValueType;
 use values::{
@@ -180,7 +180,7 @@ fn reply_range(call: &mut Call<'_>, dialect: &RangeDialect) -> Done {
     let query = RangeQuery::parse(call.args[2], call.args[3], &call.args[4..], dialect)?;
     let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
-    call.backend.read_sorted(table, key, None, |set, _| {
+    SortedSets::of(call.backend).read(table, key, None, |set, _| {
         let members = query.members(&set)?;
         match query.with_scores {
             true => write_scored(reply, members.into_iter()),
@@ -221,8 +221,8 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
 fn count_range(call: &mut Call<'_>, dialect: &RangeDialect) -> Done {
     let selection = parse_within(call.args, dialect)?;
     let (key, table) = (call.key(1), call.session.status.table);
-    let count =
-        call.backend.read_sorted(table, key, None, |set, _| Ok(set.count_selected(&selection)?))?;
+    let count = SortedSets::of(call.backend)
+        .read(table, key, None, |set, _| Ok(set.count_selected(&selection)?))?;
     call.integer(count as i64)
 }
 
@@ -244,6 +244,6 @@ fn remove_selected(call: &mut Call<'_>, selection: &MemberSelection<'_>) -> Done
     let (keys, table) = ([call.key(1)], call.session.status.table);
     let mut removed = 0;
     let removal = MemberRemoval { table, keys: &keys, open: &[true], selection };
-    call.backend.remove_members(removal, |_, members| removed = members.len())?;
+    SortedSets::of(call.backend).remove(removal, |_, members| removed = members.len())?;
     call.integer(removed as i64)
 }

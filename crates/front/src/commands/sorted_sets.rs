@@ -9,7 +9,7 @@ use super::sampling::{Sample, parse_count, reply_with_sample};
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
 use crate::core::data::{Key, Record};
 use crate::core::elements::{Touched, form};
-use crate::core::orders::{MemberRemoval, SortedView};
+use crate::core::orders::{MemberRemoval, SortedSets, SortedView};
 use resp::{Protocol, ReplyWriter};
 use types::ValueType;
 use values::{
@@ -139,7 +139,7 @@ fn rank(call: &mut Call<'_>, from: SetEnd) -> Done {
     };
     let (key, table, member) = (call.key(1), call.session.status.table, call.args[2]);
     let reply = &mut call.reply;
-    call.backend.read_sorted(table, key, Some(member), |set, score| {
+    SortedSets::of(call.backend).read(table, key, Some(member), |set, score| {
         let found = match (&set, score) {
             (SortedView::Packed(set), _) => set.rank(member)?,
             (SortedView::Divided(order), Some(score)) => {
@@ -268,7 +268,7 @@ impl MemberPop {
         let table = call.session.status.table;
         let removal = MemberRemoval { table, keys, open, selection: &selection };
         let reply = &mut call.reply;
-        call.backend.remove_members(removal, |at, members| match end {
+        SortedSets::of(call.backend).remove(removal, |at, members| match end {
             SetEnd::Lowest => write(reply, keys[at].bytes, members),
             SetEnd::Highest => {
                 let reversed: Vec<_> = members.iter().rev().copied().collect();

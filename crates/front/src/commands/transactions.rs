@@ -272,7 +272,7 @@ fn attempt(
             }
             is_current
         };
-        let update = call.backend.commit_with_orders(&staged, |backend| {
+        let update = staged.commit_with_orders(call.backend, |backend| {
             backend.update_tables(&staged.keys(), needs, apply)
         });
         match update {

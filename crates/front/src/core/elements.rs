@@ -154,7 +154,7 @@ enum Attempt<T> {
 }
 
 /// The form that an attempt has found instead of the expected one.
-enum FoundForm {
+pub(super) enum FoundForm {
     Packed,
     Split(Root),
     /// The new value is too long for one record, and must be divided into this many pages.
@@ -334,20 +334,6 @@ impl Backend {
         }
     }
 
-    /// Passes all elements of a value with pages to `f`, without counting.
-    pub(super) fn peek_pages<T>(
-        &mut self,
-        TableKey { table, key }: TableKey<'_>,
-        value_type: ValueType,
-        root: Root,
-        f: impl FnOnce(&Elements<'_>) -> Result<T, Refusal>,
-    ) -> Result<T, NotExecuted> {
-        let touched = Touched::All;
-        let expected = smallvec![self.expected(touched, 0, false, FoundForm::Split(root))];
-        let f = |elements: &[Elements<'_>]| f(&elements[0]);
-        self.read_expected(table, &[key], value_type, touched, expected, f)
-    }
-
     /// Passes elements of several values to `f`. Counts a hit or a miss for each.
     pub(crate) fn read_values<T>(
         &mut self,
@@ -371,7 +357,7 @@ impl Backend {
         Ok(result)
     }
 
-    fn read_expected<T>(
+    pub(super) fn read_expected<T>(
         &mut self,
         table: TableId,
         keys: &[Key<'_>],
@@ -454,23 +440,8 @@ impl Backend {
         values: &[ValueChange<'_>],
         f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
-        self.update_values_with(value_type, values, None, f)
-    }
-
-    /// Does the same as [`Backend::update_values`] while the order of a value is locked.
-    pub(super) fn update_values_with<T>(
-        &mut self,
-        value_type: ValueType,
-        values: &[ValueChange<'_>],
-        order: Option<KeptOrder<'_>>,
-        f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
-    ) -> Result<T, NotExecuted> {
-        let mut expected: ExpectedForms = smallvec![Expected::Packed; values.len()];
-        if let Some(KeptOrder { at, root, .. }) = order {
-            let ValueChange { touched, added, removes, .. } = values[at];
-            expected[at] = self.expected(touched, added, removes, FoundForm::Split(root));
-        }
-        self.update_expected(value_type, values, expected, order, f)
+        let expected = smallvec![Expected::Packed; values.len()];
+        self.update_expected(value_type, values, expected, None, f)
     }
 
     fn update_expected<T>(
@@ -488,7 +459,7 @@ impl Backend {
         for _ in 0..TRIES {
             let plan = UpdatePlan { value_type, values, expected: &expected, layout };
             let order = order.as_mut().map(KeptOrder::again);
-            let attempt = self.attempt_with_order(plan, order, &mut f);
+            let attempt = plan.attempt(self, order, &mut f);
             match attempt {
                 Ok(Attempt::Done(result)) => {
                     if leaves_orphans {
@@ -514,54 +485,6 @@ impl Backend {
             }
         }
         Err(NotExecuted::Retry(Cause::Turn))
-    }
-
-    /// Makes an attempt, and lets the order of a sorted set follow.
-    fn attempt_with_order<T>(
-        &mut self,
-        plan: UpdatePlan<'_>,
-        held: Option<KeptOrder<'_>>,
-        f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
-    ) -> Result<Attempt<T>, NotExecuted> {
-        if plan.value_type != ValueType::SortedSet {
-            return self.attempt_update(plan, &mut OrderNotes::default(), f);
-        }
-        if self.staged.is_some() {
-            return self.attempt_on_copies(plan, f);
-        }
-        let found = if held.is_none() { self.order_of_change(&plan) } else { None };
-        let mut locked = found.as_ref().map(|(_, _, shared)| shared.lock());
-        let found = found.as_ref().zip(locked.as_deref_mut());
-        let found = found.map(|((at, root, shared), state)| KeptOrder {
-            at: *at,
-            root: *root,
-            shared,
-            state,
-        });
-        let order = held.or(found);
-        let mut notes = OrderNotes::of(order.as_ref().map(|order| order.at));
-        let attempt = self.attempt_update(plan, &mut notes, f)?;
-        if let Attempt::Done(_) = attempt {
-            self.keep_order(&plan, order, notes);
-        }
-        Ok(attempt)
-    }
-
-    /// Makes an attempt in a transaction, which notes what changes in the orders of sorted sets.
-    fn attempt_on_copies<T>(
-        &mut self,
-        plan: UpdatePlan<'_>,
-        f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
-    ) -> Result<Attempt<T>, NotExecuted> {
-        let (mut notes, name) = self.notes_of_copy(&plan);
-        let attempt = self.attempt_update(plan, &mut notes, f)?;
-        if let (Attempt::Done(_), Some(name), Some(at)) = (&attempt, name, notes.at)
-            && let Some(staged) = &mut self.staged
-        {
-            let TableKey { table, key } = plan.values[at].key;
-            staged.note_order(name, staged.place(table, key)?, notes.changes);
-        }
-        Ok(attempt)
     }
 
     fn attempt_update<T>(
@@ -624,7 +547,7 @@ impl Backend {
     }
 
     /// Returns what the next attempt expects of a value that was found in this form.
-    fn expected(
+    pub(super) fn expected(
         &self,
         touched: Touched<'_>,
         added: u64,
@@ -647,6 +570,90 @@ impl Backend {
                 Expected::Split { root, resize, pages }
             }
         }
+    }
+}
+
+impl UpdatePlan<'_> {
+    /// Makes an attempt, and lets the order of a sorted set follow.
+    fn attempt<T>(
+        self,
+        backend: &mut Backend,
+        held: Option<KeptOrder<'_>>,
+        f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
+    ) -> Result<Attempt<T>, NotExecuted> {
+        if self.value_type != ValueType::SortedSet {
+            return backend.attempt_update(self, &mut OrderNotes::default(), f);
+        }
+        if backend.staged.is_some() {
+            return self.attempt_on_copies(backend, f);
+        }
+        let found = if held.is_none() { self.order(backend.node()) } else { None };
+        let mut locked = found.as_ref().map(|(_, _, shared)| shared.lock());
+        let found = found.as_ref().zip(locked.as_deref_mut());
+        let found = found.map(|((at, root, shared), state)| KeptOrder {
+            at: *at,
+            root: *root,
+            shared,
+            state,
+        });
+        let order = held.or(found);
+        let mut notes = OrderNotes::of(order.as_ref().map(|order| order.at));
+        let attempt = backend.attempt_update(self, &mut notes, f)?;
+        if let Attempt::Done(_) = attempt {
+            self.keep_order(backend, order, notes);
+        }
+        Ok(attempt)
+    }
+
+    /// Makes an attempt in a transaction, which notes what changes in the orders of sorted sets.
+    fn attempt_on_copies<T>(
+        self,
+        backend: &mut Backend,
+        f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
+    ) -> Result<Attempt<T>, NotExecuted> {
+        let (mut notes, name) = self.notes_of_copy(backend.node());
+        let attempt = backend.attempt_update(self, &mut notes, f)?;
+        if let (Attempt::Done(_), Some(name), Some(at)) = (&attempt, name, notes.at)
+            && let Some(staged) = &mut backend.staged
+        {
+            let TableKey { table, key } = self.values[at].key;
+            staged.note_order(name, staged.place(table, key)?, notes.changes);
+        }
+        Ok(attempt)
+    }
+}
+
+impl ValueChange<'_> {
+    /// Does the same as [`Backend::update_elements`] for a value that had this root just now.
+    pub(crate) fn update_pages<T>(
+        self,
+        backend: &mut Backend,
+        value_type: ValueType,
+        root: Root,
+        mut f: impl FnMut(&mut Elements<'_>, Option<Record<'_>>) -> Result<T, Refusal>,
+    ) -> Result<T, NotExecuted> {
+        let expected = smallvec![self.expected(backend, root)];
+        backend.update_expected(value_type, &[self], expected, None, |elements, records| {
+            f(&mut elements[0], records[0])
+        })
+    }
+
+    fn expected(&self, backend: &Backend, root: Root) -> Expected {
+        backend.expected(self.touched, self.added, self.removes, FoundForm::Split(root))
+    }
+}
+
+impl KeptOrder<'_> {
+    /// Does the same as [`Backend::update_values`] for sorted sets, while this order is locked.
+    pub(super) fn update_values<T>(
+        self,
+        backend: &mut Backend,
+        values: &[ValueChange<'_>],
+        f: impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
+    ) -> Result<T, NotExecuted> {
+        let mut expected: ExpectedForms = smallvec![Expected::Packed; values.len()];
+        expected[self.at] = values[self.at].expected(backend, self.root);
+        backend.update_expected(ValueType::SortedSet, values, expected, Some(self), f)
     }
 }
 

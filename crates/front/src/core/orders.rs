@@ -12,17 +12,19 @@
 
 use super::backend::Backend;
 use super::data::{Key, Need, Record, TableKey};
-use super::elements::{Expected, NewExpiry, PlannedPage, Touched, UpdatePlan, ValueChange, form};
+use super::elements::{
+    Expected, FoundForm, NewExpiry, PlannedPage, Touched, UpdatePlan, ValueChange, form,
+};
 use super::order_notes::{KeptOrder, OrderNotes};
 use super::staged::TransactionRecords;
 use crate::commands::{Cause, NotExecuted, Refusal};
-use node::{OrderName, OrderState, SharedOrder};
-use smallvec::SmallVec;
+use node::{Node, OrderName, OrderState, SharedOrder};
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 use types::{TableId, TypedValue, ValueType, Version, element_hash};
 use values::{
-    Damaged, Form, MemberOrder, MemberSelection, Packed, PageName, Root, ScoredMember, SortedSet,
-    encode_members, page_at, page_of, place_of_element, score_of,
+    Damaged, Elements, Form, MemberOrder, MemberSelection, Packed, PageName, Root, ScoredMember,
+    SortedSet, encode_members, page_at, page_of, place_of_element, score_of,
 };
 
 /// Most attempts in one turn that fail because the value was changed.
@@ -110,14 +112,21 @@ enum FirstSet {
     None,
 }
 
-impl Backend {
-    fn order_name(&self, key: TableKey<'_>, root: &Root) -> OrderName {
-        OrderName { table: key.table, hash: key.key.hash, id: root.id }
-    }
+/// Returns the name of the order of a value with this key and root.
+pub(super) fn order_name(key: TableKey<'_>, root: &Root) -> OrderName {
+    OrderName { table: key.table, hash: key.key.hash, id: root.id }
+}
 
-    /// Returns the position, key and root of the value that an update changes in its pages.
-    fn changed_root<'p>(&self, plan: &UpdatePlan<'p>) -> Option<(usize, TableKey<'p>, Root)> {
-        let values = plan.values.iter().zip(plan.expected).enumerate();
+/// Returns the memory that the order of a sorted set takes.
+pub(crate) fn order_bytes(node: &Node, key: TableKey<'_>, root: &Root) -> usize {
+    node.orders().find(order_name(key, root)).map_or(0, |order| order.memory_bytes())
+}
+
+/// The orders of the values that an update changes.
+impl<'p> UpdatePlan<'p> {
+    /// Returns the position, key and root of the value that the update changes in its pages.
+    fn changed_root(&self) -> Option<(usize, TableKey<'p>, Root)> {
+        let values = self.values.iter().zip(self.expected).enumerate();
         let mut changed = values.filter_map(|(at, (change, expected))| match expected {
             Expected::Split { root, .. } if change.added > 0 || change.removes => {
                 Some((at, change.key, *root))
@@ -129,87 +138,97 @@ impl Backend {
         first
     }
 
-    /// Returns the order of the value that an update changes in its pages, with the position and root
+    /// Returns the order of the value that the update changes in its pages, with the position and root
     /// of the value.
-    pub(super) fn order_of_change(
-        &self,
-        plan: &UpdatePlan<'_>,
-    ) -> Option<(usize, Root, Arc<SharedOrder>)> {
-        let (at, key, root) = self.changed_root(plan)?;
-        let shared = self.node().orders().find(self.order_name(key, &root))?;
+    pub(super) fn order(&self, node: &Node) -> Option<(usize, Root, Arc<SharedOrder>)> {
+        let (at, key, root) = self.changed_root()?;
+        let shared = node.orders().find(order_name(key, &root))?;
         Some((at, root, shared))
     }
 
     /// Returns the notes of an attempt in a transaction, with the name of the order that they are for.
-    pub(super) fn notes_of_copy(&self, plan: &UpdatePlan<'_>) -> (OrderNotes, Option<OrderName>) {
-        let changed = self.changed_root(plan).filter(|_| plan.value_type == ValueType::SortedSet);
+    pub(super) fn notes_of_copy(&self, node: &Node) -> (OrderNotes, Option<OrderName>) {
+        let changed = self.changed_root().filter(|_| self.value_type == ValueType::SortedSet);
         let Some((at, key, root)) = changed else { return (OrderNotes::default(), None) };
-        let name = self.order_name(key, &root);
-        match self.node().orders().find(name) {
+        let name = order_name(key, &root);
+        match node.orders().find(name) {
             Some(_) => (OrderNotes::of(Some(at)), Some(name)),
             None => (OrderNotes::default(), None),
         }
     }
 
-    /// Carries out the changes of a transaction, which `commit` makes, and lets the orders of its
-    /// sorted sets follow. Returns whether they were made.
+    /// Lets orders follow the update, which has been made.
+    pub(super) fn keep_order(
+        &self,
+        backend: &Backend,
+        order: Option<KeptOrder<'_>>,
+        notes: OrderNotes,
+    ) {
+        let node = backend.node();
+        let OrderNotes { before, changes, is_removed, divided, .. } = notes;
+        if let Some(KeptOrder { at, root, shared, state }) = order {
+            if is_removed {
+                *state = OrderState::default();
+                node.orders().forget(order_name(self.values[at].key, &root));
+            } else if !changes.is_empty() {
+                let seed = node.store().seed();
+                let place = |member: &[u8]| place_of_element(element_hash(seed, member));
+                state.follow(before, backend.written_version(at), &changes, place);
+                shared.note_memory(state);
+            }
+        }
+        if let Some((at, order)) = divided
+            && let Expected::Divided { id, .. } = self.expected[at]
+            && let Some(version) = backend.written_version(at)
+        {
+            let TableKey { table, key } = self.values[at].key;
+            node.orders().keep(OrderName { table, hash: key.hash, id }, version, order);
+        }
+    }
+}
+
+impl TransactionRecords {
+    /// Carries out the changes, which `commit` makes, and lets the orders of sorted sets follow.
+    /// Returns whether they were made.
     pub(crate) fn commit_with_orders(
-        &mut self,
-        staged: &TransactionRecords,
+        &self,
+        backend: &mut Backend,
         commit: impl FnOnce(&mut Backend) -> Result<bool, NotExecuted>,
     ) -> Result<bool, NotExecuted> {
-        let changed = staged.changed_orders();
-        let shared: Vec<_> =
-            changed.iter().map(|(name, _)| self.node().orders().find(**name)).collect();
+        let changed = self.changed_orders();
+        let orders = changed.iter().map(|(name, _)| backend.node().orders().find(**name));
+        let shared: Vec<_> = orders.collect();
         // By their names, so that no two transactions wait for each other.
         let mut locked: Vec<_> = shared.iter().map(|it| it.as_ref().map(|it| it.lock())).collect();
-        if !commit(self)? {
+        if !commit(backend)? {
             return Ok(false);
         }
-        let seed = self.node().store().seed();
+        let seed = backend.node().store().seed();
         let place = |member: &[u8]| place_of_element(element_hash(seed, member));
         for (((name, change), state), shared) in changed.iter().zip(&mut locked).zip(&shared) {
             let (Some(state), Some(shared)) = (state, shared) else { continue };
-            let after = self.written_version(change.place);
-            let after = after.filter(|_| staged.has_root(change.place, name.id));
+            let after = backend.written_version(change.place);
+            let after = after.filter(|_| self.has_root(change.place, name.id));
             state.follow(change.before, after, &change.changes, place);
             shared.note_memory(state);
         }
         Ok(true)
     }
+}
 
-    /// Lets orders follow an update that has been made.
-    pub(super) fn keep_order(
-        &self,
-        plan: &UpdatePlan<'_>,
-        order: Option<KeptOrder<'_>>,
-        notes: OrderNotes,
-    ) {
-        let node = self.node();
-        let OrderNotes { before, changes, is_removed, divided, .. } = notes;
-        if let Some(KeptOrder { at, root, shared, state }) = order {
-            if is_removed {
-                *state = OrderState::default();
-                node.orders().forget(self.order_name(plan.values[at].key, &root));
-            } else if !changes.is_empty() {
-                let seed = node.store().seed();
-                let place = |member: &[u8]| place_of_element(element_hash(seed, member));
-                state.follow(before, self.written_version(at), &changes, place);
-                shared.note_memory(state);
-            }
-        }
-        if let Some((at, order)) = divided
-            && let Expected::Divided { id, .. } = plan.expected[at]
-            && let Some(version) = self.written_version(at)
-        {
-            let TableKey { table, key } = plan.values[at].key;
-            node.orders().keep(OrderName { table, hash: key.hash, id }, version, order);
-        }
+/// Access to sorted sets in order.
+pub(crate) struct SortedSets<'b> {
+    backend: &'b mut Backend,
+}
+
+impl<'b> SortedSets<'b> {
+    pub(crate) fn of(backend: &'b mut Backend) -> SortedSets<'b> {
+        SortedSets { backend }
     }
 
     /// Passes a sorted set in order to `f`, and the score of a member in a set with pages. Counts a hit
     /// or a miss. `f` is called until it is called with a set.
-    pub(crate) fn read_sorted<T>(
+    pub(crate) fn read<T>(
         &mut self,
         table: TableId,
         key: Key<'_>,
@@ -217,15 +236,15 @@ impl Backend {
         f: impl FnMut(SortedView<'_>, Option<f64>) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
         let mut exists = false;
-        let result = self.peek_sorted(table, key, member, &mut exists, f);
+        let result = self.peek(table, key, member, &mut exists, f);
         if let Ok(_) | Err(NotExecuted::Reject(_)) = result {
-            self.count_read(table, key, exists);
+            self.backend.count_read(table, key, exists);
         }
         result
     }
 
-    /// Does the same as [`Backend::read_sorted`] without counting.
-    fn peek_sorted<T>(
+    /// Does the same as [`SortedSets::read`] without counting.
+    fn peek<T>(
         &mut self,
         table: TableId,
         key: Key<'_>,
@@ -233,7 +252,7 @@ impl Backend {
         exists: &mut bool,
         mut f: impl FnMut(SortedView<'_>, Option<f64>) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
-        let divided = self.peek_one(table, key, |record| {
+        let divided = self.backend.peek_one(table, key, |record| {
             *exists = record.is_some();
             match form(record, ValueType::SortedSet)? {
                 Form::Packed(packed) => f(SortedView::Packed(packed.into()), None).map(Ok),
@@ -245,33 +264,33 @@ impl Backend {
             Err(divided) => divided,
         };
         let key = TableKey { table, key };
-        if self.staged.is_some() {
-            return self.read_sorted_copy(key, root, member, f);
+        if self.backend.staged.is_some() {
+            return self.read_copy(key, root, member, f);
         }
-        self.with_order(key, root, |backend, root, state, _| {
+        self.with_order(key, root, |sets, root, state, _| {
             // The root had this version within the time of this command.
             if member.is_none()
                 && let Some(order) = seen.and_then(|version| state.exact(version))
             {
                 return Ok(RootLook::Seen(Some(f(SortedView::Divided(order), None)?)));
             }
-            backend.look_at_root(key, root, member, |version, score| match state.exact(version) {
+            sets.look_at_root(key, root, member, |version, score| match state.exact(version) {
                 Some(order) => f(SortedView::Divided(order), score).map(Some),
                 None => Ok(None),
             })
         })
     }
 
-    /// Passes a sorted set with pages to `f` like [`Backend::read_sorted`], in a transaction.
-    fn read_sorted_copy<T>(
+    /// Passes a sorted set with pages to `f` like [`SortedSets::read`], in a transaction.
+    fn read_copy<T>(
         &mut self,
         key: TableKey<'_>,
         root: Root,
         member: Option<&[u8]>,
         mut f: impl FnMut(SortedView<'_>, Option<f64>) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
-        let is_written = self.staged_version(key.table, key.key)?.is_some();
-        let shared = self.node().orders().find(self.order_name(key, &root));
+        let is_written = self.backend.staged_version(key.table, key.key)?.is_some();
+        let shared = self.backend.node().orders().find(order_name(key, &root));
         if let Some(shared) = shared.filter(|_| !is_written) {
             let state = shared.lock();
             let look = self.look_at_root(key, &root, member, |version, score| {
@@ -282,8 +301,11 @@ impl Backend {
             }
         }
         let mut packed = Vec::new();
-        self.peek_pages(key, ValueType::SortedSet, root, |elements| {
-            encode_members(&mut elements.sorted_members()?, &mut packed);
+        let (touched, found) = (Touched::All, FoundForm::Split(root));
+        let expected = smallvec![self.backend.expected(touched, 0, false, found)];
+        let (TableKey { table, key }, sorted_set) = (key, ValueType::SortedSet);
+        self.backend.read_expected(table, &[key], sorted_set, touched, expected, |sets| {
+            encode_members(&mut sets[0].sorted_members()?, &mut packed);
             Ok(())
         })?;
         Ok(f(SortedView::Packed(SortedSet::parse(&packed).map_err(Refusal::from)?), None)?)
@@ -296,16 +318,16 @@ impl Backend {
         key: TableKey<'_>,
         mut root: Root,
         mut f: impl FnMut(
-            &mut Backend,
+            &mut SortedSets<'_>,
             &Root,
             &mut OrderState,
             &SharedOrder,
         ) -> Result<RootLook<Option<T>>, NotExecuted>,
     ) -> Result<T, NotExecuted> {
-        let memory_bytes_max = self.node().settings().memory_bytes as u64 / MEMORY_SHARE;
+        let memory_bytes_max = self.backend.node().settings().memory_bytes as u64 / MEMORY_SHARE;
         for _ in 0..TRIES {
-            let name = self.order_name(key, &root);
-            let shared = self.node().orders().find_or_begin(name, memory_bytes_max);
+            let name = order_name(key, &root);
+            let shared = self.backend.node().orders().find_or_begin(name, memory_bytes_max);
             let mut state = shared.lock();
             match f(self, &root, &mut state, &shared)? {
                 RootLook::Seen(Some(result)) => return Ok(result),
@@ -316,7 +338,7 @@ impl Backend {
                 }
                 RootLook::Other(other) => root = other,
                 RootLook::Gone => {
-                    self.node().orders().forget(name);
+                    self.backend.node().orders().forget(name);
                     break;
                 }
             }
@@ -333,7 +355,7 @@ impl Backend {
         member: Option<&[u8]>,
         f: impl FnOnce(Version, Option<f64>) -> Result<T, Refusal>,
     ) -> Result<RootLook<T>, NotExecuted> {
-        let seed = self.node().store().seed().clone();
+        let seed = self.backend.node().store().seed().clone();
         let page = member.map(|member| {
             let page = page_of(element_hash(&seed, member), root.pages);
             let name = PageName { table: key.table, root: key.key.hash, id: root.id, page };
@@ -341,7 +363,7 @@ impl Backend {
         });
         let keys = std::iter::once(key).chain(page.iter().map(PlannedPage::table_key));
         let keys: SmallVec<[TableKey<'_>; 2]> = keys.collect();
-        Ok(self.read_tables(&keys, |records| {
+        Ok(self.backend.read_tables(&keys, |records| {
             let (version, now) = match root_of(records[0])? {
                 Some(found) => found,
                 None => return Ok(RootLook::Gone),
@@ -365,11 +387,11 @@ impl Backend {
         mut root: Root,
         state: &mut OrderState,
     ) -> Result<(), NotExecuted> {
-        let seed = self.node().store().seed().clone();
+        let seed = self.backend.node().store().seed().clone();
         let id = root.id;
         let mut from = 0;
         loop {
-            if self.order_steps == 0 {
+            if self.backend.order_steps == 0 {
                 return Err(NotExecuted::Retry(Cause::Turn));
             }
             let step = PageStep::of(from, root.pages);
@@ -378,7 +400,7 @@ impl Backend {
             let pages: Vec<PlannedPage> = step.pages.iter().map(planned).collect();
             let keys = std::iter::once(key).chain(pages.iter().map(PlannedPage::table_key));
             let keys: Vec<TableKey<'_>> = keys.collect();
-            let added = self.read_tables(&keys, |records| {
+            let added = self.backend.read_tables(&keys, |records| {
                 let Some((version, now)) = root_of(records[0])?.filter(|(_, now)| now.id == id)
                 else {
                     return Ok(None);
@@ -408,21 +430,23 @@ impl Backend {
             })??;
             match added {
                 None => return Ok(()),
-                Some(steps) => self.order_steps = self.order_steps.saturating_sub(steps),
+                Some(steps) => {
+                    self.backend.order_steps = self.backend.order_steps.saturating_sub(steps)
+                }
             }
         }
     }
 
     /// Removes the selected members of the first of these sorted sets that is open and has some, and
     /// passes its position and the members to `write`. Returns false if there is none.
-    pub(crate) fn remove_members(
+    pub(crate) fn remove(
         &mut self,
         removal: MemberRemoval<'_>,
         mut write: impl FnMut(usize, &[ScoredMember<'_>]),
     ) -> Result<bool, NotExecuted> {
         let MemberRemoval { table, keys, open, selection } = removal;
-        let packed_bytes_max = self.layout().packed_bytes_max as u64;
-        let first = self.update(table, keys, Need::Records, |records, changes| {
+        let packed_bytes_max = self.backend.layout().packed_bytes_max as u64;
+        let first = self.backend.update(table, keys, Need::Records, |records, changes| {
             for (at, record) in records.iter().enumerate() {
                 let set = match form(*record, ValueType::SortedSet)? {
                     Form::Packed(packed) => SortedSet::from(packed),
@@ -471,7 +495,7 @@ impl Backend {
     ) -> Result<Vec<u8>, NotExecuted> {
         let MemberRemoval { table, keys, selection, .. } = removal;
         let key = TableKey { table, key: keys[at] };
-        let found = self.peek_one(table, key.key, |record| {
+        let found = self.backend.peek_one(table, key.key, |record| {
             let form = form(record, ValueType::SortedSet)?;
             let version = record.map_or(Version(0), |record| record.version);
             match form {
@@ -489,15 +513,15 @@ impl Backend {
             }
             Err(root) => root,
         };
-        if self.staged.is_some() {
-            let members = self.read_sorted_copy(key, root, None, |view, _| {
+        if self.backend.staged.is_some() {
+            let members = self.read_copy(key, root, None, |view, _| {
                 RemovedMembers::of(&view, selection, Version(0))
             })?;
             self.remove_these(removal, at, &members, None)?;
             return Ok(members.packed);
         }
-        self.with_order(key, root, |backend, root, state, shared| {
-            let look = backend.look_at_root(key, root, None, |version, _| {
+        self.with_order(key, root, |sets, root, state, shared| {
+            let look = sets.look_at_root(key, root, None, |version, _| {
                 let order = state.exact(version).map(SortedView::Divided);
                 order.map(|view| RemovedMembers::of(&view, selection, version)).transpose()
             })?;
@@ -508,7 +532,7 @@ impl Backend {
                 RootLook::Gone => return Ok(RootLook::Gone),
             };
             let order = KeptOrder { at, root: *root, shared, state };
-            match backend.remove_these(removal, at, &members, Some(order))? {
+            match sets.remove_these(removal, at, &members, Some(order))? {
                 true => Ok(RootLook::Seen(Some(members.packed))),
                 // It was changed without its order, or a set before it has members now.
                 false => Err(NotExecuted::Retry(Cause::Turn)),
@@ -542,9 +566,8 @@ impl Backend {
             removes: position == at,
         };
         let values: Vec<ValueChange<'_>> = (0..=at).map(change).collect();
-        let is_staged = self.staged.is_some();
-        let sorted_set = ValueType::SortedSet;
-        let done = self.update_values_with(sorted_set, &values, order, |sets, records| {
+        let is_staged = self.backend.staged.is_some();
+        let remove = |sets: &mut [Elements<'_>], records: &[Option<Record<'_>>]| {
             let is_empty = |before: usize| !open[before] || sets[before].count() == 0;
             let is_seen = records[at].is_some_and(|record| record.version == *version);
             if !(0..at).all(is_empty) || !is_seen && !is_staged {
@@ -559,17 +582,15 @@ impl Backend {
                 }
             }
             Ok(true)
-        })?;
+        };
+        let done = match order {
+            Some(order) => order.update_values(self.backend, &values, remove)?,
+            None => self.backend.update_values(ValueType::SortedSet, &values, remove)?,
+        };
         if *are_all && done {
-            self.note_orphans();
+            self.backend.note_orphans();
         }
         Ok(done)
-    }
-
-    /// Returns the memory that the order of a sorted set takes.
-    pub(crate) fn order_bytes(&self, key: TableKey<'_>, root: &Root) -> usize {
-        let order = self.node().orders().find(self.order_name(key, root));
-        order.map_or(0, |order| order.memory_bytes())
     }
 }
 

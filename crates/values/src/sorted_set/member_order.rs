@@ -24,7 +24,7 @@ const BLOCK_CHUNKS_MAX: usize = 256;
 /// Members of a sorted set in order.
 #[derive(Clone, Debug, Default)]
 pub struct MemberOrder {
-    blocks: Vec<Block>,
+    blocks: Vec<ChunkBlock>,
     count: usize,
     /// Number of chunks.
     chunks: usize,
@@ -34,15 +34,15 @@ pub struct MemberOrder {
 
 /// Neighboring chunks.
 #[derive(Clone, Debug)]
-struct Block {
-    chunks: Vec<Chunk>,
+struct ChunkBlock {
+    chunks: Vec<MemberChunk>,
     /// Number of members.
     count: usize,
 }
 
 /// Neighboring members.
 #[derive(Clone, Debug)]
-struct Chunk {
+struct MemberChunk {
     /// Score of the first member, so that a search seldom needs the bytes.
     first: f64,
     count: usize,
@@ -76,11 +76,11 @@ impl<'a> Iterator for ChunkMembers<'a> {
     }
 }
 
-impl Chunk {
-    fn of_one(new: ScoredMember<'_>) -> Chunk {
+impl MemberChunk {
+    fn of_one(new: ScoredMember<'_>) -> MemberChunk {
         let mut bytes = Vec::new();
         write_member(new, &mut bytes);
-        Chunk { first: new.score, count: 1, bytes }
+        MemberChunk { first: new.score, count: 1, bytes }
     }
 
     fn members(&self) -> ChunkMembers<'_> {
@@ -113,11 +113,11 @@ impl Chunk {
     }
 
     /// Moves the members behind the first `count` into a chunk of their own.
-    fn divide(&mut self, count: usize) -> Chunk {
+    fn divide(&mut self, count: usize) -> MemberChunk {
         assert!(0 < count && count < self.count, "a chunk without members");
         let bytes = self.bytes.split_off(self.bytes_of(count));
         self.bytes.shrink_to_fit();
-        let mut chunk = Chunk { first: 0.0, count: self.count - count, bytes };
+        let mut chunk = MemberChunk { first: 0.0, count: self.count - count, bytes };
         self.count = count;
         chunk.note_first();
         chunk
@@ -139,21 +139,21 @@ impl MemberOrder {
     /// Returns the bytes of memory that the index takes.
     pub fn memory_bytes(&self) -> usize {
         // Vectors of chunks have room for up to twice as many.
-        let chunk = size_of::<Chunk>() * 4 / 3 + ALLOCATION_BYTES;
+        let chunk = size_of::<MemberChunk>() * 4 / 3 + ALLOCATION_BYTES;
         size_of::<MemberOrder>()
             + self.allocated
             + self.chunks * chunk
-            + self.blocks.len() * (size_of::<Block>() + ALLOCATION_BYTES)
+            + self.blocks.len() * (size_of::<ChunkBlock>() + ALLOCATION_BYTES)
     }
 
     /// Returns the place in front of which all members are before it. `is_before` is true for the
     /// members up to some place, and false behind it. `begins_before` tells the same of a chunk.
     fn place(
         &self,
-        begins_before: impl Fn(&Chunk) -> bool,
+        begins_before: impl Fn(&MemberChunk) -> bool,
         is_before: &impl Fn(ScoredMember<'_>) -> bool,
     ) -> Option<OrderPlace> {
-        let begins = |block: &Block| block.chunks.first().is_some_and(&begins_before);
+        let begins = |block: &ChunkBlock| block.chunks.first().is_some_and(&begins_before);
         let block = self.blocks.partition_point(begins).saturating_sub(1);
         let chunks = &self.blocks.get(block)?.chunks;
         let chunk = chunks.partition_point(&begins_before).saturating_sub(1);
@@ -164,7 +164,7 @@ impl MemberOrder {
     /// Returns the place in front of the first member that is not less than this one.
     fn place_of(&self, one: ScoredMember<'_>) -> Option<OrderPlace> {
         let is_before = |other: ScoredMember<'_>| other.order(&one).is_lt();
-        let begins_before = |chunk: &Chunk| match chunk.first.partial_cmp(&one.score) {
+        let begins_before = |chunk: &MemberChunk| match chunk.first.partial_cmp(&one.score) {
             Some(Ordering::Less) => true,
             Some(Ordering::Greater) => false,
             Some(Ordering::Equal) | None => {
@@ -199,7 +199,7 @@ impl MemberOrder {
     pub fn ranks_within(&self, range: &MemberRange<'_>) -> Range<usize> {
         let rank_of = |is_before: &dyn Fn(ScoredMember<'_>) -> bool| {
             let is_before = |one: ScoredMember<'_>| is_before(one);
-            let begins_before = |chunk: &Chunk| chunk.begins_before(&is_before);
+            let begins_before = |chunk: &MemberChunk| chunk.begins_before(&is_before);
             self.place(begins_before, &is_before).map_or(0, |place| self.rank_at(place))
         };
         let start = rank_of(&|one| !range.begins_before(one));
@@ -234,9 +234,9 @@ impl MemberOrder {
     /// Adds a member, unless it is there with this score. Returns whether it is new.
     pub fn insert(&mut self, new: ScoredMember<'_>) -> bool {
         let Some(place) = self.place_of(new) else {
-            let chunk = Chunk::of_one(new);
+            let chunk = MemberChunk::of_one(new);
             self.allocated += chunk.bytes.capacity();
-            self.blocks.push(Block { chunks: vec![chunk], count: 1 });
+            self.blocks.push(ChunkBlock { chunks: vec![chunk], count: 1 });
             (self.count, self.chunks) = (1, 1);
             return true;
         };
@@ -281,7 +281,7 @@ impl MemberOrder {
         let chunks = block.chunks.split_off(kept);
         let count = chunks.iter().map(|chunk| chunk.count).sum();
         block.count -= count;
-        self.blocks.insert(at + 1, Block { chunks, count });
+        self.blocks.insert(at + 1, ChunkBlock { chunks, count });
     }
 
     /// Removes a member with this score. Returns whether it was there.
