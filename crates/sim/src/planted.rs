@@ -112,8 +112,6 @@ bugs! {
     PoppedItemKept = PoppedItemKept,
     PushedAtOtherEnd = PushedAtOtherEnd,
     EqualScoresUnordered = EqualScoresUnordered,
-    OrderNotFollowed = OrderNotFollowed,
-    OrderVersionIgnored = OrderVersionIgnored,
     LostWriteRepeated = LostWriteRepeated,
     AbsenceRepeated = AbsenceRepeated,
     AmbiguityForgotten = AmbiguityForgotten,

@@ -80,9 +80,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::PageOfOtherId
         | Planted::PoppedItemKept
         | Planted::PushedAtOtherEnd
-        | Planted::EqualScoresUnordered
-        | Planted::OrderNotFollowed
-        | Planted::OrderVersionIgnored => 100,
+        | Planted::EqualScoresUnordered => 100,
         Planted::ArrivingPageSwept => 999,
         Planted::CompletionNotMoved
         | Planted::CompletionNotRecovered
