@@ -232,8 +232,10 @@ impl<'a> ConsumerGroup<'a> {
         if id <= self.last_id {
             return;
         }
+        // No entry behind the last one was removed.
+        let is_counted = self.last_id >= root.first_id && !root.has_deleted_from(self.last_id);
         self.read = match self.read {
-            Some(read) if !root.has_deleted_from(id) => Some(read.saturating_add(1)),
+            Some(read) if is_counted => Some(read.saturating_add(1)),
             read if root.added == 0 => read,
             _ => root.added_until(id),
         };

@@ -231,10 +231,9 @@ const NOTES: &[(&str, &str)] = &[
         "`idle` of a consumer that reads without receiving entries may be a second too long",
     ),
     ("xinfo|stream", "radix-tree-keys and radix-tree-nodes are derived from the number of pages"),
-    ("xread", "BLOCK is not supported yet"),
     (
         "xreadgroup",
-        "as XREAD; a group of more than 2 MiB (about 170,000 pending entries) is refused",
+        "a group of more than 2 MiB (about 170,000 pending entries) is refused; a wait does not end when the stream expires or is flushed",
     ),
     ("xtrim", "as XADD"),
     ("zadd", "the score -0 is stored as 0, as Valkey does in small sorted sets"),

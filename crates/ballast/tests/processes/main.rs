@@ -22,6 +22,7 @@ mod kept;
 mod large_hashes;
 mod large_lists;
 mod large_sorted_sets;
+mod large_streams;
 mod large_values;
 mod lifetimes;
 mod live_migration;

@@ -12,7 +12,7 @@ use super::pop_of_several::PopOfSeveral;
 use super::sorted_sets::{self, MemberPop, SetEnd};
 use super::{Call, Cause, Done, NotExecuted, Refusal, parse_unsigned};
 use crate::core::data::Key;
-use crate::operators::blocked::AwaitedKey;
+use crate::operators::blocked::{AwaitedElements, AwaitedKey};
 use resp::ReplyWriter;
 use std::ops::Range;
 use std::time::Duration;
@@ -71,27 +71,27 @@ fn parse_timeout(call: &Call<'_>, text: &[u8]) -> Result<Option<Duration>, Refus
 }
 
 /// The longest wait that an `Instant` can represent.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+pub(super) const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 const NOT_A_FLOAT: Refusal = Refusal::because("ERR timeout is not a float or out of range");
 const OUT_OF_RANGE: Refusal = Refusal::because("ERR timeout is out of range");
 const NEGATIVE: Refusal = Refusal::because("ERR timeout is negative");
 
-/// Returns which of these keys the request may take elements from: those that no request for values of
-/// this type has waited for longer.
-fn open(call: &Call<'_>, keys: &[Key<'_>], value_type: ValueType) -> Vec<bool> {
+/// Returns which of these keys the request may take elements from: those that no request for the same
+/// elements has waited for longer.
+pub(super) fn open(call: &Call<'_>, keys: &[Key<'_>], elements: AwaitedElements) -> Vec<bool> {
     let ticket = call.past.blocked.map(|blocked| blocked.ticket);
     let table = call.session.status.table;
-    let awaited = |key: &Key<'_>| AwaitedKey { table, hash: key.hash, value_type };
+    let awaited = |key: &Key<'_>| AwaitedKey { table, hash: key.hash, elements };
     keys.iter().map(|key| call.backend.may_take(awaited(key), ticket)).collect()
 }
 
 /// Makes the request wait for the keys at these positions. Inside a transaction, which cannot wait,
 /// replies with `null` instead.
-fn wait(
+pub(super) fn wait(
     call: &mut Call<'_>,
     keys: Range<usize>,
-    value_type: ValueType,
+    elements: AwaitedElements,
     timeout: Option<Duration>,
     null: fn(&mut ReplyWriter<'_>),
 ) -> Done {
@@ -103,7 +103,7 @@ fn wait(
         Some(blocked) => blocked.until,
         None => timeout.map(|timeout| call.now + timeout),
     };
-    let wait = KeyWait { keys, value_type, until };
+    let wait = KeyWait { keys, elements, until };
     Err(NotExecuted::Retry(Cause::Blocked(wait)))
 }
 
@@ -117,10 +117,11 @@ fn take_or_wait<'c>(
     take: impl FnOnce(&mut Call<'c>, &[Key<'c>], &[bool]) -> Result<bool, NotExecuted>,
 ) -> Done {
     let keys = call.keys(positions.clone());
-    let open = open(call, &keys, value_type);
+    let elements = AwaitedElements::Taken(value_type);
+    let open = open(call, &keys, elements);
     match take(call, &keys, &open)? {
         true => Ok(()),
-        false => wait(call, positions, value_type, timeout, |reply| reply.null_array()),
+        false => wait(call, positions, elements, timeout, |reply| reply.null_array()),
     }
 }
 
@@ -160,10 +161,11 @@ fn brpoplpush(call: &mut Call<'_>) -> Done {
 fn move_item(call: &mut Call<'_>, ends: [ListEnd; 2], timeout: &[u8]) -> Done {
     let timeout = parse_timeout(call, timeout)?;
     let keys = [call.key(1), call.key(2)];
-    let may_take = open(call, &keys[..1], ValueType::List)[0];
+    let elements = AwaitedElements::Taken(ValueType::List);
+    let may_take = open(call, &keys[..1], elements)[0];
     match (ItemMove { keys, ends, may_take }).run(call)? {
         true => Ok(()),
-        false => wait(call, 1..2, ValueType::List, timeout, |reply| reply.null()),
+        false => wait(call, 1..2, elements, timeout, |reply| reply.null()),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::session::Session;
 use planted::Bug;
 use resp::ReplyWriter;
 use types::{Instant, UnixMillis};
+use values::StreamId;
 use wire::control::Answer;
 
 /// One execution of one command.
@@ -23,6 +24,9 @@ pub(crate) struct Call<'a> {
     pub(crate) past: Past,
     /// Position at which an earlier execution of the same request stopped, if it takes several.
     pub(crate) scan: &'a mut Option<KeyspaceScan>,
+    /// The ids behind which an earlier execution of the same request has begun to wait for entries of
+    /// streams.
+    pub(crate) stream_ids: &'a mut Vec<StreamId>,
     /// This reactor's access to the data.
     pub(crate) backend: &'a mut Backend,
     /// The connection's state.

@@ -327,7 +327,7 @@ impl Command {
                 }
             }
             Keys::Streams => {
-                let keyword = streams_position(arguments, argument);
+                let keyword = streams_position(self.streams_from(), arguments, argument);
                 let words = keyword.map_or(0, |keyword| arguments - keyword - 1);
                 match keyword {
                     Some(keyword) if words > 1 => {
@@ -352,6 +352,11 @@ impl Command {
                 NamedPositions { lead: None, first, end: last + 1, step }
             }
         }
+    }
+
+    /// Returns the first position at which a command of [`Keys::Streams`] may have `STREAMS`.
+    pub(super) fn streams_from(&self) -> usize {
+        usize::from(self.arity.unsigned_abs()).saturating_sub(3)
     }
 
     /// Returns whether `BALLAST.ONCE` can execute the command: it changes only keys that it names.
@@ -382,23 +387,14 @@ pub(super) fn stored_position<'r>(
     stored
 }
 
-/// Returns the position of `STREAMS` in a request of `XREAD` or `XREADGROUP`.
+/// Returns the position of `STREAMS` in a request of `XREAD` or `XREADGROUP`, from a position on.
 fn streams_position<'r>(
+    from: usize,
     arguments: usize,
     argument: impl Fn(usize) -> Option<&'r [u8]>,
 ) -> Option<usize> {
-    let mut at = 1;
-    while at < arguments {
-        let word = argument(at)?.to_ascii_uppercase();
-        at += match &word[..] {
-            b"STREAMS" => return Some(at),
-            b"NOACK" => 1,
-            b"BLOCK" | b"COUNT" => 2,
-            b"GROUP" => 3,
-            _ => return None,
-        };
-    }
-    None
+    let is_keyword = |word: &[u8]| uppercase_is(word, b"STREAMS");
+    (from..arguments).find(|at| argument(*at).is_some_and(is_keyword))
 }
 
 /// The part of a request that names no command.

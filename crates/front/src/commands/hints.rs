@@ -207,14 +207,13 @@ fn write_stored(command: &Command, keyword: &str, from: i64, reply: &mut ReplyWr
 
 /// Writes the specification of the keys behind `STREAMS`, of which each has an id.
 fn write_streams(command: &Command, flags: &[&str], reply: &mut ReplyWriter<'_>) {
-    let from = i64::from(command.arity.unsigned_abs()) - 3;
     write_flags(command, flags, reply);
     reply.map(2);
     reply.texts([("type", "keyword")]);
     reply.bulk(b"spec");
     reply.map(2);
     reply.texts([("keyword", "STREAMS")]);
-    reply.integers([("startfrom", from)]);
+    reply.integers([("startfrom", command.streams_from() as i64)]);
     reply.bulk(b"find_keys");
     write_search(reply, "range", &[("lastkey", -1), ("keystep", 1), ("limit", 2)]);
 }

@@ -1,9 +1,10 @@
 //! The outcome of a command that was not executed: what its caller does next.
 
 use crate::core::data::Missing;
+use crate::operators::blocked::AwaitedElements;
 use std::borrow::Cow;
 use std::ops::Range;
-use types::{Instant, KeyHash, MigrationId, ValueType};
+use types::{Instant, KeyHash, MigrationId};
 
 /// The next step for a command that was not executed. Neither data nor reply were changed.
 pub(crate) enum NotExecuted {
@@ -45,8 +46,8 @@ pub(crate) enum Cause {
 pub(crate) struct KeyWait {
     /// Positions of the keys among the arguments.
     pub(crate) keys: Range<usize>,
-    /// Type of the value that has elements.
-    pub(crate) value_type: ValueType,
+    /// The elements.
+    pub(crate) elements: AwaitedElements,
     /// End of the wait; `None` means no limit.
     pub(crate) until: Option<Instant>,
 }

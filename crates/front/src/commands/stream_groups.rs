@@ -7,6 +7,7 @@ use super::streams::{parse_ids, write_entry};
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, uppercase_is};
 use crate::core::streams::GROUP_TOO_LARGE;
 use resp::ReplyWriter;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use values::{
     AutoClaimOptions, ClaimOptions, ConsumerGroup, PagedStream, PendingEntry, PendingOptions,
@@ -34,15 +35,20 @@ static XGROUP: &[Command] = &[
     command("xgroup|setid", -5, WRITE, SECOND, set_id),
 ];
 
+/// Returns a name as an error shows it: up to a zero byte, as in Redis.
+fn shown(name: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
 /// The error for a group that does not exist, as most commands report it.
 fn no_group(key: &[u8], group: &[u8]) -> Refusal {
-    let [key, group] = [key, group].map(String::from_utf8_lossy);
+    let [key, group] = [key, group].map(shown);
     Refusal::Because(format!("NOGROUP No such key '{key}' or consumer group '{group}'").into())
 }
 
 /// The error of `XREADGROUP` for a group that does not exist.
 pub(super) fn no_group_in_read(key: &[u8], group: &[u8]) -> Refusal {
-    let [key, group] = [key, group].map(String::from_utf8_lossy);
+    let [key, group] = [key, group].map(shown);
     let text = format!(
         "NOGROUP No such key '{key}' or consumer group '{group}' in XREADGROUP with GROUP option"
     );
@@ -51,7 +57,7 @@ pub(super) fn no_group_in_read(key: &[u8], group: &[u8]) -> Refusal {
 
 /// The error of subcommands of `XGROUP` and `XINFO` for a group that does not exist.
 pub(super) fn no_group_of_key(group: &[u8], key: &[u8]) -> Refusal {
-    let [group, key] = [group, key].map(String::from_utf8_lossy);
+    let [group, key] = [group, key].map(shown);
     Refusal::Because(
         format!("NOGROUP No such consumer group '{group}' for key name '{key}'").into(),
     )

@@ -77,7 +77,7 @@ fn write_summary(stream: &PagedStream<'_>, reply: &mut ReplyWriter<'_>) -> Resul
         reply.bulk(name.as_bytes());
         match entry {
             Some(entry) => write_entry(entry, reply),
-            None => reply.null_array(),
+            None => reply.null(),
         }
     }
     Ok(())

@@ -1,13 +1,16 @@
 //! `XREAD` and `XREADGROUP`: new entries of several streams.
 
+use super::blocking::{LONGEST, open, wait};
 use super::command::flag::{ALONE, BLOCKING, READONLY, WRITE};
 use super::command::{Family, Keys, command};
 use super::stream_groups::{ReceivedEntry, no_group_in_read, write_received};
 use super::streams::write_entries;
-use super::{Call, Done, NotExecuted, Refusal, refused};
+use super::{Call, Done, NotExecuted, Refusal};
 use crate::core::data::{Key, TableKey};
 use crate::core::streams::{GROUP_TOO_LARGE, OpenedStreams, StreamAccess, StreamStop};
+use crate::operators::blocked::AwaitedElements;
 use resp::{Protocol, ReplyWriter};
+use std::time::Duration;
 use values::{
     ConsumerGroup, PagedStream, PendingEntry, ReadOptions, StreamEntry, StreamId, StreamRange,
 };
@@ -41,18 +44,30 @@ fn begin_stream(key: &[u8], reply: &mut ReplyWriter<'_>) {
 struct ReadRequest<'a> {
     options: ReadOptions<'a>,
     keys: Vec<Key<'a>>,
+    /// The keys whose new entries the request may take.
+    open: Vec<bool>,
     ids: &'a [&'a [u8]],
 }
 
 impl<'a> ReadRequest<'a> {
     fn parse(call: &Call<'a>, of_group: bool) -> Result<ReadRequest<'a>, NotExecuted> {
         let options = ReadOptions::parse(&call.args[1..], of_group)?;
-        if options.block.is_some() {
-            return Err(refused("ERR BLOCK is not supported yet"));
-        }
         let first = 1 + options.first_key;
         let keys = call.keys(first..first + options.keys);
-        Ok(ReadRequest { ids: &call.args[first + options.keys..], options, keys })
+        let open = vec![true; options.keys];
+        Ok(ReadRequest { ids: &call.args[first + options.keys..], options, keys, open })
+    }
+
+    /// Makes the request wait for entries if it may; else replies that there are none.
+    fn wait(&self, call: &mut Call<'_>, elements: AwaitedElements) -> Done {
+        let Some(millis) = self.options.block else {
+            call.reply.null_array();
+            return Ok(());
+        };
+        let timeout = (millis > 0).then(|| Duration::from_millis(millis).min(LONGEST));
+        let first = 1 + self.options.first_key;
+        let keys = first..first + self.keys.len();
+        wait(call, keys, elements, timeout, |reply| reply.null_array())
     }
 
     /// Most entries of each stream.
@@ -65,10 +80,17 @@ impl<'a> ReadRequest<'a> {
 fn xread(call: &mut Call<'_>) -> Done {
     let request = ReadRequest::parse(call, false)?;
     let (table, reply) = (call.session.status.table, &mut call.reply);
+    // A request that waits reads behind the ids at which it began to wait.
+    let known = std::mem::take(call.stream_ids);
+    let mut after = Vec::new();
     let is_read = call.backend.streams().read(table, &request.keys, |streams| {
-        let mut after = Vec::with_capacity(request.keys.len());
+        after.clear();
         for (at, id) in request.ids.iter().enumerate() {
-            after.push(position(id, streams.get(at)?)?);
+            let stream = streams.get(at)?;
+            after.push(match known.get(at) {
+                Some(known) => *known,
+                None => position(id, stream)?,
+            });
         }
         let mut found: Vec<(usize, Vec<StreamEntry<'_>>)> = Vec::new();
         for (at, after) in after.iter().enumerate() {
@@ -91,10 +113,11 @@ fn xread(call: &mut Call<'_>) -> Done {
         }
         Ok(true)
     })?;
-    if !is_read {
-        call.reply.null_array();
+    if is_read {
+        return Ok(());
     }
-    Ok(())
+    *call.stream_ids = after;
+    request.wait(call, AwaitedElements::Entries)
 }
 
 /// Returns the id behind which `XREAD` reads a stream.
@@ -209,9 +232,9 @@ impl Reader<'_> {
             if !self.without_pending {
                 let (id, delivered, deliveries) = (entry.id, self.now, 1);
                 group.set_pending(PendingEntry { id, consumer, delivered, deliveries });
+                group.activate(consumer, self.now);
             }
         }
-        group.activate(consumer, self.now);
         Ok(Some(entries.into_iter().map(ReceivedEntry::Entry).collect()))
     }
 
@@ -283,7 +306,11 @@ impl<'a> GroupStreams<'a> {
             groups[at] = Some(GroupInUse { group: found.clone(), is_changed: false });
         }
         let mut replies = Vec::with_capacity(positions.len());
-        for (position, &at) in positions.into_iter().zip(&self.of_keys) {
+        for ((position, &at), open) in positions.into_iter().zip(&self.of_keys).zip(&request.open) {
+            if position == GroupPosition::New && !open {
+                replies.push(None);
+                continue;
+            }
             let Some(group) = &mut groups[at] else { unreachable!("each stream has a group") };
             let read = reader.read(streams.get(at)?, group, position);
             replies.push(read.map_err(|stop| at_position(stop, at))?);
@@ -314,21 +341,25 @@ impl<'a> GroupStreams<'a> {
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key ... id ...`.
 fn xreadgroup(call: &mut Call<'_>) -> Done {
-    let request = ReadRequest::parse(call, true)?;
+    let mut request = ReadRequest::parse(call, true)?;
     let Some([group, name]) = request.options.group else { return Err(Refusal::Syntax.into()) };
     let without_pending = request.options.without_pending;
     let (now, count) = (call.wall.0, request.count());
     let reader = Reader { group, name, now, count, without_pending };
     let all = GroupStreams::new(call, &request.keys);
+    let elements = AwaitedElements::GroupEntries(call.backend.key(group).hash.0);
+    if request.options.block.is_some() {
+        request.open = open(call, &request.keys, elements);
+    }
     let reply = &mut call.reply;
     let is_read = call
         .backend
         .streams()
         .update(&all.streams, |streams, _| all.read(streams, &request, &reader, reply))?;
-    if !is_read {
-        call.reply.null_array();
+    match is_read {
+        true => Ok(()),
+        false => request.wait(call, elements),
     }
-    Ok(())
 }
 
 /// Returns the reason why a command ends, for the stream at this position.

@@ -346,6 +346,7 @@ pub(super) fn run_on_copies(
         transaction: None,
         past: Past::default(),
         scan: &mut None,
+        stream_ids: &mut Vec::new(),
         backend: call.backend,
         session: call.session,
         reply: ReplyWriter::new(protocol, replies),

@@ -174,7 +174,12 @@ impl Backend {
         expiry: Option<UnixMillis>,
     ) -> Result<(), NotExecuted> {
         match &mut self.staged {
-            None => drop(self.engine.worker.put(table, key, value, expiry)?),
+            None => {
+                self.engine.worker.put(table, key, value, expiry)?;
+                if self.has_blocked {
+                    self.notify_blocked(table, key.hash);
+                }
+            }
             Some(staged) => {
                 let place = staged.place(table, key)?;
                 staged.change(place, Some((value.into(), expiry)))?;
@@ -326,16 +331,15 @@ impl Backend {
         }
     }
 
-    /// Notifies requests that wait for the keys that the last update has written.
+    /// Notifies requests that wait for the keys that the last update has written or removed.
     #[cold]
     fn notify_written(&self, keys: impl Iterator<Item = (TableId, KeyHash)>) {
-        let versions = self.engine.worker.written_versions();
-        let mut written: Vec<usize> = versions.iter().map(|(at, _)| *at).collect();
-        written.sort_unstable();
-        written.dedup();
-        let mut written = written.into_iter().peekable();
+        let mut changed: Vec<usize> = self.engine.worker.changed_keys().collect();
+        changed.sort_unstable();
+        changed.dedup();
+        let mut changed = changed.into_iter().peekable();
         for (at, (table, hash)) in keys.enumerate() {
-            if written.next_if_eq(&at).is_some() {
+            if changed.next_if_eq(&at).is_some() {
                 self.notify_blocked(table, hash);
             }
         }

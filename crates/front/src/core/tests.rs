@@ -1,5 +1,6 @@
 //! Tests of client limits, and of other behavior of the core, in virtual time and without sockets.
 
+mod blocked_streams;
 mod blocking;
 mod clock;
 mod divided_lists;

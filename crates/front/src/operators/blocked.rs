@@ -2,8 +2,9 @@
 //! (`docs/design/blocking.md`).
 //!
 //! Each key has a queue for each type of value that requests wait for, in order of arrival. A write of
-//! the key notifies the first one of each queue, and so does the departure of the one before it. A notified request is
-//! retried by its reactor.
+//! the key notifies the first one of each queue, and so does the departure of the one before it. Of
+//! the requests for a stream, a write notifies all that read its entries, and the first one of each
+//! consumer group. A notified request is retried by its reactor.
 //!
 //! **Invariant:** a request is in the queue of each of its keys from before its last look at them
 //! until its reply is written.
@@ -15,16 +16,53 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{ConnectionId, KeyHash, ReactorId, TableId, ValueType};
 
-/// A key that requests wait for, and the type of the value that has elements for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A key that requests wait for, and the elements of its value that they want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AwaitedKey {
     pub(crate) table: TableId,
     pub(crate) hash: KeyHash,
-    pub(crate) value_type: ValueType,
+    pub(crate) elements: AwaitedElements,
+}
+
+/// The elements that a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AwaitedElements {
+    /// Elements of a value of this type, which a request takes away. Requests are served in turn.
+    Taken(ValueType),
+    /// Entries of a stream, which all requests read.
+    Entries,
+    /// Entries for a consumer group of a stream, by the hash of its name. Requests for the same group
+    /// are served in turn. They also end when the group or the stream is removed.
+    GroupEntries(u64),
+}
+
+impl AwaitedElements {
+    /// Returns the type of the value that has the elements.
+    pub(crate) fn value_type(self) -> ValueType {
+        match self {
+            AwaitedElements::Taken(value_type) => value_type,
+            AwaitedElements::Entries | AwaitedElements::GroupEntries(_) => ValueType::Stream,
+        }
+    }
+}
+
+/// The key of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct QueueKey {
+    table: TableId,
+    hash: KeyHash,
+    value_type: ValueType,
+}
+
+impl From<AwaitedKey> for QueueKey {
+    fn from(key: AwaitedKey) -> QueueKey {
+        let AwaitedKey { table, hash, elements } = key;
+        QueueKey { table, hash, value_type: elements.value_type() }
+    }
 }
 
 /// Types of values that requests wait for.
-const AWAITED_TYPES: [ValueType; 2] = [ValueType::List, ValueType::SortedSet];
+const AWAITED_TYPES: [ValueType; 3] = [ValueType::List, ValueType::SortedSet, ValueType::Stream];
 
 /// Place of a request in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,12 +80,29 @@ pub(crate) struct BlockedRequest {
 #[derive(Debug)]
 struct QueuedRequest {
     request: BlockedRequest,
+    elements: AwaitedElements,
     /// True if the request was notified, and has not looked at the key since.
     is_notified: bool,
 }
 
 /// The queues of some keys. No queue is empty. They are only looked up, never iterated.
-type KeyQueues = HashMap<AwaitedKey, VecDeque<QueuedRequest>>;
+type KeyQueues = HashMap<QueueKey, VecDeque<QueuedRequest>>;
+
+/// Returns the positions of the requests in a queue that are served next: of those that are served in
+/// turn, the first one.
+fn next_positions(queue: &VecDeque<QueuedRequest>) -> Vec<usize> {
+    let is_next = |at: &usize| match queue[*at].elements {
+        AwaitedElements::Taken(_) => *at == 0,
+        AwaitedElements::Entries => true,
+        group @ AwaitedElements::GroupEntries(_) => {
+            !queue.iter().take(*at).any(|before| before.elements == group)
+        }
+    };
+    match queue.front().map(|first| first.elements) {
+        Some(AwaitedElements::Taken(_)) => vec![0],
+        _ => (0..queue.len()).filter(is_next).collect(),
+    }
+}
 
 /// Requests of one reactor that were notified.
 #[derive(Default)]
@@ -107,12 +162,14 @@ impl BlockedRequests {
         let request = BlockedRequest { ticket, connection, number };
         self.count.fetch_add(1, Ordering::Relaxed);
         for key in keys {
-            debug_assert!(AWAITED_TYPES.contains(&key.value_type), "nobody notifies for {key:?}");
             let mut queues = lock(self.part(key.hash));
-            let queue = queues.entry(*key).or_default();
+            let known = AWAITED_TYPES.contains(&key.elements.value_type());
+            debug_assert!(known, "nobody notifies for {key:?}");
+            let queue = queues.entry(QueueKey::from(*key)).or_default();
             // The request may name a key twice.
             if queue.iter().all(|queued| queued.request.ticket != ticket) {
-                queue.push_back(QueuedRequest { request, is_notified: false });
+                let elements = key.elements;
+                queue.push_back(QueuedRequest { request, elements, is_notified: false });
             }
         }
         ticket
@@ -127,27 +184,39 @@ impl BlockedRequests {
     ) {
         for key in keys {
             let mut queues = lock(self.part(key.hash));
-            let Some(queue) = queues.get_mut(key) else { continue };
+            let key = QueueKey::from(*key);
+            let Some(queue) = queues.get_mut(&key) else { continue };
             let at = queue.iter().position(|queued| queued.request.ticket == ticket);
             let Some(at) = at else { continue };
-            queue.remove(at);
-            match queue.front_mut() {
-                None => drop(queues.remove(key)),
-                Some(first) if at == 0 => self.notify_request(first, &mut wake),
-                Some(_) => {}
+            let before = next_positions(queue);
+            let Some(removed) = queue.remove(at) else { continue };
+            if queue.is_empty() {
+                queues.remove(&key);
+                continue;
+            }
+            // The one behind it in the same turn has become the next.
+            let is_behind = |queued: &QueuedRequest| queued.elements == removed.elements;
+            let behind = queue.iter().skip(at).position(is_behind);
+            if let (true, Some(behind)) = (before.contains(&at), behind)
+                && removed.elements != AwaitedElements::Entries
+                && let Some(queued) = queue.get_mut(at + behind)
+            {
+                self.notify_request(queued, &mut wake);
             }
         }
         let before = self.count.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a request that does not wait is removed");
     }
 
-    /// Notifies the first request of each type that waits for this key, after a write of it.
+    /// Notifies the requests of each type that wait for this key and are served next, after a write or
+    /// the removal of its value.
     pub(crate) fn notify(&self, table: TableId, hash: KeyHash, mut wake: impl FnMut(ReactorId)) {
         let mut queues = lock(self.part(hash));
         for value_type in AWAITED_TYPES {
-            let key = AwaitedKey { table, hash, value_type };
-            if let Some(first) = queues.get_mut(&key).and_then(VecDeque::front_mut) {
-                self.notify_request(first, &mut wake);
+            let key = QueueKey { table, hash, value_type };
+            let Some(queue) = queues.get_mut(&key) else { continue };
+            for at in next_positions(queue) {
+                self.notify_request(&mut queue[at], &mut wake);
             }
         }
     }
@@ -167,13 +236,14 @@ impl BlockedRequests {
     /// key after this call, so that later writes notify it again.
     pub(crate) fn is_first(&self, key: AwaitedKey, ticket: Option<BlockedTicket>) -> bool {
         let mut queues = lock(self.part(key.hash));
-        let Some(queue) = queues.get_mut(&key) else { return true };
-        let first = queue.front().map(|queued| queued.request.ticket);
+        let Some(queue) = queues.get_mut(&QueueKey::from(key)) else { return true };
+        let same = |queued: &&QueuedRequest| queued.elements == key.elements;
+        let first = queue.iter().find(same).map(|queued| queued.request.ticket);
         let own = queue.iter_mut().find(|queued| Some(queued.request.ticket) == ticket);
         if let Some(own) = own {
             own.is_notified = false;
         }
-        first == ticket
+        first == ticket || first.is_none() || key.elements == AwaitedElements::Entries
     }
 
     /// Returns whether requests of this reactor were notified.
@@ -200,7 +270,8 @@ mod tests {
     const KEYS: [AwaitedKey; 2] = [list(1), list(2)];
 
     const fn list(hash: u64) -> AwaitedKey {
-        AwaitedKey { table: TABLE, hash: KeyHash(hash), value_type: ValueType::List }
+        let elements = AwaitedElements::Taken(ValueType::List);
+        AwaitedKey { table: TABLE, hash: KeyHash(hash), elements }
     }
 
     fn notify(blocked: &BlockedRequests, key: AwaitedKey, wake: impl FnMut(ReactorId)) {
@@ -253,12 +324,39 @@ mod tests {
     #[test]
     fn requests_for_two_types_wait_in_queues_of_their_own() {
         let blocked = BlockedRequests::new(1);
-        let sorted_set = AwaitedKey { value_type: ValueType::SortedSet, ..KEYS[0] };
+        let elements = AwaitedElements::Taken(ValueType::SortedSet);
+        let sorted_set = AwaitedKey { elements, ..KEYS[0] };
         let first = blocked.add(&KEYS[..1], connection(0, 1), 1);
         let second = blocked.add(&[sorted_set], connection(0, 2), 2);
         assert!(blocked.is_first(KEYS[0], Some(first)));
         assert!(blocked.is_first(sorted_set, Some(second)), "nobody waits longer for that type");
         notify(&blocked, KEYS[0], |_| {});
         assert_eq!(taken(&blocked, 0), [1, 2]);
+    }
+
+    #[test]
+    fn readers_of_a_stream_are_notified_together_and_those_of_a_group_in_turn() {
+        let blocked = BlockedRequests::new(1);
+        let reader = AwaitedKey { elements: AwaitedElements::Entries, ..KEYS[0] };
+        let group = |hash| AwaitedKey { elements: AwaitedElements::GroupEntries(hash), ..KEYS[0] };
+        let keys = [reader, group(1), group(1), group(2), reader];
+        let tickets: Vec<BlockedTicket> = (1..)
+            .zip(keys)
+            .map(|(number, key)| blocked.add(&[key], connection(0, number), number))
+            .collect();
+        notify(&blocked, KEYS[0], |_| {});
+        assert_eq!(taken(&blocked, 0), [1, 2, 4, 5]);
+        let may_take: Vec<bool> = keys
+            .into_iter()
+            .zip(&tickets)
+            .map(|(key, ticket)| blocked.is_first(key, Some(*ticket)))
+            .collect();
+        assert_eq!(may_take, [true, true, false, true, true]);
+        assert!(!blocked.is_first(group(1), None) && blocked.is_first(group(3), None));
+        assert!(blocked.is_first(reader, None), "readers take nothing away");
+        blocked.remove(&keys[..1], tickets[0], |_| {});
+        assert_eq!(taken(&blocked, 0), []);
+        blocked.remove(&keys[1..2], tickets[1], |_| {});
+        assert_eq!(taken(&blocked, 0), [3]);
     }
 }

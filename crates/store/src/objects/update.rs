@@ -62,6 +62,12 @@ impl Worker {
         &self.scratch.versions
     }
 
+    /// Returns the positions of the keys that the last update has written or removed, some of them
+    /// several times.
+    pub fn changed_keys(&self) -> impl Iterator<Item = usize> {
+        self.scratch.list.iter().map(|change| change.key)
+    }
+
     /// Does the same as [`Worker::update`] for one key, without allocating.
     pub fn update_one<T>(
         &mut self,

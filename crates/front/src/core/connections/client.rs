@@ -566,8 +566,7 @@ impl Conversation {
                 &many
             }
         };
-        let protocol = self.session.status.protocol;
-        let before = out.len();
+        let (protocol, before) = (self.session.status.protocol, out.len());
         let command = match Command::of(args[0], args.get(1).copied()) {
             Ok(command) => command,
             Err(_) if http::is_request(args[0]) => {
@@ -593,6 +592,7 @@ impl Conversation {
             transaction: state.transaction.as_ref(),
             past: state.past,
             scan: &mut state.scan,
+            stream_ids: &mut state.stream_ids,
             backend: turn.backend,
             session: &mut self.session,
             reply: ReplyWriter::new(protocol, out),

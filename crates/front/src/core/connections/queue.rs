@@ -14,6 +14,7 @@ use resp::{OwnedRequest, Protocol};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use types::{KeyHash, TableId};
+use values::StreamId;
 use wire::control::Answer;
 
 /// The keys that a request touches.
@@ -63,6 +64,8 @@ pub(crate) struct RequestState {
     pub(crate) past: Past,
     /// The position of a command that takes several turns.
     pub(crate) scan: Option<KeyspaceScan>,
+    /// The ids behind which a command that waits reads streams, in the order of its keys.
+    pub(crate) stream_ids: Vec<StreamId>,
     /// The transaction that `EXEC` executes, complete since `EXEC` was parsed.
     pub(crate) transaction: Option<QueuedTransaction>,
 }

@@ -1,10 +1,10 @@
 //! Requests that wait for items of lists or members of sorted sets, on two reactors.
 
 use super::*;
-use crate::operators::blocked::AwaitedKey;
+use crate::operators::blocked::{AwaitedElements, AwaitedKey};
 
 /// Lets both reactors run turns until no request has news. A turn serves one request of a key.
-fn settle(world: &mut World) {
+pub(super) fn settle(world: &mut World) {
     for _ in 0..5 {
         world.pass(Duration::from_micros(200));
     }
@@ -370,8 +370,9 @@ fn no_request_waits_for_a_list_with_items_and_no_item_is_lost() {
             left += reply[1..].trim().parse::<u64>().expect("a length");
             let is_awaited = world.operators.blocked.keys() > 0;
             let hash = world.cores[0].engine().hash(format!("l{key}").as_bytes());
-            let (table, value_type) = (types::TableId(0), types::ValueType::List);
-            let key = AwaitedKey { table, hash, value_type };
+            let table = types::TableId(0);
+            let elements = AwaitedElements::Taken(types::ValueType::List);
+            let key = AwaitedKey { table, hash, elements };
             let has_waiter = is_awaited && !world.operators.blocked.is_first(key, None);
             assert!(reply == ":0\r\n" || !has_waiter, "seed {seed}: a wake-up was lost");
         }

@@ -3,7 +3,7 @@
 use super::{ConnectionTurn, Conversation, ExecutionOutcome, WaiterId};
 use crate::commands::{BlockedSince, Cause, Command, KeyWait, NotExecuted, Past};
 use crate::core::connections::admission::AnsweredCommand;
-use crate::operators::blocked::AwaitedKey;
+use crate::operators::blocked::{AwaitedElements, AwaitedKey};
 use crate::operators::clients::Unblocked;
 use resp::{BorrowedRequest, ReplyWriter};
 
@@ -16,8 +16,8 @@ impl Conversation {
         let (request, table) = (waiting.request.request(), waiting.table);
         let engine = &turn.backend.engine;
         let keys = wait.keys.clone().filter_map(|at| request.get(at));
-        let value_type = wait.value_type;
-        let awaited = |key| AwaitedKey { table, hash: engine.hash(key), value_type };
+        let elements = wait.elements;
+        let awaited = |key| AwaitedKey { table, hash: engine.hash(key), elements };
         let keys: Vec<AwaitedKey> = keys.map(awaited).collect();
         let (shared, store) = (&turn.backend.operators.blocked, engine.node().store());
         let ticket = turn.waits.blocked.add(waiter, keys, wait.until, shared, store);
@@ -57,17 +57,20 @@ impl Conversation {
         if past.is_blocked_no_longer(turn.now) {
             return false;
         }
-        let &KeyWait { ref keys, value_type, .. } = wait;
+        let &KeyWait { ref keys, elements, .. } = wait;
         let (request, table) = (waiting.request.request(), waiting.table);
         let may_run = |key: &[u8]| {
             let key = turn.backend.key(key);
             // The order matters: a write after this look at the queue notifies the request again.
-            let awaited = AwaitedKey { table, hash: key.hash, value_type };
+            let awaited = AwaitedKey { table, hash: key.hash, elements };
             if !turn.backend.may_take(awaited, Some(ticket)) {
                 return false;
             }
             let found = turn.backend.peek_one(table, key, |record| {
-                record.is_some_and(|record| record.value.value_type == value_type)
+                // A group that is gone ends the wait.
+                let is_group = matches!(elements, AwaitedElements::GroupEntries(_));
+                let value_type = elements.value_type();
+                is_group || record.is_some_and(|record| record.value.value_type == value_type)
             });
             match found {
                 Ok(has_elements) => has_elements,
