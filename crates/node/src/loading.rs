@@ -273,9 +273,9 @@ impl RecoveredLog {
             );
         }
         manifest.adopt(last, power_was_lost, mode == Mode::Interval);
-        store.log().ignore(manifest.cuts().collect());
+        store.ignore(manifest.cuts().collect());
         if mode == Mode::Interval {
-            store.log().require_marks();
+            store.require_marks();
         }
         let (mut named, unnamed): (Vec<ReplicaHeader>, Vec<ReplicaHeader>) =
             self.headers.iter().partition(|header| manifest.contains(header.id.segment));

@@ -244,7 +244,7 @@ impl NodeState {
         self.clock.resume(now, last.clock);
         self.store.raise_clock(last.clock);
         self.durability.loading().end();
-        let ignored = self.store.log().ignored_entries();
+        let ignored = self.store.ignored_entries();
         if ignored > 0 {
             tracing::warn!(
                 entries = ignored,

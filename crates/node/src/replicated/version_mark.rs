@@ -99,7 +99,7 @@ impl Replication {
         let (store, mut state) = (node.store(), lock(&self.marks.state));
         match &state.pending {
             Some(mark) => mark.is_appended() || now.since(state.begun) >= APPENDING_MAX,
-            None if store.version() == state.marked && !store.log().awaits_mark() => true,
+            None if store.version() == state.marked && !store.awaits_mark() => true,
             None => {
                 self.begin_mark(&mut state, now, node);
                 false
@@ -109,7 +109,7 @@ impl Replication {
 
     /// Begins a mark for segments that wait for one to leave the log. `is_urgent`: memory is low.
     pub(super) fn mark_for_leaving(&self, is_urgent: bool, now: Instant, node: &NodeState) {
-        if !self.has_marks() || !node.store().log().awaits_mark() {
+        if !self.has_marks() || !node.store().awaits_mark() {
             return;
         }
         let mut state = lock(&self.marks.state);
@@ -121,7 +121,7 @@ impl Replication {
 
     /// Returns the time at which [`Replication::mark_for_leaving`] must be called.
     pub(super) fn mark_deadline(&self, store: &Store) -> Option<Instant> {
-        if !self.has_marks() || !store.log().awaits_mark() {
+        if !self.has_marks() || !store.awaits_mark() {
             return None;
         }
         let state = lock(&self.marks.state);

@@ -30,7 +30,7 @@ pub(crate) struct DurableLog {
     /// Adopted entries that do not count.
     cuts: OnceLock<Vec<VersionCut>>,
     /// Number of such entries in the segments entered so far.
-    pub(super) ignored: AtomicU64,
+    ignored: AtomicU64,
 }
 
 impl DurableLog {
@@ -47,7 +47,7 @@ impl DurableLog {
     }
 
     /// Sets the entries that do not count, before any segment is adopted.
-    pub(super) fn ignore(&self, cuts: Vec<VersionCut>) {
+    pub(crate) fn ignore(&self, cuts: Vec<VersionCut>) {
         assert!(!self.is_adopting.load(Ordering::Relaxed), "segments were adopted before");
         assert!(self.cuts.set(cuts).is_ok(), "the cuts are set once");
     }
@@ -58,6 +58,11 @@ impl DurableLog {
     pub(crate) fn ignores(&self, segment: SegmentId, version: Version) -> bool {
         let cuts = self.cuts.get().map_or(&[][..], |cuts| cuts);
         cuts.iter().any(|cut| cut.ignores(segment, version)) && !planted::is(Bug::KeptAboveMark)
+    }
+
+    /// Returns how many adopted entries were ignored.
+    pub(crate) fn ignored(&self) -> u64 {
+        self.ignored.load(Ordering::Relaxed)
     }
 
     /// Records that an adopted entry was ignored.

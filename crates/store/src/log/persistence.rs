@@ -11,7 +11,6 @@ use crate::address::Address;
 use crate::sync::atomic::Ordering;
 use types::SegmentId;
 use wire::entry::Location;
-use wire::manifest::VersionCut;
 
 impl Log {
     /// Returns whether the log is read again after a crash.
@@ -106,28 +105,6 @@ impl Log {
         open.set_closed_handed_out();
         self.close(place, SegmentState::Open);
         Ok(())
-    }
-
-    /// Ignores these entries in all segments that are adopted. Called once, before the first.
-    pub fn ignore(&self, cuts: Vec<VersionCut>) {
-        self.durable_log().ignore(cuts);
-    }
-
-    /// Returns how many entries of adopted segments were ignored.
-    pub fn ignored_entries(&self) -> u64 {
-        self.durable_log().ignored.load(Ordering::Relaxed)
-    }
-
-    /// Makes segments stay in the log until a version mark is recorded that was begun after their
-    /// last entry had died ([`crate::Store::begin_mark`]).
-    pub fn require_marks(&self) {
-        self.durable_log().registry.require_marks();
-    }
-
-    /// Returns whether a segment without live entries waits for a version mark that was not begun.
-    #[inline]
-    pub fn awaits_mark(&self) -> bool {
-        self.durable.as_ref().is_some_and(|durable| durable.registry.awaits_mark())
     }
 
     /// Leaves out the segment numbers up to `last`, because replicas of them may be on the disk.

@@ -196,7 +196,7 @@ impl SegmentRegistry {
     }
 
     /// Makes segments wait for version marks from now on.
-    pub(super) fn require_marks(&self) {
+    pub(crate) fn require_marks(&self) {
         let before = self.lock().marks.replace(MarkCounts::default());
         assert!(before.is_none(), "marks are required once");
     }
@@ -207,7 +207,7 @@ impl SegmentRegistry {
     }
 
     /// Returns whether a segment waits for a mark that was not begun yet.
-    pub(super) fn awaits_mark(&self) -> bool {
+    pub(crate) fn awaits_mark(&self) -> bool {
         if self.ending() == 0 {
             return false;
         }

@@ -43,7 +43,7 @@ pub enum RecoverError {
 struct AdoptedEntry<'t> {
     /// Table of the entry; `None` if the entry is void.
     table: Option<TableId>,
-    /// Set if the entry does not count: see [`crate::log::Log::ignore`].
+    /// Set if the entry does not count: see [`Store::ignore`].
     is_ignored: bool,
     hash: KeyHash,
     entry: Entry<'t>,

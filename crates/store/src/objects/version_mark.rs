@@ -1,7 +1,7 @@
 //! Version marks: versions up to which all entries of the log are synced.
 //!
-//! Versions are drawn in the order of dependencies: whoever has seen an entry draws a higher one.
-//! So the entries up to one version are a state that the store has had. All entries of a batch
+//! Versions are drawn in the order of dependencies: whoever has seen an entry draws a higher one, so
+//! the entries up to one version are a state that the store has had. All entries of a batch
 //! lie on one side of a mark, because their versions are drawn in one step ([`VersionBlock`]).
 
 use super::store::Store;
@@ -9,6 +9,7 @@ use crate::log::{GracePeriod, MarkBarrier};
 use planted::Bug;
 use std::cell::Cell;
 use types::Version;
+use wire::manifest::VersionCut;
 
 /// A mark that does not count yet.
 #[derive(Debug)]
@@ -40,6 +41,28 @@ impl PendingMark {
 }
 
 impl Store {
+    /// Ignores these entries in all segments that are adopted. Called once, before the first.
+    pub fn ignore(&self, cuts: Vec<VersionCut>) {
+        self.log.durable_log().ignore(cuts);
+    }
+
+    /// Returns how many entries of adopted segments were ignored.
+    pub fn ignored_entries(&self) -> u64 {
+        self.log.durable_log().ignored()
+    }
+
+    /// Makes segments stay in the log until a version mark is recorded that was begun after their
+    /// last entry had died.
+    pub fn require_marks(&self) {
+        self.log.durable_log().registry.require_marks();
+    }
+
+    /// Returns whether a segment without live entries waits for a version mark that was not begun.
+    #[inline]
+    pub fn awaits_mark(&self) -> bool {
+        self.log.durable_log().registry.awaits_mark()
+    }
+
     /// Begins a mark: a version that is not below any that was drawn before.
     pub fn begin_mark(&self) -> PendingMark {
         let number = self.log.durable_log().registry.begin_mark();

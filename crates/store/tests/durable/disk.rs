@@ -208,8 +208,8 @@ impl Disk {
     ) {
         if let Some(mark) = self.mark {
             store.log().skip_segment_numbers(mark.whole);
-            store.log().ignore(self.cuts.clone());
-            store.log().require_marks();
+            store.ignore(self.cuts.clone());
+            store.require_marks();
         }
         let mut segments: Vec<SegmentId> = self.manifest.iter().copied().collect();
         order(&mut segments);

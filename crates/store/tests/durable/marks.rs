@@ -53,7 +53,7 @@ fn a_segment_leaves_the_log_behind_a_mark_that_was_begun_after_its_last_entry_ha
     let worker = &mut workers[0];
     let mut early = store.begin_mark();
     let mut number = 0u32;
-    while !store.log().awaits_mark() {
+    while !store.awaits_mark() {
         number += 1;
         assert!(number < 10_000, "no segment leaves");
         worker.begin_turn(NOW);
@@ -72,7 +72,7 @@ fn a_segment_leaves_the_log_behind_a_mark_that_was_begun_after_its_last_entry_ha
     disk.note_changes(&store);
     assert_eq!(disk.dead.len(), 0, "the mark was begun before");
     let mut mark = store.begin_mark();
-    assert!(!store.log().awaits_mark(), "the mark is begun");
+    assert!(!store.awaits_mark(), "the mark is begun");
     worker.begin_turn(NOW);
     disk.save(&store, worker, || true);
     disk.sync_all(&store);
