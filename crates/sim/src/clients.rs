@@ -336,9 +336,14 @@ impl SimulatedClients {
         flushes.count() >= FLUSHES_MAX
     }
 
-    /// Returns whether a write of the register has ended.
+    /// Returns whether a write of the register has ended, and it was not lost since.
     pub(crate) fn is_written(&self, register: usize) -> bool {
-        self.written[register].is_some()
+        self.written[register].is_some() && !self.was_lost(register)
+    }
+
+    /// Returns whether the register was lost at some time.
+    pub(crate) fn was_lost(&self, register: usize) -> bool {
+        !self.losses[register].is_empty()
     }
 
     pub(crate) fn begin(&mut self, now: Instant, slot: usize, job: ClientJob, state: JobState) {

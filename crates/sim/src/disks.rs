@@ -1,11 +1,13 @@
 //! Disks of servers that persist their logs, and their failures.
 
 use crate::failure::{Failure, Rule};
+use crate::power::PowerLoss;
 use crate::servers::{OpenedDisk, Persistence, SavedIdentity};
 use crate::timeline::RunTimeline;
 use backup::{Faults, MemoryDisk, Replicas};
 use fastrand::Rng;
 use node::{DiskJob, Mode, RecoveredLog};
+use protocols::segment_manifest::SegmentManifest;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,10 +44,10 @@ impl SimulatedDisk {
         self.repair();
         let disk = self.disk.clone();
         match persistence {
-            Persistence::LocalLog(mode) => {
+            Persistence::LocalLog(plan) => {
                 let kept = RecoveredLog::find(Arc::new(disk), BootId([self.boots; 16]));
                 let kept = kept.expect("a server's persisted log is complete");
-                OpenedDisk::LocalLog(kept, mode)
+                OpenedDisk::LocalLog(kept, plan)
             }
             Persistence::Replicated(plan, segment_bytes) => {
                 OpenedDisk::Replicas(opened(disk, self.boots), plan, segment_bytes)
@@ -134,6 +136,32 @@ impl SimulatedDisk {
         measured.collect()
     }
 
+    /// Returns the manifest of a server's own log.
+    pub(crate) fn manifest(&self) -> SegmentManifest {
+        let replicas = opened(self.disk.copy(), self.boots);
+        let newest = replicas.ids().into_iter().filter(|id| id.segment.is_manifest()).rev();
+        let mut bodies: Vec<Vec<u8>> = Vec::new();
+        for id in newest {
+            let read = replicas.read(id, |body| bodies.push(body.to_vec()));
+            if read.is_ok() && !bodies.is_empty() {
+                break;
+            }
+        }
+        SegmentManifest::read(bodies.iter().map(|body| &body[..])).unwrap_or_default()
+    }
+
+    /// Returns the bytes of all replicas of data.
+    pub(crate) fn data(&self) -> Vec<(SegmentId, Vec<u8>)> {
+        let replicas = opened(self.disk.copy(), self.boots);
+        let of_data = replicas.ids().into_iter().filter(|id| !id.segment.is_manifest());
+        let read = |id: ReplicaId| {
+            let mut bytes = Vec::new();
+            let read = replicas.read(id, |body| bytes.extend_from_slice(body));
+            read.is_ok().then_some((id.segment, bytes))
+        };
+        of_data.filter_map(read).collect()
+    }
+
     /// Checks that a loss of power would leave the replicas of a log as they are reported.
     pub(crate) fn check_reported(
         &self,
@@ -200,13 +228,15 @@ pub(crate) struct ServerDisks {
     /// persist anything.
     saved: Vec<Option<SavedIdentity>>,
     folder_copy: Option<FolderCopy>,
+    /// Losses of power of servers with their own logs, until the next process has loaded its log.
+    losses: BTreeMap<usize, PowerLoss>,
 }
 
 impl ServerDisks {
     /// Creates empty disks, one for each place.
     pub(crate) fn new(places: usize) -> ServerDisks {
         let disks = (0..places).map(|_| SimulatedDisk::default()).collect();
-        ServerDisks { disks, saved: vec![None; places], folder_copy: None }
+        ServerDisks { disks, saved: vec![None; places], folder_copy: None, losses: BTreeMap::new() }
     }
 
     pub(crate) fn disk(&self, place: usize) -> &SimulatedDisk {
@@ -248,6 +278,24 @@ impl ServerDisks {
         {
             saved.mark = Some(mark);
         }
+    }
+
+    /// Lets the machine of a server with its own log lose power, and remembers what its disk had.
+    pub(crate) fn lose_power(&mut self, place: usize, id: ServerId, timeline: &mut RunTimeline) {
+        let before = self.disks[place].copy();
+        self.lose_unwritten(place, id, true, timeline);
+        let left = self.disks[place].manifest();
+        self.losses.insert(place, PowerLoss { before, left });
+    }
+
+    /// Returns the loss of power of a server that has loaded its log since.
+    pub(crate) fn take_loss(&mut self, place: usize) -> Option<PowerLoss> {
+        self.losses.remove(&place)
+    }
+
+    /// Returns whether a server has lost power and was not checked since.
+    pub(crate) fn has_loss(&self, place: usize) -> bool {
+        self.losses.contains_key(&place)
     }
 
     pub(crate) fn repair_all(&self) {

@@ -104,6 +104,8 @@ named! {
         "At rest, the disks have each replica that a master counts, with the same bytes.";
     ReportedIsDurable, "reported-is-durable",
         "A loss of power takes nothing of the replicas that a backup reports, except in `memory` mode.";
+    OneMoment, "one-moment",
+        "After a loss of power a server has what it had at its last version mark.";
     ForeignRefused, "foreign-refused",
         "A coordinator of another cluster refuses every server that has data of this one.";
     NothingLost, "nothing-lost",

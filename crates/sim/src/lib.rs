@@ -34,6 +34,7 @@
 pub mod history;
 pub mod once;
 mod planted;
+mod power;
 
 mod acknowledged;
 mod agreement;

@@ -78,6 +78,10 @@ struct ForcedFeatures {
     /// Let servers replicate each other's logs in every run.
     #[arg(long)]
     replicated: bool,
+    /// Let servers keep their own logs, synced at an interval, and their machines lose power, in
+    /// every run.
+    #[arg(long, conflicts_with = "replicated")]
+    power_loss: bool,
     /// Let servers exchange bytes in every run, not messages.
     #[arg(long)]
     streams: bool,
@@ -154,6 +158,7 @@ fn main() -> ExitCode {
         until: arguments.until.map(Duration::from_millis),
         without: arguments.without.iter().copied().collect(),
         is_replicated: arguments.forced.replicated,
+        loses_power: arguments.forced.power_loss,
         has_streams: arguments.forced.streams,
         has_native: arguments.forced.native,
         lasting: arguments.forced.lasting,

@@ -121,6 +121,15 @@ impl OnceRequests {
         }
     }
 
+    /// Forgets the answered requests on a register: a loss of power may have taken their effects,
+    /// with the records of their completion.
+    pub(crate) fn forget(&mut self, register: usize) {
+        self.answered.retain(|_, all| {
+            all.retain(|it| it.register != register);
+            !all.is_empty()
+        });
+    }
+
     /// Draws an answered request of a free slot that is sent again, or none.
     pub(crate) fn draw_repetition(&mut self, slot: usize) -> Option<AnsweredRequest> {
         let answered = self.answered.get(&slot)?;

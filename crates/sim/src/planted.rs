@@ -122,6 +122,9 @@ bugs! {
     OverdueReplyNotExpected = OverdueReplyNotExpected,
     RedirectionIgnored = RedirectionIgnored,
     DeadlineForgotten = DeadlineForgotten,
+    MarkedBeforeSynced = MarkedBeforeSynced,
+    KeptAboveMark = KeptAboveMark,
+    LeftBeforeMark = LeftBeforeMark,
     AcknowledgedBeforeReplicas = AcknowledgedBeforeReplicas,
     TypeLost = TypeLost,
     PageNotMoved = PageNotMoved,
@@ -195,6 +198,12 @@ impl Planted {
     /// find it.
     pub fn is_of_clients(self) -> bool {
         (Planted::LostWriteRepeated..=Planted::DeadlineForgotten).contains(&self)
+    }
+
+    /// Returns whether the bug breaks a rule of version marks; only runs whose machines lose power
+    /// find it.
+    pub fn is_of_marks(self) -> bool {
+        (Planted::MarkedBeforeSynced..=Planted::LeftBeforeMark).contains(&self)
     }
 
     /// Returns whether the bug can be planted in this build.

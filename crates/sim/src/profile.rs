@@ -3,7 +3,7 @@
 use crate::cluster_size::ClusterSize;
 use crate::faults::DeathRates;
 use crate::load::is_followed;
-use crate::servers::Persistence;
+use crate::servers::{LocalLog, Persistence};
 use crate::settings::{Knob, RunSettings};
 use crate::typed;
 use crate::workload::Workload;
@@ -31,6 +31,12 @@ const SMALL_LENGTH: usize = 12;
 /// Mixed into the seed for the separate random numbers of replicated runs.
 const REPLICATED: u64 = 0x7265_706c_6963_6173;
 
+/// Mixed into the seed for the separate random numbers of runs whose machines lose power.
+const POWER: u64 = 0x706f_7765_7220_6375;
+
+/// Sync intervals of such runs, in milliseconds of virtual time: runs are shorter than a second.
+const SYNC_MILLIS: [u64; 3] = [5, 20, 60];
+
 /// One run in this many is long.
 const LONG_ONE_IN: u32 = 16;
 
@@ -47,6 +53,9 @@ pub(crate) struct RunProfile {
     pub(crate) packed_bytes: usize,
     /// Way in which servers persist their logs, if they do.
     pub(crate) persistence: Option<Persistence>,
+    /// Set if machines lose power although their servers do not sync before they answer: then
+    /// clients find the state of an earlier moment.
+    pub(crate) loses_power: bool,
     /// Set if ranges move although servers persist their logs.
     pub(crate) persisted_ranges_move: bool,
     /// Set if clients read what was being written when a server died.
@@ -60,6 +69,7 @@ pub(crate) struct RunProfile {
 /// Persistence of the servers' logs, and the deaths that go with it.
 struct PersistenceDraw {
     persistence: Option<Persistence>,
+    loses_power: bool,
     persisted_ranges_move: bool,
     is_followed: bool,
     is_small: bool,
@@ -77,8 +87,9 @@ impl PersistenceDraw {
     ) -> PersistenceDraw {
         let mut rng = Rng::with_seed(settings.seed ^ REPLICATED);
         let is_replicated = is_persistent && rng.bool() && settings.has(Knob::Replicated);
-        let is_persistent = is_persistent || settings.is_replicated;
-        let is_replicated = is_replicated || settings.is_replicated;
+        let is_persistent = is_persistent || settings.is_replicated || settings.loses_power;
+        let is_replicated = is_replicated && !settings.loses_power || settings.is_replicated;
+        let mode = if settings.loses_power { Mode::Interval } else { mode };
         // Not drawn: a further draw would change the runs of all seeds.
         let scrub = settings.seed.is_multiple_of(2).then_some(SCRUB_INTERVAL);
         let replicas = rng.u16(1..=2);
@@ -89,20 +100,48 @@ impl PersistenceDraw {
             true => DeathRates::draw(&mut rng, settings, plan),
             false => DeathRates::default(),
         };
-        let is_small = is_replicated && rng.bool() && settings.has(Knob::Small);
+        let power = (is_persistent && !is_replicated && mode == Mode::Interval)
+            .then(|| PowerDraw::draw(settings))
+            .filter(|_| settings.has(Knob::Machines));
+        let is_small = is_replicated && rng.bool() && settings.has(Knob::Small)
+            || power.is_some_and(|power| power.is_small);
         let small_memory_bytes = SMALL_MEMORY_BYTES[rng.usize(..2)];
         let persistence = match is_replicated {
             true => Persistence::Replicated(plan, is_small.then_some(SMALL_SEGMENT_BYTES)),
-            false => Persistence::LocalLog(mode),
+            false => Persistence::LocalLog(LocalLog {
+                mode,
+                sync_interval: power.map(|power| power.sync_interval),
+                segment_bytes: is_small.then_some(SMALL_SEGMENT_BYTES),
+            }),
         };
         PersistenceDraw {
             persistence: is_persistent.then_some(persistence),
+            loses_power: power.is_some_and(|power| power.loses_power),
             persisted_ranges_move,
             is_followed: is_replicated && is_followed(settings),
             is_small,
             small_memory_bytes,
             death_rates,
         }
+    }
+}
+
+/// Environment of servers that sync their own logs at an interval. Drawn from a separate generator,
+/// so that other runs stay the same.
+#[derive(Clone, Copy, Debug)]
+struct PowerDraw {
+    loses_power: bool,
+    sync_interval: Duration,
+    is_small: bool,
+}
+
+impl PowerDraw {
+    fn draw(settings: &RunSettings) -> PowerDraw {
+        let mut rng = Rng::with_seed(settings.seed ^ POWER);
+        let loses_power = rng.bool() || settings.loses_power;
+        let sync_interval = Duration::from_millis(SYNC_MILLIS[rng.usize(..SYNC_MILLIS.len())]);
+        let is_small = loses_power && rng.bool() && settings.has(Knob::Small);
+        PowerDraw { loses_power, sync_interval, is_small }
     }
 }
 
@@ -137,6 +176,7 @@ impl RunProfile {
             memory_bytes,
             packed_bytes,
             persistence: drawn.persistence,
+            loses_power: drawn.loses_power,
             persisted_ranges_move: drawn.persisted_ranges_move,
             is_followed: drawn.is_followed,
             slowness: if is_long { LONG_SLOWNESS } else { 1 },
@@ -160,7 +200,11 @@ impl RunProfile {
 
     /// Returns whether the logs have small segments, and the servers little memory for them.
     pub(crate) fn has_small_segments(&self) -> bool {
-        matches!(self.persistence, Some(Persistence::Replicated(_, Some(_))))
+        match self.persistence {
+            Some(Persistence::Replicated(_, segment_bytes)) => segment_bytes.is_some(),
+            Some(Persistence::LocalLog(plan)) => plan.segment_bytes.is_some(),
+            None => false,
+        }
     }
 
     /// Returns the durability mode of the logs, if they are persisted.

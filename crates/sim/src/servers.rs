@@ -112,15 +112,26 @@ pub(crate) struct SavedIdentity {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Persistence {
     /// Each server has its own log on its own disk.
-    LocalLog(Mode),
+    LocalLog(LocalLog),
     /// Other servers have replicas; the size is that of the segments, if not the default.
     Replicated(Plan, Option<usize>),
+}
+
+/// Log of a server on its own disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalLog {
+    pub(crate) mode: Mode,
+    /// Time for which bytes stay unsynced in mode `interval`, if not the default.
+    pub(crate) sync_interval: Option<Duration>,
+    /// Size of the segments, if not the default.
+    pub(crate) segment_bytes: Option<usize>,
 }
 
 impl Persistence {
     pub(crate) fn mode(self) -> Mode {
         match self {
-            Persistence::LocalLog(mode) | Persistence::Replicated(Plan { mode, .. }, _) => mode,
+            Persistence::LocalLog(LocalLog { mode, .. })
+            | Persistence::Replicated(Plan { mode, .. }, _) => mode,
         }
     }
 
@@ -135,14 +146,14 @@ impl Persistence {
 
 /// Contents of the disk at the start of a process.
 pub(crate) enum OpenedDisk {
-    LocalLog(RecoveredLog, Mode),
+    LocalLog(RecoveredLog, LocalLog),
     Replicas(Replicas, Plan, Option<usize>),
 }
 
 impl OpenedDisk {
     fn segment_bytes(&self) -> Option<usize> {
         match self {
-            OpenedDisk::LocalLog(kept, _) => kept.segment_bytes(),
+            OpenedDisk::LocalLog(kept, plan) => kept.segment_bytes().or(plan.segment_bytes),
             OpenedDisk::Replicas(_, _, segment_bytes) => *segment_bytes,
         }
     }
@@ -267,9 +278,13 @@ impl ProcessSetup {
         let server = self.identity.server;
         match self.disk {
             None => Replication::nowhere(server, REACTORS),
-            Some(OpenedDisk::LocalLog(log, mode)) => {
-                let durability = Replication::alone(log, self.identity, mode, REACTORS, store);
-                durability.expect("a server's persisted log is complete")
+            Some(OpenedDisk::LocalLog(log, plan)) => {
+                let durability = Replication::alone(log, self.identity, plan.mode, REACTORS, store);
+                let durability = durability.expect("a server's persisted log is complete");
+                match plan.sync_interval {
+                    Some(interval) => durability.with_sync_interval(interval),
+                    None => durability,
+                }
             }
             Some(OpenedDisk::Replicas(replicas, plan, _)) => {
                 Replication::new(plan, server, REACTORS, replicas)

@@ -28,6 +28,9 @@ pub struct RunSettings {
     pub without: BTreeSet<Knob>,
     /// Set if servers replicate each other's logs, whatever the seed draws.
     pub is_replicated: bool,
+    /// Set if servers have their own logs, synced at an interval, and their machines lose power,
+    /// whatever the seed draws.
+    pub loses_power: bool,
     /// Set if servers exchange bytes, whatever the seed draws.
     pub has_streams: bool,
     /// Set if there are native clients, whatever the seed draws.
@@ -67,6 +70,9 @@ impl fmt::Display for RunSettings {
         }
         if self.is_replicated {
             f.write_str(" --replicated")?;
+        }
+        if self.loses_power {
+            f.write_str(" --power-loss")?;
         }
         if self.has_streams {
             f.write_str(" --streams")?;
@@ -110,7 +116,7 @@ named! {
     SlowDisk, "slow-disk", "Jobs of a disk take 100 to 600 ms for a while.";
     Absence, "absence", "There is no coordinator for up to 1.5 seconds.";
     Follower, "follower", "Clients read what was being written when a server died, and the new owner dies as well.";
-    Machines, "machines", "One machine at a time loses power or has a damaged block, in any mode.";
+    Machines, "machines", "One machine at a time loses power or has a damaged block, in any mode; or machines lose power whose servers sync their own logs at an interval.";
     Large, "large", "A quarter of the runs have up to seven servers, three replicas, and racks.";
     Joins, "joins", "Some servers of a large cluster join while clients work.";
     Small, "small", "Segments are small, values long, and memory is scarce: logs are cleaned.";

@@ -4,6 +4,8 @@
 mod common;
 #[path = "../../store/tests/durable/disk.rs"]
 mod disk;
+#[path = "../../store/tests/durable/marked.rs"]
+mod marked;
 #[path = "../../store/tests/durable/scenario.rs"]
 mod scenario;
 #[path = "../../store/tests/durable/transfers.rs"]
@@ -11,6 +13,7 @@ mod transfers;
 #[path = "../../store/tests/durable/world.rs"]
 mod world;
 
+use marked::MarkedWorld;
 use planted::Bug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::{Scale, World};
@@ -30,14 +33,27 @@ const BUGS: [Bug; 7] = [
     Bug::ReclaimedUnsynced,
 ];
 
+/// Bugs of version marks.
+const BUGS_OF_MARKS: [Bug; 3] = [Bug::MarkedBeforeSynced, Bug::KeptAboveMark, Bug::LeftBeforeMark];
+
 /// Runs a world and returns the failure, if any.
 fn run(seed: u64) -> Option<String> {
-    let ran = catch_unwind(AssertUnwindSafe(|| {
+    failure_of(|| {
         let mut world = World::new(seed, Scale::of(seed));
-        for _ in 0..STEPS {
-            world.step();
-        }
-    }));
+        (0..STEPS).for_each(|_| world.step());
+    })
+}
+
+/// Runs a world with version marks and returns the failure, if any.
+fn run_marked(seed: u64) -> Option<String> {
+    failure_of(|| {
+        let mut world = MarkedWorld::new(seed);
+        (0..STEPS).for_each(|_| world.step());
+    })
+}
+
+fn failure_of(run: impl FnOnce()) -> Option<String> {
+    let ran = catch_unwind(AssertUnwindSafe(run));
     let message = |panic: Box<dyn std::any::Any + Send>| match panic.downcast::<String>() {
         Ok(text) => *text,
         Err(panic) => panic.downcast::<&str>().map_or("?".into(), |text| (*text).to_owned()),
@@ -47,8 +63,17 @@ fn run(seed: u64) -> Option<String> {
 
 #[test]
 fn every_planted_bug_of_a_durable_store_is_found() {
+    find_all(&BUGS, run);
+}
+
+#[test]
+fn every_planted_bug_of_version_marks_is_found() {
+    find_all(&BUGS_OF_MARKS, run_marked);
+}
+
+fn find_all(bugs: &[Bug], run: impl Fn(u64) -> Option<String>) {
     let mut missed = Vec::new();
-    for bug in BUGS {
+    for &bug in bugs {
         planted::plant(Some(bug));
         let found = (0..SEEDS).find_map(|seed| run(seed).map(|message| (seed, message)));
         planted::plant(None);

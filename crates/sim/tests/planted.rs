@@ -58,6 +58,8 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RedirectionIgnored
         | Planted::DeadlineForgotten => 30,
         Planted::OlderMapAdopted | Planted::EarlierConnectionHeard => 120,
+        Planted::MarkedBeforeSynced => 30,
+        Planted::KeptAboveMark => 60,
         Planted::AmbiguityForgotten
         | Planted::AbsenceRepeated
         | Planted::AmbiguousTakenForRefused => 999,
@@ -118,7 +120,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::DeadBackupKept
         | Planted::SlowBackupCleaned
         | Planted::FrozenWithoutGrace => 999,
-        Planted::DivergentShown | Planted::SentBeforeItsSource => {
+        Planted::DivergentShown | Planted::SentBeforeItsSource | Planted::LeftBeforeMark => {
             unreachable!("it is not looked for")
         }
     }
@@ -139,8 +141,10 @@ const RARE: [Planted; 9] = [
 ];
 
 /// Bugs that need more than an hour of runs: two deaths at the right moments, or one within the round
-/// trip between two reactors. Other tests find them (`docs/design/simulator.md`).
-const RAREST: [Planted; 2] = [Planted::DivergentShown, Planted::SentBeforeItsSource];
+/// trip between two reactors, or while a segment leaves the log. Other tests find them
+/// (`docs/design/simulator.md`).
+const RAREST: [Planted; 3] =
+    [Planted::DivergentShown, Planted::SentBeforeItsSource, Planted::LeftBeforeMark];
 
 /// Returns the lasting fault during which the bug shows; other runs need not be searched for it.
 fn lasting(planted: Planted) -> Option<LastingKind> {
@@ -162,6 +166,7 @@ fn find(planted: Planted) -> Option<(u64, String)> {
             planted: Some(planted),
             is_replicated,
             has_native: planted.is_of_clients(),
+            loses_power: planted.is_of_marks(),
             lasting: lasting(planted),
             ..RunSettings::new(seed)
         };

@@ -41,6 +41,14 @@ impl ClientLoad {
         (!is_lost).then_some(begun)
     }
 
+    /// Records that the register may have the state of an earlier moment.
+    pub(crate) fn lose(&mut self, register: usize) {
+        self.clients.lose(register);
+        if let Some(once) = &mut self.once {
+            once.forget(register);
+        }
+    }
+
     /// Returns whether the outcome of the slot's request is unknown although it can be repeated.
     pub(super) fn is_ambiguous(&self, slot: usize) -> bool {
         self.once.as_ref().is_some_and(|once| once.is_ambiguous(slot))
@@ -54,7 +62,8 @@ impl ClientLoad {
         slot: usize,
         register: usize,
     ) -> bool {
-        let is_lost = cluster.losses.is_excused(register);
+        // A lost request is executed again by its repetition, and the history would have it once.
+        let is_lost = cluster.losses.is_excused(register) || self.clients.was_lost(register);
         let is_repeated = self.once.as_mut().is_some_and(|once| once.break_off(slot));
         let ends = self.clients.job(slot).since + REPETITION_BUDGET * cluster.profile.slowness;
         if !is_repeated || is_lost || cluster.timeline.now >= ends {

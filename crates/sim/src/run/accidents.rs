@@ -3,6 +3,7 @@
 use super::ClusterRun;
 use crate::cluster::SimulatedCluster;
 use crate::losses::is_in_doubt;
+use crate::power;
 use crate::settings::Knob;
 use crate::streams::ProcessEnd;
 use crate::timeline::{Accident, PlannedEvent};
@@ -114,7 +115,9 @@ impl ClusterRun {
         if !is_there || is_one_at_a_time && !cluster.is_whole() {
             return;
         }
-        let may_lose_power = cluster.profile.mode() == Some(Mode::Disk) || is_one_at_a_time;
+        let may_lose_power = cluster.profile.mode() == Some(Mode::Disk)
+            || is_one_at_a_time
+            || cluster.profile.loses_power;
         let loses_power = may_lose_power && cluster.timeline.rng.bool();
         self.kill(place, loses_power);
         let SimulatedCluster { faults, profile, timeline, .. } = &mut self.cluster;
@@ -180,7 +183,14 @@ impl ClusterRun {
         let newest = cluster.servers.iter().map(|server| server.id).max().unwrap_or(id);
         let (server, now) = (&cluster.servers[place], cluster.timeline.now);
         cluster.monitor.clocks.record_death(server, newest, now);
+        if loses_power && cluster.profile.loses_power {
+            self.record_power_loss(place);
+        }
+        let cluster = &mut self.cluster;
         match is_persistent {
+            true if loses_power && cluster.profile.loses_power => {
+                cluster.disks.lose_power(place, id, &mut cluster.timeline)
+            }
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
             false => self.record_losses(place),
         }
@@ -236,6 +246,35 @@ impl ClusterRun {
                 cluster.timeline.note(format_args!("{} starts in place of a dead one", server.id));
             }
             None => cluster.timeline.note(format_args!("{} joins", server.id)),
+        }
+    }
+
+    /// Records that the data of a server may have the state of an earlier moment. Their parts must
+    /// be of the same moment.
+    fn record_power_loss(&mut self, place: usize) {
+        let cluster = &mut self.cluster;
+        let tablets = cluster.servers[place].node.store().tablets();
+        for tablet in tablets.iter() {
+            let lost: Vec<usize> = self.load.workload.registers_in(tablet.range).collect();
+            for register in lost {
+                self.load.lose(register);
+                cluster.monitor.clocks.ignore(register);
+            }
+        }
+    }
+
+    /// Checks what a server has found after a loss of power, as soon as it has loaded its log.
+    pub(super) fn check_one_moment(&mut self, place: usize) {
+        let SimulatedCluster { servers, disks, timeline, .. } = &mut self.cluster;
+        let server = &mut servers[place];
+        let is_loaded = !server.is_dead && server.node.durability().load_progress().is_none();
+        if !disks.has_loss(place) || !is_loaded {
+            return;
+        }
+        if let Some(loss) = disks.take_loss(place)
+            && let Err(failure) = power::check(&loss, server)
+        {
+            timeline.fail(failure);
         }
     }
 

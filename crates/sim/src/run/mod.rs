@@ -197,6 +197,7 @@ impl ClusterRun {
         self.cluster.run_reactor(at, false, &mut out, SimulatedReactor::listen);
         self.check_progress(place);
         let is_busy = self.cluster.run_reactor(at, has_quantum, &mut out, SimulatedReactor::turn);
+        self.check_one_moment(place);
         self.cluster.servers.plan_next_turn(at, is_busy, &mut self.cluster.timeline);
         for outbound in out {
             match outbound {
