@@ -527,7 +527,7 @@ fn a_record_that_was_replaced_after_a_look_is_not_unlinked() {
             |_, changes| changes.put(0, bytes, None),
         );
         change.unwrap();
-        server.worker.written_versions()[0].1
+        server.worker.updated_keys().version_of(0).unwrap()
     };
     let first = put(&mut server, b"first");
     let second = put(&mut server, b"second");

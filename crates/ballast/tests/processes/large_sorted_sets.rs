@@ -65,7 +65,9 @@ impl SortedSetClient {
     /// Sets the score of a member in the model. Returns the one before.
     fn set(&mut self, member: &str, score: i64) -> Option<i64> {
         let before = self.scores.insert(member.to_owned(), score);
-        before.into_iter().for_each(|old| drop(self.order.remove(&(old, member.to_owned()))));
+        if let Some(old) = before {
+            self.order.remove(&(old, member.to_owned()));
+        }
         self.order.insert((score, member.to_owned()));
         before
     }
@@ -103,7 +105,9 @@ impl SortedSetClient {
                 let expected: Vec<String> =
                     lowest.iter().flat_map(|(score, it)| [it.clone(), score.to_string()]).collect();
                 assert_eq!(popped, expected);
-                lowest.iter().for_each(|(_, member)| drop(self.remove(member)));
+                for (_, member) in &lowest {
+                    self.remove(member);
+                }
             }
         }
     }

@@ -173,8 +173,7 @@ impl Backend {
     /// Returns the version that the last update of several keys has given to the one at this
     /// position; `None` if it has not written the key, or has removed it.
     pub(crate) fn written_version(&self, position: usize) -> Option<Version> {
-        let versions = self.engine.worker.written_versions();
-        versions.iter().find(|(written, _)| *written == position).map(|(_, version)| *version)
+        self.engine.worker.updated_keys().version_of(position)
     }
 
     pub(crate) fn table_records(&self, table: TableId) -> u64 {

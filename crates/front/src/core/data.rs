@@ -334,7 +334,7 @@ impl Backend {
     /// Notifies requests that wait for the keys that the last update has written or removed.
     #[cold]
     fn notify_written(&self, keys: impl Iterator<Item = (TableId, KeyHash)>) {
-        let mut changed: Vec<usize> = self.engine.worker.changed_keys().collect();
+        let mut changed: Vec<usize> = self.engine.worker.updated_keys().all().collect();
         changed.sort_unstable();
         changed.dedup();
         let mut changed = changed.into_iter().peekable();

@@ -53,6 +53,26 @@ impl Scratch {
     }
 }
 
+/// The keys that an update has changed, by their positions in it.
+#[derive(Clone, Copy, Debug)]
+pub struct UpdatedKeys<'s> {
+    pub(super) versions: &'s [(usize, Version)],
+    pub(super) changes: &'s [Change],
+}
+
+impl<'s> UpdatedKeys<'s> {
+    /// Returns the version that the update has given to a key; `None` if it has not written the key,
+    /// or has removed it.
+    pub fn version_of(self, key: usize) -> Option<Version> {
+        self.versions.iter().find(|(written, _)| *written == key).map(|(_, version)| *version)
+    }
+
+    /// Returns the keys that were written or removed, some of them several times.
+    pub fn all(self) -> impl Iterator<Item = usize> + use<'s> {
+        self.changes.iter().map(|change| change.key)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     /// Position of the key in the update.

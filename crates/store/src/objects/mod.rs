@@ -78,7 +78,7 @@ mod worker;
 mod write;
 
 pub use arrival::{Arrival, ArrivalPlan};
-pub use changes::{Changes, NewValue, Scratch};
+pub use changes::{Changes, NewValue, Scratch, UpdatedKeys};
 pub use clean::CleaningOccasion;
 pub use evict::Evicted;
 pub use evictor::EvictionRule;

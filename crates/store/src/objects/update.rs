@@ -1,6 +1,6 @@
 //! Writes of one key: blind, or conditional on the present record.
 
-use super::changes::{ChangeAction, Changes, Scratch};
+use super::changes::{ChangeAction, Changes, Scratch, UpdatedKeys};
 use super::expired::reclaim_touched;
 use super::record::{Key, Need, Record, TableKey};
 use super::stall::{Stall, check_size};
@@ -56,16 +56,9 @@ impl Worker {
         }
     }
 
-    /// Returns the positions of the keys that the last update has written, with their new versions.
-    /// Those that it has removed are not among them.
-    pub fn written_versions(&self) -> &[(usize, Version)] {
-        &self.scratch.versions
-    }
-
-    /// Returns the positions of the keys that the last update has written or removed, some of them
-    /// several times.
-    pub fn changed_keys(&self) -> impl Iterator<Item = usize> {
-        self.scratch.list.iter().map(|change| change.key)
+    /// Returns the keys that the last update has changed.
+    pub fn updated_keys(&self) -> UpdatedKeys<'_> {
+        UpdatedKeys { versions: &self.scratch.versions, changes: &self.scratch.list }
     }
 
     /// Does the same as [`Worker::update`] for one key, without allocating.

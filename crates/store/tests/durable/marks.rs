@@ -106,7 +106,8 @@ fn no_mark_is_between_the_versions_of_a_batch() {
                     (0..2).for_each(|at| changes.put(at, b"value", None));
                 });
                 put.unwrap();
-                let versions = [0, 1].map(|at| writer.written_version(at).expect("it was written"));
+                let versions =
+                    [0, 1].map(|at| writer.updated_keys().version_of(at).expect("it was written"));
                 [versions[0].min(versions[1]), versions[0].max(versions[1])]
             })
             .collect();
