@@ -42,8 +42,11 @@ pub struct SortedOrders {
     count: AtomicUsize,
     /// The order that the walk has looked at.
     walked: Mutex<Option<OrderName>>,
-    /// Time of the walk's last step, in nanoseconds: that of the uses.
-    now: AtomicU64,
+    /// Time of the walk's last step, in nanoseconds.
+    stepped: AtomicU64,
+    /// Clock of the uses, in nanoseconds. It runs only while there are orders to walk over, so that a
+    /// new order never seems old.
+    clock: AtomicU64,
 }
 
 /// The value to which an order belongs.
@@ -195,7 +198,7 @@ impl SortedOrders {
     }
 
     fn now(&self) -> u64 {
-        self.now.load(Ordering::Relaxed)
+        self.clock.load(Ordering::Relaxed)
     }
 
     /// Returns the order of a value, if there is one.
@@ -284,7 +287,7 @@ impl SortedOrders {
     /// Returns the time of the next step of the walk, if there are orders.
     pub(crate) fn next_step(&self) -> Option<Instant> {
         let is_any = self.count.load(Ordering::Relaxed) > 0;
-        is_any.then(|| Instant(self.now()) + STEP_PAUSE)
+        is_any.then(|| Instant(self.stepped.load(Ordering::Relaxed)) + STEP_PAUSE)
     }
 
     /// Looks at the next orders if a step is due. Drops those whose value has gone, or that were not
@@ -294,19 +297,22 @@ impl SortedOrders {
             return;
         }
         let Ok(mut walked) = self.walked.try_lock() else { return };
-        self.now.store(now.0, Ordering::Relaxed);
+        let last = self.stepped.swap(now.0, Ordering::Relaxed);
+        let passed = now.since(Instant(last.min(now.0))).min(2 * STEP_PAUSE);
+        self.clock.fetch_add(passed.as_nanos() as u64, Ordering::Relaxed);
         for _ in 0..ORDERS_PER_STEP {
             *walked = self.behind(*walked);
             let Some(name) = *walked else { return };
-            self.look(name, now, worker);
+            self.look(name, worker);
         }
     }
 
     /// Drops an order if its value has gone, or if it was not used for long.
-    fn look(&self, name: OrderName, now: Instant, worker: &mut Worker) {
+    fn look(&self, name: OrderName, worker: &mut Worker) {
         debug_assert!(name.table.is_database(), "only clients have sorted sets");
         let used = self.shard(name).get(&name).map(|order| order.used.load(Ordering::Relaxed));
-        let is_unused = used.is_some_and(|used| now.since(Instant(used.min(now.0))) > UNUSED_MAX);
+        let unused = used.map(|used| Duration::from_nanos(self.now().saturating_sub(used)));
+        let is_unused = unused.is_some_and(|unused| unused > UNUSED_MAX);
         let is_root = |record: Record<'_>| match Form::of(record.value) {
             Ok(Form::Split(Root { id, .. })) => id == name.id,
             Ok(Form::Packed(_)) | Err(Damaged) => false,
@@ -415,10 +421,10 @@ mod tests {
     fn orders_that_were_not_used_for_longest_make_room() {
         let orders = SortedOrders::default();
         for number in 0..4 {
-            orders.now.store(number, Ordering::Relaxed);
+            orders.clock.store(number, Ordering::Relaxed);
             orders.keep(name(number, number), Version(1), of_members(1_000));
         }
-        orders.now.store(9, Ordering::Relaxed);
+        orders.clock.store(9, Ordering::Relaxed);
         assert!(orders.find(name(0, 0)).is_some());
         let OrderTotals { orders: held, memory_bytes } = orders.totals();
         assert_eq!(held, 4);

@@ -288,8 +288,12 @@ fn fill(sets: &mut PagedValues, key: &str, count: i64) -> Scores {
 #[test]
 fn an_order_is_made_with_the_pages_and_dropped_with_them() {
     let mut sets = PagedValues::new(PACKED_BYTES);
+    // The clock of a server need not begin at zero.
+    sets.world.now = sets.world.now + Duration::from_secs(100_000);
     let model = fill(&mut sets, "a", 60);
     assert_eq!(sets.orders(), 1);
+    sets.run(3_000);
+    assert_eq!(sets.orders(), 1, "an order that was just made is dropped as unused");
     sets.check_sorted("a", &model);
     assert_eq!(sets.strings("OBJECT ENCODING a"), ["skiplist"]);
     let usage = sets.number("MEMORY USAGE a");
