@@ -352,10 +352,12 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
         request.open = open(call, &request.keys, elements);
     }
     let reply = &mut call.reply;
-    let is_read = call
-        .backend
-        .streams()
-        .update(&all.streams, |streams, _| all.read(streams, &request, &reader, reply))?;
+    let begin = reply.length();
+    let is_read = call.backend.streams().update(&all.streams, |streams, _| {
+        // An attempt without effect may have written the reply.
+        reply.rewind(begin);
+        all.read(streams, &request, &reader, reply)
+    })?;
     match is_read {
         true => Ok(()),
         false => request.wait(call, elements),

@@ -36,7 +36,12 @@ impl Call<'_> {
     ) -> Result<T, NotExecuted> {
         let (key, table) = (self.key(position), self.session.status.table);
         let reply = &mut self.reply;
-        self.backend.streams().read(table, &[key], |streams| f(streams.get(0)?, reply))
+        let begin = reply.length();
+        self.backend.streams().read(table, &[key], |streams| {
+            // An attempt that lacked some records may have written a part.
+            reply.rewind(begin);
+            f(streams.get(0)?, reply)
+        })
     }
 
     /// Changes the stream under the key of argument `position`.
@@ -47,7 +52,12 @@ impl Call<'_> {
     ) -> Result<T, NotExecuted> {
         let key = TableKey { table: self.session.status.table, key: self.key(position) };
         let reply = &mut self.reply;
-        self.backend.streams().update_one(key, |stream| f(stream, reply))
+        let begin = reply.length();
+        self.backend.streams().update_one(key, |stream| {
+            // An attempt without effect may have written the reply.
+            reply.rewind(begin);
+            f(stream, reply)
+        })
     }
 }
 
