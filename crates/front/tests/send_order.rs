@@ -18,6 +18,9 @@ use wire::control::FromCoordinator;
 use wire::replica::BootId;
 
 const MEMORY_BYTES: usize = 64 << 20;
+const WALL: u64 = 1_700_000_000_000;
+/// Turns within which everything that was written is acknowledged.
+const TURNS_TO_REST: usize = 10;
 const CLIENT: ConnectionId = ConnectionId::from_number(0);
 
 /// Starts a standalone server with one reactor, whose segments have 64 KiB.
@@ -52,23 +55,33 @@ fn standalone() -> Core {
 #[test]
 fn a_batch_that_waits_for_the_end_of_its_reactors_last_segment_is_sent_in_its_turn() {
     let (mut core, mut sockets, mut now) = (standalone(), Sockets::default(), Instant(0));
-    core.begin_turn(now, UnixMillis(1_700_000_000_000));
+    core.begin_turn(now, UnixMillis(WALL));
     for is_born in [true, false] {
         core.on_control(FromCoordinator::Map(whole_map(CLUSTER, ME, is_born)));
     }
     core.open(CLIENT, "127.0.0.1:40000".into(), &mut sockets);
     // The batch replaces the value that was written before it in the same turn. In some turns it is
     // in the next segment.
-    for turn in 0..40 {
-        let value = "v".repeat(10_000 + 100 * turn);
+    for round in 0..40 {
+        let value = "v".repeat(10_000 + 100 * round);
         let input = format!("SET a {value}\r\nMSET a {value} b {value}\r\n");
-        now = now + Duration::from_millis(1);
-        core.begin_turn(now, UnixMillis(1_700_000_000_000 + now.0 / 1_000_000));
-        assert_eq!(core.receive(CLIENT, input.as_bytes(), &mut sockets), Some(input.len()));
-        core.end_of_input(&mut sockets);
-        assert!(!core.engine_mut().keeps_back(), "turn {turn} ends with unsent bytes");
-        for job in std::mem::take(&mut core.engine_mut().out.disk) {
-            core.on_disk(job.carry_out());
+        turn(&mut core, &mut sockets, &mut now, &input);
+        assert!(!core.engine_mut().keeps_back(), "round {round} ends with unsent bytes");
+        // The disk begins a replica of the new segment, and the manifest registers it.
+        for _ in 0..TURNS_TO_REST {
+            for job in std::mem::take(&mut core.engine_mut().out.disk) {
+                core.on_disk(job.carry_out());
+            }
+            turn(&mut core, &mut sockets, &mut now, "");
         }
     }
+}
+
+/// Runs a turn in which the client's input arrives.
+fn turn(core: &mut Core, sockets: &mut Sockets, now: &mut Instant, input: &str) {
+    *now = *now + Duration::from_millis(1);
+    core.begin_turn(*now, UnixMillis(WALL + now.0 / 1_000_000));
+    assert_eq!(core.receive(CLIENT, input.as_bytes(), sockets), Some(input.len()));
+    core.end_of_input(sockets);
+    core.tick(*now, sockets);
 }
