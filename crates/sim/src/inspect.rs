@@ -114,20 +114,6 @@ impl Inspector {
         is_here == Ok(true) && records.any(|record| !is_expired(&record.entry))
     }
 
-    /// Returns whether the server has a record with this hash, and needs no pages to read its value.
-    pub(crate) fn has_whole(&mut self, table: TableId, hash: KeyHash) -> bool {
-        let mut batch = Vec::new();
-        let is_here = self.look(|worker| worker.collect_hash(table, hash, &mut batch));
-        let is_whole = |body: &Body<'_>| match body {
-            Body::Object { value, .. } => {
-                !matches!(typed::number_in(*value), Some(StoredNumber::InPages(_)))
-            }
-            Body::Tombstone { .. } | Body::CopiesOf(_) => true,
-        };
-        let mut records = BatchReader::new(&batch).flatten();
-        is_here == Ok(true) && records.any(|record| is_whole(&record.entry.body))
-    }
-
     /// Returns the ranges in which this server executes operations.
     pub(crate) fn served(&self) -> Vec<HashRange> {
         let tablets = self.worker.store().tablets();

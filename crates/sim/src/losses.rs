@@ -5,6 +5,7 @@
 //! depends on the progress of the move. Lost registers are *excused*: they need not be answered
 //! any more. An answer must still be right, and everything else goes on as usual.
 
+use crate::collections::RegisterShape;
 use crate::failure::{Failure, Rule};
 use crate::fleet::ServerFleet;
 use crate::workload::Register;
@@ -113,7 +114,8 @@ impl Losses {
     }
 
     /// Excuses the registers of which only the dead source had all data. Pages of a split value are
-    /// pulled one by one, so they may be missing where its root has arrived.
+    /// pulled one by one, so they may be missing where its root has arrived. Only the source could tell
+    /// that a page has no elements, also of a value that is divided later.
     pub(crate) fn excuse_not_arrived(
         &mut self,
         source: ServerId,
@@ -129,10 +131,12 @@ impl Losses {
                 }
                 for (number, register) in registers.iter().enumerate() {
                     let mut keys = register.keys.iter().map(|(hash, _)| *hash);
+                    let may_have_pages = register.shape != RegisterShape::String;
                     let is_away = keys.any(|hash| {
                         tablet.range.contains(hash)
-                            && !arrival.is_below_progress(hash)
-                            && !target.inspector.has_whole(register.table, hash)
+                            && (may_have_pages
+                                || !arrival.is_below_progress(hash)
+                                    && !target.inspector.has(register.table, hash, None))
                     });
                     if is_away {
                         self.excused.insert(number);
