@@ -112,6 +112,8 @@ bugs! {
     PoppedItemKept = PoppedItemKept,
     PushedAtOtherEnd = PushedAtOtherEnd,
     EqualScoresUnordered = EqualScoresUnordered,
+    OrderNotFollowed = OrderNotFollowed,
+    OrderVersionIgnored = OrderVersionIgnored,
     LostWriteRepeated = LostWriteRepeated,
     AbsenceRepeated = AbsenceRepeated,
     AmbiguityForgotten = AmbiguityForgotten,

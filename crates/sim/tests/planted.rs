@@ -82,8 +82,9 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::PageOfOtherId
         | Planted::PoppedItemKept
         | Planted::PushedAtOtherEnd
-        | Planted::EqualScoresUnordered => 100,
-        Planted::ArrivingPageSwept => 999,
+        | Planted::EqualScoresUnordered
+        | Planted::OrderNotFollowed => 100,
+        Planted::ArrivingPageSwept | Planted::OrderVersionIgnored => 999,
         Planted::CompletionNotMoved
         | Planted::CompletionNotRecovered
         | Planted::CompletionsFlushed => 100,
@@ -128,7 +129,8 @@ fn seeds_max(planted: Planted) -> u64 {
 
 /// Bugs that need hundreds of runs, since a death must fall into the right tenth of a millisecond,
 /// or long runs, since nothing comes to rest.
-const RARE: [Planted; 9] = [
+const RARE: [Planted; 10] = [
+    Planted::OrderVersionIgnored,
     Planted::SlowBackupCleaned,
     Planted::NilBeforeTombstoneIsSafe,
     Planted::DroppedBeforeSafe,
