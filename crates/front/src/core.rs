@@ -451,15 +451,15 @@ impl Core {
     /// Commits the turn's appends, and releases the replies whose writes are acknowledged.
     fn reconcile(&mut self, io: &mut impl Connections) {
         let engine = &mut self.backend.engine;
-        let mut acknowledged = engine.acknowledgments();
-        engine.commit(self.now);
-        self.reply_gate.reconcile(engine, io);
-        // Bytes that waited for entries of another segment can be sent once these are acknowledged.
-        // This reactor is woken for what is acknowledged from here on.
-        while engine.keeps_back() && engine.acknowledgments() != acknowledged {
-            acknowledged = engine.acknowledgments();
+        loop {
+            let acknowledged = engine.acknowledgments();
             engine.commit(self.now);
             self.reply_gate.reconcile(engine, io);
+            // Bytes that waited for entries of another segment can be sent once these are
+            // acknowledged. This reactor is woken for what is acknowledged from here on.
+            if !engine.keeps_back() || engine.acknowledgments() == acknowledged {
+                break;
+            }
         }
         // The outcome of these requests is unknown, and probably stays so: others serve the ranges
         // of this server without a part of its last writes.
