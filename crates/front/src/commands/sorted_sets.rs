@@ -181,14 +181,15 @@ fn pop(call: &mut Call<'_>, end: SetEnd) -> Done {
     };
     let keys = [call.key(1)];
     let pop = MemberPop { end, count: count.unwrap_or(1) };
-    let popped = pop.run(call, &keys, &[true], |reply, _, members| match (count, members) {
-        (None, [ScoredMember { score, member }]) => {
-            reply.array(2);
-            reply.bulk(member);
-            reply.double(*score);
-        }
-        (Some(_) | None, members) => write_scored(reply, members.iter().copied()),
-    })?;
+    let popped =
+        pop.run_on_first(call, &keys, &[true], |reply, _, members| match (count, members) {
+            (None, [ScoredMember { score, member }]) => {
+                reply.array(2);
+                reply.bulk(member);
+                reply.double(*score);
+            }
+            (Some(_) | None, members) => write_scored(reply, members.iter().copied()),
+        })?;
     if !popped {
         call.reply.array(0);
     }
@@ -247,16 +248,6 @@ impl MemberPop {
     /// key and the members, beginning with the one at the end, to `write`. Returns false if there is
     /// none.
     pub(super) fn run_on_first(
-        self,
-        call: &mut Call<'_>,
-        keys: &[Key<'_>],
-        open: &[bool],
-        write: fn(&mut ReplyWriter<'_>, &[u8], &[ScoredMember<'_>]),
-    ) -> Result<bool, NotExecuted> {
-        self.run(call, keys, open, write)
-    }
-
-    fn run(
         self,
         call: &mut Call<'_>,
         keys: &[Key<'_>],
