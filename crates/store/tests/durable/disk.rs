@@ -89,6 +89,16 @@ impl Disk {
         self.note_changes(store);
     }
 
+    /// Syncs about half of the segments.
+    pub(crate) fn sync_some(&mut self, store: &Store, rng: &mut Rng) {
+        let segments: Vec<SegmentId> = self.segments.keys().copied().collect();
+        for segment in segments {
+            if rng.bool() {
+                self.sync(store, segment);
+            }
+        }
+    }
+
     pub(crate) fn sync_all(&mut self, store: &Store) {
         let segments: Vec<SegmentId> = self.segments.keys().copied().collect();
         segments.into_iter().for_each(|segment| self.sync(store, segment));

@@ -68,7 +68,7 @@ impl MarkedWorld {
             0..500 => self.change(at),
             500..560 => self.workers[at].begin_turn(NOW),
             560..660 => self.disk.save(&self.store, &mut self.workers[at], || true),
-            660..740 => self.sync_some(),
+            660..740 => self.disk.sync_some(&self.store, &mut self.rng),
             740..850 => {
                 self.workers[at].begin_turn(NOW);
                 self.workers[at].clean(CleaningOccasion::LowMemory);
@@ -111,15 +111,6 @@ impl MarkedWorld {
             }
             Err(Stall::OutOfMemory) => {}
             Err(other) => panic!("{other:?}"),
-        }
-    }
-
-    fn sync_some(&mut self) {
-        let segments: Vec<SegmentId> = self.disk.segments.keys().copied().collect();
-        for segment in segments {
-            if self.rng.bool() {
-                self.disk.sync(&self.store, segment);
-            }
         }
     }
 

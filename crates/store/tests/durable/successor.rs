@@ -136,7 +136,7 @@ impl World {
                 let rng = &mut self.rng;
                 self.disk.save(&self.store, &mut self.workers[at], || rng.u8(..4) < takes);
             }
-            4..6 => self.sync_some(),
+            4..6 => self.disk.sync_some(&self.store, &mut self.rng),
             6..12 => {
                 self.turn(at);
                 self.workers[at].clean(CleaningOccasion::LowMemory);

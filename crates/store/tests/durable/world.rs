@@ -115,7 +115,7 @@ impl World {
                 let takes = || !may_refuse || rng.bool();
                 self.disk.save(&self.store, &mut self.workers[at], takes);
             }
-            860..920 => self.sync_some(),
+            860..920 => self.disk.sync_some(&self.store, &mut self.rng),
             920..975 => {
                 self.workers[at].begin_turn(now);
                 self.workers[at].clean(CleaningOccasion::LowMemory);
@@ -330,15 +330,6 @@ impl World {
         self.store.publish(tablets(self.incarnation, false));
         all.for_each(|at| self.turn(at));
         self.histories.clear();
-    }
-
-    fn sync_some(&mut self) {
-        let segments: Vec<SegmentId> = self.disk.segments.keys().copied().collect();
-        for segment in segments {
-            if self.rng.bool() {
-                self.disk.sync(&self.store, segment);
-            }
-        }
     }
 
     fn drop_some(&mut self) {
