@@ -5,26 +5,20 @@
 mod common;
 
 use backup::MemoryDisk;
-use common::Sockets;
+use common::{IDENTITY, REACTORS, Sockets, start_alone};
 use fastrand::Rng;
-use front::Operators;
 use front::core::Core;
-use node::{DiskJob, Engine, Mode, Node, NodeSettings, RecoveredLog, Replication, ServerIdentity};
+use node::{DiskJob, Node};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, StoreConfig};
-use types::{ClusterId, ConnectionId, HashSeed, Instant, ReactorId, ServerId, UnixMillis};
+use types::{ConnectionId, Instant, UnixMillis};
 use wire::control::FromCoordinator;
-use wire::replica::BootId;
 
 #[path = "common/whole_map.rs"]
 mod whole_map;
 use whole_map::whole_map;
 
-const REACTORS: u16 = 2;
-const MEMORY_BYTES: usize = 64 << 20;
 const SEGMENT_BYTES: usize = 128 << 10;
-const IDENTITY: ServerIdentity = ServerIdentity { cluster: ClusterId(1), server: ServerId(1) };
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 /// Pairs of keys, each written as a whole.
 const PAIRS: usize = 5;
@@ -213,34 +207,7 @@ impl World {
 }
 
 fn start(disk: &MemoryDisk, boot: u8) -> (Arc<Node>, Vec<Core>) {
-    let store = Store::new(StoreConfig {
-        memory_bytes: MEMORY_BYTES,
-        reactors: REACTORS,
-        seed: HashSeed::new(7),
-        huge_pages: false,
-        durable: true,
-        segment_bytes: Some(SEGMENT_BYTES),
-    });
-    let store = store.expect("memory for a small store");
-    let settings = NodeSettings {
-        host: "here".into(),
-        client_port: 7000,
-        bus_port: 7001,
-        memory_bytes: MEMORY_BYTES,
-        reactors: REACTORS,
-        is_cluster: false,
-        cuts: node::Cuts::default(),
-    };
-    let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([boot; 16])).expect("a whole disk");
-    let durability = Replication::alone(log, IDENTITY, Mode::Interval, REACTORS, &store);
-    let durability = Arc::new(durability.expect("a whole log"));
-    let node = Node::new(settings, IDENTITY, store, durability, Arc::default());
-    node.set_linked(true);
-    let operators = Arc::new(Operators::new(REACTORS));
-    let core =
-        |reactor| Core::new(Engine::new(node.clone(), ReactorId(reactor)), operators.clone());
-    let cores = (0..REACTORS).map(core).collect();
-    (node, cores)
+    start_alone(disk, boot, REACTORS, SEGMENT_BYTES)
 }
 
 #[test]

@@ -5,56 +5,24 @@ mod common;
 mod whole_map;
 
 use backup::MemoryDisk;
-use common::{CLUSTER, ME, Sockets};
-use front::Operators;
+use common::{CLUSTER, ME, Sockets, start_alone};
 use front::core::Core;
-use node::{Cuts, Engine, Mode, Node, NodeSettings, RecoveredLog, Replication, ServerIdentity};
-use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, StoreConfig};
-use types::{ConnectionId, HashSeed, Instant, ReactorId, UnixMillis};
+use types::{ConnectionId, Instant, UnixMillis};
 use whole_map::whole_map;
 use wire::control::FromCoordinator;
-use wire::replica::BootId;
 
-const MEMORY_BYTES: usize = 64 << 20;
+const SEGMENT_BYTES: usize = 64 << 10;
 const WALL: u64 = 1_700_000_000_000;
 /// Turns within which everything that was written is acknowledged.
 const TURNS_TO_REST: usize = 10;
 const CLIENT: ConnectionId = ConnectionId::from_number(0);
 
-/// Starts a standalone server with one reactor, whose segments have 64 KiB.
-fn standalone() -> Core {
-    let store = Store::new(StoreConfig {
-        memory_bytes: MEMORY_BYTES,
-        reactors: 1,
-        seed: HashSeed::new(1),
-        huge_pages: false,
-        durable: true,
-        segment_bytes: Some(64 << 10),
-    });
-    let store = store.expect("memory for a small store");
-    let settings = NodeSettings {
-        host: "here".to_owned(),
-        client_port: 2,
-        bus_port: 102,
-        memory_bytes: MEMORY_BYTES,
-        reactors: 1,
-        is_cluster: false,
-        cuts: Cuts::default(),
-    };
-    let identity = ServerIdentity { cluster: CLUSTER, server: ME };
-    let log = RecoveredLog::find(Arc::new(MemoryDisk::new()), BootId::default());
-    let log = log.expect("an empty disk");
-    let alone = Replication::alone(log, identity, Mode::Interval, 1, &store).expect("an empty log");
-    let node = Node::new(settings, identity, store, Arc::new(alone), Arc::default());
-    node.set_linked(true);
-    Core::new(Engine::new(node, ReactorId(0)), Arc::new(Operators::new(1)))
-}
-
 #[test]
 fn a_batch_that_waits_for_the_end_of_its_reactors_last_segment_is_sent_in_its_turn() {
-    let (mut core, mut sockets, mut now) = (standalone(), Sockets::default(), Instant(0));
+    let (_, mut cores) = start_alone(&MemoryDisk::new(), 1, 1, SEGMENT_BYTES);
+    let mut core = cores.remove(0);
+    let (mut sockets, mut now) = (Sockets::default(), Instant(0));
     core.begin_turn(now, UnixMillis(WALL));
     for is_born in [true, false] {
         core.on_control(FromCoordinator::Map(whole_map(CLUSTER, ME, is_born)));
