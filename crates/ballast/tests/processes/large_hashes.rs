@@ -1,12 +1,11 @@
 //! Hashes that are divided into pages, at real processes: changed while they move and while servers
 //! are killed, and read after a restart.
 
-use crate::client::{Answer, until};
+use crate::client::Answer;
 use crate::once::Repeater;
 use crate::paged_clients::{
-    PagedClient, change_while_moving, change_while_owners_die, dataset_bytes,
+    PagedClient, RestartedServer, change_while_moving, change_while_owners_die,
 };
-use crate::servers::{MODEST, Process};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -99,6 +98,10 @@ impl PagedClient for HashClient {
         assert!(read == self.fields, "the hash has other fields than were written");
         self.check_count();
     }
+
+    fn repeater(&mut self) -> &mut Repeater {
+        &mut self.repeater
+    }
 }
 
 /// Returns two clients.
@@ -118,28 +121,12 @@ fn large_hashes_survive_the_death_of_their_owners() {
 
 #[test]
 fn a_restarted_server_has_its_large_hashes_and_forgets_deleted_ones() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for a test");
-    let start = || Process::kept(folder.path(), &MODEST);
-    let server = start();
-    let mut one = HashClient::new(&[server.address], 1, false);
-    let mut other = HashClient::new(&[server.address], 2, false);
-    one.fill();
-    other.fill();
-    (0..2_000).for_each(|_| one.step());
-    let key = other.key.clone();
-    assert_eq!(other.ask(&["DEL", &key]).number(), 1);
-    other.fields.clear();
-    server.kill();
-    let server = start();
-    let mut client = server.client();
-    until("the log is loaded", || !client.ask(&["DBSIZE"]).is_error("LOADING"));
-    for hash in [&mut one, &mut other] {
-        hash.repeater = Repeater::new(&[server.address], 3);
-        hash.check();
-    }
-    let before = dataset_bytes(&mut client);
-    until("the pages of the deleted hash are removed", || {
-        dataset_bytes(&mut client) < before * 2 / 3
+    let new = |addresses: &[SocketAddr], seed| HashClient::new(addresses, seed, false);
+    let mut server = RestartedServer::after(new, |other| {
+        let key = other.key.clone();
+        assert_eq!(other.ask(&["DEL", &key]).number(), 1);
+        other.fields.clear();
     });
-    one.check();
+    server.wait_for_sweep();
+    server.one.check();
 }

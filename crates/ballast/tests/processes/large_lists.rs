@@ -1,12 +1,11 @@
 //! Lists that are divided into pages, at real processes: changed while they move and while servers
 //! are killed, and read after a restart.
 
-use crate::client::{Answer, until};
+use crate::client::Answer;
 use crate::once::Repeater;
 use crate::paged_clients::{
-    PagedClient, change_while_moving, change_while_owners_die, dataset_bytes,
+    PagedClient, RestartedServer, change_while_moving, change_while_owners_die,
 };
-use crate::servers::{MODEST, Process};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -55,12 +54,7 @@ impl ListClient {
 
     fn change(&mut self, name: &str, words: &[&str]) -> Answer {
         let words = self.words(name, words);
-        if !self.once {
-            return self.repeater.repeat(&words, false);
-        }
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let request = self.repeater.numbered(&words);
-        self.repeater.ask(&request, request.sequence)
+        self.repeater.change(&words, self.once)
     }
 
     fn new_item(&mut self) -> String {
@@ -187,6 +181,10 @@ impl PagedClient for ListClient {
             self.read("LRANGE", &["0", "-1"]).items().iter().map(Answer::text).collect();
         assert!(all.iter().eq(&self.items), "the list has other items than were written");
     }
+
+    fn repeater(&mut self) -> &mut Repeater {
+        &mut self.repeater
+    }
 }
 
 /// Returns two clients.
@@ -206,29 +204,13 @@ fn long_lists_survive_the_death_of_their_owners() {
 
 #[test]
 fn a_restarted_server_has_its_long_lists_and_forgets_removed_items() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for a test");
-    let start = || Process::kept(folder.path(), &MODEST);
-    let server = start();
-    let mut one = ListClient::new(&[server.address], 1, false);
-    let mut other = ListClient::new(&[server.address], 2, false);
-    one.fill();
-    other.fill();
-    (0..2_000).for_each(|_| one.step());
-    assert_eq!(other.change("LTRIM", &["0", "999"]).text(), "OK");
-    other.items.truncate(1_000);
-    server.kill();
-    let server = start();
-    let mut client = server.client();
-    until("the log is loaded", || !client.ask(&["DBSIZE"]).is_error("LOADING"));
-    for list in [&mut one, &mut other] {
-        list.repeater = Repeater::new(&[server.address], 3);
-        list.check();
-    }
-    let before = dataset_bytes(&mut client);
-    until("the pages behind the trimmed list are removed", || {
-        dataset_bytes(&mut client) < before * 2 / 3
+    let new = |addresses: &[SocketAddr], seed| ListClient::new(addresses, seed, false);
+    let mut server = RestartedServer::after(new, |other| {
+        assert_eq!(other.change("LTRIM", &["0", "999"]).text(), "OK");
+        other.items.truncate(1_000);
     });
+    server.wait_for_sweep();
     // The numbers of the removed pages are used again.
-    other.fill();
-    [&mut one, &mut other].into_iter().for_each(ListClient::check);
+    server.other.fill();
+    [&mut server.one, &mut server.other].into_iter().for_each(ListClient::check);
 }

@@ -1,12 +1,12 @@
 //! Sorted sets that are divided into pages, at real processes: changed and read in order while they
 //! move and while servers are killed, and read after a restart.
 
-use crate::client::{Answer, Client, until};
+use crate::client::{Answer, Client};
 use crate::once::Repeater;
 use crate::paged_clients::{
-    PagedClient, change_while_moving, change_while_owners_die, dataset_bytes,
+    PagedClient, RestartedServer, change_while_moving, change_while_owners_die,
 };
-use crate::servers::{MODEST, Process};
+use crate::servers::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -54,12 +54,7 @@ impl SortedSetClient {
 
     fn change(&mut self, name: &str, words: &[&str]) -> Answer {
         let words = self.words(name, words);
-        if !self.once {
-            return self.repeater.repeat(&words, false);
-        }
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let request = self.repeater.numbered(&words);
-        self.repeater.ask(&request, request.sequence)
+        self.repeater.change(&words, self.once)
     }
 
     /// Sets the score of a member in the model. Returns the one before.
@@ -179,6 +174,10 @@ impl PagedClient for SortedSetClient {
         let expected = self.order.iter().map(|(score, member)| [member.clone(), score.to_string()]);
         assert!(pairs.iter().cloned().eq(expected), "the set has other members than were written");
     }
+
+    fn repeater(&mut self) -> &mut Repeater {
+        &mut self.repeater
+    }
 }
 
 /// Returns two clients.
@@ -198,30 +197,14 @@ fn large_sorted_sets_survive_the_death_of_their_owners() {
 
 #[test]
 fn a_restarted_server_has_its_large_sorted_sets_and_forgets_deleted_ones() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for a test");
-    let start = || Process::kept(folder.path(), &MODEST);
-    let server = start();
-    let mut one = SortedSetClient::new(&[server.address], 1, false);
-    let mut other = SortedSetClient::new(&[server.address], 2, false);
-    one.fill();
-    other.fill();
-    (0..2_000).for_each(|_| one.step());
-    assert_eq!(other.change("ZREMRANGEBYRANK", &["0", "-1"]).number(), MEMBERS as i64);
-    (other.scores, other.order) = (BTreeMap::new(), BTreeSet::new());
-    server.kill();
-    let server = start();
-    let mut client = server.client();
-    until("the log is loaded", || !client.ask(&["DBSIZE"]).is_error("LOADING"));
-    for set in [&mut one, &mut other] {
-        set.repeater = Repeater::new(&[server.address], 3);
-        set.check();
-    }
-    let before = dataset_bytes(&mut client);
-    until("the pages of the removed set are removed", || {
-        dataset_bytes(&mut client) < before * 2 / 3
+    let new = |addresses: &[SocketAddr], seed| SortedSetClient::new(addresses, seed, false);
+    let mut server = RestartedServer::after(new, |other| {
+        assert_eq!(other.change("ZREMRANGEBYRANK", &["0", "-1"]).number(), MEMBERS as i64);
+        (other.scores, other.order) = (BTreeMap::new(), BTreeSet::new());
     });
-    (0..500).for_each(|_| one.step());
-    one.check();
+    server.wait_for_sweep();
+    (0..500).for_each(|_| server.one.step());
+    server.one.check();
 }
 
 /// Members of each client of one set.

@@ -4,9 +4,8 @@
 use crate::client::{Answer, until};
 use crate::once::Repeater;
 use crate::paged_clients::{
-    PagedClient, change_while_moving, change_while_owners_die, dataset_bytes,
+    PagedClient, RestartedServer, change_while_moving, change_while_owners_die, dataset_bytes,
 };
-use crate::servers::{MODEST, Process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -70,12 +69,7 @@ impl StreamClient {
 
     fn change(&mut self, line: &str) -> Answer {
         let words = self.words(line);
-        if !self.once {
-            return self.repeater.repeat(&words, false);
-        }
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let request = self.repeater.numbered(&words);
-        self.repeater.ask(&request, request.sequence)
+        self.repeater.change(&words, self.once)
     }
 
     fn add(&mut self, options: &str) {
@@ -204,6 +198,10 @@ impl PagedClient for StreamClient {
         let expected: Vec<String> = self.pending.iter().map(|ms| id(*ms)).collect();
         assert_eq!(ids, expected, "other entries are pending");
     }
+
+    fn repeater(&mut self) -> &mut Repeater {
+        &mut self.repeater
+    }
 }
 
 /// Returns two clients.
@@ -223,27 +221,15 @@ fn long_streams_survive_the_death_of_their_owners() {
 
 #[test]
 fn a_restarted_server_has_its_long_streams_and_forgets_removed_entries() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for a test");
-    let start = || Process::kept(folder.path(), &MODEST);
-    let server = start();
-    let mut one = StreamClient::new(&[server.address], 1, false);
-    let mut other = StreamClient::new(&[server.address], 2, false);
-    one.fill();
-    other.fill();
-    (0..2_000).for_each(|_| one.step());
-    let removed = other.change("XTRIM key MAXLEN 100").number();
-    assert_eq!(removed as usize, ENTRIES - 100);
-    while other.entries.len() > 100 {
-        other.entries.pop_first();
-    }
-    server.kill();
-    let server = start();
-    let mut client = server.client();
-    until("the log is loaded", || !client.ask(&["DBSIZE"]).is_error("LOADING"));
-    for stream in [&mut one, &mut other] {
-        stream.repeater = Repeater::new(&[server.address], 3);
-        stream.check();
-    }
+    let new = |addresses: &[SocketAddr], seed| StreamClient::new(addresses, seed, false);
+    let server = RestartedServer::after(new, |other| {
+        let removed = other.change("XTRIM key MAXLEN 100").number();
+        assert_eq!(removed as usize, ENTRIES - 100);
+        while other.entries.len() > 100 {
+            other.entries.pop_first();
+        }
+    });
+    let RestartedServer { mut client, mut one, mut other, .. } = server;
     let whole = dataset_bytes(&mut client);
     assert_eq!(one.change("DEL key").number(), 1);
     (one.entries, one.pending) = (BTreeMap::new(), BTreeSet::new());

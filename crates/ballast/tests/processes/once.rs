@@ -89,6 +89,17 @@ impl Repeater {
         self.repeat(&words, true)
     }
 
+    /// Repeats a command until it is answered: if it is to be executed `once`, as an exactly-once
+    /// request that acknowledges all before it.
+    pub(crate) fn change(&mut self, words: &[String], once: bool) -> Answer {
+        if !once {
+            return self.repeat(words, false);
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let request = self.numbered(&words);
+        self.ask(&request, request.sequence)
+    }
+
     /// Repeats a request that may be executed several times until it is answered. If `loses` is set,
     /// some replies are lost.
     pub(crate) fn repeat(&mut self, words: &[String], loses: bool) -> Answer {
