@@ -147,12 +147,8 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
         ));
     }
     let key = TableKey { table: call.session.status.table, key: call.key(1) };
-    let reply = &mut call.reply;
     let change = SizeChange::Removes.of(key, Touched::Names(fields));
-    let begin = reply.length();
-    let exists = call.backend.update_elements(ValueType::Hash, change, |hash, record| {
-        // An attempt without effect may have written the reply.
-        reply.rewind(begin);
+    let exists = call.update_and_reply(ValueType::Hash, change, |hash, record, reply| {
         let mut values = Vec::with_capacity(fields.len());
         for field in fields {
             values.push(hash.get(field)?.map(<[u8]>::to_vec));

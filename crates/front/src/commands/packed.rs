@@ -3,6 +3,7 @@
 use super::{Call, Cause, Done, NotExecuted, Refusal};
 use crate::core::data::{Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
+use resp::ReplyWriter;
 use types::{TypedValue, ValueType};
 use values::{Damaged, Element, Elements, Form, ListForm, Root, StreamRoot, parse_integer};
 
@@ -60,6 +61,26 @@ impl Call<'_> {
         let key = TableKey { table: self.session.status.table, key: self.key(1) };
         let change = size.of(key, touched);
         self.backend.update_elements(value_type, change, |elements, _| f(elements))
+    }
+
+    /// Changes elements of a value and writes the reply. `f` may be called several times: the reply
+    /// is that of the last one.
+    pub(super) fn update_and_reply<T>(
+        &mut self,
+        value_type: ValueType,
+        change: ValueChange<'_>,
+        mut f: impl FnMut(
+            &mut Elements<'_>,
+            Option<Record<'_>>,
+            &mut ReplyWriter<'_>,
+        ) -> Result<T, Refusal>,
+    ) -> Result<T, NotExecuted> {
+        let reply = &mut self.reply;
+        let begin = reply.length();
+        self.backend.update_elements(value_type, change, |elements, record| {
+            reply.rewind(begin);
+            f(elements, record, reply)
+        })
     }
 }
 

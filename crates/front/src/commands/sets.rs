@@ -115,12 +115,8 @@ fn spop(call: &mut Call<'_>) -> Done {
     let sample = PageSample::new(Sample::Distinct(count.unwrap_or(1)), call.random());
     let choose = |root: &Root| sample.choose(root);
     for touched in [Touched::Pages(&choose), Touched::All] {
-        let reply = &mut call.reply;
         let change = SizeChange::Removes.of(key, touched);
-        let begin = reply.length();
-        let popped = call.backend.update_elements(ValueType::Set, change, |set, record| {
-            // An attempt without effect may have written another reply.
-            reply.rewind(begin);
+        let popped = call.update_and_reply(ValueType::Set, change, |set, record, reply| {
             let Some(members) = sample.draw(set)? else { return Ok(None) };
             set.prepare(members.len())?;
             for member in &members {

@@ -351,11 +351,7 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     if request.options.block.is_some() {
         request.open = open(call, &request.keys, elements);
     }
-    let reply = &mut call.reply;
-    let begin = reply.length();
-    let is_read = call.backend.streams().update(&all.streams, |streams, _| {
-        // An attempt without effect may have written the reply.
-        reply.rewind(begin);
+    let is_read = call.update_streams(&all.streams, |streams, reply| {
         all.read(streams, &request, &reader, reply)
     })?;
     match is_read {

@@ -28,7 +28,7 @@ pub(super) static FAMILY: Family = Family {
 
 impl Call<'_> {
     /// Passes the stream under the key of argument `position`, with those of its records that are
-    /// needed, to `f`.
+    /// needed, to `f`. It may be called several times: the reply is that of the last one.
     pub(super) fn read_stream<T>(
         &mut self,
         position: usize,
@@ -38,13 +38,13 @@ impl Call<'_> {
         let reply = &mut self.reply;
         let begin = reply.length();
         self.backend.streams().read(table, &[key], |streams| {
-            // An attempt that lacked some records may have written a part.
             reply.rewind(begin);
             f(streams.get(0)?, reply)
         })
     }
 
-    /// Changes the stream under the key of argument `position`.
+    /// Changes the stream under the key of argument `position` and writes the reply. `f` may be called
+    /// several times: the reply is that of the last one.
     pub(super) fn update_stream<T>(
         &mut self,
         position: usize,
@@ -54,9 +54,23 @@ impl Call<'_> {
         let reply = &mut self.reply;
         let begin = reply.length();
         self.backend.streams().update_one(key, |stream| {
-            // An attempt without effect may have written the reply.
             reply.rewind(begin);
             f(stream, reply)
+        })
+    }
+
+    /// Changes several streams and writes the reply. `f` may be called several times: the reply is that
+    /// of the last one.
+    pub(super) fn update_streams<T>(
+        &mut self,
+        streams: &[StreamAccess<'_>],
+        mut f: impl for<'x> FnMut(&mut OpenedStreams<'x>, &mut ReplyWriter<'_>) -> Result<T, StreamStop>,
+    ) -> Result<T, NotExecuted> {
+        let reply = &mut self.reply;
+        let begin = reply.length();
+        self.backend.streams().update(streams, |streams, _| {
+            reply.rewind(begin);
+            f(streams, reply)
         })
     }
 }
