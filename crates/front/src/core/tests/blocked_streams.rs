@@ -45,6 +45,22 @@ fn all_readers_are_served_behind_the_ids_at_which_they_began_to_wait() {
 }
 
 #[test]
+fn a_change_of_one_stream_without_new_entries_does_not_end_the_notifications_of_a_reader() {
+    let mut world = world();
+    let mut reader = world.connect(1, 0, HERE);
+    let mut writer = world.connect(2, 1, HERE);
+    world.ask(&mut writer, "XADD r 1-0 a b\r\nXADD s 1-0 a b");
+    assert_eq!(world.ask(&mut reader, "XREAD BLOCK 0 STREAMS r s $ $"), "");
+    settle(&mut world);
+    for line in ["XGROUP CREATE s g $", "XGROUP CREATE s h $", "XADD s 2-0 a b"] {
+        assert_eq!(world.answer(&reader), "", "before {line}");
+        world.ask(&mut writer, line);
+        settle(&mut world);
+    }
+    assert_eq!(world.answer(&reader), entries(&["2-0"]));
+}
+
+#[test]
 fn consumers_of_a_group_are_served_in_turn_and_other_groups_beside_them() {
     let mut world = world();
     let mut writer = world.connect(9, 1, HERE);
