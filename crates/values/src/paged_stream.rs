@@ -115,6 +115,13 @@ pub struct StreamRange {
 /// Pages of a whole stream that one attempt reads at first: 1 MiB.
 const PAGES_AT_FIRST: u64 = 512;
 
+/// Returns the number of pages that the next attempt of a walk reads, which probably needs `wanted` of
+/// them beyond those that this one has read. It at least doubles, so that a walk over pages with few
+/// entries or none has few attempts: each reads all pages again.
+fn pages_of_walk(read: u64, wanted: u64) -> u64 {
+    read.saturating_add(wanted.max(read).max(1).min(read + PAGES_AT_FIRST))
+}
+
 /// Pages that are removed one by one. Others become orphans.
 const PAGES_DELETED_MAX: usize = 256;
 
@@ -186,6 +193,15 @@ impl<'a> PagedStream<'a> {
     /// Returns the gap of pages of which only the bases are needed.
     fn probe(&self, pages: impl IntoIterator<Item = u32>) -> StreamGap {
         StreamGap::Needs(StreamNeeds { pages: pages.into_iter().collect(), ..self.needs() })
+    }
+
+    /// Returns the block of the first page, of which a walk from the left may remove many.
+    fn first_page(&self) -> Result<&EntryBlock<'a>, StreamGap> {
+        self.page(self.number(0), || {
+            let pages = pages_of_walk(self.room.pages.len() as u64, 1);
+            let wanted = pages.min(self.root.interval.pages.into()) as u32;
+            (0..wanted).map(|at| self.number(at)).collect()
+        })
     }
 
     /// Returns the number of the page at a position.
@@ -277,8 +293,7 @@ impl<'a> PagedStream<'a> {
                 let read = u64::from(at - first);
                 let block = self.page(number, || {
                     let more = (left / self.root.entries_per_page()).saturating_add(2);
-                    let pages = read.saturating_add(more.min(read + PAGES_AT_FIRST));
-                    let last = first + pages.min(all.into()) as u32;
+                    let last = first + pages_of_walk(read, more).min(all.into()) as u32;
                     (first..last).map(|at| self.number(at)).collect()
                 })?;
                 for entry in block.entries() {
@@ -324,8 +339,7 @@ impl<'a> PagedStream<'a> {
             let (left, read) = (range.count - found.len() as u64, u64::from(last - at));
             let block = self.page(self.number(at), || {
                 let more = (left / self.root.entries_per_page()).saturating_add(2);
-                let pages = read.saturating_add(more.min(read + PAGES_AT_FIRST));
-                let first = u64::from(last + 1).saturating_sub(pages) as u32;
+                let first = u64::from(last + 1).saturating_sub(pages_of_walk(read, more)) as u32;
                 (first..=last).map(|at| self.number(at)).collect()
             })?;
             collect_reversed(block, range, &mut found)?;
@@ -336,7 +350,41 @@ impl<'a> PagedStream<'a> {
         Ok(found)
     }
 
-    /// Returns whether there is an entry of this id.
+    /// Returns the pages in which entries of these ids are, if they exist; a gap if one was not read.
+    fn require_places(
+        &self,
+        ids: impl Iterator<Item = StreamId>,
+    ) -> Result<BTreeSet<u32>, StreamGap> {
+        let (mut places, mut probes) = (BTreeSet::new(), BTreeSet::new());
+        let tail_first = self.root.tail.first_id()?;
+        let has_pages = self.root.count > 0 && self.root.interval.pages > 0;
+        let in_pages = ids.filter(|id| {
+            let is_in_tail = tail_first.is_some_and(|first| *id >= first);
+            has_pages && (self.root.first_id..=self.root.last_id).contains(id) && !is_in_tail
+        });
+        for id in in_pages {
+            match self.search(id, None) {
+                Ok(at) => drop(places.insert(self.number(at))),
+                Err(StreamGap::Needs(needs)) => probes.extend(needs.pages),
+                Err(StreamGap::Damaged) => return Err(StreamGap::Damaged),
+            }
+        }
+        if !probes.is_empty() {
+            return Err(self.probe(probes));
+        }
+        match places.iter().all(|number| self.pages.contains_key(number)) {
+            true => Ok(places),
+            false => Err(self.gap(places)),
+        }
+    }
+
+    /// Returns a gap if a page in which an entry of these ids may be was not read. A command that looks
+    /// for many entries requires them first: all are searched at once.
+    pub fn require_entries(&self, ids: impl Iterator<Item = StreamId>) -> Result<(), StreamGap> {
+        self.require_places(ids).map(drop)
+    }
+
+    /// Returns the entry of this id.
     pub fn entry(&self, id: StreamId) -> Result<Option<StreamEntry<'_>>, StreamGap> {
         let range = StreamRange { start: id, end: id, count: 1, hint: None };
         Ok(self.range(range)?.0.pop())
@@ -395,8 +443,12 @@ impl<'a> PagedStream<'a> {
         (self.is_changed, self.has_pushed) = (true, true);
     }
 
-    /// Sets the highest id that was used, and the counters that are given.
+    /// Sets the highest id that was used, and the counters that are given. The id is at least that of
+    /// the last entry, which this attempt has read.
     pub fn set_last_id(&mut self, id: StreamId, added: Option<u64>, max_deleted: Option<StreamId>) {
+        // The bases of pages ascend. Those of pages behind the last entry may be higher than the ids
+        // that follow.
+        self.remove_empty_last_pages();
         self.root.last_id = id;
         self.root.added = added.unwrap_or(self.root.added);
         self.root.max_deleted = max_deleted.unwrap_or(self.root.max_deleted);
@@ -411,23 +463,10 @@ impl<'a> PagedStream<'a> {
 
     /// Removes the entries of these ids. Returns their number.
     pub fn remove(&mut self, ids: &BTreeSet<StreamId>) -> Result<u64, StreamGap> {
-        let root = &self.root;
-        if root.count == 0 {
+        if self.root.count == 0 {
             return Ok(0);
         }
-        let tail_first = root.tail.first_id()?;
-        let is_in_tail = |id: StreamId| tail_first.is_some_and(|first| id >= first);
-        let mut places: BTreeSet<u32> = BTreeSet::new();
-        if root.interval.pages > 0 {
-            for id in ids.range(root.first_id..=root.last_id) {
-                if !is_in_tail(*id) {
-                    places.insert(self.number(self.search(*id, None)?));
-                }
-            }
-        }
-        if !places.iter().all(|number| self.pages.contains_key(number)) {
-            return Err(self.gap(places));
-        }
+        let places = self.require_places(ids.iter().copied())?;
         let (first, mut removed) = (self.root.first_id, BTreeSet::new());
         let mut keeps = |id: StreamId| {
             let is_removed = id >= first && ids.contains(&id);
@@ -524,10 +563,8 @@ impl<'a> PagedStream<'a> {
             return Ok(());
         }
         while self.root.interval.pages > 0 {
-            let number = self.number(0);
-            let block = self.page(number, || vec![number])?;
             let (mut first, mut live) = (None, 0);
-            for entry in block.entries() {
+            for entry in self.first_page()?.entries() {
                 let id = entry?.id;
                 if id >= self.root.first_id {
                     first = first.or(Some(id));
@@ -579,10 +616,7 @@ impl<'a> PagedStream<'a> {
                 StreamTrim::From(id) => {
                     let last = match is_last {
                         true => self.root.tail.last_id()?,
-                        false => {
-                            let number = self.number(0);
-                            self.page(number, || vec![number])?.last_id()?
-                        }
+                        false => self.first_page()?.last_id()?,
                     };
                     last.is_none_or(|last| last < id)
                 }
@@ -634,7 +668,7 @@ impl<'a> PagedStream<'a> {
             }
             let block = self.page(self.number(at), || {
                 let more = (excess / self.root.entries_per_page()).saturating_add(1);
-                let pages = u64::from(at).saturating_add(more);
+                let pages = pages_of_walk(at.into(), more);
                 let end = pages.min(u64::from(self.root.interval.pages)) as u32;
                 (at.min(1)..end.max(at + 1)).map(|at| self.number(at)).collect()
             })?;
@@ -657,7 +691,8 @@ impl<'a> PagedStream<'a> {
         for at in (0..pages).rev() {
             let block = self.page(self.number(at), || {
                 let more = (kept / self.root.entries_per_page()).saturating_add(1);
-                let first = u64::from(at + 1).saturating_sub(more) as u32;
+                let wanted = pages_of_walk((pages - 1 - at).into(), more);
+                let first = u64::from(pages).saturating_sub(wanted) as u32;
                 (first.min(at)..pages).map(|at| self.number(at)).collect()
             })?;
             if kept <= block.count() {
@@ -741,18 +776,20 @@ impl<'a> PagedStream<'a> {
         };
         let tail = std::mem::replace(&mut self.root.tail, EntryBlock::EMPTY);
         let (mut new, mut is_first) = (Vec::new(), interval.pages <= 1);
-        let mut added = 0_u64;
+        // An empty last page is shorter with its first entry than before.
+        let before = block.byte_count() as u64;
         for entry in tail.entries() {
             let entry = entry?;
+            if block.count() > 0 && entry.id < block.base() {
+                return Err(StreamGap::Damaged);
+            }
             let bytes = EntryBlock::entry_bytes(entry.fields());
             if block.count() > 0 && block.byte_count() + bytes > page_bytes {
                 new.push((number, std::mem::replace(&mut block, EntryBlock::EMPTY)));
                 (number, is_first) = (number.wrapping_add(1), false);
             }
             self.root.first_live += u64::from(is_first);
-            let before = block.byte_count();
             block.push(entry.id, entry.fields());
-            added += (block.byte_count() - before) as u64;
         }
         new.push((number, block));
         let created = |number: &u32| !interval.contains(*number);
@@ -769,7 +806,8 @@ impl<'a> PagedStream<'a> {
             self.root.id = self.room.ids[0];
         }
         self.root.interval.pages += numbers.len() as u32;
-        self.root.page_bytes = self.root.page_bytes.saturating_add(added);
+        let after: u64 = new.iter().map(|(_, block)| block.byte_count() as u64).sum();
+        self.root.page_bytes = self.root.page_bytes.saturating_sub(before).saturating_add(after);
         for (number, block) in new {
             self.removed.remove(&number);
             self.pages.insert(number, StreamPage { block, is_changed: true });

@@ -222,9 +222,11 @@ impl<'a> EntryBlock<'a> {
     ) {
         let count = fields.clone().count() as u64;
         assert!(count > 0, "an entry has fields");
-        if self.body.is_empty() {
+        if self.count == 0 {
+            // The base and the names of entries that were removed do not fit the new one.
             self.base = id;
             let body = self.body.to_mut();
+            body.clear();
             write_long(count, body);
             for (name, _) in fields.clone() {
                 write_part(name, body);

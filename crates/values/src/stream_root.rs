@@ -116,7 +116,8 @@ impl<'a> StreamRoot<'a> {
             && interval.pages <= PAGES_MAX
             && count >= tail.count()
             && (interval.pages > 0 || count == tail.count())
-            && first_id <= last_id;
+            && first_id <= last_id
+            && (tail.count() == 0 || tail.base() <= last_id);
         is_possible.then_some(StreamRoot {
             id: Version(id),
             interval,

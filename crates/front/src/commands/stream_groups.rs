@@ -329,6 +329,7 @@ fn xclaim(call: &mut Call<'_>) -> Done {
         group.last_id = group.last_id.max(options.last_id);
         let (consumer, _) = group.consumer(consumer, now);
         group.see(consumer, now);
+        stream.require_entries(options.ids.iter().copied())?;
         let mut claimed: Vec<StreamEntry<'_>> = Vec::new();
         for id in &options.ids {
             let pending = group.find_pending(*id);
@@ -390,6 +391,8 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
         let (mut claimed, mut deleted) = (Vec::new(), Vec::new());
         let mut looks = options.count.saturating_mul(LOOKS_PER_CLAIM);
         let found: Vec<PendingEntry> = group.pending_from(options.start).to_vec();
+        let looked_at = usize::try_from(looks).unwrap_or(usize::MAX);
+        stream.require_entries(found.iter().take(looked_at).map(|pending| pending.id))?;
         let mut found = found.into_iter().peekable();
         while looks > 0
             && ((claimed.len() + deleted.len()) as u64) < options.count

@@ -250,6 +250,7 @@ impl Reader<'_> {
         let later = group.pending_from(behind.next().unwrap_or(StreamId::MAX));
         let own = later.iter().filter(|entry| entry.consumer == consumer).take(count);
         let own: Vec<PendingEntry> = own.copied().collect();
+        stream.require_entries(own.iter().map(|pending| pending.id))?;
         let mut received = Vec::with_capacity(own.len());
         for pending in own {
             received.push(match stream.entry(pending.id)? {

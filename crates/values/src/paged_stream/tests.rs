@@ -14,6 +14,8 @@ struct Records {
     next_id: u64,
     /// Most records that a command has read, beside the root.
     read_max: std::cell::Cell<usize>,
+    /// Records that all attempts have read, beside the root.
+    read_sum: std::cell::Cell<usize>,
 }
 
 /// Small sizes, so that few entries have many pages.
@@ -47,6 +49,7 @@ impl Records {
                 })
                 .collect();
             self.read_max.set(self.read_max.get().max(pages.len()));
+            self.read_sum.set(self.read_sum.get() + pages.len());
             bases.extend(pages.iter().map(|(number, block)| (*number, block.base())));
             let groups = needs.groups.iter().filter_map(|id| {
                 let bytes = self.pages.get(&(*id, 0))?;
@@ -212,6 +215,25 @@ impl Pair {
         assert_eq!(self.records.run(|stream| stream.remove(&ids)), removed.len() as u64);
     }
 
+    /// Sets the highest id that was used: lower, if entries behind the last one were removed.
+    fn set_last_id(&mut self) {
+        let lowest = self.twin.entries.last_key_value().map_or(StreamId::MIN, |(id, _)| *id);
+        let id = match self.random.bool() {
+            true => lowest,
+            false => StreamId { ms: self.twin.last_id.ms + self.random.u64(1..3), seq: 0 },
+        };
+        let id = if id == StreamId::MIN { StreamId { ms: 0, seq: 1 } } else { id };
+        self.twin.last_id = id;
+        self.twin.max_deleted = self.twin.max_deleted.min(id);
+        let max_deleted = self.twin.max_deleted;
+        self.records.run(|stream| {
+            assert!(stream.last_entry_id()?.is_none_or(|last| last <= id));
+            stream.create();
+            stream.set_last_id(id, None, Some(max_deleted));
+            Ok(())
+        });
+    }
+
     fn trim(&mut self) {
         let count = self.twin.entries.len() as u64;
         let trim = match self.random.bool() {
@@ -288,6 +310,7 @@ fn a_stream_has_the_entries_that_were_added_and_not_removed() {
                 1..3 => pair.remove(),
                 3..6 => pair.read(),
                 6 => pair.change_group(),
+                7 => pair.set_last_id(),
                 _ => pair.add(),
             }
             pair.records.check(&pair.twin);
@@ -345,4 +368,94 @@ fn a_search_reads_few_pages() {
     }
     let read_max = pair.records.read_max.get();
     assert!(read_max <= 10, "{read_max} pages");
+}
+
+/// Returns a stream of so many pages at least, with an entry in each.
+fn long(pages: u32) -> Pair {
+    let random = fastrand::Rng::with_seed(9);
+    let mut pair = Pair { records: Records::default(), twin: Twin::default(), random };
+    while pair.records.root().is_none_or(|root| root.interval.pages < pages) {
+        pair.add();
+    }
+    pair
+}
+
+#[test]
+fn ids_go_on_below_those_of_removed_entries() {
+    let id = |ms| StreamId { ms, seq: 0 };
+    let mut records = Records { next_id: 1, ..Records::default() };
+    let value = [b'v'; 200];
+    let push = |records: &mut Records, ms, bytes| {
+        records.run(|stream| {
+            stream.push(id(ms), [(&b"f"[..], &value[..bytes])].into_iter());
+            Ok(())
+        });
+    };
+    (1..3).for_each(|ms| push(&mut records, ms, 200));
+    assert!(records.root().is_some_and(|root| root.interval.pages > 0));
+    (10..13).for_each(|ms| push(&mut records, ms, 1));
+    assert!(records.root().is_some_and(|root| root.tail.count() == 3));
+    assert_eq!(records.run(|stream| stream.remove(&(10..13).map(id).collect())), 3);
+    records.run(|stream| {
+        assert_eq!(stream.last_entry_id()?, Some(id(2)));
+        stream.set_last_id(id(5), None, Some(id(2)));
+        Ok(())
+    });
+    (6..12).for_each(|ms| push(&mut records, ms, 90));
+    for ms in [1, 2, 6, 7, 11] {
+        let found = records.run(|stream| Ok(stream.entry(id(ms))?.is_some()));
+        assert!(found, "entry {ms}");
+    }
+}
+
+#[test]
+fn a_walk_over_pages_without_entries_reads_few_pages_twice() {
+    let mut pair = long(400);
+    let kept = [pair.twin.entries.first_key_value(), pair.twin.entries.last_key_value()];
+    let [first, last] = kept.map(|kept| *kept.expect("an entry").0);
+    let ids: BTreeSet<StreamId> =
+        pair.twin.entries.keys().copied().filter(|id| *id != first && *id != last).collect();
+    pair.records.run(|stream| stream.remove(&ids));
+    let pages = pair.records.root().map_or(0, |root| root.interval.pages) as usize;
+    assert!(pages >= 400, "{pages} pages");
+    let all = StreamRange { start: StreamId::MIN, end: StreamId::MAX, count: 2, hint: None };
+    let read = |records: &Records| records.read_sum.replace(0);
+    read(&pair.records);
+    let found = pair.records.run(|stream| Ok(listed(&stream.range(all)?.0)));
+    assert_eq!(found.len(), 2);
+    assert!(read(&pair.records) <= 4 * pages);
+    let found = pair.records.run(|stream| Ok(listed(&stream.range_reversed(all)?)));
+    assert_eq!(found.len(), 2);
+    assert!(read(&pair.records) <= 4 * pages);
+    assert_eq!(pair.records.run(|stream| stream.remove(&BTreeSet::from([first]))), 1);
+    assert!(read(&pair.records) <= 4 * pages);
+}
+
+#[test]
+fn a_trim_of_whole_pages_reads_few_pages_twice() {
+    let mut pair = long(400);
+    let pages = pair.records.root().map_or(0, |root| root.interval.pages) as usize;
+    pair.records.read_sum.set(0);
+    let trim = StreamTrim::Length(1);
+    let removed = pair.records.run(|stream| stream.trim(trim, TrimPrecision::WholePages(0)));
+    assert!(removed > 400);
+    let read = pair.records.read_sum.get();
+    assert!(read <= 4 * pages, "{read} pages of {pages}");
+}
+
+#[test]
+fn many_entries_are_searched_at_once() {
+    let mut pair = long(400);
+    let pages = pair.records.root().map_or(0, |root| root.interval.pages) as usize;
+    let ids: BTreeSet<StreamId> = pair.twin.entries.keys().copied().step_by(3).collect();
+    pair.records.read_sum.set(0);
+    let found = pair.records.run(|stream| {
+        stream.require_entries(ids.iter().copied())?;
+        let found = ids.iter().map(|id| Ok(stream.entry(*id)?.is_some()));
+        found.collect::<Result<Vec<bool>, StreamGap>>()
+    });
+    assert!(found.iter().all(|is_found| *is_found));
+    assert_eq!(pair.records.run(|stream| stream.remove(&ids)), ids.len() as u64);
+    let read = pair.records.read_sum.get();
+    assert!(read <= 8 * pages, "{read} pages of {pages}");
 }
