@@ -81,7 +81,7 @@ fn xread(call: &mut Call<'_>) -> Done {
     let request = ReadRequest::parse(call, false)?;
     let (table, reply) = (call.session.status.table, &mut call.reply);
     // A request that waits reads behind the ids at which it began to wait.
-    let known = std::mem::take(call.stream_ids);
+    let known: &[StreamId] = call.stream_ids;
     let mut after = Vec::new();
     let is_read = call.backend.streams().read(table, &request.keys, |streams| {
         after.clear();
