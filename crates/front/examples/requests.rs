@@ -1,9 +1,10 @@
 //! Requests of one client to the core of a server without sockets.
 //!
-//! `requests get|set|incr|once|hget|hset|small-hget|small-hset PIPELINE OPERATIONS` runs them on 100,000
-//! keys, on one hash of as many fields, or (`small-`) on 10,000 hashes of ten fields. GET, SET, HGET
-//! and HSET have values of 100 bytes, small hashes of 20; `once` is INCR by BALLAST.ONCE, by a client that
-//! acknowledges all replies of the pipeline before. With `durable-` before its case, the server
+//! `requests get|set|incr|once|hget|hset|small-hget|small-hset|lpush|rpop|xadd PIPELINE OPERATIONS` runs
+//! them on 100,000 keys, on one hash, list or stream of as many elements, or (`small-`) on 10,000 hashes
+//! of ten fields. GET, SET, HGET and HSET have values of 100 bytes, other elements of 20; `once` is INCR
+//! by BALLAST.ONCE, by a client that acknowledges all replies of the pipeline before. `rpop` is for at
+//! most 100,000 operations. With `durable-` before its case, the server
 //! replicates its log to its own disk, which is in memory; otherwise it has no durable log. The run
 //! depends on nothing outside the process.
 //! `crates/bench/scripts/instructions` counts its instructions, and subtracts those of its start.
@@ -25,7 +26,7 @@ use wire::replica::BootId;
 
 const KEYS: u64 = 100_000;
 const VALUE: [u8; 100] = [b'v'; 100];
-/// Value of a field of a small hash.
+/// Value of a field of a small hash, of an item of a list, and of an entry of a stream.
 const SHORT: [u8; 20] = [b'v'; 20];
 /// Initial value of counters. All counts have as many digits.
 const COUNT: &str = "1000000";
@@ -136,15 +137,22 @@ impl Server {
         self.client.output.len()
     }
 
-    /// Executes requests in pipelines, with keys in a fixed pseudo-random order.
-    fn run(&mut self, command: &str, pipeline: u64, operations: u64) {
-        let reply_bytes = match command {
+    /// Returns the length of the reply to a request.
+    fn reply_bytes(command: &str, number: u64) -> usize {
+        match command {
             "set" | "fill" => "+OK\r\n".len(),
             "get" | "hget" => VALUE.len() + 8,
-            "small-hget" => SHORT.len() + 7,
+            "small-hget" | "rpop" => SHORT.len() + 7,
+            "entries" | "xadd" => "$9\r\n1000000-1\r\n".len(),
+            "items" => format!(":{}\r\n", number + 1).len(),
+            "lpush" => format!(":{}\r\n", KEYS + number + 1).len(),
             "fields" | "hset" | "small-hset" => ":1\r\n".len(),
             _ => COUNT.len() + 3,
-        };
+        }
+    }
+
+    /// Executes requests in pipelines, with keys in a fixed pseudo-random order.
+    fn run(&mut self, command: &str, pipeline: u64, operations: u64) {
         let mut input = Vec::new();
         for first in (0..operations).step_by(pipeline as usize) {
             let requests = pipeline.min(operations - first);
@@ -167,6 +175,13 @@ impl Server {
                         }
                     }
                     "set" => request(&mut input, &[b"set", key.as_bytes(), &VALUE]),
+                    "items" | "lpush" => request(&mut input, &[b"lpush", b"l", &SHORT]),
+                    "rpop" => request(&mut input, &[b"rpop", b"l"]),
+                    "entries" | "xadd" => {
+                        let first = if command == "xadd" { 2_000_000 } else { 1_000_000 };
+                        let id = format!("{}-1", first + number);
+                        request(&mut input, &[b"xadd", b"s", id.as_bytes(), b"field", &SHORT]);
+                    }
                     "once" => {
                         let numbers = [LEASE, &sequence, &first].map(str::as_bytes);
                         let [lease, sequence, first] = numbers;
@@ -177,7 +192,8 @@ impl Server {
                     _ => request(&mut input, &[command.as_bytes(), key.as_bytes()]),
                 }
             }
-            let expected = requests as usize * reply_bytes;
+            let numbers = first..first + requests;
+            let expected = numbers.map(|number| Server::reply_bytes(command, number)).sum();
             let replies = self.answer(&input, expected);
             assert_eq!(replies, expected, "every request succeeds");
         }
@@ -205,6 +221,8 @@ fn main() {
         "incr" | "once" => "fill",
         "hget" | "hset" => "fields",
         "small-hget" | "small-hset" => "small-hset",
+        "lpush" | "rpop" => "items",
+        "xadd" => "entries",
         _ => panic!("{usage}"),
     };
     let mut server = Server::start(command != case);
