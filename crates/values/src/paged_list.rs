@@ -587,7 +587,8 @@ impl<'a> PagedList<'a> {
                 continue;
             }
             let Some(page) = self.end_page(end).filter(|page| page.is_changed) else { continue };
-            let moved = page.items.take_bytes(end, layout.list_end_bytes() / 2)?;
+            // Not as many as the root may have: a push does not move them back at once.
+            let moved = page.items.take_bytes(end, layout.list_end_bytes() * 3 / 4)?;
             *if end == ListEnd::Left { &mut self.left } else { &mut self.right } = moved;
             self.remove_empty_pages(end);
         }

@@ -7,7 +7,7 @@ use super::pop_of_several::PopOfSeveral;
 use super::sampling::parse_count;
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, uppercase_is};
 use crate::core::data::{Changes, Key, Need, Record, TableKey};
-use crate::core::lists::{ListChange, ListStop, list_form};
+use crate::core::lists::{ExpectedList, ListChange, ListStop, list_form, root_of};
 use planted::Bug;
 use resp::ReplyWriter;
 use std::ops::Range;
@@ -100,12 +100,23 @@ impl Call<'_> {
     fn update_list<T>(
         &mut self,
         new: &[&[u8]],
+        f: impl for<'x> FnMut(&mut PagedList<'x>, PackedList<'x>) -> Result<T, ListStop>,
+    ) -> Result<T, NotExecuted> {
+        self.update_expected_list(new, ExpectedList::Root, f)
+    }
+
+    /// The same, with the pages in the first attempt that the command probably needs.
+    fn update_expected_list<T>(
+        &mut self,
+        new: &[&[u8]],
+        expected: ExpectedList,
         mut f: impl for<'x> FnMut(&mut PagedList<'x>, PackedList<'x>) -> Result<T, ListStop>,
     ) -> Result<T, NotExecuted> {
         let key = TableKey { table: self.session.status.table, key: self.key(1) };
         let new = encoded(new.iter());
         let new = packed_items(&new)?;
-        self.backend.update_lists(&[ListChange::of(key)], new, |lists, _| {
+        let lists = [ListChange::of(key)];
+        self.backend.update_expected_lists(&lists, vec![expected], new, |lists, _| {
             let new = lists.new;
             f(lists.get(0)?, new)
         })
@@ -146,6 +157,7 @@ fn push_to(call: &mut Call<'_>, end: ListEnd) -> Done {
 fn push_items(call: &mut Call<'_>, end: ListEnd, must_exist: bool) -> Done {
     let layout = call.backend.layout();
     let items = &call.args[2..];
+    let mut expected = ExpectedList::Root;
     let pushed = call.update(|record, changes| {
         if record.is_none() && must_exist {
             return Ok(Some(0));
@@ -176,6 +188,8 @@ fn push_items(call: &mut Call<'_>, end: ListEnd, must_exist: bool) -> Done {
                         ListEnd::Left => root.encode_pushed(end, parts.clone().rev(), out),
                         ListEnd::Right => root.encode_pushed(end, parts.clone(), out),
                     });
+                } else {
+                    expected = ExpectedList::of_push(&root, end);
                 }
                 is_short
             }
@@ -186,9 +200,9 @@ fn push_items(call: &mut Call<'_>, end: ListEnd, must_exist: bool) -> Done {
         (Some(length), _) => length,
         (None, ListEnd::Left) => {
             let reversed: Vec<&[u8]> = items.iter().rev().copied().collect();
-            push_beyond(call, &reversed, end, must_exist)?
+            push_beyond(call, &reversed, end, must_exist, expected)?
         }
-        (None, ListEnd::Right) => push_beyond(call, items, end, must_exist)?,
+        (None, ListEnd::Right) => push_beyond(call, items, end, must_exist, expected)?,
     };
     call.integer(length as i64)
 }
@@ -199,8 +213,9 @@ fn push_beyond(
     items: &[&[u8]],
     end: ListEnd,
     must_exist: bool,
+    expected: ExpectedList,
 ) -> Result<u64, NotExecuted> {
-    call.update_list(items, |list, new| {
+    call.update_expected_list(items, expected, |list, new| {
         if list.count() > 0 || !must_exist {
             list.push(end, new);
         }
@@ -223,18 +238,25 @@ fn pop(call: &mut Call<'_>, end: ListEnd) -> Done {
         }
     };
     let reply = &mut call.reply;
+    let mut expected = ExpectedList::Root;
     let is_done = call.backend.update(table, &[key], Need::Records, |records, changes| {
         match (records[0], count) {
             (None, None) => reply.null(),
             (None, Some(_)) => reply.null_array(),
-            (Some(_), _) => return pop.run(records[0], reply, header, changes, 0),
+            (Some(_), _) => {
+                let is_done = pop.run(records[0], reply, header, changes, 0)?;
+                if let (false, Some(root)) = (is_done, root_of(records[0])) {
+                    expected = ExpectedList::of_pop(&root, end, pop.count.min(root.count));
+                }
+                return Ok(is_done);
+            }
         }
         Ok::<bool, Refusal>(true)
     })??;
     if is_done {
         return Ok(());
     }
-    match (pop.run_beyond(call, &[key], &[true])?, count) {
+    match (pop.run_beyond(call, &[key], &[true], vec![expected])?, count) {
         (Some(popped), _) => popped.reply(&mut call.reply, end, header)?,
         (None, None) => call.reply.null(),
         (None, Some(_)) => call.reply.null_array(),
@@ -318,7 +340,8 @@ impl ItemPop {
         if let Some(popped) = popped {
             return Ok(popped);
         }
-        let Some(popped) = self.run_beyond(call, keys, open)? else { return Ok(false) };
+        let expected = vec![ExpectedList::Root; keys.len()];
+        let Some(popped) = self.run_beyond(call, keys, open, expected)? else { return Ok(false) };
         let key = keys[popped.at].bytes;
         popped.reply(&mut call.reply, self.end, |reply, items| header(reply, key, items))?;
         Ok(true)
@@ -330,12 +353,13 @@ impl ItemPop {
         call: &mut Call<'_>,
         keys: &[Key<'_>],
         open: &[bool],
+        expected: Vec<ExpectedList>,
     ) -> Result<Option<PoppedItems>, NotExecuted> {
         let ItemPop { end, count } = self;
         let table = call.session.status.table;
         let keys = keys.iter().map(|&key| TableKey { table, key });
         let lists: Vec<ListChange<'_>> = keys.map(ListChange::of).collect();
-        call.backend.update_lists(&lists, PackedList::EMPTY, |lists, _| {
+        call.backend.update_expected_lists(&lists, expected, PackedList::EMPTY, |lists, _| {
             for (at, open) in open.iter().enumerate() {
                 if lists.get(at)?.count() > 0 && *open {
                     let mut items = Vec::new();

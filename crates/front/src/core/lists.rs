@@ -93,7 +93,7 @@ impl<'x> OpenedLists<'x> {
 
 /// The pages of a list that an attempt reads and may create.
 #[derive(Clone, Copy, Debug)]
-enum ExpectedList {
+pub(crate) enum ExpectedList {
     /// None.
     Root,
     /// The list has no pages, and is divided into this many.
@@ -103,6 +103,25 @@ enum ExpectedList {
 }
 
 impl ExpectedList {
+    /// Returns the pages of a list with this root that a removal of items at an end reads, beside
+    /// those in the root.
+    pub(crate) fn of_pop(root: &ListRoot<'_>, end: ListEnd, items: u64) -> ExpectedList {
+        let mut reach = ListReach::default();
+        reach.extend(root, end, items);
+        let ListRoot { id, interval, .. } = *root;
+        ExpectedList::Pages { id, interval, reach, created: [0; 2] }
+    }
+
+    /// Returns the pages of a list with this root that an addition to a full end reads, and may
+    /// create.
+    pub(crate) fn of_push(root: &ListRoot<'_>, end: ListEnd) -> ExpectedList {
+        let mut expected = ExpectedList::of_pop(root, end, 1);
+        if let ExpectedList::Pages { created, .. } = &mut expected {
+            created[usize::from(end == ListEnd::Right)] = 1;
+        }
+        expected
+    }
+
     /// Returns the pages at both ends that are read.
     fn read(&self) -> [PageInterval; 2] {
         match self {
@@ -310,7 +329,7 @@ pub(crate) fn list_form(record: Option<Record<'_>>) -> Result<ListForm<'_>, Refu
 }
 
 /// Returns the root of a record, if it is a list with pages.
-fn root_of(record: Option<Record<'_>>) -> Option<ListRoot<'_>> {
+pub(crate) fn root_of(record: Option<Record<'_>>) -> Option<ListRoot<'_>> {
     match list_form(record) {
         Ok(ListForm::Split(root)) => Some(root),
         Ok(ListForm::Packed(_)) | Err(_) => None,
@@ -359,9 +378,20 @@ impl Backend {
         &mut self,
         lists: &[ListChange<'_>],
         new: PackedList<'_>,
+        f: impl for<'x> FnMut(&mut OpenedLists<'x>, &[Option<Record<'x>>]) -> Result<T, ListStop>,
+    ) -> Result<T, NotExecuted> {
+        self.update_expected_lists(lists, vec![ExpectedList::Root; lists.len()], new, f)
+    }
+
+    /// The same, with pages in the first attempt that the command probably needs.
+    pub(crate) fn update_expected_lists<T>(
+        &mut self,
+        lists: &[ListChange<'_>],
+        mut expected: Vec<ExpectedList>,
+        new: PackedList<'_>,
         mut f: impl for<'x> FnMut(&mut OpenedLists<'x>, &[Option<Record<'x>>]) -> Result<T, ListStop>,
     ) -> Result<T, NotExecuted> {
-        let mut expected = vec![ExpectedList::Root; lists.len()];
+        assert_eq!(expected.len(), lists.len(), "an expectation per list");
         let (mut may_divide, mut tries) = (true, 0);
         while tries < TRIES {
             let attempt = self.attempt_lists(lists, new, &expected, may_divide, &mut f);
