@@ -34,7 +34,7 @@ impl Backup {
             let first = first_of(*log);
             self.unmeasured.range(first..).next().filter(|next| next.log == *log).copied()
         };
-        let awaited = self.unreported.iter().find_map(of_log);
+        let awaited = self.unreported.keys().find_map(of_log);
         let again = if awaited.is_none() { self.retries.begin(now) } else { None };
         let replica = awaited.or(again).or(self.unmeasured.first().copied())?;
         self.unmeasured.remove(&replica);
@@ -65,7 +65,7 @@ impl Backup {
                     self.retries.failed(now, replica);
                 } else if self.retries.succeeded(replica) && self.is_fenced(replica.log) {
                     // The log may have been reported without this replica.
-                    self.unreported.insert(replica.log);
+                    self.unreported.entry(replica.log).or_insert(replica);
                 }
             }
             (DiskFollowUp::Answer | DiskFollowUp::AnswerAndSync, None) => {

@@ -2,6 +2,47 @@
 
 use super::*;
 use crate::replication::timing::MEASURE_AGAIN;
+use std::cell::Cell;
+
+thread_local! {
+    /// Number of replicas of which this test has asked whether the disk works on them.
+    pub(super) static REPLICAS_JUDGED: Cell<u64> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_fenced_log_is_not_looked_through_after_each_measurement() {
+    const COUNT: u64 = 30;
+    let log = ServerId(1);
+    let (mut backup, mut out) = (Backup::new(), Outbox::new());
+    for segment in 1..=COUNT {
+        let replica = ReplicaId { log, segment: SegmentId(segment), epoch: ReplicaEpoch(0) };
+        backup.handle(Instant(0), BackupEvent::Found { replica }, &mut out);
+    }
+    let before = REPLICAS_JUDGED.get();
+    backup.handle(Instant(1), BackupEvent::Fence { log }, &mut out);
+    let (mut measured, mut reports) = (0, 0);
+    loop {
+        let effects: Vec<BackupEffect> = out.drain().collect();
+        if effects.is_empty() {
+            break;
+        }
+        for effect in effects {
+            match effect {
+                BackupEffect::Measure { replica } => {
+                    measured += 1;
+                    let (length, synced, clock) = (8, 8, UnixMillis(0));
+                    let event = BackupEvent::Measured { replica, length, synced, clock };
+                    backup.handle(Instant(2), event, &mut out);
+                }
+                BackupEffect::Report { .. } => reports += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!((measured, reports), (COUNT, 1));
+    let judged = REPLICAS_JUDGED.get() - before;
+    assert!(judged <= 5 * COUNT, "{judged} looks at {COUNT} replicas");
+}
 
 #[test]
 fn what_can_take_nothing_more_is_kept_until_it_is_released() {
