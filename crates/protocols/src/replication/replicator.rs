@@ -46,7 +46,10 @@ pub struct Replicator {
     active: BTreeSet<SegmentId>,
     /// Segments with fewer replicas than wanted.
     short: BTreeSet<SegmentId>,
-    /// Set if a backup may now accept copies that no backup could take before.
+    /// Set if copies may be possible that were not at the last pass over the segments that lack
+    /// replicas: a backup may take replicas that none could take before, a segment has lost one, or
+    /// the pass has ended at [`COPIES_MAX`]. Such a pass visits the whole log if too few servers
+    /// live, so nothing else may cause one.
     may_copy: bool,
     /// Time of the last death, if recent. Meanwhile only copies are made that a reply waits for.
     rests_since: Option<Instant>,
@@ -366,7 +369,6 @@ impl Replicator {
         self.release(id, unfinished.iter().map(|it| (it.backup, it.epoch)));
         self.active.remove(&id);
         self.short.remove(&id);
-        self.may_copy = true;
     }
 
     /// Removes a segment that no recovery will need again, and releases its replicas.
@@ -378,7 +380,6 @@ impl Replicator {
         self.release(id, former.chain(replicas));
         self.active.remove(&id);
         self.short.remove(&id);
-        self.may_copy = true;
     }
 
     /// Handles an answer of a backup. Returns the segments that it may concern.
@@ -601,6 +602,15 @@ impl Replicator {
     /// Chooses a backup that has no replica of the segment. A backup that has refused the segment
     /// is not asked for another original, because a refusal is final.
     fn choose(&mut self, id: SegmentId, what: ReplicaRole) -> Option<ServerId> {
+        let mut others = self.segments[&id].holders();
+        match what {
+            ReplicaRole::Original => others.extend(&self.segments[&id].former),
+            ReplicaRole::Copy => {}
+        }
+        // With few servers this is the usual case, and the loads of all backups are of no use.
+        if !self.placement.has_other_than(&others) {
+            return None;
+        }
         let load = |(backup, all): (ServerId, usize)| (backup, BackupLoad { unfinished: 0, all });
         let mut loads: BTreeMap<ServerId, BackupLoad> =
             self.replica_counts.iter().map(load).collect();
@@ -611,11 +621,6 @@ impl Replicator {
             }
         }
         let segment = self.segments.get_mut(&id)?;
-        let mut others = segment.holders();
-        match what {
-            ReplicaRole::Original => others.extend(&segment.former),
-            ReplicaRole::Copy => {}
-        }
         self.placement.choose(&others, &loads, &mut segment.draws)
     }
 
@@ -649,6 +654,8 @@ impl Replicator {
     }
 
     fn start_copy(&mut self, id: SegmentId) -> bool {
+        #[cfg(test)]
+        tests::COPIES_TRIED.set(tests::COPIES_TRIED.get() + 1);
         let segment = &self.segments[&id];
         let is_placed = segment.placed(self.uncounted()).count() >= self.settings.replicas;
         if is_placed || segment.is_copied() || segment.wants_originals {
@@ -774,7 +781,8 @@ impl Replicator {
         }
         if segment.stage >= SegmentStage::Sealed {
             self.active.remove(&id);
-            self.may_copy = true;
+            // One copy of a segment is made at a time; this was not the last one.
+            self.may_copy |= could_have_more;
             self.release_own(id);
         }
     }
@@ -816,7 +824,14 @@ impl Replicator {
 #[cfg(test)]
 mod tests {
     use super::super::events::Promise;
+    use super::super::placement::{BackupCandidate, Rack};
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Number of segments that this test has tried to copy.
+        pub(super) static COPIES_TRIED: Cell<u64> = const { Cell::new(0) };
+    }
 
     const SEGMENT: SegmentId = SegmentId(1);
     const OPENED: ReplicatorEvent =
@@ -830,6 +845,58 @@ mod tests {
         for event in events {
             replicator.handle(Instant(0), event, &mut Outbox::new());
         }
+    }
+
+    /// Passes an event to a replicator whose only backup and whose manifest answer at once.
+    fn handle_with_answers(replicator: &mut Replicator, event: ReplicatorEvent) {
+        let mut out = Outbox::new();
+        replicator.handle(Instant(0), event, &mut out);
+        let effects: Vec<ReplicatorEffect> = out.drain().collect();
+        for effect in effects {
+            let answer = match effect {
+                ReplicatorEffect::Send { backup, piece } => {
+                    let result = AppendResult::Has { length: piece.to, synced: piece.to };
+                    let Piece { replica, sent, .. } = piece;
+                    let answer = Appended { replica, sent, result };
+                    ReplicatorEvent::Answered { backup, answer }
+                }
+                ReplicatorEffect::Register { segment } => ReplicatorEvent::Registered { segment },
+                ReplicatorEffect::Seal { segment } => ReplicatorEvent::Sealed { segment },
+                _ => continue,
+            };
+            handle_with_answers(replicator, answer);
+        }
+    }
+
+    #[test]
+    fn a_log_with_too_few_backups_is_not_looked_through_with_each_segment() {
+        let (kind, promise) = (ReplicaKind::Data, Promise::Taken);
+        let (log, is_standalone) = (ServerId(1), false);
+        let settings = ReplicatorSettings { log, kind, replicas: 2, promise, is_standalone };
+        let mut replicator = Replicator::new(settings);
+        let backup = |server, rack| BackupCandidate { server, rack, is_usable: true };
+        let one = backup(ServerId(2), Rack(2));
+        let candidates = |servers| ReplicatorEvent::Candidates { own: Rack(1), servers };
+        handle_with_answers(&mut replicator, candidates(vec![one]));
+        let mut tried = Vec::new();
+        for segment in (1..=100).map(SegmentId) {
+            let before = COPIES_TRIED.get();
+            let random = segment.0;
+            for event in [
+                ReplicatorEvent::Opened { segment, length: 8, random },
+                ReplicatorEvent::Appended { segment, length: 80 },
+                ReplicatorEvent::Closed { segment },
+            ] {
+                handle_with_answers(&mut replicator, event);
+            }
+            assert!(!replicator.active.contains(&segment), "{segment} is sealed");
+            tried.push(COPIES_TRIED.get() - before);
+        }
+        handle_with_answers(&mut replicator, ReplicatorEvent::Dropped { segment: SegmentId(1) });
+        assert_eq!(replicator.short.len(), 99, "every segment lacks a replica");
+        assert!(tried[99] <= tried[9], "attempts to copy another segment: {tried:?}");
+        handle_with_answers(&mut replicator, candidates(vec![one, backup(ServerId(3), Rack(3))]));
+        assert!(replicator.short.is_empty(), "the new server has a copy of each segment");
     }
 
     #[test]
