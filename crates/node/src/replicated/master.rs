@@ -16,6 +16,7 @@ use crate::state::NodeState;
 use protocols::Outbox;
 use protocols::replication::{BackupCounts, Piece, Replicator, ReplicatorEffect, ReplicatorEvent};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::log::LogChange;
@@ -120,13 +121,14 @@ impl PieceHeaders {
 
     /// Returns the content of a closed segment that has been sent completely.
     fn content(&self, segment: SegmentId) -> Option<SegmentContent> {
-        let writers = self.writers.range((segment, ServerId(0))..=(segment, ServerId(u32::MAX)));
+        let writers = self.writers.range(all_of(segment));
         let longest = writers.map(|(_, writer)| writer.after).max_by_key(PieceWriter::length)?;
         Some(SegmentContent { length: longest.length(), crc: longest.crc() })
     }
 
     pub(super) fn forget(&mut self, segment: SegmentId) {
-        self.writers.retain(|(of, _), _| *of != segment);
+        self.writers.extract_if(all_of(segment), |_, _| true).for_each(drop);
+        assert!(self.content(segment).is_none(), "{segment} is gone and its pieces are remembered");
     }
 
     /// Returns the message of a piece with these bytes.
@@ -157,6 +159,11 @@ impl PieceHeaders {
             payload,
         }
     }
+}
+
+/// Returns the range of keys of all writers for a segment: a log has many other segments.
+fn all_of(segment: SegmentId) -> RangeInclusive<(SegmentId, ServerId)> {
+    (segment, ServerId(0))..=(segment, ServerId(u32::MAX))
 }
 
 impl LogMaster {
