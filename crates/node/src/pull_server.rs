@@ -36,9 +36,24 @@ impl PullServer {
     pub(crate) fn accept(&mut self, from: ServerId, route: Route, pull: Pull, node: &Node) {
         // A pull of deleted records is a late repetition, and gets no answer.
         let is_kept = node.machines().keeps(from, pull.migration, pull.cursor) == Some(true);
-        // A target repeats its one pull per partition, so a pull may be dropped.
-        if is_kept && self.pulls.len() < PULLS_TO_SERVE_MAX {
-            self.pulls.push_back((route, pull));
+        if is_kept {
+            self.queue(route, pull);
+        }
+    }
+
+    /// Queues a pull. A repetition takes the place of the pull that it repeats: the target wants one
+    /// answer, and a source with much to do would otherwise give itself more to do.
+    fn queue(&mut self, route: Route, pull: Pull) {
+        let partition = |pull: &Pull| (pull.migration, pull.epoch, pull.partition);
+        let has_room = self.pulls.len() < PULLS_TO_SERVE_MAX;
+        let queued = self.pulls.iter_mut().find(|(_, it)| partition(it) == partition(&pull));
+        match queued {
+            // Cursors only grow: an earlier one is of a pull that has been answered.
+            Some(queued) if queued.1.cursor <= pull.cursor => *queued = (route, pull),
+            Some(_) => {}
+            // A target repeats its one pull per partition, so a pull may be dropped.
+            None if has_room => self.pulls.push_back((route, pull)),
+            None => {}
         }
         assert!(self.pulls.len() <= PULLS_TO_SERVE_MAX, "the queue of pulls is bounded");
     }
@@ -147,3 +162,33 @@ const PULLS_TO_SERVE_MAX: usize = 4096;
 
 /// Maximum number of priority pulls that meet a busy leaf in one turn; more are dropped.
 const PRIORITY_TO_SERVE_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{KeyHash, OwnershipEpoch};
+
+    fn pull(partition: u16, cursor: u64) -> Pull {
+        Pull {
+            migration: MigrationId(1),
+            epoch: OwnershipEpoch(2),
+            partition,
+            cursor: KeyHash(cursor),
+            last: KeyHash(1_000),
+            bytes_max: 1 << 10,
+        }
+    }
+
+    #[test]
+    fn a_repeated_pull_is_answered_once_on_its_last_route() {
+        let mut server = PullServer::default();
+        server.queue(Route(1), pull(0, 10));
+        server.queue(Route(1), pull(1, 500));
+        server.queue(Route(2), pull(0, 10));
+        // A delayed repetition of an answered pull.
+        server.queue(Route(3), pull(0, 5));
+        assert_eq!(server.pulls, [(Route(2), pull(0, 10)), (Route(1), pull(1, 500))]);
+        server.queue(Route(1), pull(0, 20));
+        assert_eq!(server.pulls[0], (Route(1), pull(0, 20)));
+    }
+}
