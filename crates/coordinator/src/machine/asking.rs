@@ -131,7 +131,6 @@ impl Coordinator {
         match self.recoveries.accept_loss(dead, named, self.view(at)) {
             Ok((edit, count)) => {
                 self.commit(at, edit)?;
-                self.recoveries.notify_masters(dead, self.store.configuration());
                 Ok(Answer::LossAccepted(count))
             }
             Err(reason) => Ok(Answer::Refused(reason)),

@@ -164,7 +164,7 @@ impl Coordinator {
         }
         let configuration = self.store.configuration();
         self.migrations.repeat_demands_on(server, at.now, configuration);
-        self.recoveries.repeat_demands_on(server, configuration);
+        self.recoveries.repeat_demands_on(server);
         self.welcome(server, connection, out);
         self.clocks.ask(at.now, server, is_confirmed, &self.membership, out);
         Ok(())

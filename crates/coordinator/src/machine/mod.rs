@@ -328,7 +328,7 @@ impl Coordinator {
     fn disconnect_dead(&mut self, at: Moment, servers: &BTreeSet<ServerId>, out: &mut Effects) {
         for &server in servers {
             tracing::warn!(%server, "server declared dead");
-            self.recoveries.forget_holder(server, self.store.configuration());
+            self.recoveries.forget_holder(server);
             if let Some(connection) = self.membership.connection_of(server) {
                 self.closed(at, connection);
                 self.reject(connection, Rejection::fenced(), out);
@@ -384,3 +384,6 @@ impl Coordinator {
         ClusterView::new(at, self.store.configuration(), &self.membership)
     }
 }
+
+#[cfg(test)]
+mod tests;

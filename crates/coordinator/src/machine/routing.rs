@@ -178,7 +178,7 @@ impl Coordinator {
                 self.recoveries.manifest_read(log, question, answer, view);
             }
             LogUpdate::Damaged { log, segment, epoch } => {
-                self.recoveries.damaged(server, log, (segment, epoch), configuration);
+                self.recoveries.damaged(server, log, (segment, epoch));
             }
             LogUpdate::LogFreed { log } => self.recoveries.log_freed(server, log, configuration),
             LogUpdate::IsNeeded { log } => self.is_needed(server, log, out),

@@ -1,21 +1,28 @@
 //! Demands of recoveries: the requests that follow from their stages and replica inventories.
 //!
 //! A demand is sent when it arises, when the server reconnects, and periodically until it is met.
+//! The demand of a recovery partition contains the segments of its logs, and is by far the longest.
+//! So a list is sent again only if it has changed, or after a long time.
 
 use super::lineage::{is_kept, logs_of_part};
-use super::replica_inventory::{Completeness, ManifestQuestion, ReplicaInventory};
+use super::replica_inventory::{ManifestQuestion, ReplicaInventory};
 use super::{Recoveries, log_facts};
 use crate::configuration::ClusterConfiguration;
 use crate::machine::migrations::DEMAND_AGAIN;
 use crate::machine::view::ClusterView;
 use crate::outbox::Effects;
 use crate::records::{AssignedPartition, RecoveryStage};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
 use types::{Instant, OwnershipEpoch, ServerId};
 use wire::control::{
     FromCoordinator, LogRequest, RecoveryPartition, RecoveryRequest, RecoverySegment,
     SEGMENTS_PER_MESSAGE,
 };
+
+/// Interval between two sends of an unchanged list. The master needs minutes for a long one, which
+/// is lost only with its connection.
+const LIST_AGAIN: Duration = Duration::from_secs(10);
 
 /// One demand: the recovery that needs it, the server that must meet it, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,19 +41,32 @@ pub(super) enum DemandKind {
     Free,
 }
 
+/// The last send of a demand that is open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentDemand {
+    /// Time at which the demand is sent again.
+    due: Instant,
+    /// Number of the newest list of segments, for a recovery partition.
+    list: Option<u64>,
+}
+
 impl Recoveries {
     /// Sends the demands that are due.
     pub(in crate::machine) fn send_demands(&mut self, view: ClusterView<'_>, out: &mut Effects) {
-        let open = self.open_demands(view);
-        self.demanded.retain(|demand, _| open.contains(demand));
+        self.assess(view);
         let now = view.at.now;
-        for demand in open {
+        let open = self.open_demands(view);
+        self.demanded.retain(|demand, _| open.contains_key(demand));
+        for (demand, list) in open {
             assert!(view.membership.is_connected(demand.server), "{demand:?} cannot be sent");
-            if self.demanded.get(&demand).is_none_or(|due| *due <= now) {
-                for message in self.messages(demand, view) {
-                    view.membership.send(demand.server, message, out);
-                }
-                self.demanded.insert(demand, now + DEMAND_AGAIN);
+            let sent = self.demanded.get(&demand);
+            if sent.is_none_or(|sent| sent.due <= now || sent.list != list) {
+                let due = match list {
+                    Some(list) => self.send_part(demand, list, view, out),
+                    None => self.send_request(demand, view, out),
+                };
+                assert!(due > now, "{demand:?} is sent without end");
+                self.demanded.insert(demand, SentDemand { due, list });
             }
         }
     }
@@ -58,7 +78,7 @@ impl Recoveries {
         reconciled: Instant,
         view: ClusterView<'_>,
     ) -> Option<Instant> {
-        let demands = self.demanded.values().copied();
+        let demands = self.demanded.values().map(|sent| sent.due);
         let leases = self.inventories.values().filter_map(|inventory| inventory.lease_end());
         let refusals = self.refusals.values().copied();
         let mut recoveries = view.configuration.recoveries().values();
@@ -73,57 +93,23 @@ impl Recoveries {
     }
 
     /// Makes all demands on a reconnected server due at once, and asks for its inventories again.
-    pub(in crate::machine) fn repeat_demands_on(
-        &mut self,
-        server: ServerId,
-        configuration: &ClusterConfiguration,
-    ) {
+    pub(in crate::machine) fn repeat_demands_on(&mut self, server: ServerId) {
         self.demanded.retain(|demand, _| demand.server != server);
         self.inventories.values_mut().for_each(|inventory| inventory.reconnected(server));
-        // Its replicas can be read again.
-        let held = self.inventories.iter().filter(|(_, it)| it.has_answered(server));
-        let held: Vec<ServerId> = held.map(|(&dead, _)| dead).collect();
-        for dead in held {
-            self.notify_masters(dead, configuration);
-        }
     }
 
-    /// Drops a dead server's replica inventories, and informs the recovery masters that read from
-    /// it.
-    pub(in crate::machine) fn forget_holder(
-        &mut self,
-        server: ServerId,
-        configuration: &ClusterConfiguration,
-    ) {
-        let held = self.inventories.iter_mut().filter_map(|(&dead, inventory)| {
-            let held = inventory.forget(server);
-            held.then_some(dead)
-        });
-        let held: Vec<ServerId> = held.collect();
-        for dead in held {
-            self.notify_masters(dead, configuration);
-        }
+    /// Drops a dead server's replica inventories.
+    pub(in crate::machine) fn forget_holder(&mut self, server: ServerId) {
+        self.inventories.values_mut().for_each(|inventory| inventory.forget(server));
     }
 
-    /// Makes the demands on all readers of the log due at once: it may be complete, or readable
-    /// elsewhere.
-    pub(in crate::machine) fn notify_masters(
-        &mut self,
-        dead: ServerId,
-        configuration: &ClusterConfiguration,
-    ) {
-        let readers = configuration.readers_of(dead);
-        let is_meant = |demand: &RecoveryDemand| {
-            matches!(demand.kind, DemandKind::Part(_)) && readers.contains(&demand.dead)
-        };
-        self.demanded.retain(|demand, _| !is_meant(demand));
-    }
-
-    fn open_demands(&self, view: ClusterView<'_>) -> BTreeSet<RecoveryDemand> {
-        let mut all = BTreeSet::new();
+    /// Returns the open demands; those of recovery partitions with the number of their list.
+    fn open_demands(&self, view: ClusterView<'_>) -> BTreeMap<RecoveryDemand, Option<u64>> {
+        let mut all = BTreeMap::new();
+        let mut parts: Vec<(ServerId, &AssignedPartition)> = Vec::new();
         for (&dead, recovery) in view.configuration.recoveries() {
             let Some(inventory) = self.inventories.get(&dead) else { continue };
-            let demand = |server, kind| RecoveryDemand { dead, server, kind };
+            let demand = |server, kind| (RecoveryDemand { dead, server, kind }, None);
             let Some(facts) = log_facts(recovery, view) else {
                 let late = view.membership.servers().filter(|&it| !inventory.has_freed(it));
                 all.extend(late.map(|server| demand(server, DemandKind::Free)));
@@ -135,82 +121,113 @@ impl Recoveries {
             all.extend(
                 question.map(|question| demand(question.backup, DemandKind::SegmentManifest)),
             );
-            let parts = recovery.parts().iter();
-            let parts = parts.filter(|part| view.membership.is_connected(part.master));
-            all.extend(parts.map(|part| demand(part.master, DemandKind::Part(part.epoch))));
+            let connected =
+                recovery.parts().iter().filter(|part| view.membership.is_connected(part.master));
+            parts.extend(connected.map(|part| (dead, part)));
         }
+        all.extend(self.parts_to_give(&parts, view.configuration));
         all
     }
 
-    /// Returns the messages of a demand. Empty: it cannot be met at present.
-    fn messages(&mut self, demand: RecoveryDemand, view: ClusterView<'_>) -> Vec<FromCoordinator> {
+    /// Returns the demands of the partitions whose logs are complete.
+    fn parts_to_give(
+        &self,
+        parts: &[(ServerId, &AssignedPartition)],
+        configuration: &ClusterConfiguration,
+    ) -> Vec<(RecoveryDemand, Option<u64>)> {
+        let mut demands = Vec::new();
+        for &(dead, part) in parts {
+            if let Some(list) = self.list_of(dead, part, configuration) {
+                let kind = DemandKind::Part(part.epoch);
+                demands.push((RecoveryDemand { dead, server: part.master, kind }, Some(list)));
+            }
+        }
+        demands
+    }
+
+    /// Returns the number of the newest list of a partition. `None`: one of its logs is incomplete.
+    fn list_of(
+        &self,
+        dead: ServerId,
+        part: &AssignedPartition,
+        configuration: &ClusterConfiguration,
+    ) -> Option<u64> {
+        let logs = logs_of_part(dead, part, configuration);
+        let list = |log: ServerId| Some(self.inventories.get(&log)?.listed()?.number);
+        let lists = logs.iter().map(|log| list(log.dead)).collect::<Option<Vec<u64>>>()?;
+        // Each new list of a log has a higher number than all earlier ones of any log.
+        lists.into_iter().max()
+    }
+
+    /// Sends the request of a demand without a list. Returns when it is due again.
+    fn send_request(
+        &self,
+        demand: RecoveryDemand,
+        view: ClusterView<'_>,
+        out: &mut Effects,
+    ) -> Instant {
+        if let Some(message) = self.request(demand, view) {
+            view.membership.send(demand.server, message, out);
+        }
+        view.at.now + DEMAND_AGAIN
+    }
+
+    /// Returns the request of a demand without a list.
+    fn request(&self, demand: RecoveryDemand, view: ClusterView<'_>) -> Option<FromCoordinator> {
         let RecoveryDemand { dead, kind, .. } = demand;
-        let Some(recovery) = view.configuration.recoveries().get(&dead) else { return Vec::new() };
         match kind {
-            DemandKind::Fence => vec![LogRequest::Fence { log: dead }.into()],
-            DemandKind::Free => vec![LogRequest::FreeLog { log: dead }.into()],
+            DemandKind::Fence => Some(LogRequest::Fence { log: dead }.into()),
+            DemandKind::Free => Some(LogRequest::FreeLog { log: dead }.into()),
             DemandKind::SegmentManifest => {
-                let facts = log_facts(recovery, view);
-                let inventory = self.inventories.get(&dead);
-                let question = facts.zip(inventory).and_then(|(f, it)| it.manifest_question(&f));
-                let ask = |ManifestQuestion { replica, first, .. }| {
-                    LogRequest::ReadManifest { log: dead, replica, first }.into()
-                };
-                question.map(ask).into_iter().collect()
+                let facts = log_facts(view.configuration.recoveries().get(&dead)?, view)?;
+                let question = self.inventories.get(&dead)?.manifest_question(&facts)?;
+                let ManifestQuestion { replica, first, .. } = question;
+                Some(LogRequest::ReadManifest { log: dead, replica, first }.into())
             }
-            DemandKind::Part(epoch) => {
-                let part = recovery.parts().iter().find(|part| part.epoch == epoch);
-                part.map_or_else(Vec::new, |part| self.part_in_messages(dead, part, view))
-            }
+            DemandKind::Part(epoch) => unreachable!("the partition of {epoch} has a list"),
         }
     }
 
-    /// Returns the segments of a log, if the log is complete.
-    fn segments_of(&self, log: ServerId, view: ClusterView<'_>) -> Option<Vec<RecoverySegment>> {
-        let facts = log_facts(view.configuration.recoveries().get(&log)?, view)?;
-        let inventory = self.inventories.get(&log)?;
-        let is_whole = inventory.completeness(&facts) == Completeness::Complete;
-        let segments = is_whole.then(|| inventory.segments(log, &facts))?;
-        let can_be_read = |it: &RecoverySegment| it.log == log && !it.places.is_empty();
-        assert!(segments.iter().all(can_be_read), "a segment of {log} cannot be read");
-        Some(segments)
-    }
-
-    /// Returns the messages that assign a partition. Empty unless all of its logs are complete.
-    fn part_in_messages(
-        &mut self,
-        dead: ServerId,
-        part: &AssignedPartition,
+    /// Sends a recovery partition with its list. Returns when it is due again.
+    fn send_part(
+        &self,
+        demand: RecoveryDemand,
+        list: u64,
         view: ClusterView<'_>,
-    ) -> Vec<FromCoordinator> {
+        out: &mut Effects,
+    ) -> Instant {
+        let now = view.at.now;
+        let RecoveryDemand { dead, server, kind } = demand;
+        let recovery = view.configuration.recoveries().get(&dead);
+        let mut parts = recovery.into_iter().flat_map(|recovery| recovery.parts());
+        let part = parts.find(|part| kind == DemandKind::Part(part.epoch));
+        let part = part.expect("an open demand has its partition");
         let logs = logs_of_part(dead, part, view.configuration);
-        let keeps = is_kept(part, view.configuration);
-        let segments = logs.iter().map(|log| self.segments_of(log.dead, view));
-        let Some(segments) = segments.collect::<Option<Vec<_>>>() else { return Vec::new() };
-        let segments = segments.concat();
-        self.lists += 1;
-        assert!(self.lists < 1 << 32, "the numbers of segment lists of a term are used up");
-        let list = (self.term << 32) + self.lists;
-        let segments_total = segments.len() as u32;
-        let floors = logs.iter().filter_map(|log| self.inventories.get(&log.dead));
-        let clock_floor = floors.map(ReplicaInventory::clock_floor).max().unwrap_or_default();
+        let inventories = || logs.iter().filter_map(|log| self.inventories.get(&log.dead));
+        let count = inventories().filter_map(|it| it.listed()).map(|it| it.segments.len()).sum();
+        let listed = inventories().filter_map(|it| it.listed()).flat_map(|it| &it.segments);
+        let segments: Vec<RecoverySegment> = listed.cloned().collect();
+        assert_eq!(segments.len(), count, "a list of {dead} has another length than was counted");
+        let clock_floor = inventories().map(ReplicaInventory::clock_floor).max();
         let message = |segments: &[RecoverySegment]| {
             RecoveryRequest::Recover(Box::new(RecoveryPartition {
                 range: part.range,
                 epoch: part.epoch,
                 incarnations: part.incarnations.clone(),
-                keeps,
-                clock_floor,
+                keeps: is_kept(part, view.configuration),
+                clock_floor: clock_floor.unwrap_or_default(),
                 logs: logs.clone(),
                 list,
-                segments_total,
+                segments_total: count as u32,
                 segments: segments.to_vec(),
             }))
-            .into()
         };
         match segments.is_empty() {
-            true => vec![message(&[])],
-            false => segments.chunks(SEGMENTS_PER_MESSAGE).map(message).collect(),
+            true => view.membership.send(server, message(&[]), out),
+            false => segments
+                .chunks(SEGMENTS_PER_MESSAGE)
+                .for_each(|some| view.membership.send(server, message(some), out)),
         }
+        now + LIST_AGAIN
     }
 }

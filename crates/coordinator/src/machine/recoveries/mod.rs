@@ -28,6 +28,8 @@ mod replica_inventory;
 mod reports;
 
 pub(super) use load_profiles::changed_profile;
+#[cfg(test)]
+pub(super) use replica_inventory::places_looked_up;
 pub(super) use replica_inventory::{FencedReport, ManifestAnswer, ManifestQuestion, ReplicaName};
 
 use super::view::ClusterView;
@@ -36,12 +38,12 @@ use crate::configuration::{ClusterConfiguration, Edit, PartitionKey};
 use crate::records::{
     AssignedPartition, Migration, RecoveryDependency, RecoveryRecord, RecoveryStage, TabletRecord,
 };
-use demands::{DemandKind, RecoveryDemand};
+use demands::{DemandKind, RecoveryDemand, SentDemand};
 use lineage::{OrphanedRange, PermittedMasters};
 use load_profiles::Loads;
 use planted::Bug;
 use replica_inventory::{Completeness, LogFacts, ReplicaInventory};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{HashRange, Instant, ServerId};
 use wire::control::LogLoss;
@@ -59,13 +61,13 @@ pub(super) struct Recoveries {
     term: u64,
     /// Replica inventory of each recovery in the configuration.
     inventories: BTreeMap<ServerId, ReplicaInventory>,
-    /// Next send time of each recovery demand that was sent and is still open.
-    demanded: BTreeMap<RecoveryDemand, Instant>,
+    /// Each recovery demand that was sent and is still open.
+    demanded: BTreeMap<RecoveryDemand, SentDemand>,
     /// Servers that handed a recovery partition back, with the end of their backoff.
     refusals: BTreeMap<ServerId, Instant>,
     /// Duration of each such server's last backoff.
     pauses: BTreeMap<ServerId, Duration>,
-    /// Segment lists sent in this term.
+    /// Segment lists made in this term.
     lists: u64,
 }
 
@@ -105,22 +107,13 @@ impl Recoveries {
         let manifest_log = view.configuration.manifest_log_of(log);
         if let Some(inventory) = self.inventories.get_mut(&log) {
             inventory.fenced(view.at.now, backup, report, manifest_log);
-            self.notify_masters(log, view.configuration);
         }
     }
 
     /// Excludes a replica that its backup reported but cannot read.
-    pub(super) fn damaged(
-        &mut self,
-        backup: ServerId,
-        log: ServerId,
-        replica: ReplicaName,
-        configuration: &ClusterConfiguration,
-    ) {
-        if let Some(inventory) = self.inventories.get_mut(&log)
-            && inventory.damaged(backup, replica)
-        {
-            self.notify_masters(log, configuration);
+    pub(super) fn damaged(&mut self, backup: ServerId, log: ServerId, replica: ReplicaName) {
+        if let Some(inventory) = self.inventories.get_mut(&log) {
+            inventory.damaged(backup, replica);
         }
     }
 
@@ -139,7 +132,6 @@ impl Recoveries {
             let kind = DemandKind::SegmentManifest;
             self.demanded.remove(&RecoveryDemand { dead: log, server: question.backup, kind });
             inventory.manifest_read(question, answer);
-            self.notify_masters(log, view.configuration);
         }
     }
 
@@ -316,14 +308,29 @@ impl Recoveries {
         Ok((edit, count))
     }
 
-    /// Ends the backoffs and leases whose time is over. All leases are judged before any recovery
-    /// advances: one recovery may need another one's log.
+    /// Ends the backoffs and leases whose time is over, and judges every log. All are judged before
+    /// any recovery advances: one recovery may need another one's log.
     pub(super) fn pass(&mut self, view: ClusterView<'_>) {
         let now = view.at.now;
         self.refusals.retain(|_, until| *until > now);
         self.inventories.values_mut().for_each(|inventory| inventory.pass(now));
         if view.configuration.recoveries().is_empty() {
             self.pauses.clear();
+        }
+        self.assess(view);
+    }
+
+    /// Checks every log whose inventory, or another fact, has changed since its last check. Each
+    /// changed list of segments gets a number.
+    fn assess(&mut self, view: ClusterView<'_>) {
+        for (&dead, recovery) in view.configuration.recoveries() {
+            let Some(facts) = log_facts(recovery, view) else { continue };
+            let Some(inventory) = self.inventories.get_mut(&dead) else { continue };
+            let next = (self.term << 32) + self.lists + 1;
+            if inventory.assess(&facts, next) {
+                self.lists += 1;
+                assert!(self.lists < 1 << 32, "the numbers of segment lists of a term are used up");
+            }
         }
     }
 
@@ -359,7 +366,8 @@ impl Recoveries {
     fn assign(&self, recovery: &RecoveryRecord, view: ClusterView<'_>) -> Option<Edit> {
         let configuration = view.configuration;
         let mut orphaned = OrphanedRange::all_of(recovery, configuration);
-        orphaned.retain(|orphan| self.may_be_assigned(&orphan.logs(configuration), view));
+        let readable = self.readable_logs(&orphaned, view);
+        orphaned.retain(|orphan| orphan.logs(configuration).iter().all(|it| readable.contains(it)));
         let mut room = room_for_lineage(configuration);
         orphaned.retain(|orphan| {
             let borders = if orphan.lineage.is_some() { 2 } else { 0 };
@@ -431,15 +439,23 @@ impl Recoveries {
         divided
     }
 
-    /// Returns whether each of these logs is complete and its master's lease is over.
-    fn may_be_assigned(&self, logs: &[ServerId], view: ClusterView<'_>) -> bool {
-        logs.iter().all(|dead| {
-            let recovery = view.configuration.recoveries().get(dead);
-            let facts = recovery.and_then(|recovery| log_facts(recovery, view));
-            facts.zip(self.inventories.get(dead)).is_some_and(|(facts, inventory)| {
-                inventory.is_lease_over(&facts)
-                    && inventory.completeness(&facts) == Completeness::Complete
-            })
+    /// Returns the logs of these ranges that are complete and whose masters' leases are over.
+    fn readable_logs(
+        &self,
+        orphaned: &[OrphanedRange],
+        view: ClusterView<'_>,
+    ) -> BTreeSet<ServerId> {
+        let logs = orphaned.iter().flat_map(|orphan| orphan.logs(view.configuration));
+        // Usually all ranges have the same log.
+        let logs: BTreeSet<ServerId> = logs.collect();
+        logs.into_iter().filter(|dead| self.is_readable(*dead, view)).collect()
+    }
+
+    fn is_readable(&self, dead: ServerId, view: ClusterView<'_>) -> bool {
+        let recovery = view.configuration.recoveries().get(&dead);
+        let facts = recovery.and_then(|recovery| log_facts(recovery, view));
+        facts.zip(self.inventories.get(&dead)).is_some_and(|(facts, inventory)| {
+            inventory.is_lease_over(&facts) && inventory.is_complete(&facts)
         })
     }
 
@@ -477,7 +493,7 @@ fn log_facts<'c>(recovery: &'c RecoveryRecord, view: ClusterView<'_>) -> Option<
     let record = view.configuration.servers().get(&recovery.dead);
     let replicas = record.map_or(1, |record| usize::from(record.replicas));
     let manifest_log = view.configuration.manifest_log_of(recovery.dead);
-    Some(LogFacts { manifest_log, loss, replicas, connected })
+    Some(LogFacts { log: recovery.dead, manifest_log, loss, replicas, connected })
 }
 
 #[cfg(test)]

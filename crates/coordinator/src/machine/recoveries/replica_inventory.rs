@@ -3,6 +3,9 @@
 //! The inventory is never persisted. A restarted coordinator asks again, and fenced backups stay
 //! fenced.
 //!
+//! A check looks at every segment of the log, and its result is needed after most events. So it is
+//! stored together with the facts on which it rests, and repeated when one of them has changed.
+//!
 //! The completeness check (rule 8 of `docs/design/replication.md`) has two conditions:
 //! - The segment manifest is read from the newest recorded segment of the manifest log. As many
 //!   replicas of that segment must be fenced as its number requires.
@@ -51,6 +54,11 @@ pub(super) struct ReplicaInventory {
     /// The latest expiry clock of the dead server that any backup has received.
     clock: UnixMillis,
     freed: BTreeSet<ServerId>,
+    /// Number of changes of everything above.
+    revision: u64,
+    assessment: Option<Assessment>,
+    /// The log's segments when it was last complete.
+    list: Option<ListedSegments>,
     /// Reason given with the last returned recovery partition.
     pub(super) refusal: String,
 }
@@ -171,6 +179,8 @@ enum ReadLeaseState {
 
 /// The facts against which the inventory is checked.
 pub(super) struct LogFacts<'l> {
+    /// The dead server.
+    pub(super) log: ServerId,
     /// Newest recorded segment of the manifest log.
     pub(super) manifest_log: Option<SegmentId>,
     pub(super) loss: &'l AcceptedLoss,
@@ -180,8 +190,39 @@ pub(super) struct LogFacts<'l> {
     pub(super) connected: BTreeSet<ServerId>,
 }
 
+/// The last completeness check, with everything on which its result rests.
+#[derive(Debug)]
+struct Assessment {
+    revision: u64,
+    manifest_log: Option<SegmentId>,
+    loss: AcceptedLoss,
+    replicas: usize,
+    connected: BTreeSet<ServerId>,
+    completeness: Completeness,
+}
+
+impl Assessment {
+    /// Returns whether a check of these facts would have the same result.
+    fn rests_on(&self, revision: u64, facts: &LogFacts<'_>) -> bool {
+        self.revision == revision
+            && self.manifest_log == facts.manifest_log
+            && self.replicas == facts.replicas
+            && self.loss == *facts.loss
+            && self.connected == facts.connected
+    }
+}
+
+/// The segments of a complete log, for recovery masters.
+#[derive(Debug)]
+pub(super) struct ListedSegments {
+    /// Number of the list. A different list of any log has another one; later ones are higher.
+    pub(super) number: u64,
+    /// The segments, with the replicas to read.
+    pub(super) segments: Vec<RecoverySegment>,
+}
+
 /// Result of the completeness check.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
     /// A connected server has not reported its inventory.
     Collecting,
@@ -229,6 +270,7 @@ impl ReplicaInventory {
         report: FencedReport<'_>,
         manifest_log: Option<SegmentId>,
     ) {
+        self.revision += 1;
         self.clock = self.clock.max(report.clock);
         self.holders.entry(backup).or_default().take(report);
         let is_met = manifest_log.is_some_and(|manifest_log| {
@@ -239,16 +281,16 @@ impl ReplicaInventory {
         }
     }
 
-    /// Excludes a reported replica that its backup cannot read. Returns whether that is new.
-    pub(super) fn damaged(&mut self, backup: ServerId, replica: ReplicaName) -> bool {
+    /// Excludes a reported replica that its backup cannot read.
+    pub(super) fn damaged(&mut self, backup: ServerId, replica: ReplicaName) {
         // More reports than this are implausible and are ignored.
         let is_new = self.unreadable.len() < REPLICAS_OF_LOG_MAX
             && self.unreadable.insert((backup, replica));
         if is_new {
+            self.revision += 1;
             let segment = replica.0;
             tracing::warn!(%backup, %segment, "unreadable replica excluded from recovery");
         }
-        is_new
     }
 
     /// Returns an upper bound of the clocks by which the dead server has judged expiry.
@@ -274,6 +316,7 @@ impl ReplicaInventory {
             && holder.report == ReportState::Complete
         {
             holder.report = ReportState::Outdated;
+            self.revision += 1;
         }
     }
 
@@ -281,12 +324,14 @@ impl ReplicaInventory {
         self.holders.contains_key(&backup)
     }
 
-    /// Drops the inventory of a dead backup. Returns whether it held any replica.
-    pub(super) fn forget(&mut self, backup: ServerId) -> bool {
+    /// Drops the inventory of a dead backup.
+    pub(super) fn forget(&mut self, backup: ServerId) {
+        self.revision += 1;
         if self.reading.as_ref().is_some_and(|reading| reading.backup == backup) {
             self.reading = None;
         }
-        self.holders.remove(&backup).is_some_and(|holder| !holder.replicas.is_empty())
+        self.holders.remove(&backup);
+        assert!(!self.has_holder(backup), "{backup} is dead and its replicas count");
     }
 
     /// Records that a backup holds nothing of the log any more.
@@ -305,6 +350,7 @@ impl ReplicaInventory {
             && end <= now
         {
             self.lease = ReadLeaseState::Over;
+            self.revision += 1;
         }
         assert!(self.lease_end().is_none_or(|end| end > now), "a lease is over and counts");
     }
@@ -403,6 +449,7 @@ impl ReplicaInventory {
 
     /// Processes an answer to `question`: consecutive pieces of the manifest.
     pub(super) fn manifest_read(&mut self, question: ManifestQuestion, answer: ManifestAnswer) {
+        self.revision += 1;
         let ManifestAnswer { bodies, next } = answer;
         let ManifestQuestion { backup, replica, first } = question;
         if first == ManifestPosition::default() {
@@ -490,6 +537,8 @@ impl ReplicaInventory {
 
     /// Returns the replicas from which the segment can be read, in order of preference.
     fn places(&self, named: NamedSegment, facts: &LogFacts<'_>) -> Vec<ReplicaPlace> {
+        #[cfg(test)]
+        PLACES_LOOKED_UP.set(PLACES_LOOKED_UP.get() + 1);
         let NamedSegment { segment, content } = named;
         let holders = self.holders.iter().filter(|(server, _)| facts.connected.contains(server));
         let replicas = holders.flat_map(|(&backup, holder)| {
@@ -538,43 +587,107 @@ impl ReplicaInventory {
         }
     }
 
+    /// Returns whether the log is complete.
+    pub(super) fn is_complete(&self, facts: &LogFacts<'_>) -> bool {
+        match self.assessment_of(facts) {
+            Some(it) => it.completeness == Completeness::Complete,
+            None => self.completeness(facts) == Completeness::Complete,
+        }
+    }
+
+    /// Returns the result of the completeness check.
     pub(super) fn completeness(&self, facts: &LogFacts<'_>) -> Completeness {
+        match self.assessment_of(facts) {
+            Some(it) => it.completeness.clone(),
+            None => self.check(facts).0,
+        }
+    }
+
+    /// Returns the segments of the log with the replicas to read, if the last check has found the
+    /// log complete. Segments that were given up are included only if they have turned up.
+    pub(super) fn listed(&self) -> Option<&ListedSegments> {
+        let is_complete = |it: &Assessment| it.completeness == Completeness::Complete;
+        self.list.as_ref().filter(|_| self.assessment.as_ref().is_some_and(is_complete))
+    }
+
+    /// Repeats the completeness check if any fact has changed. Returns whether the segments of the
+    /// complete log, or their replicas, are different. The new list then has the number `next`.
+    pub(super) fn assess(&mut self, facts: &LogFacts<'_>, next: u64) -> bool {
+        if self.assessment_of(facts).is_some() {
+            return false;
+        }
+        let log = facts.log;
+        let (completeness, segments) = self.check(facts);
+        let is_readable = |it: &RecoverySegment| it.log == log && !it.places.is_empty();
+        assert!(segments.iter().all(is_readable), "a segment of {log} cannot be read");
+        let is_complete = completeness == Completeness::Complete;
+        let is_new = is_complete && self.list.as_ref().is_none_or(|list| list.segments != segments);
+        if is_new {
+            let before = self.list.as_ref().map(|list| list.number);
+            assert!(before < Some(next), "list {next} of {log} is older than {before:?}");
+            self.list = Some(ListedSegments { number: next, segments });
+        }
+        self.assessment = Some(Assessment {
+            revision: self.revision,
+            manifest_log: facts.manifest_log,
+            loss: facts.loss.clone(),
+            replicas: facts.replicas,
+            connected: facts.connected.clone(),
+            completeness,
+        });
+        is_new
+    }
+
+    /// Returns the last check, if it rests on these facts.
+    fn assessment_of(&self, facts: &LogFacts<'_>) -> Option<&Assessment> {
+        self.assessment.as_ref().filter(|it| it.rests_on(self.revision, facts))
+    }
+
+    /// Checks every segment of the log. Returns those that can be read as well.
+    fn check(&self, facts: &LogFacts<'_>) -> (Completeness, Vec<RecoverySegment>) {
         let is_collected = self.is_collected(facts);
         let Some(named) = self.named(facts) else {
-            return match self.best_manifest(facts) {
+            let completeness = match self.best_manifest(facts) {
                 Some(_) if is_collected || self.lease == ReadLeaseState::Over => {
                     Completeness::ReadingManifest
                 }
                 None if is_collected => Completeness::ManifestMissing,
                 Some(_) | None => Completeness::Collecting,
             };
+            return (completeness, Vec::new());
         };
-        let is_missing = |named: &NamedSegment| {
-            !facts.loss.segments.contains(&named.segment) && self.places(*named, facts).is_empty()
-        };
-        let missing: Vec<SegmentId> =
-            named.into_iter().filter(is_missing).map(|named| named.segment).collect();
-        match (missing.is_empty(), is_collected) {
+        let is_common = self.has_common_prefix(facts);
+        let (mut missing, mut segments) = (Vec::new(), Vec::new());
+        for named in named {
+            let places = self.places(named, facts);
+            let NamedSegment { segment, content } = named;
+            if !places.is_empty() {
+                let common_prefix = if is_common { self.common_prefix(named, facts) } else { 0 };
+                let log = facts.log;
+                segments.push(RecoverySegment { log, segment, content, places, common_prefix });
+            } else if !facts.loss.segments.contains(&segment) {
+                missing.push(segment);
+            }
+        }
+        let completeness = match (missing.is_empty(), is_collected) {
             (true, _) => Completeness::Complete,
             (false, true) => Completeness::SegmentsMissing(missing),
             (false, false) => Completeness::Collecting,
-        }
-    }
-
-    /// Returns the segments of a complete log, with the replicas to read. Segments that were
-    /// given up are included only if they have turned up.
-    pub(super) fn segments(&self, log: ServerId, facts: &LogFacts<'_>) -> Vec<RecoverySegment> {
-        let named = self.named(facts).unwrap_or_default();
-        let is_common = self.has_common_prefix(facts);
-        let segment = |named: NamedSegment| {
-            let places = self.places(named, facts);
-            let common_prefix = if is_common { self.common_prefix(named, facts) } else { 0 };
-            let NamedSegment { segment, content } = named;
-            let segment = RecoverySegment { log, segment, content, places, common_prefix };
-            (!segment.places.is_empty()).then_some(segment)
         };
-        named.into_iter().filter_map(segment).collect()
+        (completeness, segments)
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Number of segments whose places this test has looked up.
+    static PLACES_LOOKED_UP: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Returns the number of segments whose places the running test has looked up.
+#[cfg(test)]
+pub(in crate::machine) fn places_looked_up() -> u64 {
+    PLACES_LOOKED_UP.get()
 }
 
 /// Returns the range of names of all replicas of a segment.
@@ -637,6 +750,7 @@ mod tests {
         let original = replica((segment, ReplicaEpoch::default()), false, 8);
         let mut inventory = ReplicaInventory::default();
         let mut facts = LogFacts {
+            log: ServerId(9),
             manifest_log: Some(manifest_log),
             loss: &AcceptedLoss::default(),
             replicas,
@@ -657,8 +771,7 @@ mod tests {
         inventory.forget(question.backup);
         facts.connected.remove(&question.backup);
         let common_prefix = |segment: RecoverySegment| (segment.segment, segment.common_prefix);
-        let segments: Vec<_> =
-            inventory.segments(ServerId(9), &facts).into_iter().map(common_prefix).collect();
+        let segments: Vec<_> = inventory.check(&facts).1.into_iter().map(common_prefix).collect();
         assert_eq!(segments, [(segment, 0)]);
     }
 }

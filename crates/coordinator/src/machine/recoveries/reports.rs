@@ -66,8 +66,9 @@ impl Recoveries {
             Completeness::Complete if !rest => RecoveryState::Recovering,
             Completeness::Complete => match self.inventories.get(&recovery.dead) {
                 Some(inventory) if inventory.is_lease_over(&facts) => {
+                    let readable = self.readable_logs(&orphaned, view);
                     let is_ready = |orphan: &OrphanedRange| {
-                        self.may_be_assigned(&orphan.logs(configuration), view)
+                        orphan.logs(configuration).iter().all(|it| readable.contains(it))
                     };
                     match orphaned.iter().any(is_ready) {
                         true => RecoveryState::WaitingForServers,

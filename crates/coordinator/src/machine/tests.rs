@@ -1,0 +1,230 @@
+//! The amount of work and of messages in large clusters.
+
+use super::*;
+use crate::metastore::MemoryStore;
+use crate::outbox::Caller;
+use crate::records::TabletRecord;
+use recoveries::places_looked_up;
+use std::collections::BTreeMap;
+use types::{ClusterId, Generation, HashRange, SLOT_COUNT, SegmentId, Slot, UnixMillis};
+use wire::control::{
+    ClockReading, FromCoordinator, Join, LivenessRequest, LogRequest, LogUpdate,
+    ManifestPosition, 
+    RecoveryPartition, RecoveryRequest, ReplicaInfo,
+};
+use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
+use wire::replica::ReplicaEpoch;
+
+/// A coordinator whose servers s1, s2, ... answer pings and questions for their clocks at once.
+struct Cluster {
+    coordinator: Coordinator,
+    store: MemoryStore,
+    now: Instant,
+    /// Replicas of each server's log.
+    replicas: u16,
+    connections: BTreeMap<ServerId, LinkId>,
+    last: LinkId,
+    /// The messages to each connection, without pings and questions for clocks.
+    sent: BTreeMap<LinkId, Vec<FromCoordinator>>,
+}
+
+const IDENTITY: ClusterIdentity = ClusterIdentity { cluster: ClusterId(7), seed: 1 };
+
+impl Cluster {
+    /// Creates a cluster of servers with this number of replicas of their logs. The first one owns
+    /// everything, in tablets of equal width.
+    fn new(servers: u32, tablets: u16, replicas: u16) -> Cluster {
+        let mut store = MemoryStore::new();
+        let drawn = Drawn { fresh: IDENTITY, term: 9 };
+        let coordinator =
+            Coordinator::open(&mut store, drawn, CoordinatorSettings::default(), Instant(0));
+        let mut cluster = Cluster {
+            coordinator: coordinator.expect("a new store can be opened"),
+            store,
+            now: Instant(0),
+            replicas,
+            connections: BTreeMap::new(),
+            last: LinkId(0),
+            sent: BTreeMap::new(),
+        };
+        for server in 1..=servers {
+            cluster.connect(ServerId(server), None);
+        }
+        let configuration = cluster.coordinator.store.configuration();
+        let mut edit = configuration.edit();
+        let whole = configuration.tablets().values().next().expect("there is a tablet").clone();
+        let width = SLOT_COUNT / tablets;
+        for tablet in 0..tablets {
+            let end = if tablet + 1 == tablets { SLOT_COUNT } else { (tablet + 1) * width };
+            let range = HashRange::of_slots(Slot(tablet * width), Slot(end - 1));
+            edit.put_tablet(TabletRecord { range, is_born: false, ..whole.clone() });
+        }
+        let at = cluster.at();
+        cluster.coordinator.commit(at, edit).expect("the store works");
+        cluster.handle(CoordinatorEvent::Tick);
+        cluster
+    }
+
+    fn at(&self) -> Moment {
+        Moment { now: self.now, wall: UnixMillis(1_000) }
+    }
+
+    fn connect(&mut self, server: ServerId, rejoin: Option<ServerId>) {
+        let connection = LinkId(self.last.0 + 1);
+        self.last = connection;
+        self.connections.insert(server, connection);
+        let number = rejoin.map(|server| (IDENTITY.cluster, server));
+        let caller = Caller::Server { number, generation: Generation(1) };
+        self.handle(CoordinatorEvent::Opened { connection, caller });
+        let join = Join {
+            host: "host".into(),
+            client_port: 6379,
+            bus_port: 16379,
+            rejoin: number,
+            replicas: self.replicas,
+            rack: String::new(),
+            disk: None,
+            former: None,
+            mark: None,
+        };
+        self.say(server, ToCoordinator::Join(join));
+    }
+
+    fn disconnect(&mut self, server: ServerId) {
+        let connection = self.connections[&server];
+        self.handle(CoordinatorEvent::Closed { connection });
+    }
+
+    fn say(&mut self, server: ServerId, message: impl Into<ToCoordinator>) {
+        let connection = self.connections[&server];
+        self.handle(CoordinatorEvent::Received { connection, message: message.into() });
+    }
+
+    fn handle(&mut self, event: CoordinatorEvent) {
+        let mut out = Effects::new();
+        self.coordinator.handle(self.at(), event, &mut out).expect("nobody takes over");
+        for effect in out.drain() {
+            match effect {
+                Effect::Commit(transaction) => {
+                    let verdict = self.store.transact(&transaction).expect("memory works");
+                    self.handle(CoordinatorEvent::Committed(verdict));
+                }
+                Effect::Send { connection, message } => self.receive(connection, message),
+                Effect::Close { .. } => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, connection: LinkId, message: FromCoordinator) {
+        let answer = match message {
+            FromCoordinator::Liveness(LivenessRequest::Ping) => {
+                LivenessUpdate::Pong { is_stalled: false }.into()
+            }
+            FromCoordinator::Clock(question) => {
+                let wall = UnixMillis(1_000);
+                ToCoordinator::Clock(ClockReading { asked: question.asked, wall, expiry: None })
+            }
+            message => return self.sent.entry(connection).or_default().push(message),
+        };
+        self.handle(CoordinatorEvent::Received { connection, message: answer });
+    }
+
+    /// Lets time pass, with ticks at every deadline.
+    fn wait(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(deadline) = self.coordinator.next_deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(deadline);
+            self.handle(CoordinatorEvent::Tick);
+        }
+        self.now = end;
+        self.handle(CoordinatorEvent::Tick);
+    }
+
+    /// Takes the recovery partitions that a server was sent since the last call.
+    fn take_parts(&mut self, server: ServerId) -> Vec<RecoveryPartition> {
+        let sent = self.sent.remove(&self.connections[&server]).unwrap_or_default();
+        let part = |message| match message {
+            FromCoordinator::Recovery(RecoveryRequest::Recover(part)) => Some(*part),
+            _ => None,
+        };
+        sent.into_iter().filter_map(part).collect()
+    }
+
+    fn fence(&mut self, backup: ServerId, manifest: &[u8], segments: u64) {
+        let replica = |segment, is_manifest, length| ReplicaInfo {
+            segment: SegmentId(segment),
+            epoch: ReplicaEpoch(0),
+            is_manifest,
+            length,
+            may_be_short: false,
+        };
+        let of_manifest = replica(1, true, manifest.len() as u32);
+        let of_log = (1..=segments).map(|segment| replica(segment, false, 100));
+        let replicas = std::iter::once(of_manifest).chain(of_log).collect();
+        let clock = UnixMillis(0);
+        self.say(backup, LogUpdate::Fenced { log: DEAD, first: 0, replicas, clock, more: false });
+    }
+}
+
+const DEAD: ServerId = ServerId(1);
+const MASTERS: [ServerId; 3] = [ServerId(2), ServerId(3), ServerId(4)];
+
+/// Returns a cluster whose server s1 has died, with a log of so many segments. All of them are on
+/// the backups that are given, and the manifest says so.
+fn with_a_dead_server(tablets: u16, segments: u64, backups: &[ServerId]) -> Cluster {
+    let mut cluster = Cluster::new(4, tablets, 2);
+    cluster.say(DEAD, LogUpdate::ManifestContinues { number: SegmentId(1) });
+    cluster.disconnect(DEAD);
+    cluster.wait(Duration::from_millis(150));
+    let content = Some(SegmentContent { length: 100, crc: 1 });
+    let record = |segment| SegmentRecord { segment: SegmentId(segment), content };
+    let records = (1..=segments).map(record).collect();
+    let manifest = encode(&[ManifestEntry::Snapshot { segments: records }]);
+    for backup in MASTERS {
+        let held = if backups.contains(&backup) { segments } else { 0 };
+        cluster.fence(backup, &manifest, held);
+    }
+    let is_question =
+        |it: &FromCoordinator| matches!(it, FromCoordinator::Log(LogRequest::ReadManifest { .. }));
+    let is_asked = |server: &ServerId| {
+        cluster.sent.get(&cluster.connections[server]).is_some_and(|it| it.iter().any(is_question))
+    };
+    let asked = MASTERS.into_iter().find(is_asked).expect("a backup is asked for the manifest");
+    let (replica, first) = ((SegmentId(1), ReplicaEpoch(0)), ManifestPosition::default());
+    let (log, bodies) = (DEAD, vec![manifest]);
+    cluster.say(asked, LogUpdate::ManifestRead { log, replica, first, bodies, next: None });
+    cluster.wait(Duration::from_millis(106));
+    cluster
+}
+
+#[test]
+fn an_unchanged_list_is_not_sent_again() {
+    let mut cluster = with_a_dead_server(4, 50, &MASTERS);
+    assert!(!cluster.take_parts(MASTERS[0]).is_empty());
+    cluster.wait(Duration::from_secs(5));
+    assert_eq!(cluster.take_parts(MASTERS[0]), []);
+    // Repeated reports of the same replicas change nothing.
+    cluster.say(
+        MASTERS[1],
+        LogUpdate::Damaged { log: DEAD, segment: SegmentId(99), epoch: ReplicaEpoch(0) },
+    );
+    assert_eq!(cluster.take_parts(MASTERS[0]), []);
+    cluster.say(
+        MASTERS[1],
+        LogUpdate::Damaged { log: DEAD, segment: SegmentId(9), epoch: ReplicaEpoch(0) },
+    );
+    assert!(!cluster.take_parts(MASTERS[0]).is_empty(), "another list is sent at once");
+}
+
+#[test]
+fn a_log_is_checked_again_only_if_something_has_changed() {
+    // Nobody has the segments, so the recovery waits for an operator.
+    let mut cluster = with_a_dead_server(100, 200, &[]);
+    let before = places_looked_up();
+    for _ in 0..10 {
+        cluster.handle(CoordinatorEvent::Tick);
+    }
+    assert_eq!(places_looked_up() - before, 0, "nothing has changed");
+    cluster.fence(ServerId(3), &[0; 700], 100);
+    assert_eq!(places_looked_up() - before, 200, "each segment is looked up once");
+}
