@@ -20,6 +20,9 @@ use types::ClusterId;
 use wire::control::{FromCoordinator, ToCoordinator};
 use wire::handshake::ConnectionPurpose;
 
+// The segments listed to a recovery master in a second leave as much room for everything else.
+const _: () = assert!(2 * coordinator::LISTED_BYTES_MAX <= links::QUEUE_BYTES_MAX);
+
 /// Bytes read from a connection at a time.
 const INPUT_BYTES: usize = 8 << 10;
 

@@ -30,7 +30,7 @@ mod records;
 
 pub use admission::{HISTORY_MAX, MIGRATIONS_MAX, SERVERS_MAX, TABLETS_MAX};
 pub use configuration_store::{Stopped, holds_cluster, only_server};
-pub use machine::{Coordinator, CoordinatorSettings};
+pub use machine::{Coordinator, CoordinatorSettings, LISTED_BYTES_MAX};
 pub use metastore::{
     MemoryStore, MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict,
 };

@@ -30,5 +30,5 @@ pub use backoff::{AttemptOutcome, Backoff};
 pub use blocking::BlockingLink;
 pub use bus::{BusDestination, BusEffect, BusEnd, BusEvent, BusLinks};
 pub use frames::encoded;
-pub use link::{Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent};
+pub use link::{Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent, QUEUE_BYTES_MAX};
 pub use unproven::{UNPROVEN_MAX, UnprovenConnections};

@@ -21,7 +21,7 @@ pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Longest time for writing one frame before the connection is closed.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 /// Most bytes queued for writing: several of the largest maps.
-const QUEUE_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
+pub const QUEUE_BYTES_MAX: usize = 16 * MESSAGE_BYTES_MAX;
 
 /// An input of a link.
 pub enum LinkEvent<'b> {

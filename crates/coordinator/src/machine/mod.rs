@@ -56,6 +56,8 @@ mod requests;
 mod routing;
 mod view;
 
+pub use recoveries::LISTED_BYTES_MAX;
+
 use crate::configuration::Edit;
 use crate::configuration_store::{ConfigurationStore, Stopped};
 use crate::metastore::MetaStore;

@@ -4,13 +4,13 @@ use super::*;
 use crate::metastore::MemoryStore;
 use crate::outbox::Caller;
 use crate::records::TabletRecord;
-use recoveries::places_looked_up;
+use recoveries::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX, places_looked_up};
 use std::collections::BTreeMap;
 use types::{ClusterId, Generation, HashRange, SLOT_COUNT, SegmentId, Slot, UnixMillis};
 use wire::control::{
     ClockReading, FromCoordinator, Join, LivenessRequest, LogRequest, LogUpdate,
     ManifestPosition, 
-    RecoveryPartition, RecoveryRequest, ReplicaInfo,
+    RecoveryPartition, RecoveryRequest, RecoveryUpdate, ReplicaInfo,
 };
 use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -195,6 +195,55 @@ fn with_a_dead_server(tablets: u16, segments: u64, backups: &[ServerId]) -> Clus
     cluster.say(asked, LogUpdate::ManifestRead { log, replica, first, bodies, next: None });
     cluster.wait(Duration::from_millis(106));
     cluster
+}
+
+#[test]
+fn a_recovery_master_is_given_few_partitions_at_a_time() {
+    let mut cluster = with_a_dead_server(60, 50, &MASTERS);
+    let mut given: BTreeMap<ServerId, Vec<RecoveryPartition>> = BTreeMap::new();
+    for master in MASTERS {
+        given.insert(master, cluster.take_parts(master));
+        assert_eq!(given[&master].len(), PARTS_GIVEN_MAX, "{master}");
+    }
+    let mut recovered = 0;
+    while let Some(master) = MASTERS.into_iter().find(|master| !given[master].is_empty()) {
+        let part = given.get_mut(&master).expect("it is a master").remove(0);
+        assert_eq!(part.segments.len(), 50);
+        let (range, epoch) = (part.range, part.epoch);
+        cluster.say(master, RecoveryUpdate::Replayed { dead: DEAD, range, epoch });
+        let next = cluster.take_parts(master);
+        assert!(next.iter().all(|next| next.epoch > epoch), "older partitions come first");
+        given.get_mut(&master).expect("it is a master").extend(next);
+        cluster.say(master, RecoveryUpdate::Recovered { dead: DEAD, range, epoch });
+        recovered += 1;
+    }
+    assert_eq!(recovered, 60, "every partition is recovered");
+    assert!(cluster.coordinator.recoveries().iter().all(|it| it.ranges.is_empty()));
+}
+
+#[test]
+fn long_lists_do_not_fill_the_queue_of_a_link() {
+    const SEGMENTS: u64 = 9_000;
+    let mut cluster = with_a_dead_server(60, SEGMENTS, &MASTERS);
+    let mut epochs = BTreeSet::new();
+    for _ in 0..4 {
+        // Each time the list has other places: it is a new one.
+        for other in [ServerId(3), ServerId(4)] {
+            cluster.disconnect(other);
+            cluster.wait(Duration::from_millis(50));
+            cluster.connect(other, Some(other));
+            cluster.wait(Duration::from_millis(50));
+        }
+        cluster.wait(Duration::from_millis(800));
+        let parts = cluster.take_parts(MASTERS[0]);
+        let listed: usize = parts.iter().map(|part| part.segments.len()).sum();
+        assert!(listed <= 2 * LISTED_SEGMENTS_MAX, "{listed} segments are listed in a second");
+        assert!(listed > 0, "a list that has changed is sent");
+        epochs.extend(parts.iter().map(|part| part.epoch));
+    }
+    cluster.wait(Duration::from_secs(3));
+    epochs.extend(cluster.take_parts(MASTERS[0]).iter().map(|part| part.epoch));
+    assert_eq!(epochs.len(), PARTS_GIVEN_MAX, "what was put off is sent later");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //!
 //! A demand is sent when it arises, when the server reconnects, and periodically until it is met.
 //! The demand of a recovery partition contains the segments of its logs, and is by far the longest.
-//! So a list is sent again only if it has changed, or after a long time.
+//! So a recovery master is given few partitions at a time, and a list is sent again only if it has
+//! changed, or after a long time. Otherwise the lists of a large log would exceed what a control
+//! link queues, and nothing behind them would ever arrive.
 
 use super::lineage::{is_kept, logs_of_part};
 use super::replica_inventory::{ManifestQuestion, ReplicaInventory};
@@ -19,10 +21,25 @@ use wire::control::{
     FromCoordinator, LogRequest, RecoveryPartition, RecoveryRequest, RecoverySegment,
     SEGMENTS_PER_MESSAGE,
 };
+use wire::frame::MESSAGE_BYTES_MAX;
+
+/// Most recovery partitions that a master is given and has not replayed. It replays four at a
+/// time, so as many wait at the master while the next ones are on their way.
+pub(in crate::machine) const PARTS_GIVEN_MAX: usize = 8;
 
 /// Interval between two sends of an unchanged list. The master needs minutes for a long one, which
 /// is lost only with its connection.
 const LIST_AGAIN: Duration = Duration::from_secs(10);
+
+/// Most messages with segments to one master in each [`LISTING_TIME`]. A longer list is sent alone.
+const LISTED_MESSAGES_MAX: usize = 8;
+/// Most segments listed to one master in each [`LISTING_TIME`].
+pub(in crate::machine) const LISTED_SEGMENTS_MAX: usize =
+    LISTED_MESSAGES_MAX * SEGMENTS_PER_MESSAGE;
+/// Upper bound of the bytes of these segments. A control link must queue more.
+pub const LISTED_BYTES_MAX: usize = LISTED_MESSAGES_MAX * MESSAGE_BYTES_MAX;
+/// Time in which a master reads that much at any usual speed: its lists have 31 bytes per segment.
+const LISTING_TIME: Duration = Duration::from_secs(1);
 
 /// One demand: the recovery that needs it, the server that must meet it, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,13 +58,21 @@ pub(super) enum DemandKind {
     Free,
 }
 
-/// The last send of a demand that is open.
+/// The last send of a demand that is open. A list may have been put off instead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentDemand {
     /// Time at which the demand is sent again.
     due: Instant,
     /// Number of the newest list of segments, for a recovery partition.
     list: Option<u64>,
+}
+
+/// The segments that were listed to one recovery master.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listing {
+    /// Time at which the count begins anew.
+    until: Instant,
+    segments: usize,
 }
 
 impl Recoveries {
@@ -57,6 +82,7 @@ impl Recoveries {
         let now = view.at.now;
         let open = self.open_demands(view);
         self.demanded.retain(|demand, _| open.contains_key(demand));
+        self.listings.retain(|_, listing| listing.until > now);
         for (demand, list) in open {
             assert!(view.membership.is_connected(demand.server), "{demand:?} cannot be sent");
             let sent = self.demanded.get(&demand);
@@ -95,6 +121,8 @@ impl Recoveries {
     /// Makes all demands on a reconnected server due at once, and asks for its inventories again.
     pub(in crate::machine) fn repeat_demands_on(&mut self, server: ServerId) {
         self.demanded.retain(|demand, _| demand.server != server);
+        // Nothing is queued on a new connection.
+        self.listings.remove(&server);
         self.inventories.values_mut().for_each(|inventory| inventory.reconnected(server));
     }
 
@@ -125,19 +153,28 @@ impl Recoveries {
                 recovery.parts().iter().filter(|part| view.membership.is_connected(part.master));
             parts.extend(connected.map(|part| (dead, part)));
         }
+        parts.sort_by_key(|(_, part)| part.epoch);
         all.extend(self.parts_to_give(&parts, view.configuration));
         all
     }
 
-    /// Returns the demands of the partitions whose logs are complete.
+    /// Returns the demands of the partitions that each master shall know: the first ones in order
+    /// of their epochs, because it replays them in this order. A partition of an incomplete log
+    /// cannot be recovered yet and keeps no other one back.
     fn parts_to_give(
         &self,
         parts: &[(ServerId, &AssignedPartition)],
         configuration: &ClusterConfiguration,
     ) -> Vec<(RecoveryDemand, Option<u64>)> {
+        assert!(parts.is_sorted_by_key(|(_, part)| part.epoch), "partitions are out of order");
+        let mut given: BTreeMap<ServerId, usize> = BTreeMap::new();
         let mut demands = Vec::new();
         for &(dead, part) in parts {
-            if let Some(list) = self.list_of(dead, part, configuration) {
+            let count = given.entry(part.master).or_default();
+            if *count < PARTS_GIVEN_MAX
+                && let Some(list) = self.list_of(dead, part, configuration)
+            {
+                *count += 1;
                 let kind = DemandKind::Part(part.epoch);
                 demands.push((RecoveryDemand { dead, server: part.master, kind }, Some(list)));
             }
@@ -188,9 +225,10 @@ impl Recoveries {
         }
     }
 
-    /// Sends a recovery partition with its list. Returns when it is due again.
+    /// Sends a recovery partition with its list, unless too much was listed to its master just now.
+    /// Returns when it is due again.
     fn send_part(
-        &self,
+        &mut self,
         demand: RecoveryDemand,
         list: u64,
         view: ClusterView<'_>,
@@ -205,6 +243,11 @@ impl Recoveries {
         let logs = logs_of_part(dead, part, view.configuration);
         let inventories = || logs.iter().filter_map(|log| self.inventories.get(&log.dead));
         let count = inventories().filter_map(|it| it.listed()).map(|it| it.segments.len()).sum();
+        let listing = self.listings.get(&server).copied();
+        let listing = listing.unwrap_or(Listing { until: now + LISTING_TIME, segments: 0 });
+        if listing.segments > 0 && listing.segments + count > LISTED_SEGMENTS_MAX {
+            return listing.until;
+        }
         let listed = inventories().filter_map(|it| it.listed()).flat_map(|it| &it.segments);
         let segments: Vec<RecoverySegment> = listed.cloned().collect();
         assert_eq!(segments.len(), count, "a list of {dead} has another length than was counted");
@@ -228,6 +271,8 @@ impl Recoveries {
                 .chunks(SEGMENTS_PER_MESSAGE)
                 .for_each(|some| view.membership.send(server, message(some), out)),
         }
+        let segments = listing.segments + count;
+        self.listings.insert(server, Listing { segments, ..listing });
         now + LIST_AGAIN
     }
 }

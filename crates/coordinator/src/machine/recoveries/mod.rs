@@ -27,6 +27,9 @@ mod partitioning;
 mod replica_inventory;
 mod reports;
 
+pub use demands::LISTED_BYTES_MAX;
+#[cfg(test)]
+pub(super) use demands::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX};
 pub(super) use load_profiles::changed_profile;
 #[cfg(test)]
 pub(super) use replica_inventory::places_looked_up;
@@ -38,7 +41,7 @@ use crate::configuration::{ClusterConfiguration, Edit, PartitionKey};
 use crate::records::{
     AssignedPartition, Migration, RecoveryDependency, RecoveryRecord, RecoveryStage, TabletRecord,
 };
-use demands::{DemandKind, RecoveryDemand, SentDemand};
+use demands::{DemandKind, Listing, RecoveryDemand, SentDemand};
 use lineage::{OrphanedRange, PermittedMasters};
 use load_profiles::Loads;
 use planted::Bug;
@@ -63,6 +66,8 @@ pub(super) struct Recoveries {
     inventories: BTreeMap<ServerId, ReplicaInventory>,
     /// Each recovery demand that was sent and is still open.
     demanded: BTreeMap<RecoveryDemand, SentDemand>,
+    /// Segments listed to each recovery master in the last second.
+    listings: BTreeMap<ServerId, Listing>,
     /// Servers that handed a recovery partition back, with the end of their backoff.
     refusals: BTreeMap<ServerId, Instant>,
     /// Duration of each such server's last backoff.
@@ -78,6 +83,7 @@ impl Recoveries {
             term,
             inventories: BTreeMap::new(),
             demanded: BTreeMap::new(),
+            listings: BTreeMap::new(),
             refusals: BTreeMap::new(),
             pauses: BTreeMap::new(),
             lists: 0,
