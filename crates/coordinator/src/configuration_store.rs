@@ -84,6 +84,8 @@ pub(crate) struct ConfigurationStore {
     revisions: BTreeMap<MetaKey, Revision>,
     /// Number of commits since the store was opened.
     commits: u64,
+    /// Number of changes since the store was opened.
+    changes: u64,
     /// Changes of the transaction in flight.
     in_flight: Option<Writes>,
     /// Changes of the next transaction.
@@ -154,6 +156,7 @@ impl ConfigurationStore {
             has_past,
             revisions,
             commits: 0,
+            changes: 0,
             in_flight: None,
             next: None,
         })
@@ -218,6 +221,11 @@ impl ConfigurationStore {
         self.commits
     }
 
+    /// Returns the number of changes since the store was opened, committed or not.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Returns how far the store is behind memory.
     pub(crate) fn progress(&self) -> CommitProgress {
         match (&self.in_flight, &self.next) {
@@ -232,6 +240,7 @@ impl ConfigurationStore {
     pub(crate) fn change(&mut self, edit: Edit) {
         self.next.get_or_insert_default().extend(edit.writes(&self.configuration));
         self.configuration.apply(edit);
+        self.changes += 1;
     }
 
     /// Returns the next transaction, if it is due: it has changes, and none is in flight.

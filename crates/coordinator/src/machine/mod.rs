@@ -81,7 +81,8 @@ use std::time::Duration;
 use types::{Instant, ServerId};
 use view::ClusterView;
 use wire::control::{
-    ClusterMap, JoinReply, LivenessUpdate, MigrationReport, RecoveryReport, ToCoordinator,
+    ClusterMap, JoinReply, LivenessUpdate, MigrationReport, MigrationUpdate, RecoveryReport,
+    ToCoordinator,
 };
 
 /// The coordinator's tunable parameters.
@@ -166,15 +167,16 @@ impl Coordinator {
         let configuration = store.configuration();
         let has_confirmers = configuration.confirmers().next().is_some();
         let is_confirmed = settings.trusts_file || !store.has_past() || !has_confirmers;
+        let membership = Membership::new(&settings, configuration, now);
         Ok(Coordinator {
-            membership: Membership::new(&settings, configuration, now),
             failure_detector: FailureDetector::new(&settings),
             confirmation: Confirmation::new(is_confirmed),
             clocks: Clocks::new(settings.limits_skew),
             maps: MapPublisher::new(store.term()),
             flushes: FlushRequests::default(),
             leases: Leases::new(store.term(), settings.lease_term, now),
-            migrations: Migrations::new(configuration, now),
+            migrations: Migrations::new(configuration, &membership, now),
+            membership,
             recoveries: Recoveries::new(store.term(), configuration),
             store,
             gate: CommitGate::default(),
@@ -259,14 +261,7 @@ impl Coordinator {
                 self.failure_detector.await_welcome(at.now, server);
             }
         }
-        let is_pong = matches!(
-            event,
-            CoordinatorEvent::Received {
-                message: ToCoordinator::Liveness(LivenessUpdate::Pong { .. })
-                    | ToCoordinator::Clock(_),
-                ..
-            }
-        );
+        let (is_repeated, changes) = (is_often_repeated(&event), self.store.changes());
         match event {
             CoordinatorEvent::Opened { connection, caller } => {
                 self.membership.open(connection, caller);
@@ -278,8 +273,8 @@ impl Coordinator {
             CoordinatorEvent::Tick => {}
             CoordinatorEvent::Committed(_) => unreachable!("handled by the caller"),
         }
-        // A pong makes nothing else due, and thousands of servers send them: skip the full pass.
-        if is_pong && !self.maps.is_stale() && !self.failure_detector.is_ping_due(at.now) {
+        let is_unchanged = self.store.changes() == changes && !self.maps.is_stale();
+        if is_repeated && is_unchanged && !self.failure_detector.is_ping_due(at.now) {
             return Ok(());
         }
         self.reconcile(at, out)
@@ -385,6 +380,22 @@ impl Coordinator {
     fn view(&self, at: Moment) -> ClusterView<'_> {
         ClusterView::new(at, self.store.configuration(), &self.membership)
     }
+}
+
+/// Returns whether nothing becomes due by an event that changes no record. Thousands of servers
+/// answer pings, and each migration's target repeats its report ten times a second.
+fn is_often_repeated(event: &CoordinatorEvent) -> bool {
+    let CoordinatorEvent::Received { message, .. } = event else { return false };
+    matches!(
+        message,
+        ToCoordinator::Liveness(LivenessUpdate::Pong { .. })
+            | ToCoordinator::Clock(_)
+            | ToCoordinator::Migration(
+                MigrationUpdate::Progress { .. }
+                    | MigrationUpdate::Flipped { .. }
+                    | MigrationUpdate::Shrink { .. }
+            )
+    )
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ impl Coordinator {
         let view = ClusterView::new(at, self.store.configuration(), &self.membership);
         self.maps.publish(view, &self.failure_detector, out);
         self.migrations.send_demands(view, out);
+        self.migrations.find_deadline(view.configuration, view.membership);
         self.recoveries.send_demands(view, out);
         assert!(!self.maps.is_stale(), "servers are left with an old map");
         self.reconciled = at.now;
@@ -50,15 +51,14 @@ impl Coordinator {
         if !self.confirmation.is_confirmed() {
             return asking.min().filter(|_| !self.confirmation.is_older());
         }
-        let demands = self.migrations.demand_times(configuration, membership);
-        let absences = self.migrations.absence_times(configuration, membership);
+        let migrations = self.migrations.next_deadline().into_iter();
         let half_heard = detector.half_heard();
         let servers = configuration.servers().values();
         let deaths = servers.filter_map(|it| detector.death_deadline(it, half_heard, membership));
         // Recoveries do not depend on the wall clock.
         let at = Moment { now: self.reconciled, wall: types::UnixMillis::default() };
         let recoveries = self.recoveries.next_deadline(self.reconciled, self.view(at));
-        demands.chain(absences).chain(deaths).chain(asking).chain(recoveries).min()
+        migrations.chain(deaths).chain(asking).chain(recoveries).min()
     }
 
     /// Sends pings and clock questions that are due.

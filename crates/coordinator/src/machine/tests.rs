@@ -8,9 +8,9 @@ use recoveries::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX, places_looked_up};
 use std::collections::BTreeMap;
 use types::{ClusterId, Generation, HashRange, SLOT_COUNT, SegmentId, Slot, UnixMillis};
 use wire::control::{
-    ClockReading, FromCoordinator, Join, LivenessRequest, LogRequest, LogUpdate,
-    ManifestPosition, 
-    RecoveryPartition, RecoveryRequest, RecoveryUpdate, ReplicaInfo,
+    Ask, ClockReading, FromCoordinator, Join, LivenessRequest, LogRequest, LogUpdate,
+    ManifestPosition, MigrationPolicy, MigrationProgress, MigrationRequest,
+    MigrationUpdate, RecoveryPartition, RecoveryRequest, RecoveryUpdate, ReplicaInfo,
 };
 use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
 use wire::replica::ReplicaEpoch;
@@ -276,4 +276,81 @@ fn a_log_is_checked_again_only_if_something_has_changed() {
     assert_eq!(places_looked_up() - before, 0, "nothing has changed");
     cluster.fence(ServerId(3), &[0; 700], 100);
     assert_eq!(places_looked_up() - before, 200, "each segment is looked up once");
+}
+
+impl Cluster {
+    /// Requests the move of a range to a server.
+    fn migrate(&mut self, range: HashRange, target: ServerId) {
+        let (ranges, policy) = (vec![range], MigrationPolicy::default());
+        let ask = Ask::Migrate { ranges, source: None, target, policy };
+        self.say(target, ToCoordinator::Ask { request: 1, ask });
+    }
+
+    /// Takes the requests about migrations that a server was sent since the last call.
+    fn take_requests(&mut self, server: ServerId) -> Vec<MigrationRequest> {
+        let sent = self.sent.remove(&self.connections[&server]).unwrap_or_default();
+        let request = |message| match message {
+            FromCoordinator::Migration(request) => Some(request),
+            _ => None,
+        };
+        sent.into_iter().filter_map(request).collect()
+    }
+
+    /// Answers each request about migrations from `source` to `target` as the next step demands.
+    /// Returns the number of answers.
+    fn answer_requests(&mut self, source: ServerId, target: ServerId) -> usize {
+        let of_source = self.take_requests(source).into_iter().map(|request| (source, request));
+        let requests: Vec<_> = of_source
+            .chain(self.take_requests(target).into_iter().map(|it| (target, it)))
+            .collect();
+        let count = requests.len();
+        for (server, request) in requests {
+            match request {
+                MigrationRequest::Measure { migration, .. } => {
+                    let (records, bytes) = (1, 100);
+                    self.say(server, MigrationUpdate::Measured { migration, records, bytes });
+                }
+                MigrationRequest::Prepare(intent) => {
+                    let migration = intent.migration;
+                    self.say(server, MigrationUpdate::Prepared { migration, refused: None });
+                }
+                MigrationRequest::Start(intent) => {
+                    self.say(target, MigrationUpdate::Flipped { migration: intent.migration });
+                }
+                MigrationRequest::Forget { migration, remaining } if remaining.is_empty() => {
+                    self.say(server, MigrationUpdate::Released { migration });
+                }
+                MigrationRequest::Forget { migration, .. } => {
+                    self.say(target, MigrationUpdate::Shrink { migration, remaining: Vec::new() });
+                }
+                MigrationRequest::Decide { .. }
+                | MigrationRequest::Outcome { .. }
+                | MigrationRequest::Finished { .. } => {}
+            }
+        }
+        count
+    }
+}
+
+#[test]
+fn reports_that_change_nothing_cause_no_pass_over_all_migrations() {
+    let (source, target) = (ServerId(1), ServerId(2));
+    let mut cluster = Cluster::new(2, 1, 2);
+    cluster.migrate(HashRange::ALL, target);
+    // Measured, prepared, flipped.
+    (0..3).for_each(|_| assert_eq!(cluster.answer_requests(source, target), 1));
+    let migration = cluster.coordinator.reports()[0].migration;
+    cluster.take_requests(source);
+    let before = cluster.coordinator.reconciled;
+    cluster.now = cluster.now + Duration::from_millis(10);
+    let progress = MigrationProgress { records: 1, ..MigrationProgress::default() };
+    cluster.say(target, MigrationUpdate::Progress { migration, progress });
+    cluster.say(target, MigrationUpdate::Flipped { migration });
+    let remaining = vec![HashRange::ALL];
+    cluster.say(target, MigrationUpdate::Shrink { migration, remaining });
+    assert_eq!(cluster.coordinator.reconciled, before, "the state was looked through");
+    assert_eq!(cluster.coordinator.reports()[0].progress, progress);
+    cluster.say(target, MigrationUpdate::Shrink { migration, remaining: Vec::new() });
+    assert_eq!(cluster.coordinator.reconciled, cluster.now);
+    assert_eq!(cluster.take_requests(source).len(), 1, "the source releases the range");
 }

@@ -119,7 +119,7 @@ impl Migrations {
     }
 
     /// Returns when migrations stop waiting for their absent sides.
-    pub(in crate::machine) fn absence_times(
+    pub(super) fn absence_times(
         &self,
         configuration: &ClusterConfiguration,
         membership: &Membership,

@@ -15,55 +15,63 @@ const DECIDE_AGAIN: Duration = Duration::from_millis(100);
 /// Interval between two sends of any other demand. It is lost only with its connection.
 pub(in crate::machine) const DEMAND_AGAIN: Duration = Duration::from_secs(1);
 
-/// The demand of a stage: its receiver, message and repetition interval.
+/// The demand of a stage, without its message.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub(super) server: ServerId,
-    message: MigrationRequest,
+    /// Repetition interval.
     again: Duration,
 }
 
-/// Returns the message whose answer changes the migration's stage.
+/// Returns the receiver of the message whose answer changes the migration's stage.
 pub(super) fn demand(migration: &Migration) -> Option<Demand> {
-    let id = migration.id;
-    let (server, message, again) = match &migration.stage {
+    let (server, again) = match &migration.stage {
         MigrationStage::Queued => return None,
-        MigrationStage::Measuring => {
-            let message = MigrationRequest::Measure { migration: id, range: migration.range };
-            (migration.source, message, DEMAND_AGAIN)
-        }
-        MigrationStage::Preparing(terms) => {
-            let message = MigrationRequest::Prepare(migration.intent(terms));
-            (migration.target, message, DEMAND_AGAIN)
-        }
-        MigrationStage::Flipping(terms) => {
-            let message = MigrationRequest::Start(migration.intent(terms));
-            (migration.source, message, DEMAND_AGAIN)
-        }
-        MigrationStage::Withdrawing { .. } | MigrationStage::Deciding { .. } => {
-            (migration.target, MigrationRequest::Decide { migration: id }, DECIDE_AGAIN)
-        }
-        // Repeats the start message: the source answers it with the outcome that it knows.
-        MigrationStage::Orphaned { terms, .. } => {
-            let message = MigrationRequest::Start(migration.intent(terms));
-            (migration.source, message, DEMAND_AGAIN)
-        }
-        MigrationStage::Moving(LineageDependency { remaining, .. }) => {
-            let message = MigrationRequest::Forget { migration: id, remaining: remaining.clone() };
-            (migration.source, message, DEMAND_AGAIN)
-        }
+        MigrationStage::Measuring
+        | MigrationStage::Flipping(_)
+        | MigrationStage::Orphaned { .. }
+        | MigrationStage::Moving(_)
+        | MigrationStage::Releasing { .. } => (migration.source, DEMAND_AGAIN),
+        MigrationStage::Preparing(_) => (migration.target, DEMAND_AGAIN),
+        MigrationStage::Withdrawing { .. }
+        | MigrationStage::Deciding { .. }
+        | MigrationStage::Ended { unheard: Some(_), .. } => (migration.target, DECIDE_AGAIN),
         // The demands of the recovery apply.
         MigrationStage::Recovering(_) => return None,
-        MigrationStage::Releasing { .. } => {
-            let message = MigrationRequest::Forget { migration: id, remaining: Vec::new() };
-            (migration.source, message, DEMAND_AGAIN)
-        }
-        MigrationStage::Ended { unheard: Some(_), .. } => {
-            (migration.target, MigrationRequest::Decide { migration: id }, DECIDE_AGAIN)
-        }
         MigrationStage::Ended { unheard: None, .. } => return None,
     };
+    let id = migration.id;
     assert!(migration.has_side(server), "the demand of {id} is for {server}, which is no side");
-    Some(Demand { server, message, again })
+    Some(Demand { server, again })
+}
+
+/// Returns the message whose answer changes the migration's stage.
+fn request(migration: &Migration) -> Option<MigrationRequest> {
+    let id = migration.id;
+    Some(match &migration.stage {
+        MigrationStage::Measuring => {
+            MigrationRequest::Measure { migration: id, range: migration.range }
+        }
+        MigrationStage::Preparing(terms) => MigrationRequest::Prepare(migration.intent(terms)),
+        // The source of an orphaned migration answers with the outcome that it knows.
+        MigrationStage::Flipping(terms) | MigrationStage::Orphaned { terms, .. } => {
+            MigrationRequest::Start(migration.intent(terms))
+        }
+        MigrationStage::Withdrawing { .. }
+        | MigrationStage::Deciding { .. }
+        | MigrationStage::Ended { unheard: Some(_), .. } => {
+            MigrationRequest::Decide { migration: id }
+        }
+        MigrationStage::Moving(LineageDependency { remaining, .. }) => {
+            MigrationRequest::Forget { migration: id, remaining: remaining.clone() }
+        }
+        MigrationStage::Releasing { .. } => {
+            MigrationRequest::Forget { migration: id, remaining: Vec::new() }
+        }
+        MigrationStage::Queued
+        | MigrationStage::Recovering(_)
+        | MigrationStage::Ended { unheard: None, .. } => return None,
+    })
 }
 
 impl Migrations {
@@ -73,11 +81,13 @@ impl Migrations {
         self.due.retain(|id, _| migrations.get(id).is_some_and(|m| demand(m).is_some()));
         let now = view.at.now;
         for (id, due) in self.due.iter_mut().filter(|(_, due)| **due <= now) {
-            if let Some(demand) = migrations.get(id).and_then(demand)
-                && view.membership.is_connected(demand.server)
+            if let Some(migration) = migrations.get(id)
+                && let Some(Demand { server, again }) = demand(migration)
+                && view.membership.is_connected(server)
+                && let Some(request) = request(migration)
             {
-                view.membership.send(demand.server, demand.message, out);
-                *due = now + demand.again;
+                view.membership.send(server, request, out);
+                *due = now + again;
             }
         }
     }
@@ -98,7 +108,7 @@ impl Migrations {
     }
 
     /// Returns the send times of the demands on connected servers.
-    pub(in crate::machine) fn demand_times(
+    pub(super) fn demand_times(
         &self,
         configuration: &ClusterConfiguration,
         membership: &Membership,

@@ -13,6 +13,7 @@ pub(super) use demands::DEMAND_AGAIN;
 pub(super) use transitions::MigrationSender;
 
 use super::decision::Decision;
+use super::membership::Membership;
 use super::view::ClusterView;
 use crate::admission::{HISTORY_MAX, MoveRequest, plan};
 use crate::configuration::{ClusterConfiguration, Edit};
@@ -30,13 +31,43 @@ pub(super) struct Migrations {
     progress: BTreeMap<MigrationId, (MigrationProgress, UnixMillis)>,
     /// A queued migration may have become startable.
     queue_is_stale: bool,
+    /// Time of the next demand or of the end of a wait, as of the last pass over all migrations.
+    deadline: Option<Instant>,
 }
 
 impl Migrations {
     /// Continues with every migration of the configuration.
-    pub(super) fn new(configuration: &ClusterConfiguration, now: Instant) -> Migrations {
+    pub(super) fn new(
+        configuration: &ClusterConfiguration,
+        membership: &Membership,
+        now: Instant,
+    ) -> Migrations {
         let due = configuration.migrations().keys().map(|&migration| (migration, now)).collect();
-        Migrations { due, progress: BTreeMap::new(), queue_is_stale: true }
+        let mut migrations = Migrations {
+            due,
+            progress: BTreeMap::new(),
+            queue_is_stale: true,
+            deadline: None,
+        };
+        migrations.find_deadline(configuration, membership);
+        migrations
+    }
+
+    /// Computes the next time at which a demand is due, or a migration stops waiting for an absent
+    /// side. Every event after which this time may be earlier is followed by another computation.
+    pub(super) fn find_deadline(
+        &mut self,
+        configuration: &ClusterConfiguration,
+        membership: &Membership,
+    ) {
+        let demands = self.demand_times(configuration, membership);
+        let absences = self.absence_times(configuration, membership);
+        self.deadline = demands.chain(absences).min();
+    }
+
+    /// Returns the time found by the last [`Migrations::find_deadline`].
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
     /// Follows a commit that changed these migrations.
@@ -151,14 +182,14 @@ impl Migrations {
 
     /// Drops the oldest ended migrations from the history. `None`: the history is short enough.
     pub(super) fn prune_history(&self, view: ClusterView<'_>) -> Option<Decision> {
-        let ended: Vec<&Migration> =
-            view.configuration.migrations().values().filter(|m| !m.is_live()).collect();
-        if ended.len() <= HISTORY_MAX {
+        let ended = || view.configuration.migrations().values().filter(|m| !m.is_live());
+        let surplus = ended().count().saturating_sub(HISTORY_MAX);
+        if surplus == 0 {
             return None;
         }
         let mut edit = view.configuration.edit();
         let mut unheard_of = BTreeSet::new();
-        for migration in &ended[..ended.len() - HISTORY_MAX] {
+        for migration in ended().take(surplus) {
             assert!(!migration.is_live(), "{} is dropped before it has ended", migration.id);
             edit.remove_migration(migration.id);
             // The question for the target is lost with the record, so the target is never
@@ -234,7 +265,6 @@ mod tests {
     use super::*;
     use crate::configuration::tests::{empty, migrating, migration, terms};
     use crate::machine::CoordinatorSettings;
-    use crate::machine::membership::Membership;
     use crate::outbox::Moment;
 
     /// Makes a migration go from one stage to another.
@@ -245,7 +275,7 @@ mod tests {
         let membership = Membership::new(&settings, &configuration, now);
         let at = Moment { now, wall: UnixMillis(0) };
         let view = ClusterView::new(at, &configuration, &membership);
-        let migrations = Migrations::new(&configuration, now);
+        let migrations = Migrations::new(&configuration, &membership, now);
         migrations.advance(configuration.edit(), &migration(before), after, view)
     }
 
@@ -254,7 +284,9 @@ mod tests {
         let (before, after) =
             (MigrationStage::Preparing(terms()), MigrationStage::Flipping(terms()));
         assert_eq!(advance(before, after).touched_migrations(), [MigrationId(1)]);
-        assert!(Migrations::new(&empty(), Instant(0)).due.is_empty());
+        let membership = Membership::new(&CoordinatorSettings::default(), &empty(), Instant(0));
+        let migrations = Migrations::new(&empty(), &membership, Instant(0));
+        assert!(migrations.due.is_empty() && migrations.next_deadline().is_none());
     }
 
     #[test]
