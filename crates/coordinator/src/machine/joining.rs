@@ -158,6 +158,7 @@ impl Coordinator {
             self.excuse_absences(excuse);
         }
         self.maps.mark_stale();
+        self.migrations.mark_queue_stale();
         let is_confirmed = self.confirmation.is_confirmed();
         if is_confirmed && let Some(edit) = self.migrations.adopt_orphans(server, self.view(at)) {
             self.commit(at, edit)?;

@@ -343,6 +343,7 @@ impl Coordinator {
             since = self.failure_detector.unwatch(at.now, server);
             self.flushes.closed(connection);
             self.maps.mark_stale();
+            self.migrations.mark_queue_stale();
         }
         self.membership.close(connection, since);
         assert!(self.membership.link(connection).is_none(), "{connection} is closed and stays");

@@ -4,12 +4,13 @@ use super::*;
 use crate::metastore::MemoryStore;
 use crate::outbox::Caller;
 use crate::records::TabletRecord;
+use migrations::MIGRATIONS_OF_SIDE_MAX;
 use recoveries::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX, places_looked_up};
 use std::collections::BTreeMap;
 use types::{ClusterId, Generation, HashRange, SLOT_COUNT, SegmentId, Slot, UnixMillis};
 use wire::control::{
     Ask, ClockReading, FromCoordinator, Join, LivenessRequest, LogRequest, LogUpdate,
-    ManifestPosition, MigrationPolicy, MigrationProgress, MigrationRequest,
+    ManifestPosition, MigrationPolicy, MigrationProgress, MigrationRequest, MigrationState,
     MigrationUpdate, RecoveryPartition, RecoveryRequest, RecoveryUpdate, ReplicaInfo,
 };
 use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
@@ -296,6 +297,10 @@ impl Cluster {
         sent.into_iter().filter_map(request).collect()
     }
 
+    fn under_way(&self) -> usize {
+        self.coordinator.store.configuration().under_way().count()
+    }
+
     /// Answers each request about migrations from `source` to `target` as the next step demands.
     /// Returns the number of answers.
     fn answer_requests(&mut self, source: ServerId, target: ServerId) -> usize {
@@ -330,6 +335,47 @@ impl Cluster {
         }
         count
     }
+}
+
+#[test]
+fn few_migrations_of_a_server_are_under_way_at_a_time() {
+    let (source, target) = (ServerId(1), ServerId(2));
+    let mut cluster = Cluster::new(2, 20, 2);
+    cluster.migrate(HashRange::ALL, target);
+    assert_eq!(cluster.coordinator.reports().len(), 20);
+    let mut steps = 0;
+    while cluster.under_way() > 0 {
+        assert!(cluster.under_way() <= MIGRATIONS_OF_SIDE_MAX, "{}", cluster.under_way());
+        assert!(cluster.answer_requests(source, target) > 0, "nothing goes on");
+        steps += 1;
+    }
+    assert!(steps >= 20 / MIGRATIONS_OF_SIDE_MAX);
+    let owned = cluster.coordinator.store.configuration().owned_by(target).count();
+    assert_eq!(owned, 20, "every tablet has moved");
+}
+
+#[test]
+fn migrations_of_an_absent_server_keep_no_other_ones_back() {
+    let (gone, source, target) = (ServerId(1), ServerId(3), ServerId(2));
+    let mut cluster = Cluster::new(3, 20, 0);
+    let configuration = cluster.coordinator.store.configuration();
+    let mut edit = configuration.edit();
+    let last = configuration.tablets().values().last().expect("there are tablets").clone();
+    let of_another = last.range;
+    let before = Slot(of_another.slots().0.0 - 1);
+    edit.put_tablet(TabletRecord { owner: source, ..last });
+    let at = cluster.at();
+    cluster.coordinator.commit(at, edit).expect("the store works");
+    cluster.migrate(HashRange::of_slots(Slot(0), before), target);
+    cluster.migrate(of_another, target);
+    assert_eq!(cluster.take_requests(source), [], "the target has enough to do");
+    cluster.disconnect(gone);
+    assert_eq!(cluster.take_requests(source).len(), 1, "the other migration starts");
+    assert_eq!(cluster.under_way(), MIGRATIONS_OF_SIDE_MAX + 1, "no migration of an absent server");
+    cluster.wait(CoordinatorSettings::default().absence_max);
+    let reports = cluster.coordinator.reports();
+    let ended = reports.iter().filter(|it| it.state == MigrationState::Failed).count();
+    assert_eq!(ended, 19, "nothing waits for it for ever");
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub(super) struct Migrations {
     progress: BTreeMap<MigrationId, (MigrationProgress, UnixMillis)>,
     /// A queued migration may have become startable.
     queue_is_stale: bool,
+    /// Time at which a queued migration no longer waits for a side that is away.
+    queue_waits_until: Option<Instant>,
     /// Time of the next demand or of the end of a wait, as of the last pass over all migrations.
     deadline: Option<Instant>,
 }
@@ -47,6 +49,7 @@ impl Migrations {
             due,
             progress: BTreeMap::new(),
             queue_is_stale: true,
+            queue_waits_until: None,
             deadline: None,
         };
         migrations.find_deadline(configuration, membership);
@@ -62,7 +65,7 @@ impl Migrations {
     ) {
         let demands = self.demand_times(configuration, membership);
         let absences = self.absence_times(configuration, membership);
-        self.deadline = demands.chain(absences).min();
+        self.deadline = demands.chain(absences).chain(self.queue_waits_until).min();
     }
 
     /// Returns the time found by the last [`Migrations::find_deadline`].
@@ -173,10 +176,13 @@ impl Migrations {
     /// Returns a change that starts every queued migration that is no longer blocked. After its
     /// commit others may be blocked or startable: it is asked for again until there is none.
     pub(super) fn next_start(&mut self, view: ClusterView<'_>) -> Option<Edit> {
-        if !std::mem::take(&mut self.queue_is_stale) {
+        let is_over = self.queue_waits_until.is_some_and(|until| until <= view.at.now);
+        if !std::mem::take(&mut self.queue_is_stale) && !is_over {
             return None;
         }
-        let edit = start_free(view);
+        let QueueStarts { edit, waits_until } = start_free(view);
+        assert!(waits_until.is_none_or(|until| until > view.at.now), "the queue waits in vain");
+        self.queue_waits_until = waits_until;
         (!edit.is_empty()).then_some(edit)
     }
 
@@ -225,32 +231,91 @@ impl Migrations {
     }
 }
 
-/// Returns an edit that starts the unblocked migrations. A migration is blocked by another one
-/// with a shared hash that is under way or queued before it, and by a tablet that its owner does
-/// not hold durably.
-fn start_free(view: ClusterView<'_>) -> Edit {
+/// Most migrations under way from one server, and most to one.
+///
+/// The target of each one reserves two segments per reactor besides the bytes that move: 128 MiB
+/// for segments of 8 MiB and eight reactors. A hundred small migrations at once would find no room
+/// on a server with gigabytes of free memory; eight reserve 1 GiB. They pull 64 partitions at a
+/// time, more than a target has processors for, and hide the round trips of small migrations.
+pub(super) const MIGRATIONS_OF_SIDE_MAX: usize = 8;
+
+/// The sides of the migrations under way, with the number of these migrations. Migrations of which
+/// a side is away do not count: they may stay as they are for ever.
+struct BusySides {
+    sources: BTreeMap<ServerId, usize>,
+    targets: BTreeMap<ServerId, usize>,
+}
+
+impl BusySides {
+    fn of(view: ClusterView<'_>) -> BusySides {
+        let mut busy = BusySides { sources: BTreeMap::new(), targets: BTreeMap::new() };
+        let is_here = |server: ServerId| view.membership.is_connected(server);
+        let under_way = view.configuration.under_way();
+        under_way.filter(|m| is_here(m.source) && is_here(m.target)).for_each(|m| busy.add(m));
+        busy
+    }
+
+    fn add(&mut self, migration: &Migration) {
+        *self.sources.entry(migration.source).or_default() += 1;
+        *self.targets.entry(migration.target).or_default() += 1;
+    }
+
+    /// Returns whether both sides can take part in one more migration.
+    fn have_room_for(&self, migration: &Migration) -> bool {
+        let has_room = |count: Option<&usize>| count.is_none_or(|it| *it < MIGRATIONS_OF_SIDE_MAX);
+        has_room(self.sources.get(&migration.source))
+            && has_room(self.targets.get(&migration.target))
+    }
+}
+
+/// The queued migrations that start.
+struct QueueStarts {
+    edit: Edit,
+    /// Time at which another one no longer waits for a side that is away.
+    waits_until: Option<Instant>,
+}
+
+/// Starts the unblocked migrations. A migration is blocked by another one with a shared hash that
+/// is under way or queued before it, by a tablet that its owner does not hold durably, and while a
+/// side is away or takes part in many others. If a side is dead or away for too long the migration
+/// starts, and ends at once.
+fn start_free(view: ClusterView<'_>) -> QueueStarts {
     let configuration = view.configuration;
     let tablets = configuration.tablets().values().filter(|tablet| !tablet.is_durable());
     let under_way = configuration.under_way().map(|migration| migration.range);
     let mut taken: Vec<HashRange> = under_way.chain(tablets.map(|tablet| tablet.range)).collect();
-    let mut edit = configuration.edit();
+    let mut busy = BusySides::of(view);
+    let (mut edit, mut waits_until) = (configuration.edit(), None);
     let queued = configuration.migrations().values();
     for migration in queued.filter(|m| m.stage == MigrationStage::Queued) {
-        let is_free = !taken.iter().any(|range| range.overlaps(migration.range));
+        let sides = [migration.source, migration.target];
+        let dead = sides.into_iter().find(|&side| configuration.is_dead(side));
+        let given_up = sides.into_iter().filter_map(|side| view.membership.given_up_at(side)).min();
+        let may_start = match given_up.filter(|_| dead.is_none()) {
+            Some(at) if at > view.at.now => {
+                waits_until = waits_until.into_iter().chain([at]).min();
+                false
+            }
+            Some(_) => true,
+            None => dead.is_some() || busy.have_room_for(migration),
+        };
+        let is_free = may_start && !taken.iter().any(|range| range.overlaps(migration.range));
         taken.push(migration.range);
         if is_free {
             assert!(!migration.is_under_way(), "{} starts twice", migration.id);
             // An earlier migration of the range may have changed the preconditions.
-            let sides = [migration.source, migration.target];
-            let stage = match sides.into_iter().find(|&side| configuration.is_dead(side)) {
+            let stage = match dead {
                 Some(dead) => failed(&format!("{dead} died")),
                 None if configuration.tablet_to_move(migration).is_none() => failed(NOT_OWNED),
                 None => MigrationStage::Measuring,
             };
+            if stage == MigrationStage::Measuring && given_up.is_none() {
+                busy.add(migration);
+            }
             edit.put_migration(Migration { stage, updated: view.at.wall, ..migration.clone() });
         }
     }
-    edit
+    QueueStarts { edit, waits_until }
 }
 
 const NOT_OWNED: &str = "Slots are not served by the source node";
