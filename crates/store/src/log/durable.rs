@@ -198,7 +198,7 @@ impl DurableLog {
         let Some(pin) = self.pin_of(holder, dead) else { return false };
         self.pins.pin(pin, holder, bytes, || match pin {
             Pin::At(segment) => self.may_contain(segment),
-            Pin::UpTo(segment) => self.reaches_down_to(segment),
+            Pin::UpTo(segment) => self.may_reach_down_to(segment),
         })
     }
 
@@ -217,6 +217,11 @@ impl DurableLog {
     /// Returns whether a segment would be read after a crash, as far as is known.
     fn may_contain(&self, segment: SegmentId) -> bool {
         self.is_adopting.load(Ordering::Relaxed) || self.registry.contains(segment)
+    }
+
+    /// Returns whether any segment up to this one is in the log, as far as is known.
+    fn may_reach_down_to(&self, segment: SegmentId) -> bool {
+        self.is_adopting.load(Ordering::Relaxed) || self.reaches_down_to(segment)
     }
 
     /// Returns whether any segment up to this one is in the log.

@@ -208,7 +208,8 @@ impl Disk {
         (store, workers)
     }
 
-    /// Recovers the whole log in this order: adopts the segments and enters their entries.
+    /// Recovers the whole log in this order: adopts each segment and enters its entries before the
+    /// next one, as a restarted server does.
     pub(crate) fn enter(
         &mut self,
         store: &Arc<Store>,
@@ -223,15 +224,13 @@ impl Disk {
         }
         let mut segments: Vec<SegmentId> = self.manifest.iter().copied().collect();
         order(&mut segments);
-        for segment in &segments {
+        for (number, segment) in segments.iter().enumerate() {
             let bytes = &self.segments.entry(*segment).or_default().bytes;
             let fill = |out: &mut [u8]| {
                 out[..bytes.len()].copy_from_slice(bytes);
                 bytes.len()
             };
             store.log().adopt(*segment, fill).unwrap();
-        }
-        for (number, segment) in segments.iter().enumerate() {
             let worker = &mut workers[number % workers.len()];
             let mut from = Some(0);
             while let Some(offset) = from {

@@ -1,9 +1,10 @@
 //! Histories that are too rare for random worlds.
 
 use crate::common::{NOW, TABLE, key, tablet};
-use crate::disk::{Disk, config};
+use crate::disk::{Disk, Replica, config};
 use store::{CleaningOccasion, Need, TabletMap, TabletState};
-use types::{HashRange, SegmentId};
+use types::{HashRange, SegmentId, TypedValue, Version};
+use wire::entry::{Body, Entry};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
@@ -50,4 +51,31 @@ pub(crate) fn an_original_outlives_its_copy() -> bool {
     let mut disk = disk.after_crash(None::<fn(usize) -> usize>);
     let (store, mut workers) = disk.recover(config(), serving(), NOW, |_| {});
     workers[0].read_one(TABLE, key(&store, b"copied"), |record| record.is_some()).unwrap()
+}
+
+/// Returns a record of the range in these tests.
+pub(crate) fn object(name: &str, version: u64) -> Entry<'_> {
+    let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(&[7; 1000]) };
+    let incarnation = tablet(HashRange::ALL, TabletState::Serving).incarnations[0];
+    Entry { incarnation, version: Version(version), key: name.as_bytes(), body }
+}
+
+impl Disk {
+    /// Adds a whole segment with these entries.
+    pub(crate) fn add<'e>(
+        &mut self,
+        segment: SegmentId,
+        entries: impl IntoIterator<Item = Entry<'e>>,
+    ) {
+        let mut bytes = Vec::new();
+        for entry in entries {
+            let from = bytes.len();
+            bytes.resize(from + entry.encoded_bytes(), 0);
+            entry.encode(&mut bytes[from..]);
+        }
+        assert!(bytes.len() <= SEGMENT_BYTES, "{segment} is too long");
+        let (ends, synced) = (vec![bytes.len()], bytes.len());
+        self.segments.insert(segment, Replica { bytes, ends, synced, is_closed: true });
+        self.manifest.insert(segment);
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::common::{NOW, TABLE, key, tablet};
 use crate::disk::{Disk, config};
+use crate::scenario::object;
 use std::sync::Arc;
 use store::log::Among;
 use store::{
@@ -143,6 +144,27 @@ fn replies_wait_for_what_they_show() {
 #[test]
 fn a_copy_does_not_leave_the_log_before_its_original() {
     assert!(!crate::scenario::an_original_outlives_its_copy(), "a deleted record is back");
+}
+
+/// The cleaner expects that such a tombstone is pinned.
+#[test]
+fn a_tombstone_up_to_a_segment_that_a_restart_reads_later_is_pinned() {
+    const LOWEST: SegmentId = SegmentId(40);
+    let mut disk = Disk::default();
+    let body = Body::Tombstone { dead: Dead::UpTo(LOWEST) };
+    disk.add(LOWEST, (1..=60).map(|version| object("lowest", version)));
+    disk.add(SegmentId(50), [Entry { body, ..object("key", 2) }]);
+    disk.add(SegmentId(60), [object("key", 3)]);
+    let small = config(16 * SMALL, SMALL, 1);
+    let (store, mut workers) = disk.recover(small, serving(), NOW, |order| order.reverse());
+    for _ in 0..100 {
+        workers[0].begin_turn(NOW);
+        workers[0].clean(CleaningOccasion::Rest);
+    }
+    let usage = store.usage().log;
+    let indexed = workers[0].range_bytes(HashRange::ALL);
+    assert!(usage.pinned_bytes > 0, "the lowest segment is in the log");
+    assert_eq!(usage.live_bytes, indexed + usage.pinned_bytes);
 }
 
 #[test]
