@@ -48,6 +48,9 @@ pub enum Bug {
     LeftBeforeSynced,
     /// A segment leaves the log before the segments from which its entries were copied.
     LeftBeforeOrigin,
+    /// A restart does not note from which segments entries were copied, if these segments are read
+    /// later.
+    OriginForgotten,
     /// At equal versions an object wins against a tombstone.
     TieToObject,
     /// Recovery does not mend links to entries that were lost in a crash.

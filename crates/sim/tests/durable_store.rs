@@ -94,6 +94,14 @@ fn a_copy_that_leaves_the_log_before_its_original_is_found() {
 }
 
 #[test]
+fn a_restart_that_forgets_the_originals_of_copies_is_found() {
+    planted::plant(Some(Bug::OriginForgotten));
+    let is_back = scenario::an_original_is_read_after_its_copy();
+    planted::plant(None);
+    assert!(is_back, "the bug is not found");
+}
+
+#[test]
 fn a_write_that_is_sent_before_the_entries_that_it_has_read_is_found() {
     planted::plant(Some(Bug::SentBeforeItsSource));
     let found = (0..20).find(|&seed| transfers::has_halved_a_transfer(seed));

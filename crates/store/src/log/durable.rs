@@ -93,11 +93,12 @@ impl DurableLog {
     }
 
     /// Ends adoption, after all segments have been entered. Removes the pins on segments that are
-    /// not in the log.
+    /// not in the log, and the origins of copies that are not.
     pub(crate) fn end_adoption(&self) {
         let DurableLog { registry, pins, is_adopting, .. } = self;
         is_adopting.store(false, Ordering::Relaxed);
         self.segments.set_adopting(false);
+        registry.end_adoption(&self.segments);
         let released = pins.release_absent(|segment| registry.contains(segment));
         released.into_iter().for_each(|(holder, bytes)| self.mark_dead(holder, bytes));
         let released = pins.release_below(registry.lowest());

@@ -140,6 +140,30 @@ impl SegmentRegistry {
         }
     }
 
+    /// Records that an adopted segment has copies of entries of another one. That one may be
+    /// adopted later: [`SegmentRegistry::end_adoption`] removes the origins that are not.
+    pub(crate) fn adopt_origin(&self, into: SegmentId, from: SegmentId) {
+        let mut state = self.lock();
+        assert!(state.places.contains_key(&into), "{into} is entered, but is not adopted");
+        let is_forgotten = planted::is(Bug::OriginForgotten) && !state.places.contains_key(&from);
+        // No cleaner copies a segment into itself. Such a note would keep the segment for ever.
+        if from != into && !is_forgotten {
+            state.origins.entry(into).or_default().insert(from);
+        }
+    }
+
+    /// Removes the origins that are not in the log, when all segments have been adopted.
+    pub(super) fn end_adoption(&self, segments: &Segments) {
+        let mut state = self.lock();
+        let RegistryState { places, origins, .. } = &mut *state;
+        origins.retain(|into, origins| {
+            assert!(places.contains_key(into), "{into} has left the log while it was adopted");
+            origins.retain(|from| places.contains_key(from));
+            !origins.is_empty()
+        });
+        self.report_dead(&mut state, segments);
+    }
+
     /// Returns whether entries of `from` were copied into `into`.
     pub(crate) fn is_origin(&self, into: SegmentId, from: SegmentId) -> bool {
         self.lock().origins.get(&into).is_some_and(|origins| origins.contains(&from))

@@ -220,7 +220,7 @@ impl<'t> Entering<'t> {
             let ReadEntry { offset, entry, encoded } = read;
             let (address, bytes) = (first.plus(offset as u32), encoded.len() as u32);
             if let Body::CopiesOf(origin) = entry.body {
-                log.durable_log().registry.note_origin(self.segment, origin);
+                log.durable_log().registry.adopt_origin(self.segment, origin);
             }
             let hash = key_hash(self.store.seed(), entry.key);
             let is_ignored = log.durable_log().ignores(self.segment, entry.version);

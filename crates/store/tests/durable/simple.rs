@@ -146,6 +146,11 @@ fn a_copy_does_not_leave_the_log_before_its_original() {
     assert!(!crate::scenario::an_original_outlives_its_copy(), "a deleted record is back");
 }
 
+#[test]
+fn a_restart_knows_the_originals_of_copies_that_it_reads_first() {
+    assert!(!crate::scenario::an_original_is_read_after_its_copy(), "a deleted record is back");
+}
+
 /// The cleaner expects that such a tombstone is pinned.
 #[test]
 fn a_tombstone_up_to_a_segment_that_a_restart_reads_later_is_pinned() {
