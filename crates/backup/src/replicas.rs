@@ -20,8 +20,8 @@ use wire::replica::{
 /// copied.
 const READ_BYTES: usize = 256 << 10;
 
-/// Number of headers read concurrently when a disk is opened.
-const HEADERS_AT_ONCE: usize = 16;
+/// Number of files that are read or synced concurrently at a start.
+const FILES_AT_ONCE: usize = 16;
 
 /// All replicas on one disk, shared by all threads that write, read or free them.
 pub struct Replicas {
@@ -349,20 +349,25 @@ impl Replicas {
         Ok(())
     }
 
-    /// Syncs a replica that another run of the server has written. If it was created in the
-    /// current boot, the system may have parts of it only in memory. A replica of an earlier boot
-    /// is on the disk, and this does nothing. After a failure, a later success does not bring back
-    /// the bytes that could not be written: [`Replicas::measure`] returns those that are left.
+    /// Syncs a replica that another run of the server has written: the system may have parts of it
+    /// only in memory. The boot in its header does not tell, because the file may be a copy that was
+    /// made in this boot. After a failure, a later success does not bring back the bytes that could
+    /// not be written: [`Replicas::measure`] returns those that are left.
     pub fn sync(&self, id: ReplicaId) -> io::Result<()> {
         let replica = self.find(id)?;
-        if replica.header.boot != self.boot {
-            return Ok(());
-        }
         let synced = self.disk.open(replica.number)?.sync();
         if synced.is_err() {
             replica.spoil();
         }
         synced
+    }
+
+    /// Syncs several replicas as [`Replicas::sync`] does, some of them concurrently. Returns the first
+    /// failure, after all were tried.
+    pub fn sync_all(&self, ids: &[ReplicaId]) -> Result<(), (ReplicaId, io::Error)> {
+        let synced = all_at_once(ids, |id| self.sync(*id).map_err(|error| (*id, error)));
+        assert_eq!(synced.len(), ids.len(), "each replica is synced once");
+        synced.into_iter().collect()
     }
 
     /// Appends the entries of a range in a replica to `out`, starting at an offset, up to
@@ -451,25 +456,30 @@ enum HeaderContent {
     Unreadable(Corrupt),
 }
 
-/// Reads the headers of all files, several concurrently, to keep the disk busy.
+/// Reads the headers of all files.
 fn read_headers(disk: &dyn Disk, numbers: &[FileNumber]) -> Vec<io::Result<HeaderContent>> {
-    let read = |number: &FileNumber| read_header(&*disk.open(*number)?);
-    if numbers.len() < HEADERS_AT_ONCE {
-        return numbers.iter().map(read).collect();
+    all_at_once(numbers, |number| read_header(&*disk.open(*number)?))
+}
+
+/// Does work that waits for the disk for each item, for several items concurrently, to keep the
+/// disk busy. Returns the results in the order of the items.
+fn all_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if items.len() < FILES_AT_ONCE {
+        return items.iter().map(work).collect();
     }
-    let share = numbers.len().div_ceil(HEADERS_AT_ONCE);
+    let share = items.len().div_ceil(FILES_AT_ONCE);
+    let work = &work;
     std::thread::scope(|scope| {
-        let readers = numbers.chunks(share).map(|some| {
-            let reader = scope.spawn(move || some.iter().map(read).collect::<Vec<_>>());
-            (some, reader)
+        let workers = items.chunks(share).map(|some| {
+            let worker = scope.spawn(move || some.iter().map(work).collect::<Vec<_>>());
+            (some, worker)
         });
-        let readers: Vec<_> = readers.collect();
-        let read_by =
-            |(some, reader): (&[FileNumber], std::thread::ScopedJoinHandle<'_, Vec<_>>)| {
-                // Without its thread only time is lost.
-                reader.join().unwrap_or_else(|_| some.iter().map(read).collect())
-            };
-        readers.into_iter().flat_map(read_by).collect()
+        let workers: Vec<_> = workers.collect();
+        let done_by = |(some, worker): (&[T], std::thread::ScopedJoinHandle<'_, Vec<R>>)| {
+            // Without its thread only time is lost.
+            worker.join().unwrap_or_else(|_| some.iter().map(work).collect())
+        };
+        workers.into_iter().flat_map(done_by).collect()
     })
 }
 

@@ -261,7 +261,7 @@ impl RecoveredLog {
             self.manifest()?;
         store.log().skip_segment_numbers(last);
         if mode != Mode::Memory {
-            self.sync_open(&manifest)?;
+            self.sync_named(&manifest)?;
         }
         let mark = manifest.last_mark().filter(|_| power_was_lost);
         if let Some(mark) = mark {
@@ -295,18 +295,17 @@ impl RecoveredLog {
         Ok(AdoptedLog { replicas: self.replicas, manifest, segment, loading })
     }
 
-    /// Syncs the segments that are not sealed: bytes that this process finds must not be lost later.
-    fn sync_open(&self, manifest: &SegmentManifest) -> Result<(), KeptError> {
-        let open: BTreeSet<SegmentId> =
-            manifest.segments().filter(|(_, content)| content.is_none()).map(|it| it.0).collect();
-        assert!(!open.iter().any(|it| it.is_manifest()), "a manifest names segments of data");
-        for header in self.headers.iter().filter(|header| open.contains(&header.id.segment)) {
-            self.replicas.sync(header.id).map_err(|error| KeptError::Disk {
-                what: format!("cannot sync segment {} of the log", header.id.segment),
-                error,
-            })?;
-        }
-        Ok(())
+    /// Syncs the segments of the log: bytes that this process finds must not be lost later. That the
+    /// manifest has the content of a segment does not tell that it is synced: the last process may
+    /// have run in a mode that does not sync, or the folder may be a copy.
+    fn sync_named(&self, manifest: &SegmentManifest) -> Result<(), KeptError> {
+        let named = self.headers.iter().map(|header| header.id);
+        let named: Vec<ReplicaId> = named.filter(|id| manifest.contains(id.segment)).collect();
+        assert!(!named.iter().any(|id| id.segment.is_manifest()), "a manifest names data");
+        self.replicas.sync_all(&named).map_err(|(id, error)| KeptError::Disk {
+            what: format!("cannot sync segment {} of the log", id.segment),
+            error,
+        })
     }
 
     /// Removes the replicas that earlier versions of this program have left. These used the number

@@ -212,19 +212,48 @@ fn entries_above_the_mark_are_ignored_if_the_machine_was_restarted() {
     }
 }
 
-/// The segments that the next mark does not concern were found, not synced, by this process.
+/// Returns a disk with a log of one segment, as a server in the mode `memory` leaves it when its
+/// process is killed: the manifest has the content, and nothing but the headers is synced.
+fn unsynced_disk(is_sealed: bool) -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([1; 16])).expect("no log");
+    let content = write(&log.replicas, SEGMENT, 0, b"entries");
+    let mut manifest = SegmentManifest::new();
+    manifest.open(SEGMENT);
+    if is_sealed {
+        manifest.close(SEGMENT, content);
+    }
+    write(&log.replicas, own(1), 0, &manifest.snapshot());
+    disk.kill_process();
+    disk
+}
+
+/// Loads the segment of a log, and returns its bytes.
+fn load_segment(disk: &MemoryDisk, boot: u8) -> Result<Vec<u8>, KeptError> {
+    let store = store();
+    let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([boot; 16]))?;
+    let log = log.adopt(IDENTITY, Mode::Disk, &store)?;
+    let content = log.manifest.segments().find_map(|(_, content)| content);
+    let (header, _) = log.loading.read_replica(&log.replicas, SEGMENT, content, &store)?;
+    let mut bytes = Vec::new();
+    log.replicas.read(header.id, |body| bytes.extend_from_slice(body)).expect("a replica");
+    Ok(bytes)
+}
+
+/// The manifest segment that the process begins calls them whole. The boot of their headers is an
+/// earlier one if the folder was copied in this boot.
 #[test]
-fn open_segments_are_synced_before_the_manifest_calls_them_whole() {
-    let disk = marked_disk();
-    restart(&disk, 1, Mode::Interval);
-    disk.power_cut(&mut |_| 0);
-    let found = RecoveredLog::find(Arc::new(disk), BootId([2; 16])).expect("a log");
-    let log = found.adopt(IDENTITY, Mode::Interval, &store()).expect("a whole log");
-    assert_eq!(log.manifest.cuts().count(), 0);
-    let (mut bytes, id) =
-        (Vec::new(), ReplicaId { log: IDENTITY.server, segment: SEGMENT, epoch: ReplicaEpoch(0) });
-    log.replicas.read(id, |body| bytes.extend_from_slice(body)).expect("a replica");
-    assert_eq!(bytes, b"entries");
+fn all_segments_are_synced_before_a_server_relies_on_them() {
+    for is_sealed in [true, false] {
+        for boot in [1, 2] {
+            let disk = unsynced_disk(is_sealed);
+            let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([boot; 16]));
+            log.expect("a log").adopt(IDENTITY, Mode::Disk, &store()).expect("a whole log");
+            disk.power_cut(&mut |_| 0);
+            let loaded = load_segment(&disk, boot + 1).expect("all was synced");
+            assert_eq!(loaded, b"entries", "sealed: {is_sealed}, boot {boot}");
+        }
+    }
 }
 
 fn own(place: u64) -> SegmentId {
