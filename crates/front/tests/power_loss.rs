@@ -4,7 +4,7 @@
 
 mod common;
 
-use backup::MemoryDisk;
+use backup::{Faults, MemoryDisk};
 use common::{IDENTITY, REACTORS, Sockets, start_alone};
 use fastrand::Rng;
 use front::core::Core;
@@ -135,10 +135,16 @@ impl World {
     }
 
     fn write(&mut self) {
-        let (reactor, pair) = (self.rng.usize(..self.cores.len()), self.rng.usize(..PAIRS));
+        let reactor = self.rng.usize(..self.cores.len());
+        let padding = self.rng.usize(..2_000);
+        self.write_to(reactor, padding);
+    }
+
+    fn write_to(&mut self, reactor: usize, padding: usize) {
+        let pair = self.rng.usize(..PAIRS);
         self.numbers += 1;
         let number = self.numbers;
-        let value = format!("{number:07}{}", "x".repeat(self.rng.usize(..2_000)));
+        let value = format!("{number:07}{}", "x".repeat(padding));
         let reply = self.ask(reactor, &format!("MSET one:{pair} {value} two:{pair} {value}"));
         assert_eq!(reply, "+OK\r\n");
         self.writes.push(PairWrite { reactor, pair, number, at: self.now });
@@ -167,16 +173,35 @@ impl World {
         if end == End::InOrder {
             self.node.durability().end_in_order(self.node.store(), IDENTITY).expect("a whole disk");
         }
+        self.start_again(end != End::Killed);
+    }
+
+    /// Starts another process after the end of this one, or of its machine.
+    fn start_again(&mut self, loses_power: bool) {
         self.cores.clear();
         self.jobs.iter_mut().for_each(Vec::clear);
         self.disk.kill_process();
-        if end != End::Killed {
+        if loses_power {
             let rng = &mut self.rng;
             self.disk.power_cut(&mut |below| rng.usize(..below));
             self.boot += 1;
         }
         (self.node, self.cores) = start(&self.disk, self.boot);
         self.begin();
+    }
+
+    /// Lets all syncs fail for some turns.
+    fn fail_syncs(&mut self, turns: usize) {
+        self.disk.set_faults(Faults { syncs_fail: true, ..Faults::default() });
+        (0..turns).for_each(|_| self.turn());
+        self.disk.set_faults(Faults::default());
+    }
+
+    /// Returns the number of replicas of segments of data that have another replica.
+    fn copies(&self) -> usize {
+        let ids = self.node.durability().disk().ids().into_iter();
+        let segments: Vec<_> = ids.map(|id| id.segment).filter(|it| !it.is_manifest()).collect();
+        segments.windows(2).filter(|two| two[0] == two[1]).count()
     }
 
     /// Checks that the pairs have the values of one moment, and returns how many writes are lost.
@@ -231,6 +256,31 @@ fn a_standalone_server_comes_back_with_the_state_of_one_moment() {
         }
     }
     assert!(lost > 100, "{lost} writes are lost: the power cuts test nothing");
+}
+
+/// The process is killed while a segment is copied whose sync has failed. The system returns its
+/// bytes, but the disk does not have them.
+#[test]
+fn a_restart_relies_on_no_replica_with_a_failed_sync() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        (0..20).for_each(|_| world.write_to(0, 0));
+        world.fail_syncs(600);
+        let mut turns = 0;
+        while world.copies() == 0 {
+            world.turn();
+            turns += 1;
+            assert!(turns < 1_000, "the segment is not copied");
+        }
+        (0..world.rng.usize(..3)).for_each(|_| world.turn());
+        let ended = world.now;
+        world.restart(End::Killed);
+        assert_eq!(world.check(End::Killed, ended), 0);
+        (0..2_000).for_each(|_| world.turn());
+        assert_eq!(world.copies(), 0, "replicas that are not needed are freed");
+        world.restart(End::PowerCut);
+        assert_eq!(world.check(End::PowerCut, ended), 0);
+    }
 }
 
 #[test]

@@ -171,20 +171,32 @@ impl WholeManifest {
         let WholeManifest { segment, body, stamp, segment_bytes } = self;
         assert!(segment.is_manifest(), "{segment} is a segment of data");
         let id = ReplicaId { log: identity.server, segment, epoch: ReplicaEpoch(0) };
-        let replica = replicas.create(ReplicaHeader {
+        let header = ReplicaHeader {
             format: ReplicaFormat::CURRENT,
             cluster: identity.cluster,
             id,
             kind: ReplicaKind::Manifest,
             segment_bytes: segment_bytes as u32,
             boot: replicas.boot(),
-        })?;
-        let header = PieceWriter::new(replica.identity()).next(&body, 0, stamp);
-        replica.append(&header, &body).map_err(io::Error::other)?;
-        let length = replica.sync()?;
-        assert_eq!(length as usize, body.len(), "the log relies on a synced manifest");
+        };
+        let length = write_whole(replicas, header, &body, stamp)?;
         Ok(AdoptedManifest { replica: id, length })
     }
+}
+
+/// Writes a replica of one piece, and syncs it. Returns its length in bytes.
+fn write_whole(
+    replicas: &Replicas,
+    header: ReplicaHeader,
+    body: &[u8],
+    stamp: Stamp,
+) -> io::Result<u32> {
+    let replica = replicas.create(header)?;
+    let piece = PieceWriter::new(replica.identity()).next(body, 0, stamp);
+    replica.append(&piece, body).map_err(io::Error::other)?;
+    let length = replica.sync()?;
+    assert_eq!(length as usize, body.len(), "the log relies on a synced replica");
+    Ok(length)
 }
 
 /// The segment manifest found on the disk.
@@ -460,6 +472,8 @@ struct LoadingState {
     /// Position of the scan that removes tombstones from the index; `None` once it is complete.
     sweep: Option<KeyHash>,
     stamp: Stamp,
+    /// Replicas that are not used, of segments without recorded content.
+    superseded: BTreeMap<SegmentId, Vec<ReplicaId>>,
 }
 
 /// A piece of loading work.
@@ -497,6 +511,7 @@ impl Loading {
                 busy: 0,
                 sweep: Some(KeyHash(0)),
                 stamp,
+                superseded: BTreeMap::new(),
             }),
             headers,
         }
@@ -558,11 +573,9 @@ impl Loading {
         state.to_enter.push_back((segment, 0));
     }
 
-    /// Reads a segment into memory, and frees its other replicas.
-    ///
-    /// A segment whose content is in the manifest is read from the newest replica with this
-    /// content. For an open one only the oldest replica counts: it has all acknowledged bytes, and
-    /// a later copy may be incomplete. If it cannot be read, nothing is freed.
+    /// Reads a segment into memory. Frees its other replicas at once if the manifest has its content,
+    /// otherwise when it has: see [`Loading::take_superseded`]. If it cannot be read, nothing is
+    /// freed.
     pub(crate) fn read_replica(
         &self,
         disk: &Replicas,
@@ -571,27 +584,33 @@ impl Loading {
         store: &Store,
     ) -> Result<(ReplicaHeader, ReadEnd), KeptError> {
         store.foresee(self.expected_bytes);
-        let mut replicas = self.headers.get(&segment).cloned().unwrap_or_default();
-        if content.is_some() {
-            replicas.reverse();
-        }
-        let candidates = if content.is_some() { replicas.len() } else { 1 };
+        let replicas = self.headers.get(&segment).map_or(&[][..], |headers| headers);
         let mut read = Err(KeptError::damaged(segment, "it has no replica".into()));
         let adopted = store.log().adopt(segment, |memory| {
-            for header in replicas.iter().take(candidates) {
-                read = read_content(disk, header, content, memory).map(|end| (*header, end));
-                if let Ok((_, end)) = &read {
-                    return end.length as usize;
-                }
-            }
-            0
+            read = match content {
+                Some(content) => read_sealed(disk, segment, replicas, content, memory),
+                None => read_unsealed(disk, segment, replicas, memory),
+            };
+            read.as_ref().map_or(0, |(_, end)| end.length as usize)
         });
         adopted.map_err(|_| self.too_small(store))?;
         let (header, end) = read?;
         assert_eq!(header.id.segment, segment, "a replica of the segment was read");
-        let others = replicas.iter().filter(|other| other.id != header.id);
-        others.for_each(|other| free(disk, other.id));
+        let others = replicas.iter().map(|other| other.id).filter(|id| *id != header.id);
+        match content {
+            Some(_) => others.for_each(|other| free(disk, other)),
+            None => {
+                let before = self.state().superseded.insert(segment, others.collect());
+                assert!(before.is_none(), "{segment} is read once");
+            }
+        }
         Ok((header, end))
+    }
+
+    /// Returns the replicas of a segment that are not needed any more because the manifest has its
+    /// content. Before, the next start would need them.
+    pub(crate) fn take_superseded(&self, segment: SegmentId) -> Vec<ReplicaId> {
+        self.state().superseded.remove(&segment).unwrap_or_default()
     }
 
     /// Inserts some entries of a segment into the index.
@@ -646,6 +665,64 @@ impl KeptError {
     fn damaged(segment: SegmentId, how: String) -> KeptError {
         KeptError::Damaged { segment, how }
     }
+}
+
+/// Reads a segment whose content is in the manifest from the newest replica with this content.
+fn read_sealed(
+    disk: &Replicas,
+    segment: SegmentId,
+    replicas: &[ReplicaHeader],
+    content: SegmentContent,
+    memory: &mut [u8],
+) -> Result<(ReplicaHeader, ReadEnd), KeptError> {
+    let mut read = Err(KeptError::damaged(segment, "it has no replica".into()));
+    for header in replicas.iter().rev() {
+        read = read_content(disk, header, Some(content), memory).map(|end| (*header, end));
+        if read.is_ok() {
+            break;
+        }
+    }
+    read
+}
+
+/// Reads a segment whose content is not in the manifest.
+///
+/// It has several replicas if syncs of all but the last one have failed, and the last process was
+/// making a copy. The oldest one has had all acknowledged bytes, but the disk may have lost some;
+/// the copy may be incomplete. So the longest one counts. Of all but the last one the disk may lack
+/// bytes that the system still returns: then the segment is written again.
+fn read_unsealed(
+    disk: &Replicas,
+    segment: SegmentId,
+    replicas: &[ReplicaHeader],
+    memory: &mut [u8],
+) -> Result<(ReplicaHeader, ReadEnd), KeptError> {
+    let Some((original, copies)) = replicas.split_first() else {
+        return Err(KeptError::damaged(segment, "it has no replica".into()));
+    };
+    // No copy is known to be complete, so none replaces an original that cannot be read.
+    let end = read_content(disk, original, None, memory)?;
+    let Some(last) = copies.last() else { return Ok((*original, end)) };
+    let (mut longest, mut length) = (original, end.length);
+    for copy in copies {
+        match read_content(disk, copy, None, memory) {
+            Ok(end) if end.length >= length => (longest, length) = (copy, end.length),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(replica = %copy.id, %error, "not using a copy"),
+        }
+    }
+    let end = read_content(disk, longest, None, memory)?;
+    if longest.id == last.id {
+        return Ok((*longest, end));
+    }
+    let Some(epoch) = last.id.epoch.0.checked_add(1).map(ReplicaEpoch) else {
+        return Err(KeptError::damaged(segment, format!("no server writes {}", last.id)));
+    };
+    let header = ReplicaHeader { id: ReplicaId { epoch, ..longest.id }, ..*longest };
+    write_whole(disk, header, &memory[..end.length as usize], end.stamp).map_err(|error| {
+        KeptError::Disk { what: format!("cannot write segment {segment} of the log again"), error }
+    })?;
+    Ok((header, end))
 }
 
 /// Reads a replica of a segment into memory, and checks its content.

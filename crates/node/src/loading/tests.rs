@@ -1,7 +1,7 @@
 //! Tests of the recovery of a log.
 
 use super::*;
-use ::backup::MemoryDisk;
+use ::backup::{Faults, MemoryDisk};
 use store::{Key, RangeClock, StoreConfig, TableSet, Tablet, TabletMap, TabletState};
 use types::limits::TABLES_MAX;
 use types::{HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, TableId, UnixMillis};
@@ -261,9 +261,40 @@ fn own(place: u64) -> SegmentId {
 }
 
 #[test]
-fn an_open_segment_is_read_from_its_original() {
-    let (read, left) = load(own(1), false, &[(0, b"acknowledged"), (1, b"ackn")]);
-    assert_eq!((read.ok(), left), (Some(0), vec![0]), "the copy may be incomplete");
+fn an_open_segment_is_read_from_its_longest_replica() {
+    let whole = &b"acknowledged"[..];
+    let (read, left) = load(own(1), false, &[(0, whole)]);
+    assert_eq!((read.ok(), left), (Some(0), vec![0]));
+    let (read, left) = load(own(1), false, &[(0, b"ackn"), (1, whole)]);
+    assert_eq!((read.ok(), left), (Some(1), vec![0, 1]), "the disk has lost bytes");
+    let (read, left) = load(own(1), false, &[(0, whole), (1, whole)]);
+    assert_eq!((read.ok(), left), (Some(1), vec![0, 1]), "the disk may have lost bytes");
+    let (read, left) = load(own(1), false, &[(0, whole), (1, b"ackn")]);
+    assert_eq!((read.ok(), left), (Some(2), vec![0, 1, 2]), "the copy is incomplete");
+}
+
+/// Its sync has failed, since there is a copy: the disk may lack bytes that the system returns.
+#[test]
+fn an_original_that_is_longer_than_its_copy_is_written_again() {
+    let disk = MemoryDisk::new();
+    let open = || RecoveredLog::find(Arc::new(disk.clone()), BootId([1; 16])).expect("a log");
+    let log = open();
+    write(&log.replicas, SEGMENT, 0, b"acknowledged");
+    write(&log.replicas, SEGMENT, 1, b"ackn");
+    let mut manifest = SegmentManifest::new();
+    manifest.open(SEGMENT);
+    write(&log.replicas, own(1), 0, &manifest.snapshot());
+    let id = |epoch| ReplicaId { log: IDENTITY.server, segment: SEGMENT, epoch };
+    disk.set_faults(Faults { syncs_fail: true, ..Faults::default() });
+    assert!(log.replicas.sync(id(ReplicaEpoch(0))).is_err());
+    disk.set_faults(Faults::default());
+    disk.kill_process();
+    assert_eq!(load_segment(&disk, 1).expect("the system has all bytes"), b"acknowledged");
+    disk.power_cut(&mut |_| 0);
+    let mut bytes = Vec::new();
+    let read = open().replicas.read(id(ReplicaEpoch(2)), |body| bytes.extend_from_slice(body));
+    read.expect("the new replica");
+    assert_eq!(bytes, b"acknowledged");
 }
 
 #[test]

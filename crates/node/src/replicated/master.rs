@@ -385,6 +385,9 @@ impl LogMaster {
     /// Passes an event to this reactor's replicator, and applies its effects.
     pub(super) fn drive_master(&mut self, event: ReplicatorEvent, context: &mut Context<'_>) {
         let replication = &self.replication;
+        if let ReplicatorEvent::Sealed { segment } = event {
+            replication.free_superseded(segment, context.out);
+        }
         if let ReplicatorEvent::Dropped { segment } = event {
             self.pieces.forget(segment);
             let owner = replication.owners().remove(&segment);

@@ -5,11 +5,13 @@
 //! messages. This module delivers them within the turn. It also loads the log of an earlier
 //! process, piece by piece (`loading`). See `docs/design/solo.md` and `docs/design/durability.md`.
 
+use super::backup_jobs::{BackupJob, BackupWork};
 use super::{BackupPart, LogMaster, LogPlacement, MANIFEST_REACTOR, Mode, Replication, lock};
 use crate::Engine;
 use crate::context::Context;
 use crate::loading::{KeptError, LoadingWork};
 use crate::messages::{Payload, Route, Sending};
+use crate::outgoing::{DiskJob, EngineOutput};
 use crate::settings::ServerIdentity;
 use protocols::Outbox;
 use protocols::replication::{
@@ -167,6 +169,15 @@ impl Replication {
         assert!(is_standalone, "only a standalone server waits for its own sync");
         if self.plan.mode != Mode::Memory {
             self.standalone.wants_sync.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees the replicas of a segment that were not used at the start. The manifest has its content.
+    pub(super) fn free_superseded(&self, segment: SegmentId, out: &mut EngineOutput) {
+        for replica in self.loading.take_superseded(segment) {
+            assert_eq!(replica.segment, segment, "a replica of another segment is freed");
+            let (disk, work) = (self.disk.clone(), BackupWork::Free(replica));
+            out.disk.push(DiskJob::Backup(BackupJob { disk, work }));
         }
     }
 
