@@ -258,6 +258,25 @@ fn a_standalone_server_comes_back_with_the_state_of_one_moment() {
     assert!(lost > 100, "{lost} writes are lost: the power cuts test nothing");
 }
 
+/// A failed sync leaves bytes in memory only until their segment is copied.
+#[test]
+fn an_orderly_end_calls_nothing_whole_that_the_disk_lacks() {
+    let mut refused = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed);
+        (0..world.rng.usize(1..300)).for_each(|_| world.write());
+        let written = world.now;
+        let turns = world.rng.usize(1..700);
+        world.fail_syncs(turns);
+        (0..world.rng.usize(..10)).for_each(|_| world.turn());
+        let ended = world.node.durability().end_in_order(world.node.store(), IDENTITY);
+        refused += usize::from(ended.is_err());
+        world.start_again(true);
+        world.check(if ended.is_ok() { End::InOrder } else { End::PowerCut }, written);
+    }
+    assert!((5..35).contains(&refused), "{refused} of 40 orderly ends have failed");
+}
+
 /// The process is killed while a segment is copied whose sync has failed. The system returns its
 /// bytes, but the disk does not have them.
 #[test]

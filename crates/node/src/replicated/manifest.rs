@@ -176,6 +176,12 @@ impl ReplicatedManifest {
         self.unwritten.push(Notice { reactor, change, must_be_synced: true });
     }
 
+    /// Returns the segments that have no recorded content.
+    pub(super) fn unsealed(&self) -> impl Iterator<Item = SegmentId> {
+        let unsealed = self.manifest.segments().filter(|(_, content)| content.is_none());
+        unsealed.map(|(segment, _)| segment)
+    }
+
     /// Returns the next manifest segment, with all changes so far, for a server without a cluster
     /// that ends. Everything that was written is synced.
     pub(super) fn last_segment(&mut self, stamp: Stamp, segment_bytes: usize) -> WholeManifest {

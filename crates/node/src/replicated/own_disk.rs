@@ -25,7 +25,7 @@ use store::Store;
 use types::{Instant, SegmentId, ServerId};
 use wire::control::ClusterMap;
 use wire::manifest::SegmentContent;
-use wire::replica::ReplicaId;
+use wire::replica::{ReplicaEpoch, ReplicaId};
 
 /// Maximum bytes of pieces that a turn delivers to this server itself; the rest waits for the
 /// next turn. A backup takes as much of a copy in one turn (1 ms), while its clients wait.
@@ -185,14 +185,25 @@ impl Replication {
     /// complete, at the orderly end of the process. No reactor runs any more. Without this, the
     /// next start would ignore the entries above the last mark if the machine is restarted
     /// meanwhile.
+    ///
+    /// Fails if the disk may have lost bytes of a segment whose copy is not in the manifest: then
+    /// the entries above the last mark do not count.
     pub fn end_in_order(&self, store: &Store, identity: ServerIdentity) -> io::Result<()> {
         if !self.has_marks() {
             return Ok(());
         }
         assert_eq!(self.placement, LogPlacement::OwnDisk, "only a standalone server has marks");
         let open: Vec<_> = self.backup().open_data().collect();
+        let mut synced = BTreeSet::new();
         for replica in open {
             replica.sync()?;
+            let ReplicaId { segment, epoch, .. } = replica.id();
+            // A copy may be incomplete.
+            synced.extend((epoch == ReplicaEpoch::default()).then_some(segment));
+        }
+        if let Some(segment) = self.manifest_log().unsealed().find(|it| !synced.contains(it)) {
+            let why = "a sync of it has failed, and it is not copied yet";
+            return Err(io::Error::other(format!("segment {segment} of the log: {why}")));
         }
         let segment_bytes = store.log().segment_bytes();
         let manifest = self.manifest_log().last_segment(store.stamp(), segment_bytes);
