@@ -57,7 +57,7 @@ impl ServerStorage {
             ServerStorage::Others(folder, mode) => {
                 folder.replicas.limit_open_files(max, *mode != Mode::Memory);
             }
-            ServerStorage::Own(folder) => folder.recovered_log.limit_open_files(max, folder.mode),
+            ServerStorage::Own(folder) => folder.recovered_log.limit_open_files(max),
             ServerStorage::None => {}
         }
         self

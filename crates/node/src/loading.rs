@@ -251,8 +251,8 @@ impl RecoveredLog {
     }
 
     /// Limits the number of open files of replicas: see [`Replicas::limit_open_files`].
-    pub fn limit_open_files(&self, max: usize, mode: Mode) {
-        self.replicas.limit_open_files(max, mode != Mode::Memory);
+    pub fn limit_open_files(&self, max: usize) {
+        self.replicas.limit_open_files(max, true);
     }
 
     /// Returns the size of this log's segments, in bytes, if there is a segment.
@@ -272,9 +272,7 @@ impl RecoveredLog {
         let FoundManifest { mut manifest, segment: previous, stamp, power_was_lost, last } =
             self.manifest()?;
         store.log().skip_segment_numbers(last);
-        if mode != Mode::Memory {
-            self.sync_named(&manifest)?;
-        }
+        self.sync_named(&manifest)?;
         let mark = manifest.last_mark().filter(|_| power_was_lost);
         if let Some(mark) = mark {
             tracing::warn!(

@@ -252,8 +252,10 @@ fn background_rewrite(call: &mut Call<'_>) -> Done {
 /// reply, so a save has nothing to do. With other settings, a save on demand is not supported.
 fn refuse_unless_saved(call: &Call<'_>) -> Done {
     let node = call.backend.node();
-    let disk =
-        if node.durability().is_with_others() { "the disks of the backups" } else { "the disk" };
+    let (disk, in_memory_mode) = match node.durability().is_with_others() {
+        true => ("the disks of the backups", "the operating system decides when it reaches them"),
+        false => ("the disk", "synced to the disk within some seconds"),
+    };
     match node.persistence() {
         Some(Mode::Disk) => Ok(()),
         Some(Mode::Interval) => Err(refused(format!(
@@ -263,8 +265,7 @@ fn refuse_unless_saved(call: &Call<'_>) -> Done {
         ))),
         Some(Mode::Memory) => Err(refused(format!(
             "ERR not supported with durability 'memory': every acknowledged write is in the log, \
-             and the operating system decides when it reaches {disk}. With --durability disk, \
-             writes are synced before the reply"
+             and {in_memory_mode}. With --durability disk, writes are synced before the reply"
         ))),
         None => Err(refused(
             "ERR not supported without persistence: this server has its data in memory only. \

@@ -58,11 +58,29 @@ pub(crate) fn start_alone(
     reactors: u16,
     segment_bytes: usize,
 ) -> (Arc<Node>, Vec<Core>) {
-    let memory_bytes = 64 << 20;
-    let store = new_store(reactors, memory_bytes, true, Some(segment_bytes));
-    let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([boot; 16])).expect("a whole disk");
-    let alone = Replication::alone(log, IDENTITY, Mode::Interval, reactors, &store);
-    new_cores(store, alone.expect("a whole log"), reactors, memory_bytes, false)
+    let (mode, memory_bytes) = (Mode::Interval, 64 << 20);
+    Standalone { mode, reactors, memory_bytes, segment_bytes }.start(disk, boot)
+}
+
+/// Parameters of a standalone server.
+#[derive(Clone, Copy)]
+pub(crate) struct Standalone {
+    pub(crate) mode: Mode,
+    pub(crate) reactors: u16,
+    pub(crate) memory_bytes: usize,
+    pub(crate) segment_bytes: usize,
+}
+
+impl Standalone {
+    /// Starts the server, which finds this disk in this boot of its machine.
+    pub(crate) fn start(self, disk: &MemoryDisk, boot: u8) -> (Arc<Node>, Vec<Core>) {
+        let Standalone { mode, reactors, memory_bytes, segment_bytes } = self;
+        let store = new_store(reactors, memory_bytes, true, Some(segment_bytes));
+        let log = RecoveredLog::find(Arc::new(disk.clone()), BootId([boot; 16]));
+        let log = log.expect("a whole disk");
+        let alone = Replication::alone(log, IDENTITY, mode, reactors, &store);
+        new_cores(store, alone.expect("a whole log"), reactors, memory_bytes, false)
+    }
 }
 
 fn new_store(

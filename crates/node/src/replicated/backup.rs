@@ -32,6 +32,10 @@ use wire::replica::{ReplicaEpoch, ReplicaFormat, ReplicaHeader, ReplicaId};
 /// Longest time that taken bytes stay unsynced in [`Mode::Interval`]. The second is Redis's.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Number of such intervals after which a standalone server in [`Mode::Memory`] syncs, unless a
+/// segment ends or memory is low before. Words of tombstones and segments that leave wait as long.
+const MEMORY_INTERVALS: u32 = 5;
+
 /// Pause until a sync that waits for a version mark is tried again, if nothing calls for it before.
 const MARK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -405,11 +409,14 @@ impl BackupPart {
         BackupEvent::Stopped { replica, length, synced: self.synced(open) }
     }
 
-    /// Returns the length of the part of a replica that counts as synced.
+    /// Returns the length of the part of a replica that counts as synced. Of the own log this is
+    /// the real one in every mode: no other server has the log if the disk lacks a segment that the
+    /// manifest names, or if a segment has left whose copies the disk lacks.
     fn synced(&self, open: &ReplicaWriter) -> u32 {
+        let is_elsewhere = self.replication.placement() != LogPlacement::OwnDisk;
         match self.replication.plan.mode {
-            Mode::Memory => open.length(),
-            Mode::Interval | Mode::Disk => open.synced(),
+            Mode::Memory if is_elsewhere => open.length(),
+            Mode::Memory | Mode::Interval | Mode::Disk => open.synced(),
         }
     }
 
@@ -419,8 +426,9 @@ impl BackupPart {
         let synced = self.synced(&open);
         if synced < length {
             let pause = match self.replication.plan.mode {
+                Mode::Memory => self.replication.sync_interval * MEMORY_INTERVALS,
                 Mode::Interval => self.replication.sync_interval,
-                Mode::Memory | Mode::Disk => Duration::ZERO,
+                Mode::Disk => Duration::ZERO,
             };
             self.sync_soon(open, pause, context);
         }

@@ -13,6 +13,7 @@ use crate::loading::{KeptError, LoadingWork};
 use crate::messages::{Payload, Route, Sending};
 use crate::outgoing::{DiskJob, EngineOutput};
 use crate::settings::ServerIdentity;
+use crate::state::NodeState;
 use protocols::Outbox;
 use protocols::replication::{
     BackupCandidate, Rack, Replicator, ReplicatorEvent, ReplicatorSettings,
@@ -42,6 +43,8 @@ pub(super) struct StandaloneState {
     changing: Mutex<()>,
     /// Set if the replicas are to be synced now, not at the end of the interval.
     wants_sync: AtomicBool,
+    /// Time at which sleeping reactors were last woken to sync.
+    woken: Mutex<Instant>,
 }
 
 /// Makes a replicator. That of a server without a cluster has its own disk as only backup.
@@ -167,8 +170,16 @@ impl Replication {
     pub(super) fn hurry_sync(&self) {
         let is_standalone = self.placement == LogPlacement::OwnDisk;
         assert!(is_standalone, "only a standalone server waits for its own sync");
-        if self.plan.mode != Mode::Memory {
-            self.standalone.wants_sync.store(true, Ordering::Relaxed);
+        self.standalone.wants_sync.store(true, Ordering::Relaxed);
+    }
+
+    /// Wakes the reactors to sync, once per interval, while memory is low: segments that leave wait
+    /// for the bytes of all reactors. A version mark does the same.
+    fn wake_to_sync(&self, now: Instant, node: &NodeState) {
+        let mut woken = lock(&self.standalone.woken);
+        if self.plan.mode == Mode::Memory && now.since(*woken) >= self.sync_interval {
+            *woken = now;
+            node.wake_all();
         }
     }
 
@@ -274,6 +285,9 @@ impl Engine {
         let log = self.node.store().log();
         let is_low = log.is_low() || log.shortage_percent() > 0;
         replication.mark_for_leaving(is_low, now, &self.node);
+        if is_low {
+            replication.wake_to_sync(now, &self.node);
+        }
         let syncs_manifest =
             self.reactor == MANIFEST_REACTOR && replication.marks.wants_manifest_sync();
         let is_marked = self.backup.follow_marks(replication.marks.rounds());

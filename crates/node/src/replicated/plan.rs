@@ -8,7 +8,8 @@ use std::time::Duration;
 /// identifiers). See `docs/design/durability.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Acknowledged and durable once the operating system has the bytes.
+    /// Acknowledged once the operating system has the bytes. Of a log on other servers they count as
+    /// durable then; a standalone server syncs them within a few seconds.
     Memory,
     /// Acknowledged once the operating system has the bytes, durable once synced, in about 1 s.
     Interval,
