@@ -611,7 +611,7 @@ impl UpdatePlan<'_> {
         backend: &mut Backend,
         f: &mut impl FnMut(&mut [Elements<'_>], &[Option<Record<'_>>]) -> Result<T, Refusal>,
     ) -> Result<Attempt<T>, NotExecuted> {
-        let (mut notes, name) = self.notes_of_copy(backend.node());
+        let (mut notes, name) = self.notes_of_copy();
         let attempt = backend.attempt_update(self, &mut notes, f)?;
         if let (Attempt::Done(_), Some(name), Some(at)) = (&attempt, name, notes.at)
             && let Some(staged) = &mut backend.staged

@@ -147,12 +147,11 @@ impl<'p> UpdatePlan<'p> {
     }
 
     /// Returns the notes of an attempt in a transaction, with the name of the order that they are for.
-    pub(super) fn notes_of_copy(&self, node: &Node) -> (OrderNotes, Option<OrderName>) {
-        let changed = self.changed_root().filter(|_| self.value_type == ValueType::SortedSet);
-        let Some((at, key, root)) = changed else { return (OrderNotes::default(), None) };
-        let name = order_name(key, &root);
-        match node.orders().find(name) {
-            Some(_) => (OrderNotes::of(Some(at)), Some(name)),
+    /// The order need not exist: another reactor may build it before the transaction takes effect.
+    pub(super) fn notes_of_copy(&self) -> (OrderNotes, Option<OrderName>) {
+        assert_eq!(self.value_type, ValueType::SortedSet, "only sorted sets have orders");
+        match self.changed_root() {
+            Some((at, key, root)) => (OrderNotes::of(Some(at)), Some(order_name(key, &root))),
             None => (OrderNotes::default(), None),
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct TransactionRecords {
     pub(super) found: Found,
     /// Places in the replies at which versions are missing, in order.
     missing_versions: Vec<MissingVersion>,
-    /// Changes of sorted sets with pages whose order is in memory.
+    /// Changes of sorted sets with pages.
     orders: BTreeMap<OrderName, StagedOrder>,
 }
 

@@ -3,8 +3,13 @@
 
 use super::paged_values::PagedValues;
 use super::*;
+use crate::core::backend::Backend;
+use crate::core::data::TableKey;
+use crate::core::elements::{NewExpiry, Touched, ValueChange};
+use crate::core::staged::TransactionRecords;
 use fastrand::Rng;
 use std::collections::BTreeSet;
+use types::{TableId, ValueType};
 
 /// Longest packed sorted set in these tests: about four members. A page has 16 bytes on average.
 const PACKED_BYTES: &str = "64";
@@ -366,6 +371,72 @@ fn orders_follow_transactions() {
     }
     assert_eq!(sets.ask("EXEC"), "*3\r\n:1\r\n:1\r\n*1\r\n$3\r\none\r\n");
     assert_eq!(sets.strings("ZRANGE a 0 -1"), ["one"]);
+}
+
+/// Begins a transaction on the sorted set `z`, whose commands run when the test says so.
+fn begin_transaction(backend: &mut Backend) {
+    let (table, key) = (TableId(0), backend.key(b"z"));
+    let staged = backend
+        .peek(table, &[key], |records| TransactionRecords::new(table, WALL, &[key], records));
+    backend.staged = Some(staged.ok().expect("nothing to wait for"));
+}
+
+/// Sets the score of a member of `z` in the transaction.
+fn add_in_transaction(backend: &mut Backend, member: &[u8], score: f64) {
+    let key = TableKey { table: TableId(0), key: backend.key(b"z") };
+    let (names, expiry) = ([member], NewExpiry::Kept);
+    let touched = Touched::Names(&names);
+    let change = ValueChange { key, touched, expiry, added: 40, removes: false };
+    let added = backend.update_elements(ValueType::SortedSet, change, |set, _| {
+        Ok(set.set(member, &values::score_value(score))?)
+    });
+    assert_eq!(added.ok(), Some(true), "a new member");
+}
+
+/// Lets the transaction take effect. Returns whether it did.
+fn commit_transaction(backend: &mut Backend) -> bool {
+    let staged = backend.staged.take().expect("a transaction");
+    let needs = |place| staged.needs(place);
+    let committed = staged.commit_with_orders(backend, |backend| {
+        backend.update_tables(&staged.keys(), needs, |records, changes| {
+            let is_current = staged.is_current(records);
+            if is_current {
+                staged.apply(changes);
+            }
+            is_current
+        })
+    });
+    committed.ok().expect("nothing to wait for")
+}
+
+#[test]
+fn an_order_that_is_built_while_a_transaction_runs_has_all_of_its_changes() {
+    for has_order_before in [false, true] {
+        let mut sets = PagedValues::new(PACKED_BYTES);
+        let mut model = fill(&mut sets, "z", 60);
+        let mut other = sets.world.connect(2, 1, HERE);
+        let mut build_anew = |sets: &mut PagedValues| {
+            let reply = sets.world.ask(&mut other, "MEMORY PURGE\r\nZRANGE z 0 0");
+            assert_eq!(reply, "+OK\r\n*1\r\n$2\r\nm0\r\n");
+        };
+        if !has_order_before {
+            sets.ask("MEMORY PURGE");
+        }
+        begin_transaction(&mut sets.world.cores[0].backend);
+        add_in_transaction(&mut sets.world.cores[0].backend, b"first", 3.0);
+        if has_order_before {
+            sets.world.node.orders().forget_all();
+        } else {
+            build_anew(&mut sets);
+        }
+        add_in_transaction(&mut sets.world.cores[0].backend, b"second", 4.0);
+        if has_order_before {
+            build_anew(&mut sets);
+        }
+        assert!(commit_transaction(&mut sets.world.cores[0].backend));
+        model.extend([("first".to_owned(), 3), ("second".to_owned(), 4)]);
+        sets.check_sorted("z", &model);
+    }
 }
 
 #[test]
