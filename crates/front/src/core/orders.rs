@@ -194,7 +194,7 @@ impl TransactionRecords {
         backend: &mut Backend,
         commit: impl FnOnce(&mut Backend) -> Result<bool, NotExecuted>,
     ) -> Result<bool, NotExecuted> {
-        let changed = self.changed_orders();
+        let changed: Vec<_> = self.changed_orders().collect();
         let orders = changed.iter().map(|(name, _)| backend.node().orders().find(**name));
         let shared: Vec<_> = orders.collect();
         // By their names, so that no two transactions wait for each other.

@@ -189,9 +189,10 @@ impl TransactionRecords {
         self.orders.entry(name).or_insert_with(new).changes.extend(changes);
     }
 
-    /// Returns the noted changes of sorted sets, by names.
-    pub(super) fn changed_orders(&self) -> Vec<(&OrderName, &StagedOrder)> {
-        self.orders.iter().collect()
+    /// Returns the noted changes of the sorted sets whose roots were written, by names. A command that
+    /// leaves all members as they are writes no root.
+    pub(super) fn changed_orders(&self) -> impl Iterator<Item = (&OrderName, &StagedOrder)> {
+        self.orders.iter().filter(|(_, noted)| self.is_written(noted.place))
     }
 
     /// Returns whether the record at this position is the root of the value with this id.

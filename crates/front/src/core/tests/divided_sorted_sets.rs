@@ -440,6 +440,19 @@ fn an_order_that_is_built_while_a_transaction_runs_has_all_of_its_changes() {
 }
 
 #[test]
+fn the_order_of_a_set_that_a_transaction_leaves_as_it_is_stays() {
+    let mut sets = PagedValues::new("1000");
+    fill(&mut sets, "a", 12_000);
+    assert_eq!(sets.strings("ZRANGE a 0 0"), ["m0"]);
+    for line in ["MULTI", "ZADD a NX 5 m0", "SET other 1"] {
+        sets.ask(line);
+    }
+    assert_eq!(sets.ask("EXEC"), "*2\r\n:0\r\n+OK\r\n");
+    // A new order of so many members is built in several turns.
+    assert_eq!(sets.strings("ZRANGE a 0 0"), ["m0"]);
+}
+
+#[test]
 fn sorted_sets_of_any_size_are_combined_stored_and_copied() {
     let mut sets = PagedValues::new(PACKED_BYTES);
     let a = fill(&mut sets, "a", 60);
