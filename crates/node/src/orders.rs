@@ -201,6 +201,11 @@ impl SortedOrders {
         self.clock.load(Ordering::Relaxed)
     }
 
+    /// Returns whether there are orders.
+    pub fn is_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns the order of a value, if there is one.
     pub fn find(&self, name: OrderName) -> Option<Arc<SharedOrder>> {
         let found = self.shard(name).get(&name).cloned()?;
@@ -286,8 +291,7 @@ impl SortedOrders {
 
     /// Returns the time of the next step of the walk, if there are orders.
     pub(crate) fn next_step(&self) -> Option<Instant> {
-        let is_any = self.count.load(Ordering::Relaxed) > 0;
-        is_any.then(|| Instant(self.stepped.load(Ordering::Relaxed)) + STEP_PAUSE)
+        self.is_any().then(|| Instant(self.stepped.load(Ordering::Relaxed)) + STEP_PAUSE)
     }
 
     /// Looks at the next orders if a step is due. Drops those whose value has gone, or that were not

@@ -4,7 +4,8 @@ use super::not_executed::{Done, NotExecuted, Refusal};
 use super::queued::QueuedTransaction;
 use super::resumption::{KeyspaceScan, Past};
 use crate::core::backend::Backend;
-use crate::core::data::{Changes, Key, Need, Record, RecordVersion};
+use crate::core::data::{Changes, Key, Need, Record, RecordVersion, TableKey};
+use crate::core::orders::SortedSets;
 use crate::session::Session;
 use planted::Bug;
 use resp::ReplyWriter;
@@ -82,6 +83,15 @@ impl<'a> Call<'a> {
         let change =
             |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| f(records[0], changes);
         self.update_keys(&[self.key(1)], Need::Records, change)
+    }
+
+    /// Reads the record whose key is argument 1, and changes its expiry or removes it, as change 0.
+    pub(crate) fn update_expiry<T>(
+        &mut self,
+        f: impl FnOnce(Option<Record<'_>>, &mut Changes<'_>) -> T,
+    ) -> Result<T, NotExecuted> {
+        let key = TableKey { table: self.session.status.table, key: self.key(1) };
+        SortedSets::of(self.backend).update_expiry(key, f)
     }
 
     /// Reads the records of these keys, and changes them by their positions.

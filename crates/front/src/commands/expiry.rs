@@ -45,7 +45,7 @@ fn show_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
 
 /// `PERSIST key`.
 fn persist(call: &mut Call<'_>) -> Done {
-    let persisted = call.update(|record, changes| match record {
+    let persisted = call.update_expiry(|record, changes| match record {
         Some(record) if record.expiry.is_some() => {
             changes.put_value(0, record.value, None);
             true
@@ -111,7 +111,7 @@ fn set_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     let at = millis.and_then(|millis| millis.checked_add(from)).ok_or(Refusal::ExpireTime)?;
     let at = u64::try_from(at).unwrap_or(0);
     let mut expired = 0;
-    let set = call.update(|record, changes| {
+    let set = call.update_expiry(|record, changes| {
         let Some(record) = record else { return false };
         if !conditions.allow(record.expiry, at) {
             return false;

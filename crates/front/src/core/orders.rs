@@ -11,7 +11,7 @@
 //! `docs/design/values.md`.
 
 use super::backend::Backend;
-use super::data::{Key, Need, Record, TableKey};
+use super::data::{Changes, Key, Need, Record, TableKey};
 use super::elements::{
     Expected, FoundForm, NewExpiry, PlannedPage, Touched, UpdatePlan, ValueChange, form,
 };
@@ -223,6 +223,53 @@ pub(crate) struct SortedSets<'b> {
 impl<'b> SortedSets<'b> {
     pub(crate) fn of(backend: &'b mut Backend) -> SortedSets<'b> {
         SortedSets { backend }
+    }
+
+    /// Reads any record, and changes its expiry or removes it, like [`Backend::update`]. The order of a
+    /// sorted set with pages follows.
+    pub(crate) fn update_expiry<T>(
+        &mut self,
+        key: TableKey<'_>,
+        f: impl FnOnce(Option<Record<'_>>, &mut Changes<'_>) -> T,
+    ) -> Result<T, NotExecuted> {
+        let name = self.name_of_order(key)?;
+        let backend = &mut *self.backend;
+        let shared = name.filter(|_| backend.staged.is_none());
+        let shared = shared.and_then(|name| backend.node().orders().find(name));
+        // Locked before the update: whoever builds the order must not meet the new version before it.
+        let mut state = shared.as_ref().map(|shared| shared.lock());
+        let mut before = None;
+        let result = backend.update(key.table, &[key.key], Need::Records, |records, changes| {
+            let found = root_of(records[0]).ok().flatten();
+            let found = found.filter(|(_, root)| Some(order_name(key, root)) == name);
+            before = found.map(|(version, _)| version);
+            f(records[0], changes)
+        })?;
+        match (&mut backend.staged, name) {
+            (Some(staged), Some(name)) => {
+                staged.note_order(name, staged.place(key.table, key.key)?, []);
+            }
+            (Some(_), None) => {}
+            (None, _) => {
+                let after = backend.written_version(0);
+                if let (Some(state), Some(_), Some(_)) = (&mut state, before, after) {
+                    state.follow(before, after, &[], |_| 0);
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    /// Returns the name of the order of a record, if it is a sorted set with pages. The order may not
+    /// exist.
+    fn name_of_order(&mut self, key: TableKey<'_>) -> Result<Option<OrderName>, NotExecuted> {
+        if self.backend.staged.is_none() && !self.backend.node().orders().is_any() {
+            return Ok(None);
+        }
+        self.backend.peek_one(key.table, key.key, |record| {
+            let root = root_of(record).ok().flatten();
+            root.map(|(_, root)| order_name(key, &root))
+        })
     }
 
     /// Passes a sorted set in order to `f`, and the score of a member in a set with pages. Counts a hit

@@ -453,6 +453,50 @@ fn the_order_of_a_set_that_a_transaction_leaves_as_it_is_stays() {
 }
 
 #[test]
+fn an_order_outlasts_changes_of_the_expiry() {
+    let mut sets = PagedValues::new("1000");
+    let mut model = fill(&mut sets, "a", 12_000);
+    // A new order of so many members is built in several turns, so the replies come from this one.
+    assert_eq!(sets.strings("ZRANGE a 0 0"), ["m0"]);
+    for line in ["EXPIRE a 1000", "PEXPIREAT a 9000000000000", "PERSIST a", "EXPIRE a 1000 NX"] {
+        assert_eq!(sets.number(line), 1, "{line}");
+        assert_eq!(sets.strings("ZRANGE a 0 0"), ["m0"], "{line}");
+    }
+    assert_eq!(sets.number("EXPIRE a 1000 NX"), 0);
+    assert_eq!(sets.strings("ZRANGE a 0 0"), ["m0"]);
+    assert_eq!(sets.ask("BALLAST.ONCE 7 1 1 EXPIRE a 50"), ":1\r\n");
+    assert_eq!(sets.strings("ZRANGE a 0 0"), ["m0"]);
+    for line in ["MULTI", "ZADD a -1 x", "PERSIST a", "ZADD a -2 y", "EXPIRE a 100"] {
+        sets.ask(line);
+    }
+    assert_eq!(sets.ask("EXEC"), "*4\r\n:1\r\n:1\r\n:1\r\n:1\r\n");
+    model.extend([("x".to_owned(), -1), ("y".to_owned(), -2)]);
+    sets.check_sorted("a", &model);
+    assert_eq!(sets.number("EXPIRE a -1"), 1);
+    assert_eq!(sets.number("EXISTS a"), 0);
+    assert!(sets.strings("ZRANGE a 0 -1").is_empty());
+}
+
+#[test]
+fn an_order_is_built_while_the_expiry_changes() {
+    let mut sets = PagedValues::new("1000");
+    fill(&mut sets, "a", 12_000);
+    let mut other = sets.world.connect(2, 1, HERE);
+    assert_eq!(sets.ask("MEMORY PURGE"), "+OK\r\n");
+    let mut turns = 0;
+    let mut reply = sets.world.ask(&mut other, "ZRANGE a 0 0");
+    while reply.is_empty() {
+        turns += 1;
+        assert!(turns < 100, "the order is never complete");
+        assert_eq!(sets.number(&format!("EXPIRE a {turns}0000")), 1);
+        sets.world.turn();
+        reply = sets.world.answer(&other);
+    }
+    assert_eq!(reply, "*1\r\n$2\r\nm0\r\n");
+    assert!(turns > 2, "{turns} turns");
+}
+
+#[test]
 fn sorted_sets_of_any_size_are_combined_stored_and_copied() {
     let mut sets = PagedValues::new(PACKED_BYTES);
     let a = fill(&mut sets, "a", 60);
