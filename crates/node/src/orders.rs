@@ -34,12 +34,26 @@ const ORDERS_PER_STEP: usize = 256;
 /// Time after which an unused order is dropped.
 const UNUSED_MAX: Duration = Duration::from_secs(600);
 
+/// Share of the memory for data that orders may take together before some are dropped to add another.
+const MEMORY_SHARE: u64 = 4;
+
+/// Number of orders of which the one is dropped that was not used for longest.
+const SAMPLE: usize = 8;
+
+/// Most orders that are dropped at once to make room.
+const DROPPED_MAX: usize = 256;
+
 /// The orders of a server's sorted sets.
-#[derive(Default)]
 pub struct SortedOrders {
     shards: [Mutex<BTreeMap<OrderName, Arc<SharedOrder>>>; SHARDS],
     /// Number of orders.
     count: AtomicUsize,
+    /// Memory from which on no order is added before others are dropped.
+    memory_bytes_max: u64,
+    /// Memory of all orders, those included that were dropped and are still in use.
+    memory_bytes: Arc<AtomicU64>,
+    /// The last order of the last sample.
+    sampled: Mutex<Option<OrderName>>,
     /// The order that the walk has looked at.
     walked: Mutex<Option<OrderName>>,
     /// Time of the walk's last step, in nanoseconds.
@@ -64,6 +78,8 @@ pub struct OrderName {
 pub struct SharedOrder {
     state: Mutex<OrderState>,
     memory_bytes: AtomicUsize,
+    /// Memory of all orders.
+    of_all: Arc<AtomicU64>,
     /// Time of the last use, in nanoseconds.
     used: AtomicU64,
 }
@@ -90,9 +106,13 @@ pub struct MemberChange {
 }
 
 impl SharedOrder {
-    fn new(state: OrderState, used: u64) -> SharedOrder {
-        let memory_bytes = AtomicUsize::new(state.order.memory_bytes());
-        SharedOrder { state: Mutex::new(state), memory_bytes, used: AtomicU64::new(used) }
+    fn new(state: OrderState, of_all: &Arc<AtomicU64>, used: u64) -> SharedOrder {
+        let (memory_bytes, of_all) = (AtomicUsize::new(0), Arc::clone(of_all));
+        let state_bytes = state.order.memory_bytes();
+        let (state, used) = (Mutex::new(state), AtomicU64::new(used));
+        let new = SharedOrder { state, memory_bytes, of_all, used };
+        new.set_memory(state_bytes);
+        new
     }
 
     /// Locks the order.
@@ -100,14 +120,28 @@ impl SharedOrder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the memory that the order takes.
-    pub fn note_memory(&self, state: &OrderState) {
-        self.memory_bytes.store(state.order.memory_bytes(), Ordering::Relaxed);
+    /// Records the memory that the order takes. Returns whether it takes more than before.
+    fn set_memory(&self, bytes: usize) -> bool {
+        let before = self.memory_bytes.swap(bytes, Ordering::Relaxed);
+        if bytes > before {
+            self.of_all.fetch_add((bytes - before) as u64, Ordering::Relaxed);
+        } else if bytes < before {
+            let less = (before - bytes) as u64;
+            let of_all = self.of_all.fetch_sub(less, Ordering::Relaxed);
+            assert!(of_all >= less, "an order of {before} bytes was not counted");
+        }
+        bytes > before
     }
 
     /// Returns the bytes of memory that the order takes.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for SharedOrder {
+    fn drop(&mut self) {
+        self.set_memory(0);
     }
 }
 
@@ -193,6 +227,21 @@ impl MemberChange {
 }
 
 impl SortedOrders {
+    /// Returns the orders of a server with so much memory for data.
+    pub fn of_server(memory_bytes: u64) -> SortedOrders {
+        assert!(memory_bytes >= MEMORY_SHARE, "a server without memory");
+        SortedOrders {
+            shards: Default::default(),
+            count: AtomicUsize::new(0),
+            memory_bytes_max: memory_bytes / MEMORY_SHARE,
+            memory_bytes: Arc::default(),
+            sampled: Mutex::default(),
+            walked: Mutex::default(),
+            stepped: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+        }
+    }
+
     fn shard(&self, name: OrderName) -> MutexGuard<'_, BTreeMap<OrderName, Arc<SharedOrder>>> {
         lock(&self.shards[shard_of(name)])
     }
@@ -213,34 +262,43 @@ impl SortedOrders {
         Some(found)
     }
 
-    /// Returns the order of a value, which is empty and of no version if there was none. Other orders
-    /// are dropped if all together would take more memory than this.
-    pub fn find_or_begin(&self, name: OrderName, memory_bytes_max: u64) -> Arc<SharedOrder> {
-        if let Some(found) = self.find(name) {
-            return found;
-        }
-        self.make_room(memory_bytes_max);
-        self.insert(name, OrderState::default())
+    /// Returns the order of a value, which is empty and of no version if there was none. Makes room for
+    /// a new one.
+    pub fn find_or_begin(&self, name: OrderName) -> Arc<SharedOrder> {
+        self.find(name).unwrap_or_else(|| self.insert(name, OrderState::default()))
     }
 
-    /// Inserts the order of a value, if there is none. Returns the one that is there.
+    /// Inserts the order of a value, if there is none, and makes room for it. Returns the one that is
+    /// there.
     fn insert(&self, name: OrderName, state: OrderState) -> Arc<SharedOrder> {
+        self.make_room(name, self.memory_bytes_max);
         let new = || {
             self.count.fetch_add(1, Ordering::Relaxed);
-            Arc::new(SharedOrder::new(state, self.now()))
+            Arc::new(SharedOrder::new(state, &self.memory_bytes, self.now()))
         };
         Arc::clone(self.shard(name).entry(name).or_insert_with(new))
     }
 
-    /// Keeps the order of a new value, whose root has this version.
+    /// Keeps the order of a new value, whose root has this version, and makes room for it.
     pub fn keep(&self, name: OrderName, version: Version, order: MemberOrder) {
         assert!(order.count() > 0, "a value without members has no order");
         self.insert(name, OrderState { version: Some(version), place: None, order });
     }
 
+    /// Records the memory that a locked order takes after a change, and makes room if it has grown.
+    /// Orders that grow may take twice as much together as those to which others are added: otherwise
+    /// two that do not fit together would be built anew by turns.
+    pub fn note_memory(&self, name: OrderName, shared: &SharedOrder, state: &OrderState) {
+        if shared.set_memory(state.order.memory_bytes()) {
+            self.make_room(name, self.memory_bytes_max.saturating_mul(2));
+        }
+    }
+
     /// Drops the order of a value.
     pub fn forget(&self, name: OrderName) {
-        if self.shard(name).remove(&name).is_some() {
+        // Its memory is freed without the lock.
+        let dropped = self.shard(name).remove(&name);
+        if dropped.is_some() {
             let before = self.count.fetch_sub(1, Ordering::Relaxed);
             assert!(before > 0, "an order was not counted");
         }
@@ -256,37 +314,37 @@ impl SortedOrders {
 
     /// Returns the number of orders, and the bytes of memory that they take.
     pub fn totals(&self) -> OrderTotals {
-        let mut totals = OrderTotals::default();
-        for shard in &self.shards {
-            let shard = lock(shard);
-            totals.orders += shard.len() as u64;
-            let bytes = shard.values().map(|order| order.memory_bytes() as u64);
-            totals.memory_bytes += bytes.sum::<u64>();
-        }
-        totals
+        let orders = self.count.load(Ordering::Relaxed) as u64;
+        OrderTotals { orders, memory_bytes: self.memory_bytes.load(Ordering::Relaxed) }
     }
 
-    /// Drops the orders that were not used for longest until the others take less memory than this.
-    fn make_room(&self, memory_bytes_max: u64) {
-        let mut bytes = self.totals().memory_bytes;
-        if bytes < memory_bytes_max {
-            return;
-        }
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            let uses = |(name, order): (&OrderName, &Arc<SharedOrder>)| {
-                (order.used.load(Ordering::Relaxed), *name, order.memory_bytes() as u64)
-            };
-            all.extend(lock(shard).iter().map(uses));
-        }
-        all.sort_unstable();
-        for (_, name, of_order) in all {
-            if bytes < memory_bytes_max {
+    /// Drops orders until all together take less memory than this. They are those that were not used
+    /// for longest among some neighbors by name, which is by the hashes of their keys, and not the one
+    /// of this name.
+    fn make_room(&self, kept: OrderName, memory_bytes_max: u64) {
+        for _ in 0..DROPPED_MAX {
+            if self.memory_bytes.load(Ordering::Relaxed) < memory_bytes_max {
                 return;
             }
-            self.forget(name);
-            bytes = bytes.saturating_sub(of_order);
+            // Another reactor makes room.
+            let Ok(mut sampled) = self.sampled.try_lock() else { return };
+            let sample = self.sample(&mut sampled, kept);
+            let Some((_, oldest)) = sample.into_iter().min() else { return };
+            self.forget(oldest);
         }
+    }
+
+    /// Returns the next orders behind a sample, with the times of their last use.
+    fn sample(&self, sampled: &mut Option<OrderName>, kept: OrderName) -> Vec<(u64, OrderName)> {
+        let mut sample = Vec::with_capacity(SAMPLE);
+        for _ in 0..SAMPLE {
+            *sampled = self.behind(*sampled).or_else(|| self.behind(None));
+            let Some(name) = sampled.filter(|name| *name != kept) else { continue };
+            let used = self.shard(name).get(&name).map(|it| it.used.load(Ordering::Relaxed));
+            sample.extend(used.map(|used| (used, name)));
+        }
+        debug_assert!(sample.iter().all(|(_, name)| *name != kept), "{kept:?} would be dropped");
+        sample
     }
 
     /// Returns the time of the next step of the walk, if there are orders.
@@ -421,26 +479,72 @@ mod tests {
         assert!(state.exact(Version(2)).is_none());
     }
 
+    /// Returns orders that may take the memory of so many of 1,000 members each.
+    fn with_room_for(orders: u64) -> SortedOrders {
+        let bytes = of_members(1_000).memory_bytes() as u64;
+        SortedOrders::of_server(MEMORY_SHARE * (orders * bytes + bytes / 2))
+    }
+
     #[test]
     fn orders_that_were_not_used_for_longest_make_room() {
-        let orders = SortedOrders::default();
+        let orders = with_room_for(3);
         for number in 0..4 {
             orders.clock.store(number, Ordering::Relaxed);
             orders.keep(name(number, number), Version(1), of_members(1_000));
         }
         orders.clock.store(9, Ordering::Relaxed);
         assert!(orders.find(name(0, 0)).is_some());
-        let OrderTotals { orders: held, memory_bytes } = orders.totals();
-        assert_eq!(held, 4);
-        orders.find_or_begin(name(7, 7), memory_bytes * 5 / 8);
-        assert!([1, 2].iter().all(|it| orders.find(name(*it, *it)).is_none()));
-        assert!([0, 3, 7].iter().all(|it| orders.find(name(*it, *it)).is_some()));
-        assert_eq!(orders.count.load(Ordering::Relaxed), 3);
+        assert_eq!(orders.totals().orders, 4);
+        orders.find_or_begin(name(7, 7));
+        assert!(orders.find(name(1, 1)).is_none());
+        assert!([0, 2, 3, 7].iter().all(|it| orders.find(name(*it, *it)).is_some()));
+        assert_eq!(orders.totals().orders, 4);
+    }
+
+    #[test]
+    fn orders_of_new_values_take_no_more_memory_than_they_may() {
+        let orders = with_room_for(10);
+        let mut memory_bytes = 0;
+        for number in 0..500 {
+            orders.clock.store(number, Ordering::Relaxed);
+            orders.keep(name(number * 7, number), Version(1), of_members(1_000));
+            memory_bytes = memory_bytes.max(orders.totals().memory_bytes);
+        }
+        let one = of_members(1_000).memory_bytes() as u64;
+        assert_eq!(memory_bytes, 11 * one);
+        assert!(orders.find(name(499 * 7, 499)).is_some());
+        orders.forget_all();
+        assert_eq!(orders.totals(), OrderTotals::default());
+    }
+
+    #[test]
+    fn an_order_that_grows_makes_room_and_stays_itself() {
+        let orders = with_room_for(10);
+        for number in 0..5 {
+            orders.keep(name(number, number), Version(1), of_members(1_000));
+        }
+        let grown = name(2, 2);
+        let shared = orders.find(grown).expect("it was kept");
+        let mut state = shared.lock();
+        let bytes_before = state.order.memory_bytes() as u64;
+        state.order = of_members(100_000);
+        orders.note_memory(grown, &shared, &state);
+        let bytes = state.order.memory_bytes() as u64;
+        assert_eq!(orders.totals(), OrderTotals { orders: 1, memory_bytes: bytes });
+        drop(state);
+        // Its bytes count until nobody uses it any more.
+        orders.forget(grown);
+        assert_eq!(orders.totals(), OrderTotals { orders: 0, memory_bytes: bytes });
+        orders.keep(grown, Version(2), of_members(1_000));
+        shared.lock().order = MemberOrder::default();
+        orders.note_memory(grown, &shared, &shared.lock());
+        drop(shared);
+        assert_eq!(orders.totals(), OrderTotals { orders: 1, memory_bytes: bytes_before });
     }
 
     #[test]
     fn the_walk_comes_to_every_order() {
-        let orders = SortedOrders::default();
+        let orders = with_room_for(100);
         let mut names: Vec<_> = (0..40).map(|number| name(number * 7, number)).collect();
         names.iter().for_each(|name| orders.keep(*name, Version(1), of_members(1)));
         let mut met = Vec::new();

@@ -116,6 +116,7 @@ impl NodeState {
             tablets: Vec::new(),
             moving: Vec::new(),
         };
+        let orders = SortedOrders::of_server(settings.memory_bytes as u64);
         NodeState {
             identity,
             store,
@@ -137,7 +138,7 @@ impl NodeState {
             live: ArcSwap::default(),
             supervisor: OnceLock::new(),
             sweeps: Sweeps::default(),
-            orders: SortedOrders::default(),
+            orders,
             lease_horizon: AtomicU64::new(0),
             key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),

@@ -33,10 +33,6 @@ const TRIES: usize = 8;
 /// Pages that are read in one step.
 const PAGES_PER_STEP: usize = 64;
 
-/// Share of the memory that orders may take together before those that were not used for longest are
-/// dropped. One order alone may take more.
-const MEMORY_SHARE: u64 = 4;
-
 /// A sorted set as a command on its order sees it.
 pub(crate) enum SortedView<'v> {
     /// The members in order.
@@ -166,14 +162,15 @@ impl<'p> UpdatePlan<'p> {
         let node = backend.node();
         let OrderNotes { before, changes, is_removed, divided, .. } = notes;
         if let Some(KeptOrder { at, root, shared, state }) = order {
+            let name = order_name(self.values[at].key, &root);
             if is_removed {
                 *state = OrderState::default();
-                node.orders().forget(order_name(self.values[at].key, &root));
+                node.orders().forget(name);
             } else if !changes.is_empty() {
                 let seed = node.store().seed();
                 let place = |member: &[u8]| place_of_element(element_hash(seed, member));
                 state.follow(before, backend.written_version(at), &changes, place);
-                shared.note_memory(state);
+                node.orders().note_memory(name, shared, state);
             }
         }
         if let Some((at, order)) = divided
@@ -209,7 +206,7 @@ impl TransactionRecords {
             let after = backend.written_version(change.place);
             let after = after.filter(|_| self.has_root(change.place, name.id));
             state.follow(change.before, after, &change.changes, place);
-            shared.note_memory(state);
+            backend.node().orders().note_memory(**name, shared, state);
         }
         Ok(true)
     }
@@ -370,16 +367,15 @@ impl<'b> SortedSets<'b> {
             &SharedOrder,
         ) -> Result<RootLook<Option<T>>, NotExecuted>,
     ) -> Result<T, NotExecuted> {
-        let memory_bytes_max = self.backend.node().settings().memory_bytes as u64 / MEMORY_SHARE;
         for _ in 0..TRIES {
             let name = order_name(key, &root);
-            let shared = self.backend.node().orders().find_or_begin(name, memory_bytes_max);
+            let shared = self.backend.node().orders().find_or_begin(name);
             let mut state = shared.lock();
             match f(self, &root, &mut state, &shared)? {
                 RootLook::Seen(Some(result)) => return Ok(result),
                 RootLook::Seen(None) => {
                     let built = self.build_order(key, root, &mut state);
-                    shared.note_memory(&state);
+                    self.backend.node().orders().note_memory(name, &shared, &state);
                     built?;
                 }
                 RootLook::Other(other) => root = other,

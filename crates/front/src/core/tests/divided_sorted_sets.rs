@@ -497,6 +497,24 @@ fn an_order_is_built_while_the_expiry_changes() {
 }
 
 #[test]
+fn orders_of_sets_that_only_grow_take_no_more_than_their_share_of_the_memory() {
+    let mut sets = PagedValues::new("1000");
+    let share = sets.world.node.settings().memory_bytes as u64 / 4;
+    let members: Vec<String> = (0..400).map(|number| format!("1 member:{number:020}")).collect();
+    let (mut filled, mut dropped) = (0, false);
+    while !dropped {
+        let orders_before = sets.orders();
+        assert_eq!(sets.number(&format!("ZADD z{filled} {}", members.join(" "))), 400);
+        filled += 1;
+        dropped = sets.orders() <= orders_before;
+        let memory_bytes = sets.world.node.orders().totals().memory_bytes;
+        assert!(memory_bytes < share + 20_000, "{memory_bytes} for {filled} orders");
+    }
+    assert!(filled > 500, "{filled}");
+    assert_eq!(sets.strings("ZRANGE z0 0 0"), ["member:00000000000000000000"], "it is built anew");
+}
+
+#[test]
 fn sorted_sets_of_any_size_are_combined_stored_and_copied() {
     let mut sets = PagedValues::new(PACKED_BYTES);
     let a = fill(&mut sets, "a", 60);
