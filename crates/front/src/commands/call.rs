@@ -28,6 +28,8 @@ pub(crate) struct Call<'a> {
     /// The ids behind which an earlier execution of the same request has begun to wait for entries of
     /// streams.
     pub(crate) stream_ids: &'a mut Vec<StreamId>,
+    /// Number of orders of sorted sets that were built for the request, whose commands work on copies.
+    pub(crate) orders_built: &'a mut u32,
     /// This reactor's access to the data.
     pub(crate) backend: &'a mut Backend,
     /// The connection's state.

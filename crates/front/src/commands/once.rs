@@ -150,7 +150,7 @@ struct RecordBefore {
 
 impl WrappedCommand<'_> {
     /// Executes the command, or repeats its reply. Returns false if a record was changed
-    /// concurrently. In that case the attempt has no effect.
+    /// concurrently, or an order was built for the next attempt. In that case the attempt has no effect.
     fn attempt(&self, call: &mut Call<'_>) -> Result<bool, NotExecuted> {
         let before = match self.look_up(call)? {
             Ok(before) => before,
@@ -163,11 +163,14 @@ impl WrappedCommand<'_> {
         let staged = call.backend.peek(table, self.keys, |records| {
             TransactionRecords::new(table, clock, self.keys, records)
         })?;
-        call.backend.staged = Some(staged);
+        call.backend.staged = Some(staged.of_attempt(*call.orders_built));
         let ran = self.run(call);
         let Some(staged) = call.backend.staged.take() else {
             unreachable!("a command does not end the transaction around it")
         };
+        if staged.build_lacking_order(call.backend, call.orders_built)? {
+            return Ok(false);
+        }
         let replies = ran?;
         if replies.len() > REPLY_BYTES_MAX {
             return Err(LONG_REPLY.into());

@@ -232,7 +232,8 @@ fn keys_of<'k>(
 }
 
 /// Runs all commands once. The first keys are watched and must have these versions. Returns false
-/// if a record was changed concurrently. In that case the attempt has no effect.
+/// if a record was changed concurrently, or an order was built for the next attempt. In that case the
+/// attempt has no effect.
 fn attempt(
     call: &mut Call<'_>,
     transaction: &QueuedTransaction,
@@ -250,9 +251,14 @@ fn attempt(
         call.reply.null_array();
         return Ok(true);
     };
-    call.backend.staged = Some(staged);
+    call.backend.staged = Some(staged.of_attempt(*call.orders_built));
     let ran = run_all(call, transaction);
     let staged = call.backend.staged.take();
+    if let Some(staged) = &staged
+        && staged.build_lacking_order(call.backend, call.orders_built)?
+    {
+        return Ok(false);
+    }
     let (replies, executed) = ran?;
     let found = staged.as_ref().map(TransactionRecords::found).unwrap_or_default();
     let mut written = None;
@@ -347,6 +353,7 @@ pub(super) fn run_on_copies(
         past: Past::default(),
         scan: &mut None,
         stream_ids: &mut Vec::new(),
+        orders_built: &mut 0,
         backend: call.backend,
         session: call.session,
         reply: ReplyWriter::new(protocol, replies),
@@ -397,7 +404,7 @@ fn run_all(
     Ok((replies, executed))
 }
 
-/// Returns whether the command that runs on copies needs a page that could not be copied.
+/// Returns whether the command that runs on copies needs a page that could not be copied, or an order.
 pub(super) fn is_interrupted(call: &Call<'_>) -> bool {
     call.backend.staged.as_ref().is_some_and(TransactionRecords::is_interrupted)
 }

@@ -3,8 +3,9 @@
 //!
 //! An order is used only for the version of the root for which it is exact. Whoever changes members of
 //! a value with an order has it locked, and lets it follow. A command that needs an order and finds
-//! none builds it in steps, and waits for the next turn when the steps of a turn are used up. A
-//! transaction never waits: without an exact order it reads all pages.
+//! none builds it in steps, and waits for the next turn when the steps of a turn are used up. In a
+//! transaction the command interrupts the commands, which start again when the order is built. A set
+//! that the transaction has changed has no exact order, so all of its pages are read.
 //!
 //! A reply that depends on an order depends on the root, whose version is compared. The root of a
 //! later change is never acknowledged before those that it depends on. Design:
@@ -32,6 +33,10 @@ const TRIES: usize = 8;
 
 /// Pages that are read in one step.
 const PAGES_PER_STEP: usize = 64;
+
+/// Most orders that are built for one request whose commands work on copies. Then it reads all pages of
+/// the other sets: their orders may take so much memory that one is dropped for the next.
+const ORDERS_MAX: u32 = 8;
 
 /// A sorted set as a command on its order sees it.
 pub(crate) enum SortedView<'v> {
@@ -184,6 +189,27 @@ impl<'p> UpdatePlan<'p> {
 }
 
 impl TransactionRecords {
+    /// Returns the same copies, for a request for which so many orders were built.
+    pub(crate) fn of_attempt(mut self, orders_built: u32) -> TransactionRecords {
+        if orders_built < ORDERS_MAX {
+            self.wait_for_orders();
+        }
+        self
+    }
+
+    /// Builds the order that has interrupted the commands, and counts it. Returns whether there was one.
+    pub(crate) fn build_lacking_order(
+        &self,
+        backend: &mut Backend,
+        orders_built: &mut u32,
+    ) -> Result<bool, NotExecuted> {
+        assert!(backend.staged.is_none(), "a transaction cannot wait for an order");
+        let Some(key) = self.lacking_order() else { return Ok(false) };
+        SortedSets::of(backend).complete_order(key)?;
+        *orders_built += 1;
+        Ok(true)
+    }
+
     /// Carries out the changes, which `commit` makes, and lets the orders of sorted sets follow.
     /// Returns whether they were made.
     pub(crate) fn commit_with_orders(
@@ -324,6 +350,16 @@ impl<'b> SortedSets<'b> {
         })
     }
 
+    /// Builds the order of a sorted set, if it has pages and its order is not exact.
+    fn complete_order(&mut self, key: TableKey<'_>) -> Result<(), NotExecuted> {
+        let found = self.backend.peek_one(key.table, key.key, root_of)?;
+        // A value of another type has replaced the set.
+        let Ok(Some((_, root))) = found else { return Ok(()) };
+        self.with_order(key, root, |sets, root, state, _| {
+            sets.look_at_root(key, root, None, |version, _| Ok(state.exact(version).map(|_| ())))
+        })
+    }
+
     /// Passes a sorted set with pages to `f` like [`SortedSets::read`], in a transaction.
     fn read_copy<T>(
         &mut self,
@@ -333,14 +369,19 @@ impl<'b> SortedSets<'b> {
         mut f: impl FnMut(SortedView<'_>, Option<f64>) -> Result<T, Refusal>,
     ) -> Result<T, NotExecuted> {
         let is_written = self.backend.staged_version(key.table, key.key)?.is_some();
-        let shared = self.backend.node().orders().find(order_name(key, &root));
-        if let Some(shared) = shared.filter(|_| !is_written) {
-            let state = shared.lock();
-            let look = self.look_at_root(key, &root, member, |version, score| {
-                state.exact(version).map(|order| f(SortedView::Divided(order), score)).transpose()
-            })?;
-            if let RootLook::Seen(Some(result)) = look {
-                return Ok(result);
+        if !is_written {
+            if let Some(shared) = self.backend.node().orders().find(order_name(key, &root)) {
+                let state = shared.lock();
+                let look = self.look_at_root(key, &root, member, |version, score| {
+                    let order = state.exact(version);
+                    order.map(|order| f(SortedView::Divided(order), score)).transpose()
+                })?;
+                if let RootLook::Seen(Some(result)) = look {
+                    return Ok(result);
+                }
+            }
+            if let Some(staged) = &mut self.backend.staged {
+                staged.lack_order(staged.place(key.table, key.key)?)?;
             }
         }
         let mut packed = Vec::new();
@@ -452,7 +493,7 @@ impl<'b> SortedSets<'b> {
                     None => return Ok(None),
                     Some(place) if place != step.from || now.pages != step.of_pages => {
                         from = place;
-                        return Ok(Some(1));
+                        return Ok(Some((1, false)));
                     }
                     Some(_) => {}
                 }
@@ -468,13 +509,12 @@ impl<'b> SortedSets<'b> {
                 }
                 state.advance(step.to);
                 from = step.to;
-                Ok::<_, Refusal>(Some(members + records.len()))
+                Ok::<_, Refusal>(Some((members + records.len(), step.to == 0)))
             })??;
-            match added {
-                None => return Ok(()),
-                Some(steps) => {
-                    self.backend.order_steps = self.backend.order_steps.saturating_sub(steps)
-                }
+            let Some((steps, is_complete)) = added else { return Ok(()) };
+            self.backend.order_steps = self.backend.order_steps.saturating_sub(steps);
+            if is_complete {
+                return Ok(());
             }
         }
     }

@@ -9,7 +9,7 @@
 //! their value. The versions of all records are compared in the end, so a transaction that has seen
 //! two moments has no effect.
 
-use crate::commands::{NOT_INSIDE, NotExecuted, Refusal};
+use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
 use node::{MemberChange, OrderName};
 use resp::{Protocol, ReplyWriter};
@@ -29,8 +29,12 @@ pub(crate) struct TransactionRecords {
     /// never iterated.
     places: HashMap<Box<[u8]>, usize>,
     pages: HashMap<Box<[u8]>, usize>,
-    /// Set if a page could not be copied: the transaction must wait and start again.
+    /// Set if a page could not be copied, or an order is lacking: the transaction must start again.
     is_interrupted: bool,
+    /// Set if the transaction may start again when the order of a sorted set is lacking.
+    waits_for_orders: bool,
+    /// Position of a sorted set whose order is lacking.
+    lacking_order: Option<usize>,
     scratch: Scratch,
     /// Results of the commands so far.
     pub(super) found: Found,
@@ -84,6 +88,11 @@ impl StagedRecord {
         let (hash, key) = (key.hash, key.bytes.into());
         StagedRecord { table, hash, key, version, now, is_changed: false, is_new: false }
     }
+
+    fn table_key(&self) -> TableKey<'_> {
+        let StagedRecord { table, hash, key: bytes, .. } = self;
+        TableKey { table: *table, key: Key { hash: *hash, bytes } }
+    }
 }
 
 impl StagedValue {
@@ -115,6 +124,8 @@ impl TransactionRecords {
             places: keys.iter().enumerate().map(place).collect(),
             pages: HashMap::new(),
             is_interrupted: false,
+            waits_for_orders: false,
+            lacking_order: None,
             scratch: Scratch::default(),
             found: Found::default(),
             missing_versions: Vec::new(),
@@ -124,11 +135,7 @@ impl TransactionRecords {
 
     /// Returns the keys of all records, by their positions.
     pub(crate) fn keys(&self) -> Vec<TableKey<'_>> {
-        let keys = self.records.iter().map(|StagedRecord { table, hash, key, .. }| TableKey {
-            table: *table,
-            key: Key { hash: *hash, bytes: key },
-        });
-        keys.collect()
+        self.records.iter().map(StagedRecord::table_key).collect()
     }
 
     /// Returns whether pages were copied, after the records of the keys.
@@ -136,7 +143,7 @@ impl TransactionRecords {
         !self.pages.is_empty()
     }
 
-    /// Returns whether a page could not be copied.
+    /// Returns whether the transaction must start again.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.is_interrupted
     }
@@ -144,6 +151,28 @@ impl TransactionRecords {
     /// Records that a page could not be copied.
     pub(super) fn interrupt(&mut self) {
         self.is_interrupted = true;
+    }
+
+    /// Lets the transaction be interrupted where it lacks the order of a sorted set.
+    pub(super) fn wait_for_orders(&mut self) {
+        self.waits_for_orders = true;
+    }
+
+    /// Interrupts the transaction, which lacks the order of the sorted set at this position, if it may
+    /// start again.
+    pub(super) fn lack_order(&mut self, place: usize) -> Result<(), NotExecuted> {
+        assert!(!self.is_written(place), "no order has what a transaction has written");
+        if !self.waits_for_orders {
+            return Ok(());
+        }
+        self.lacking_order = Some(place);
+        self.interrupt();
+        Err(NotExecuted::Retry(Cause::Turn))
+    }
+
+    /// Returns the key of the sorted set whose order the transaction lacks.
+    pub(super) fn lacking_order(&self) -> Option<TableKey<'_>> {
+        self.lacking_order.map(|place| self.records[place].table_key())
     }
 
     /// Returns whether this is a page that has not been copied.

@@ -593,6 +593,7 @@ impl Conversation {
             past: state.past,
             scan: &mut state.scan,
             stream_ids: &mut state.stream_ids,
+            orders_built: &mut state.orders_built,
             backend: turn.backend,
             session: &mut self.session,
             reply: ReplyWriter::new(protocol, out),

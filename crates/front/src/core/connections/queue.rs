@@ -66,6 +66,8 @@ pub(crate) struct RequestState {
     pub(crate) scan: Option<KeyspaceScan>,
     /// The ids behind which a command that waits reads streams, in the order of its keys.
     pub(crate) stream_ids: Vec<StreamId>,
+    /// Number of orders of sorted sets that were built for a transaction.
+    pub(crate) orders_built: u32,
     /// The transaction that `EXEC` executes, complete since `EXEC` was parsed.
     pub(crate) transaction: Option<QueuedTransaction>,
 }

@@ -514,6 +514,56 @@ fn orders_of_sets_that_only_grow_take_no_more_than_their_share_of_the_memory() {
     assert_eq!(sets.strings("ZRANGE z0 0 0"), ["member:00000000000000000000"], "it is built anew");
 }
 
+/// Sends a request of several lines, and returns its reply and the number of turns until then.
+fn ask_patiently(sets: &mut PagedValues, lines: &str) -> (String, usize) {
+    let mut reply = sets.world.ask(&mut sets.client, lines);
+    let mut turns = 0;
+    while !reply.ends_with('\n') || reply.ends_with("QUEUED\r\n") {
+        sets.world.turn();
+        reply += &sets.world.answer(&sets.client);
+        turns += 1;
+        assert!(turns < 100, "no answer to {lines}: {reply}");
+    }
+    (reply, turns)
+}
+
+#[test]
+fn commands_on_copies_let_the_order_be_built_once() {
+    let transaction = "MULTI\r\nINCR n\r\nZRANGE a 0 0\r\nEXEC";
+    for (request, reply) in [
+        (transaction, "*2\r\n:1\r\n*1\r\n$2\r\nm0\r\n"),
+        ("MULTI\r\nZREMRANGEBYRANK a 0 0\r\nEXEC", "*1\r\n:1\r\n"),
+        ("BALLAST.ONCE 7 1 1 ZPOPMIN a", "*2\r\n$2\r\nm0\r\n$1\r\n0\r\n"),
+    ] {
+        let mut sets = PagedValues::new("1000");
+        fill(&mut sets, "a", 12_000);
+        assert_eq!(sets.ask("MEMORY PURGE"), "+OK\r\n");
+        let (found, turns) = ask_patiently(&mut sets, request);
+        assert!(found.ends_with(reply), "{request}: {found}");
+        assert!(turns > 2, "{request} reads all pages in {turns} turns");
+        assert_eq!(sets.orders(), 1);
+        let (_, turns) = ask_patiently(&mut sets, transaction);
+        assert_eq!(turns, 0, "the order is built anew after {request}");
+    }
+}
+
+#[test]
+fn a_transaction_that_needs_more_orders_than_fit_is_executed() {
+    let mut sets = PagedValues::new("1000");
+    let lines: Vec<String> = (0..12)
+        .map(|number| {
+            let key = format!("z{number}");
+            fill(&mut sets, &key, 2_000);
+            format!("ZRANGE {key} 0 0")
+        })
+        .collect();
+    assert_eq!(sets.ask("MEMORY PURGE"), "+OK\r\n");
+    let lines = format!("MULTI\r\n{}\r\nEXEC", lines.join("\r\n"));
+    let (reply, _) = ask_patiently(&mut sets, &lines);
+    assert!(reply.ends_with(&"*1\r\n$2\r\nm0\r\n".repeat(12)), "{reply}");
+    assert_eq!(sets.orders(), 8, "the pages of the others are read");
+}
+
 #[test]
 fn sorted_sets_of_any_size_are_combined_stored_and_copied() {
     let mut sets = PagedValues::new(PACKED_BYTES);
