@@ -1,17 +1,18 @@
 //! Requests that wait for keys, on all reactors: `BLPOP` and its relatives
 //! (`docs/design/blocking.md`).
 //!
-//! Each key has a queue for each type of value that requests wait for, in order of arrival. A write of
-//! the key notifies the first one of each queue, and so does the departure of the one before it. Of
-//! the requests for a stream, a write notifies all that read its entries, and the first one of each
-//! consumer group. A notified request is retried by its reactor.
+//! Each key has a queue for each type of value that requests wait for, in order of arrival; of a
+//! stream, one for each consumer group, and one for the requests that read its entries. A write of the
+//! key notifies the first request of each queue, and so does the departure of the one before it. Those
+//! that read entries are all notified. A notified request is retried by its reactor.
 //!
 //! **Invariant:** a request is in the queue of each of its keys from before its last look at them
 //! until its reply is written.
 
 use super::lock;
 use crossbeam_utils::CachePadded;
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{ConnectionId, KeyHash, ReactorId, TableId, ValueType};
@@ -25,7 +26,7 @@ pub(crate) struct AwaitedKey {
 }
 
 /// The elements that a request waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AwaitedElements {
     /// Elements of a value of this type, which a request takes away. Requests are served in turn.
     Taken(ValueType),
@@ -46,7 +47,7 @@ impl AwaitedElements {
     }
 }
 
-/// The key of a queue.
+/// The key of the queues of requests that wait for a type of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct QueueKey {
     table: TableId,
@@ -80,29 +81,68 @@ pub(crate) struct BlockedRequest {
 #[derive(Debug)]
 struct QueuedRequest {
     request: BlockedRequest,
-    elements: AwaitedElements,
     /// True if the request was notified, and has not looked at the key since.
     is_notified: bool,
 }
 
-/// The queues of some keys. No queue is empty. They are only looked up, never iterated.
-type KeyQueues = HashMap<QueueKey, VecDeque<QueuedRequest>>;
+/// The requests that wait for the same elements of a key, in order of arrival.
+#[derive(Debug, Default)]
+struct BlockedQueue {
+    requests: BTreeMap<BlockedTicket, QueuedRequest>,
+    /// Number of requests that are not notified.
+    quiet: usize,
+}
 
-/// Returns the positions of the requests in a queue that are served next: of those that are served in
-/// turn, the first one.
-fn next_positions(queue: &VecDeque<QueuedRequest>) -> Vec<usize> {
-    let is_next = |at: &usize| match queue[*at].elements {
-        AwaitedElements::Taken(_) => *at == 0,
-        AwaitedElements::Entries => true,
-        group @ AwaitedElements::GroupEntries(_) => {
-            !queue.iter().take(*at).any(|before| before.elements == group)
+impl BlockedQueue {
+    /// Returns the ticket of the request that has waited longest.
+    fn first(&self) -> Option<BlockedTicket> {
+        self.requests.keys().next().copied()
+    }
+
+    /// Adds a request. It may be there already, since it may name a key twice.
+    fn add(&mut self, request: BlockedRequest) {
+        let new = || {
+            self.quiet += 1;
+            QueuedRequest { request, is_notified: false }
+        };
+        self.requests.entry(request.ticket).or_insert_with(new);
+    }
+
+    /// Removes a request. Returns whether it was there.
+    fn remove(&mut self, ticket: BlockedTicket) -> bool {
+        let Some(removed) = self.requests.remove(&ticket) else { return false };
+        self.quiet -= usize::from(!removed.is_notified);
+        debug_assert!(self.quiet <= self.requests.len(), "more are quiet than wait");
+        true
+    }
+
+    /// Records that a request looks at the key.
+    fn looks(&mut self, ticket: BlockedTicket) {
+        let Some(queued) = self.requests.get_mut(&ticket) else { return };
+        self.quiet += usize::from(std::mem::replace(&mut queued.is_notified, false));
+    }
+
+    /// Passes the requests to `notify` that were not notified: the first one, or all.
+    fn notify(&mut self, all: bool, notify: impl FnMut(BlockedRequest)) {
+        if self.quiet == 0 {
+            return;
         }
-    };
-    match queue.front().map(|first| first.elements) {
-        Some(AwaitedElements::Taken(_)) => vec![0],
-        _ => (0..queue.len()).filter(is_next).collect(),
+        let count = if all { usize::MAX } else { 1 };
+        let served = self.requests.values_mut().take(count);
+        let new = served.filter_map(|queued| {
+            let was_notified = std::mem::replace(&mut queued.is_notified, true);
+            (!was_notified).then_some(queued.request)
+        });
+        self.quiet -= new.map(notify).count();
     }
 }
+
+/// The queues of a key for one type of value, by the elements that their requests wait for. No queue is
+/// empty.
+type ElementQueues = BTreeMap<AwaitedElements, BlockedQueue>;
+
+/// The queues of some keys. No key is without one. They are only looked up, never iterated.
+type KeyQueues = HashMap<QueueKey, ElementQueues>;
 
 /// Requests of one reactor that were notified.
 #[derive(Default)]
@@ -165,12 +205,8 @@ impl BlockedRequests {
             let mut queues = lock(self.part(key.hash));
             let known = AWAITED_TYPES.contains(&key.elements.value_type());
             debug_assert!(known, "nobody notifies for {key:?}");
-            let queue = queues.entry(QueueKey::from(*key)).or_default();
-            // The request may name a key twice.
-            if queue.iter().all(|queued| queued.request.ticket != ticket) {
-                let elements = key.elements;
-                queue.push_back(QueuedRequest { request, elements, is_notified: false });
-            }
+            let of_key = queues.entry(QueueKey::from(*key)).or_default();
+            of_key.entry(key.elements).or_default().add(request);
         }
         ticket
     }
@@ -184,24 +220,19 @@ impl BlockedRequests {
     ) {
         for key in keys {
             let mut queues = lock(self.part(key.hash));
-            let key = QueueKey::from(*key);
-            let Some(queue) = queues.get_mut(&key) else { continue };
-            let at = queue.iter().position(|queued| queued.request.ticket == ticket);
-            let Some(at) = at else { continue };
-            let before = next_positions(queue);
-            let Some(removed) = queue.remove(at) else { continue };
-            if queue.is_empty() {
-                queues.remove(&key);
+            let Entry::Occupied(mut of_key) = queues.entry(QueueKey::from(*key)) else { continue };
+            let Some(queue) = of_key.get_mut().get_mut(&key.elements) else { continue };
+            let was_first = queue.first() == Some(ticket);
+            if !queue.remove(ticket) {
                 continue;
             }
-            // The one behind it in the same turn has become the next.
-            let is_behind = |queued: &QueuedRequest| queued.elements == removed.elements;
-            let behind = queue.iter().skip(at).position(is_behind);
-            if let (true, Some(behind)) = (before.contains(&at), behind)
-                && removed.elements != AwaitedElements::Entries
-                && let Some(queued) = queue.get_mut(at + behind)
-            {
-                self.notify_request(queued, &mut wake);
+            if queue.requests.is_empty() {
+                of_key.get_mut().remove(&key.elements);
+                if of_key.get().is_empty() {
+                    of_key.remove();
+                }
+            } else if was_first && key.elements != AwaitedElements::Entries {
+                queue.notify(false, |request| self.notify_request(request, &mut wake));
             }
         }
         let before = self.count.fetch_sub(1, Ordering::Relaxed);
@@ -214,20 +245,17 @@ impl BlockedRequests {
         let mut queues = lock(self.part(hash));
         for value_type in AWAITED_TYPES {
             let key = QueueKey { table, hash, value_type };
-            let Some(queue) = queues.get_mut(&key) else { continue };
-            for at in next_positions(queue) {
-                self.notify_request(&mut queue[at], &mut wake);
+            for (elements, queue) in queues.get_mut(&key).into_iter().flatten() {
+                let all = *elements == AwaitedElements::Entries;
+                queue.notify(all, |request| self.notify_request(request, &mut wake));
             }
         }
     }
 
-    fn notify_request(&self, queued: &mut QueuedRequest, wake: &mut impl FnMut(ReactorId)) {
-        if std::mem::replace(&mut queued.is_notified, true) {
-            return;
-        }
-        let reactor = queued.request.connection.reactor();
+    fn notify_request(&self, request: BlockedRequest, wake: &mut impl FnMut(ReactorId)) {
+        let reactor = request.connection.reactor();
         let notified = &self.reactors[usize::from(reactor.0)];
-        lock(&notified.requests).push(queued.request);
+        lock(&notified.requests).push(request);
         notified.is_any.store(true, Ordering::Release);
         wake(reactor);
     }
@@ -236,14 +264,14 @@ impl BlockedRequests {
     /// key after this call, so that later writes notify it again.
     pub(crate) fn is_first(&self, key: AwaitedKey, ticket: Option<BlockedTicket>) -> bool {
         let mut queues = lock(self.part(key.hash));
-        let Some(queue) = queues.get_mut(&QueueKey::from(key)) else { return true };
-        let same = |queued: &&QueuedRequest| queued.elements == key.elements;
-        let first = queue.iter().find(same).map(|queued| queued.request.ticket);
-        let own = queue.iter_mut().find(|queued| Some(queued.request.ticket) == ticket);
-        if let Some(own) = own {
-            own.is_notified = false;
+        let of_key = queues.get_mut(&QueueKey::from(key));
+        let Some(queue) = of_key.and_then(|of_key| of_key.get_mut(&key.elements)) else {
+            return true;
+        };
+        if let Some(ticket) = ticket {
+            queue.looks(ticket);
         }
-        first == ticket || first.is_none() || key.elements == AwaitedElements::Entries
+        queue.first() == ticket || key.elements == AwaitedElements::Entries
     }
 
     /// Returns whether requests of this reactor were notified.
@@ -345,7 +373,9 @@ mod tests {
             .map(|(number, key)| blocked.add(&[key], connection(0, number), number))
             .collect();
         notify(&blocked, KEYS[0], |_| {});
-        assert_eq!(taken(&blocked, 0), [1, 2, 4, 5]);
+        let mut notified = taken(&blocked, 0);
+        notified.sort_unstable();
+        assert_eq!(notified, [1, 2, 4, 5]);
         let may_take: Vec<bool> = keys
             .into_iter()
             .zip(&tickets)
@@ -358,5 +388,105 @@ mod tests {
         assert_eq!(taken(&blocked, 0), []);
         blocked.remove(&keys[1..2], tickets[1], |_| {});
         assert_eq!(taken(&blocked, 0), [3]);
+    }
+
+    /// A request in the model of the queues.
+    struct ModelRequest {
+        ticket: BlockedTicket,
+        number: u64,
+        keys: Vec<AwaitedKey>,
+        /// The keys of which it was notified, and at which it has not looked since.
+        notified: Vec<AwaitedKey>,
+    }
+
+    /// The requests in order of arrival.
+    #[derive(Default)]
+    struct ModelQueues(Vec<ModelRequest>);
+
+    impl ModelQueues {
+        fn first(&self, key: AwaitedKey) -> Option<usize> {
+            self.0.iter().position(|request| request.keys.contains(&key))
+        }
+
+        /// Notifies the requests for these elements that are served next. Returns their numbers.
+        fn notify(&mut self, key: AwaitedKey) -> Vec<u64> {
+            let first = self.first(key);
+            let mut notified = Vec::new();
+            for (at, request) in self.0.iter_mut().enumerate() {
+                let is_next = key.elements == AwaitedElements::Entries || Some(at) == first;
+                let waits = request.keys.contains(&key) && !request.notified.contains(&key);
+                if is_next && waits {
+                    request.notified.push(key);
+                    notified.push(request.number);
+                }
+            }
+            notified
+        }
+
+        /// Removes a request. Returns the numbers of those that are notified for it.
+        fn remove(&mut self, at: usize) -> Vec<u64> {
+            let keys = self.0[at].keys.clone();
+            let was_first = |key: &&AwaitedKey| self.first(**key) == Some(at);
+            let next: Vec<AwaitedKey> = keys.iter().filter(was_first).copied().collect();
+            self.0.remove(at);
+            let in_turn = |key: &AwaitedKey| key.elements != AwaitedElements::Entries;
+            next.into_iter().filter(in_turn).flat_map(|key| self.notify(key)).collect()
+        }
+    }
+
+    #[test]
+    fn the_queues_behave_like_a_list_of_requests_in_order_of_arrival() {
+        let kinds = [
+            AwaitedElements::Taken(ValueType::List),
+            AwaitedElements::Taken(ValueType::SortedSet),
+            AwaitedElements::Entries,
+            AwaitedElements::GroupEntries(1),
+            AwaitedElements::GroupEntries(2),
+        ];
+        let mut random = fastrand::Rng::with_seed(1);
+        let (blocked, mut model) = (BlockedRequests::new(1), ModelQueues::default());
+        let mut number = 0;
+        for _ in 0..20_000 {
+            let hash = random.u64(1..3);
+            let mut expected = Vec::new();
+            match random.u8(..10) {
+                0..3 if model.0.len() < 30 => {
+                    number += 1;
+                    let elements = kinds[random.usize(..kinds.len())];
+                    let mut keys = vec![AwaitedKey { elements, ..list(hash) }];
+                    if random.bool() {
+                        keys.push(AwaitedKey { elements, ..list(3 - hash) });
+                    }
+                    let ticket = blocked.add(&keys, connection(0, number), number);
+                    model.0.push(ModelRequest { ticket, number, keys, notified: Vec::new() });
+                }
+                0..5 if !model.0.is_empty() => {
+                    let at = random.usize(..model.0.len());
+                    let ModelRequest { ticket, ref keys, .. } = model.0[at];
+                    blocked.remove(keys, ticket, |_| {});
+                    expected = model.remove(at);
+                }
+                5..7 => {
+                    notify(&blocked, list(hash), |_| {});
+                    let keys = kinds.map(|elements| AwaitedKey { elements, ..list(hash) });
+                    expected = keys.into_iter().flat_map(|key| model.notify(key)).collect();
+                }
+                _ if !model.0.is_empty() => {
+                    let at = random.usize(..model.0.len());
+                    let key = model.0[at].keys[0];
+                    model.0[at].notified.retain(|notified| *notified != key);
+                    let is_next =
+                        key.elements == AwaitedElements::Entries || model.first(key) == Some(at);
+                    assert_eq!(blocked.is_first(key, Some(model.0[at].ticket)), is_next);
+                }
+                _ => {}
+            }
+            let mut notified = taken(&blocked, 0);
+            notified.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(notified, expected);
+            assert_eq!(blocked.is_any(), !model.0.is_empty());
+        }
+        assert!(number > 3_000, "{number}");
     }
 }
