@@ -318,7 +318,8 @@ impl TransactionRecords {
         let now = now.as_ref()?;
         let lasts = now.expiry.is_none_or(|expiry| expiry > self.clock);
         let version = version.unwrap_or(Version(0));
-        lasts.then_some(Record { value: now.value(), version, expiry: now.expiry })
+        let (value, expiry, clock) = (now.value(), now.expiry, self.clock);
+        lasts.then_some(Record { value, version, expiry, clock })
     }
 
     pub(super) fn records(&self, places: &[usize]) -> Vec<Option<Record<'_>>> {

@@ -33,6 +33,9 @@ pub struct Record<'a> {
     pub version: Version,
     /// Expiry time; `None` if the record does not expire.
     pub expiry: Option<UnixMillis>,
+    /// Clock of the record's range by which it has not expired. It also judges what expires within
+    /// the value.
+    pub clock: UnixMillis,
 }
 
 /// Dependency of a write on the records that it replaces.

@@ -318,7 +318,7 @@ pub(super) fn rank(version: Version, kind: WordKind) -> (Version, bool) {
 pub(super) fn record_of<'t>(entry: &Entry<'t>, now: UnixMillis) -> Option<Record<'t>> {
     match entry.body {
         Body::Object { expiry, value, .. } if expiry.is_none_or(|at| at > now) => {
-            Some(Record { value, version: entry.version, expiry })
+            Some(Record { value, version: entry.version, expiry, clock: now })
         }
         Body::Object { .. } | Body::Tombstone { .. } | Body::CopiesOf(_) => None,
     }
