@@ -5,14 +5,14 @@
 //! compression, but compressed ones can be read.
 
 use crate::list::PackedList;
-use crate::packed::{Damaged, Element, Packed, encode_new};
+use crate::packed::{Damaged, Element, Packed, TimedElement, encode_new, encode_timed};
 use crate::scores::parse_score;
 use crate::sorted_set::{ScoredMember, SortedSet, encode_members};
 use crate::{list_dump, listpack};
 use crc_fast::CrcAlgorithm;
 use std::collections::HashSet;
 use types::limits::VALUE_BYTES_MAX;
-use types::{TypedValue, ValueType};
+use types::{TypedValue, UnixMillis, ValueType};
 
 /// The RDB version that Valkey 9 writes.
 const VERSION: u16 = 80;
@@ -29,6 +29,10 @@ const TYPE_SET_INTEGERS: u8 = 11;
 const TYPE_HASH_LISTPACK: u8 = 16;
 const TYPE_SORTED_SET_LISTPACK: u8 = 17;
 const TYPE_SET_LISTPACK: u8 = 20;
+/// A hash whose fields have expiries.
+const TYPE_HASH_TIMED: u8 = 22;
+/// The expiry of a field that does not expire.
+const NEVER: i64 = -1;
 /// A list of nodes that contain the items.
 pub(crate) const TYPE_LIST_NODES: u8 = 18;
 /// Size of version and checksum, in bytes.
@@ -100,7 +104,7 @@ const SCORE_NAN: u8 = 253;
 const SCORE_INFINITE: u8 = 254;
 const SCORE_NEGATIVE_INFINITE: u8 = 255;
 
-/// Encodes a value as a dump. Values other than strings have the encodings that Redis uses for large
+/// Encodes a value as a dump, expired fields included. Values other than strings have the encodings that Redis uses for large
 /// ones, which it reads whatever the size.
 ///
 /// # Panics
@@ -113,8 +117,8 @@ pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
             put_string(value.bytes, &mut out);
         }
         ValueType::Hash | ValueType::Set => {
-            let elements = Packed::parse(value)?.elements();
-            let elements = elements.collect::<Result<Vec<Element<'_>>, Damaged>>()?;
+            let elements = Packed::parse(value)?.timed(UnixMillis(0));
+            let elements = elements.collect::<Result<Vec<TimedElement<'_>>, Damaged>>()?;
             put_elements(value.value_type, &elements, &mut out);
         }
         ValueType::List => return list_dump::dump_list(PackedList::parse(value)?.items()),
@@ -134,7 +138,7 @@ pub fn dump_members(members: &[ScoredMember<'_>]) -> Vec<u8> {
 }
 
 /// Encodes the elements of a hash or set as a dump.
-pub fn dump_elements(value_type: ValueType, elements: &[Element<'_>]) -> Vec<u8> {
+pub fn dump_elements(value_type: ValueType, elements: &[TimedElement<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     put_elements(value_type, elements, &mut out);
     with_footer(out)
@@ -160,14 +164,23 @@ pub(crate) fn put_bytes(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-fn put_elements(value_type: ValueType, elements: &[Element<'_>], out: &mut Vec<u8>) {
+fn put_elements(value_type: ValueType, elements: &[TimedElement<'_>], out: &mut Vec<u8>) {
     let has_values = value_type == ValueType::Hash;
-    out.push(if has_values { TYPE_HASH } else { TYPE_SET });
+    let is_timed = elements.iter().any(|timed| timed.expiry.is_some());
+    out.push(match has_values {
+        true if is_timed => TYPE_HASH_TIMED,
+        true => TYPE_HASH,
+        false => TYPE_SET,
+    });
     put_length(elements.len(), out);
-    for Element { name, value } in elements {
+    for TimedElement { element: Element { name, value }, expiry } in elements {
         put_string(name, out);
         if has_values {
             put_string(value, out);
+        }
+        if is_timed {
+            let expiry = expiry.map_or(NEVER, |at| i64::try_from(at.0).unwrap_or(i64::MAX));
+            out.extend_from_slice(&expiry.to_le_bytes());
         }
     }
 }
@@ -207,6 +220,7 @@ pub fn restore(dump: &[u8]) -> Result<RestoredValue, Unreadable> {
         TYPE_LIST_NODES => list(list_dump::read_nodes(body)),
         TYPE_SET => elements(ValueType::Set, read_parts(body, 1)),
         TYPE_HASH => elements(ValueType::Hash, read_parts(body, 2)),
+        TYPE_HASH_TIMED => restore_timed(&read_timed(body).ok_or(Unreadable::Body)?),
         TYPE_SET_INTEGERS => elements(ValueType::Set, read_integers(body)),
         TYPE_SET_LISTPACK => elements(ValueType::Set, listpack::read(body)),
         TYPE_HASH_LISTPACK => elements(ValueType::Hash, listpack::read(body)),
@@ -233,6 +247,45 @@ fn restore_elements(value_type: ValueType, parts: &[Vec<u8>]) -> Result<Restored
     let mut bytes = Vec::new();
     encode_new(value_type, elements.into_iter(), &mut bytes);
     Ok(RestoredValue { value_type, bytes })
+}
+
+/// A field with its value and expiry.
+type TimedField = ([Vec<u8>; 2], Option<UnixMillis>);
+
+/// Returns the hash of these fields. There must be at least one, and none may be there twice.
+fn restore_timed(fields: &[TimedField]) -> Result<RestoredValue, Unreadable> {
+    let elements = fields.iter().map(|([name, value], expiry)| TimedElement {
+        element: Element { name, value },
+        expiry: *expiry,
+    });
+    let elements: Vec<TimedElement<'_>> = elements.collect();
+    let names: HashSet<&[u8]> = elements.iter().map(|timed| timed.element.name).collect();
+    if elements.is_empty() || names.len() != elements.len() {
+        return Err(Unreadable::Body);
+    }
+    let mut bytes = Vec::new();
+    encode_timed(ValueType::Hash, &elements, &mut bytes);
+    Ok(RestoredValue { value_type: ValueType::Hash, bytes })
+}
+
+/// Reads a number of fields, each with its value and expiry.
+fn read_timed(body: &[u8]) -> Option<Vec<TimedField>> {
+    let (count, mut rest) = read_length(body)?;
+    let (mut fields, mut total) = (Vec::new(), 0);
+    for _ in 0..count {
+        let (name, after) = read_string(rest)?;
+        let (value, after) = read_string(after)?;
+        add_within_limit(&mut total, &name)?;
+        add_within_limit(&mut total, &value)?;
+        let (expiry, after) = after.split_first_chunk()?;
+        let expiry = match i64::from_le_bytes(*expiry) {
+            NEVER => None,
+            expiry => Some(UnixMillis(u64::try_from(expiry).ok()?)),
+        };
+        fields.push(([name, value], expiry));
+        rest = after;
+    }
+    Some(fields)
 }
 
 /// Returns the sorted set of these members. There must be at least one, and none may be there twice.
@@ -502,9 +555,36 @@ mod tests {
             let again = restore(&dump(restored.value()).unwrap());
             assert_eq!(again, Ok(restored));
         }
-        let with_lifetimes =
-            b"\x16\x01\x01f\x01v\xdc\x84v\x1c\xa2\x01\x00\x00P\x00W\xc1\x89\xc1wT!J";
-        assert_eq!(restore(with_lifetimes), Err(Unreadable::OtherType));
+    }
+
+    /// Dumps of hashes with expiring fields, recorded from Valkey 9.1.2.
+    const TIMED_HASHES: [&[u8]; 3] = [
+        b"\x16\x01\x01f\x01v\xdc\x84v\x1c\xa2\x01\x00\x00P\x00W\xc1\x89\xc1wT!J",
+        b"\x16\x03\x01a\xc0\x01\xff\xff\xff\xff\xff\xff\xff\xff\x01b\x05hello[jL\xa6,\x1e\x00\x00\x01c\xc0\x03\xff\xff\xff\xff\xff\xff\xff\xffP\x00\xcc\xda\xd46\x7f\xbc\x95\xbd",
+        b"\x16\x03\x01a\xc0\x01[jL\xa6,\x1e\x00\x00\x01b\x05hello[jL\xa6,\x1e\x00\x00\x01c\xc0\x03[jL\xa6,\x1e\x00\x00P\x00\xb4\x10/\t\xb7\xd6\t2",
+    ];
+
+    #[test]
+    fn hashes_with_expiring_fields_are_read_and_written_as_valkey_does() {
+        let far = Some(UnixMillis(33_177_117_420_123));
+        let expected = [&[Some(UnixMillis(1_795_773_859_036))][..], &[None, far, None], &[far; 3]];
+        for (recorded, expiries) in TIMED_HASHES.into_iter().zip(expected) {
+            let restored = restore(recorded).unwrap();
+            let timed = restored.elements().unwrap().timed(UnixMillis(0)).map(Result::unwrap);
+            let timed: Vec<TimedElement<'_>> = timed.collect();
+            let read: Vec<_> = timed.iter().map(|field| field.expiry).collect();
+            assert_eq!(read, expiries, "{}", recorded.escape_ascii());
+            assert_eq!(dump(restored.value()).unwrap(), recorded);
+            assert_eq!(dump_elements(ValueType::Hash, &timed), recorded);
+        }
+        for body in [
+            &b"\x16\x00"[..],
+            b"\x16\x01\x01f\x01v\x00\x00\x00\x00\x00\x00\x00",
+            b"\x16\x01\x01f\x01v\xfe\xff\xff\xff\xff\xff\xff\xff",
+            b"\x16\x02\x01f\x01v\x01\0\0\0\0\0\0\0\x01f\x01v\x01\0\0\0\0\0\0\0",
+        ] {
+            assert_eq!(restore(&with_footer(body)), Err(Unreadable::Body));
+        }
     }
 
     /// Dumps of one sorted set, recorded from Valkey 9.1.2.

@@ -1,14 +1,16 @@
 //! The elements of a value while a command reads or changes them: all elements of a packed value, or
 //! those in some pages of a split one.
 
-use crate::packed::{Damaged, Element, Packed, PackedElements, put_element, write_number};
+use crate::packed::{
+    Damaged, Element, Packed, PackedElements, TimedElement, encode_timed, put_element, write_number,
+};
 use crate::pages::{Resize, Root, ValueLayout, page_of};
 use crate::sorted_set::{ScoredMember, encode_members};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use types::ValueType;
+use types::{UnixMillis, ValueType};
 
 /// Number of searches in one command from which a table of names is built first.
 pub(crate) const NAMES_MIN: usize = 8;
@@ -35,6 +37,12 @@ pub struct Elements<'a> {
     added: SmallVec<[NewElement; 1]>,
     /// Encoded elements that replace others or are added.
     new: Vec<u8>,
+    /// Expiries of elements that were read, in the order of their places.
+    expiries: Vec<OldExpiry>,
+    /// Set if an element has, or had, an expiry.
+    is_timed: bool,
+    /// Number of the first edits that remove what had expired when it was read.
+    expired: usize,
     /// Set if all elements of the value were read.
     is_whole: bool,
     /// Set if all elements were removed at once.
@@ -67,7 +75,15 @@ struct NewElement {
     end: usize,
     name: Part,
     value: Part,
+    expiry: Option<UnixMillis>,
     is_removed: bool,
+}
+
+/// Expiry of an element that was read.
+#[derive(Clone, Copy, Debug)]
+struct OldExpiry {
+    start: ElementStart,
+    expiry: UnixMillis,
 }
 
 /// The place of a name or value in the buffer of new elements.
@@ -107,18 +123,25 @@ enum ElementPlace {
 }
 
 impl<'a> Elements<'a> {
-    /// Returns the elements of a packed value, for this number of searches.
+    /// Returns the elements of a packed value at this time, for this number of searches.
     #[inline]
-    pub fn of(packed: Packed<'a>, searches: usize) -> Result<Elements<'a>, Damaged> {
+    pub fn of(
+        packed: Packed<'a>,
+        now: UnixMillis,
+        searches: usize,
+    ) -> Result<Elements<'a>, Damaged> {
         let totals = Totals { count: packed.count() as u64, bytes: packed.bytes().len() as u64 };
-        Elements::new(packed, Vec::new(), SmallVec::new(), totals, searches)
+        let elements = Elements::new(packed, Vec::new(), SmallVec::new(), totals);
+        elements.prepared(now, searches)
     }
 
-    /// Returns the elements in some pages of a split value, given by ascending number.
+    /// Returns the elements in some pages of a split value at this time. The pages are given by
+    /// ascending number. Expired elements of pages that are not given count as elements.
     pub fn of_pages(
         value_type: ValueType,
         root: &Root,
         mut pages: impl Iterator<Item = (u32, Packed<'a>)>,
+        now: UnixMillis,
         searches: usize,
     ) -> Result<Elements<'a>, Damaged> {
         let first = pages.next();
@@ -132,7 +155,8 @@ impl<'a> Elements<'a> {
         let first = first.map_or(Packed::empty(value_type), |(_, page)| page);
         let is_whole = numbers.len() as u64 == u64::from(root.pages);
         let totals = Totals { count: root.count, bytes: root.bytes };
-        Ok(Elements { is_whole, ..Elements::new(first, rest, numbers, totals, searches)? })
+        let elements = Elements { is_whole, ..Elements::new(first, rest, numbers, totals) };
+        elements.prepared(now, searches)
     }
 
     #[inline]
@@ -141,12 +165,10 @@ impl<'a> Elements<'a> {
         rest: Vec<Packed<'a>>,
         pages: SmallVec<[u32; 4]>,
         totals: Totals,
-        searches: usize,
-    ) -> Result<Elements<'a>, Damaged> {
+    ) -> Elements<'a> {
         let (edits, added, new) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        let value_type = first.value_type();
-        let mut elements = Elements {
-            value_type,
+        Elements {
+            value_type: first.value_type(),
             count: totals.count,
             bytes: totals.bytes,
             first,
@@ -155,12 +177,51 @@ impl<'a> Elements<'a> {
             edits,
             added,
             new,
+            expiries: Vec::new(),
+            is_timed: false,
+            expired: 0,
             is_whole: true,
             is_cleared: false,
             names: None,
-        };
-        elements.prepare(searches)?;
-        Ok(elements)
+        }
+    }
+
+    /// Prepares for this number of searches at this time.
+    #[inline]
+    fn prepared(mut self, now: UnixMillis, searches: usize) -> Result<Elements<'a>, Damaged> {
+        self.prepare(searches)?;
+        if self.sources().any(Packed::has_expiries) {
+            self.judge(now)?;
+        }
+        Ok(self)
+    }
+
+    /// Reads the expiries of the elements, and removes those that have expired at this time.
+    #[cold]
+    fn judge(&mut self, now: UnixMillis) -> Result<(), Damaged> {
+        self.is_timed = true;
+        for source in 0..=self.rest.len() {
+            let packed = self.source(source);
+            if !packed.has_expiries() {
+                continue;
+            }
+            let mut expiries = packed.expiries();
+            for found in placed(source, packed) {
+                let (start, end, element) = found?;
+                match expiries.take() {
+                    None => {}
+                    Some(expiry) if expiry > now => self.expiries.push(OldExpiry { start, expiry }),
+                    Some(_) => {
+                        let place = OldPlace { start, end, edit: None };
+                        let before = self.edit(element.name, place, None);
+                        self.account(before, None)?;
+                    }
+                }
+            }
+        }
+        self.expired = self.edits.len();
+        assert!(self.expiries.is_sorted_by_key(|old| old.start), "expiries out of order");
+        Ok(())
     }
 
     /// Prepares for this number of searches.
@@ -197,7 +258,7 @@ impl<'a> Elements<'a> {
         self.count
     }
 
-    /// Returns whether an element was set or removed.
+    /// Returns whether an element was set or removed, or has expired.
     pub fn is_changed(&self) -> bool {
         !self.edits.is_empty() || !self.added.is_empty() || self.is_cleared
     }
@@ -209,7 +270,8 @@ impl<'a> Elements<'a> {
 
     /// Removes all elements of the value, also those that were not read.
     pub fn clear(&mut self) {
-        debug_assert!(!self.is_changed(), "the changes before are lost");
+        let is_as_read = self.edits.len() == self.expired && self.added.is_empty();
+        debug_assert!(is_as_read && !self.is_cleared, "the changes before are lost");
         (self.count, self.bytes, self.is_cleared) = (0, 0, true);
     }
 
@@ -218,9 +280,20 @@ impl<'a> Elements<'a> {
         self.is_cleared
     }
 
-    /// Returns the elements of each page that was read, before the changes.
+    /// Returns the elements of each page that was read, without those that have expired, before the
+    /// changes.
     pub fn by_page(&self) -> impl Iterator<Item = Result<Vec<Element<'a>>, Damaged>> {
-        self.sources().map(|page| page.elements().collect())
+        let lasts = |start: ElementStart| {
+            let expired = &self.edits[..self.expired];
+            expired.binary_search_by_key(&start, |edit| edit.start).is_err()
+        };
+        self.sources().enumerate().map(move |(source, page)| match self.expired {
+            0 => page.elements().collect(),
+            _ => placed(source, page)
+                .filter(|found| found.as_ref().map_or(true, |(start, ..)| lasts(*start)))
+                .map(|found| found.map(|(_, _, element)| element))
+                .collect(),
+        })
     }
 
     fn place(&self, name: &[u8]) -> Result<Option<ElementPlace>, Damaged> {
@@ -261,13 +334,38 @@ impl<'a> Elements<'a> {
         Ok(new.map(|new| &self.new[range(new.value)]))
     }
 
+    /// Returns the value of the element of this name, with its expiry.
+    pub fn get_timed(&self, name: &[u8]) -> Result<Option<TimedElement<'_>>, Damaged> {
+        let (new, start) = match self.place(name)? {
+            None => return Ok(None),
+            Some(ElementPlace::Added(at)) => (Some(self.added[at]), None),
+            Some(ElementPlace::Old(OldPlace { start, end, edit })) => match edit {
+                Some(edit) => (self.edits[edit].new, None),
+                None => (None, Some((start, self.old_element(start, end)?))),
+            },
+        };
+        let new = new.filter(|new| !new.is_removed).map(|new| self.new_timed(new));
+        let old =
+            start.map(|(start, element)| TimedElement { element, expiry: self.old_expiry(start) });
+        Ok(new.or(old))
+    }
+
+    fn old_expiry(&self, start: ElementStart) -> Option<UnixMillis> {
+        let place = self.expiries.binary_search_by_key(&start, |old| old.start).ok()?;
+        Some(self.expiries[place].expiry)
+    }
+
     fn source(&self, at: usize) -> Packed<'a> {
         if at == 0 { self.first } else { self.rest[at - 1] }
     }
 
     fn old_value(&self, start: ElementStart, end: usize) -> Result<&'a [u8], Damaged> {
+        Ok(self.old_element(start, end)?.value)
+    }
+
+    fn old_element(&self, start: ElementStart, end: usize) -> Result<Element<'a>, Damaged> {
         let bytes = self.source(start.source).bytes().get(start.offset..end).ok_or(Damaged)?;
-        Ok(PackedElements::of_one(self.value_type, bytes).next().ok_or(Damaged)??.value)
+        PackedElements::of_one(self.value_type, bytes).next().ok_or(Damaged)?
     }
 
     /// Returns the elements: first the old ones in their order, then the added ones.
@@ -281,6 +379,20 @@ impl<'a> Elements<'a> {
             },
         });
         old.chain(self.added_elements().map(Ok))
+    }
+
+    /// Returns the elements like [`Elements::iter`], with their expiries.
+    pub fn iter_timed(&self) -> impl Iterator<Item = Result<TimedElement<'_>, Damaged>> {
+        let edits = self.sorted_edits();
+        let old = self.old().filter_map(move |found| match found {
+            Err(damaged) => Some(Err(damaged)),
+            Ok((start, _, element)) => match edit_at(&edits, start) {
+                None => Some(Ok(TimedElement { element, expiry: self.old_expiry(start) })),
+                Some(edit) => edit.new.map(|new| Ok(self.new_timed(new))),
+            },
+        });
+        let added = self.added.iter().filter(|added| !added.is_removed);
+        old.chain(added.map(|added| Ok(self.new_timed(*added))))
     }
 
     /// Returns the members in the order of their scores. Those of a set have the score 1.
@@ -342,8 +454,33 @@ impl<'a> Elements<'a> {
         Element { name: &self.new[range(new.name)], value: &self.new[range(new.value)] }
     }
 
-    /// Sets the value of the element of this name. Returns whether the element is new.
+    fn new_timed(&self, new: NewElement) -> TimedElement<'_> {
+        TimedElement { element: self.new_element(new), expiry: new.expiry }
+    }
+
+    /// Sets the value of the element of this name, without expiry. Returns whether the element is
+    /// new.
     pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<bool, Damaged> {
+        self.set_until(name, value, None)
+    }
+
+    /// Sets the value of the element of this name, and its expiry. Returns whether the element is
+    /// new.
+    ///
+    /// # Panics
+    /// If an element of a value other than a hash expires, which is a bug.
+    pub fn set_until(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        expiry: Option<UnixMillis>,
+    ) -> Result<bool, Damaged> {
+        if expiry.is_some() && !self.is_timed {
+            assert!(self.value_type == ValueType::Hash, "only fields of hashes expire");
+            // A value in which elements expire is not copied in pieces: its elements are read.
+            self.old().try_for_each(|found| found.map(drop))?;
+            self.is_timed = true;
+        }
         let place = self.place(name)?;
         let start = self.new.len();
         self.new.reserve(name.len() + value.len() + LENGTHS_BYTES_MAX);
@@ -352,7 +489,8 @@ impl<'a> Elements<'a> {
         let [name_at, value_at] =
             [name_at, value_at].map(|at| Part { start: at.start, end: at.end });
         let end = self.new.len();
-        let new = NewElement { start, end, name: name_at, value: value_at, is_removed: false };
+        let new =
+            NewElement { start, end, name: name_at, value: value_at, expiry, is_removed: false };
         let before = match place {
             Some(ElementPlace::Old(place)) => self.edit(name, place, Some(new)),
             Some(ElementPlace::Added(at)) => {
@@ -424,6 +562,9 @@ impl<'a> Elements<'a> {
     /// Appends the elements as a packed value.
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.rest.is_empty(), "only a packed value has all elements in one record");
+        if self.is_timed {
+            return encode_timed(self.value_type, &self.listed(), out);
+        }
         out.reserve(self.bytes as usize + 4);
         // Removals leave the others in order.
         let only_removes =
@@ -438,6 +579,13 @@ impl<'a> Elements<'a> {
         self.copy_edited(0, &self.sorted_edits(), out);
         let added = self.added.iter().filter(|added| !added.is_removed);
         added.for_each(|added| out.extend_from_slice(&self.new[added.start..added.end]));
+    }
+
+    /// Returns all elements, of which some may expire.
+    fn listed(&self) -> Vec<TimedElement<'_>> {
+        let listed: Result<Vec<TimedElement<'_>>, Damaged> = self.iter_timed().collect();
+        let Ok(listed) = listed else { unreachable!("the elements have been read before") };
+        listed
     }
 
     /// Appends the old elements of a page with its edits.
@@ -463,15 +611,12 @@ impl<'a> Elements<'a> {
         mut write: impl FnMut(u32, Option<&[u8]>),
     ) -> Result<(), Damaged> {
         let page_of = |name: &[u8]| page_of(hash(name), resize.after);
-        let mut anew: BTreeMap<u32, Vec<Element<'_>>> = BTreeMap::new();
-        for page in resize.redistributed().chain(resize.created()) {
-            anew.insert(page, Vec::new());
-        }
+        let mut anew = self.built_anew(resize, page_of);
         let mut added: SmallVec<[(u32, NewElement); 1]> = SmallVec::new();
         for element in self.added.iter().filter(|added| !added.is_removed) {
             let page = page_of(&self.new[range(element.name)]);
             match anew.get_mut(&page) {
-                Some(elements) => elements.push(self.new_element(*element)),
+                Some(elements) => elements.push(self.new_timed(*element)),
                 None => added.push((page, *element)),
             }
         }
@@ -482,12 +627,12 @@ impl<'a> Elements<'a> {
             if anew.contains_key(&page) {
                 for found in placed(source, self.source(source)) {
                     let (start, _, element) = found?;
-                    let element = match edit_at(&edits, start) {
-                        None => element,
-                        Some(ElementEdit { new: Some(new), .. }) => self.new_element(*new),
+                    let timed = match edit_at(&edits, start) {
+                        None => TimedElement { element, expiry: self.old_expiry(start) },
+                        Some(ElementEdit { new: Some(new), .. }) => self.new_timed(*new),
                         Some(ElementEdit { new: None, .. }) => continue,
                     };
-                    anew.get_mut(&page_of(element.name)).ok_or(Damaged)?.push(element);
+                    anew.get_mut(&page_of(timed.element.name)).ok_or(Damaged)?.push(timed);
                 }
                 continue;
             }
@@ -513,13 +658,43 @@ impl<'a> Elements<'a> {
         assert!(placed_elements == added.len(), "an element is added to a page that was not read");
         for (page, elements) in &anew {
             bytes.clear();
-            write_number(elements.len(), &mut bytes);
-            for element in elements {
-                put_element(self.value_type, *element, &mut bytes);
-            }
+            encode_timed(self.value_type, elements, &mut bytes);
             write(*page, (!elements.is_empty()).then_some(&bytes));
         }
         Ok(())
+    }
+
+    /// Returns the pages that are not copied in pieces, without their elements: those with other
+    /// elements than before, and those that change and in which elements expire.
+    fn built_anew(
+        &self,
+        resize: Resize,
+        page_of: impl Fn(&[u8]) -> u32,
+    ) -> BTreeMap<u32, Vec<TimedElement<'_>>> {
+        let mut anew = BTreeMap::new();
+        for page in resize.redistributed().chain(resize.created()) {
+            anew.insert(page, Vec::new());
+        }
+        if !self.is_timed {
+            return anew;
+        }
+        for edit in &self.edits {
+            let source = edit.start.source;
+            let expires = edit.new.is_some_and(|new| new.expiry.is_some());
+            if expires || self.source(source).has_expiries() {
+                anew.insert(self.pages[source], Vec::new());
+            }
+        }
+        for added in self.added.iter().filter(|added| !added.is_removed) {
+            let page = page_of(&self.new[range(added.name)]);
+            let source = self.pages.binary_search(&page);
+            let is_known = source.is_ok() || resize.created().contains(&page);
+            assert!(is_known, "an element is added to a page that was not read");
+            if added.expiry.is_some() || source.is_ok_and(|at| self.source(at).has_expiries()) {
+                anew.insert(page, Vec::new());
+            }
+        }
+        anew
     }
 
     /// Passes all elements of this packed value to `write`, divided into pages.
@@ -530,19 +705,16 @@ impl<'a> Elements<'a> {
         mut write: impl FnMut(u32, &[u8]),
     ) -> Result<(), Damaged> {
         debug_assert!(self.pages.is_empty(), "the value is split already");
-        let mut divided: BTreeMap<u32, (usize, Vec<u8>)> = BTreeMap::new();
-        for element in self.iter() {
-            let element = element?;
-            let (count, bytes) = divided.entry(page_of(hash(element.name), pages)).or_default();
-            *count += 1;
-            put_element(self.value_type, element, bytes);
+        let mut divided: BTreeMap<u32, Vec<TimedElement<'_>>> = BTreeMap::new();
+        for timed in self.iter_timed() {
+            let timed = timed?;
+            divided.entry(page_of(hash(timed.element.name), pages)).or_default().push(timed);
         }
-        let mut whole = Vec::new();
-        for (page, (count, bytes)) in divided {
-            whole.clear();
-            write_number(count, &mut whole);
-            whole.extend_from_slice(&bytes);
-            write(page, &whole);
+        let mut bytes = Vec::new();
+        for (page, elements) in divided {
+            bytes.clear();
+            encode_timed(self.value_type, &elements, &mut bytes);
+            write(page, &bytes);
         }
         Ok(())
     }

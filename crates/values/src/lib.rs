@@ -8,13 +8,14 @@
 //! **Invariant:** reading is total. Any bytes give a value or an error, never a panic, and never an
 //! allocation beyond a constant times the number of bytes present.
 //!
-//! Keys, expiry and commands are not part of it.
+//! Keys, their expiry and commands are not part of it.
 
 #![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod dump;
 mod elements;
 mod extended;
+mod field_expiries;
 mod item_run;
 mod list;
 mod list_dump;
@@ -42,7 +43,10 @@ pub use list::{ListEnd, ListItems, ListPart, PackedList, SplitList, encode_list,
 pub use list_dump::{LISTPACK_ITEM_BYTES_MAX, dump_list, fits_listpack};
 pub use list_root::{ListForm, ListRoot, PageInterval};
 pub use numbers::{parse_integer, parse_unsigned};
-pub use packed::{Damaged, Element, Packed, PackedElements, encode_new};
+pub use packed::{
+    Damaged, Element, Packed, PackedElements, TimedElement, earliest_field_expiry, encode_new,
+    encode_timed,
+};
 pub use paged_list::{ListGap, ListReach, NewList, PageRoom, PagedList};
 pub use paged_stream::{
     PagedStream, StreamGap, StreamNeeds, StreamRange, StreamRoom, StreamTrim, TrimPrecision,

@@ -6,9 +6,12 @@
 //! length and its bytes. An element of a sorted set is its score in 8 bytes, then its member as a
 //! part; the order of a whole sorted set is that of [`crate::SortedSet`]. Numbers are little-endian
 //! base 128 (LEB128): seven bits to a byte, the highest bit set on all but the last byte.
+//!
+//! A hash with expiring fields begins with their expiries (`field_expiries.rs`).
 
+use crate::field_expiries::{ExpiryTable, FieldExpiries};
 use std::ops::Range;
-use types::{TypedValue, ValueType};
+use types::{TypedValue, UnixMillis, ValueType};
 
 /// An element: the field of a hash with its value, the member of a set with an empty value, or the
 /// member of a sorted set with the bytes of its score.
@@ -20,6 +23,15 @@ pub struct Element<'a> {
     pub value: &'a [u8],
 }
 
+/// An element with its own expiry, which only the fields of a hash have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedElement<'a> {
+    /// The element.
+    pub element: Element<'a>,
+    /// Time from which on the element does not exist; `None`: it does not expire.
+    pub expiry: Option<UnixMillis>,
+}
+
 /// A packed value that is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a> {
@@ -27,6 +39,7 @@ pub struct Packed<'a> {
     count: usize,
     /// The elements.
     bytes: &'a [u8],
+    expiries: FieldExpiries<'a>,
 }
 
 /// The error for bytes that are no packed value. A checksum protects values in the log and in
@@ -82,18 +95,60 @@ pub(crate) fn write_part(part: &[u8], out: &mut Vec<u8>) -> Range<usize> {
 impl<'a> Packed<'a> {
     /// Returns the value of this type without elements.
     pub const fn empty(value_type: ValueType) -> Packed<'static> {
-        Packed { value_type, count: 0, bytes: &[] }
+        Packed { value_type, count: 0, bytes: &[], expiries: FieldExpiries::NONE }
     }
 
     /// Returns the elements of a value other than a string.
+    #[inline]
     pub fn parse(value: TypedValue<'a>) -> Result<Packed<'a>, Damaged> {
-        let (count, bytes) = read_number(value.bytes).ok_or(Damaged)?;
-        Ok(Packed { value_type: value.value_type, count, bytes })
+        let TypedValue { value_type, bytes } = value;
+        match read_number(bytes) {
+            Some((count, bytes)) => {
+                Ok(Packed { value_type, count, bytes, expiries: FieldExpiries::NONE })
+            }
+            None if value_type == ValueType::Hash => Packed::parse_timed(bytes),
+            None => Err(Damaged),
+        }
     }
 
-    /// Returns the number of elements.
+    /// Returns the elements of a hash with expiring fields.
+    #[cold]
+    fn parse_timed(bytes: &'a [u8]) -> Result<Packed<'a>, Damaged> {
+        let (expiries, rest) = FieldExpiries::parse(bytes).ok_or(Damaged)?;
+        let (count, bytes) = read_number(rest).ok_or(Damaged)?;
+        match expiries.fit(count) {
+            true => Ok(Packed { value_type: ValueType::Hash, count, bytes, expiries }),
+            false => Err(Damaged),
+        }
+    }
+
+    /// Returns the number of elements, expired ones included.
     pub fn count(self) -> usize {
         self.count
+    }
+
+    /// Returns whether any field has an expiry.
+    #[inline]
+    pub fn has_expiries(self) -> bool {
+        !self.expiries.is_empty()
+    }
+
+    /// Returns the expiries of the elements, which are read in their order.
+    pub(crate) fn expiries(self) -> ExpiryTable<'a> {
+        self.expiries.table()
+    }
+
+    /// Returns the elements that exist at this time, with their expiries.
+    pub fn timed(self, now: UnixMillis) -> impl Iterator<Item = Result<TimedElement<'a>, Damaged>> {
+        let mut expiries = self.expiries();
+        let timed = self
+            .elements()
+            .map(move |element| Ok(TimedElement { element: element?, expiry: expiries.take() }));
+        let lasts = move |timed: &Result<TimedElement<'a>, Damaged>| match timed {
+            Ok(TimedElement { expiry, .. }) => expiry.is_none_or(|expiry| expiry > now),
+            Err(Damaged) => true,
+        };
+        timed.filter(lasts)
     }
 
     /// Returns the type of the value.
@@ -114,7 +169,7 @@ impl<'a> Packed<'a> {
         PackedElements { left: self.count, value_type: self.value_type, bytes: self.bytes }
     }
 
-    /// Returns the value of the element of this name.
+    /// Returns the value of the element of this name, even if it has expired.
     #[inline]
     pub fn get(self, name: &[u8]) -> Result<Option<&'a [u8]>, Damaged> {
         for element in self.elements() {
@@ -215,6 +270,26 @@ pub fn encode_new<'e>(
     for element in elements {
         put_element(value_type, element, out);
     }
+}
+
+/// Appends distinct elements as a packed value, with their expiries.
+///
+/// # Panics
+/// If elements of a value other than a hash expire, which is a bug.
+pub fn encode_timed(value_type: ValueType, elements: &[TimedElement<'_>], out: &mut Vec<u8>) {
+    let expiries = elements.iter().map(|timed| timed.expiry);
+    assert!(
+        value_type == ValueType::Hash || expiries.clone().all(|expiry| expiry.is_none()),
+        "only fields of hashes expire"
+    );
+    FieldExpiries::write(expiries, out);
+    encode_new(value_type, elements.iter().map(|timed| timed.element), out);
+}
+
+/// Returns the earliest expiry of a field in the record of a hash, or of a page of one; `None`: it
+/// has no expiring fields.
+pub fn earliest_field_expiry(bytes: &[u8]) -> Option<UnixMillis> {
+    FieldExpiries::parse(bytes)?.0.earliest()
 }
 
 #[cfg(test)]

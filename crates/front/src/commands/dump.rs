@@ -2,13 +2,16 @@
 
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
-use super::packed::{SizeChange, again_if_replaced, listed, page_totals};
+use super::packed::{SizeChange, again_if_replaced, page_totals};
 use super::{Call, Done, Refusal, parse_integer};
-use crate::core::data::{Accessed, Key, Need, TableKey};
+use crate::core::data::{Accessed, Key, Need, Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::core::lists::ListChange;
 use types::{UnixMillis, ValueType};
-use values::{ListEnd, Packed, PackedList, RestoredValue, Unreadable};
+use values::{
+    Damaged, ListEnd, Packed, PackedList, RestoredValue, TimedElement, Unreadable,
+    earliest_field_expiry,
+};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -28,7 +31,7 @@ fn dump(call: &mut Call<'_>) -> Done {
         if record.is_some_and(|record| record.value.value_type == ValueType::Stream) {
             return Err(NO_STREAMS);
         }
-        if let Some(record) = record.filter(|record| page_totals(*record).is_some()) {
+        if let Some(record) = record.filter(|record| !is_dumped_as_it_is(*record)) {
             return Ok(Some(record.value.value_type));
         }
         let dump = record.map(|record| values::dump(record.value)).transpose()?;
@@ -51,12 +54,23 @@ fn dump(call: &mut Call<'_>) -> Done {
             | ValueType::Hash
             | ValueType::Set
             | ValueType::List
-            | ValueType::Stream => values::dump_elements(value_type, &listed(elements)?),
+            | ValueType::Stream => {
+                let listed = elements.iter_timed().collect::<Result<Vec<_>, Damaged>>()?;
+                values::dump_elements(value_type, &listed)
+            }
         };
         reply.bulk_or_null(Some(&dump[..]).filter(|_| elements.count() > 0));
         Ok(())
     });
     again_if_replaced(dumped)
+}
+
+/// Returns whether the record alone decides about its dump: it has no pages, and nothing in it
+/// expires.
+fn is_dumped_as_it_is(record: Record<'_>) -> bool {
+    let is_hash = record.value.value_type == ValueType::Hash;
+    let has_expiries = is_hash && earliest_field_expiry(record.value.bytes).is_some();
+    page_totals(record).is_none() && !has_expiries
 }
 
 const NO_STREAMS: Refusal = Refusal::because("ERR streams cannot be dumped yet");
@@ -148,6 +162,7 @@ fn restore_elements(
     expiry: Option<UnixMillis>,
     replaces: bool,
 ) -> Done {
+    let now = call.clock_of(&[key]);
     let key = TableKey { table: call.session.status.table, key };
     let change = ValueChange {
         expiry: NewExpiry::Is(expiry),
@@ -157,9 +172,13 @@ fn restore_elements(
         if records[0].is_some() && !replaces {
             return Err(BUSY);
         }
-        for element in restored.elements() {
-            let element = element?;
-            values[0].set(element.name, element.value)?;
+        for timed in restored.timed(now) {
+            let TimedElement { element, expiry } = timed?;
+            values[0].set_until(element.name, element.value, expiry)?;
+        }
+        if values[0].count() == 0 {
+            // All fields have expired. What was there is replaced nevertheless.
+            values[0].clear();
         }
         Ok(())
     })

@@ -11,9 +11,10 @@ use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_
 use crate::core::data::TableKey;
 use crate::core::elements::Touched;
 use crate::operators::counts::Found;
+use planted::Bug;
 use resp::Protocol;
-use types::ValueType;
-use values::{Damaged, Element, Extended};
+use types::{UnixMillis, ValueType};
+use values::{Damaged, Element, Extended, TimedElement};
 
 pub(super) static FAMILY: Family = Family {
     group: "hash",
@@ -51,6 +52,11 @@ fn hget(call: &mut Call<'_>) -> Done {
 /// `HMGET key field [field ...]`.
 fn hmget(call: &mut Call<'_>) -> Done {
     let fields = &call.args[2..];
+    reply_with_values(call, fields)
+}
+
+/// Replies with the values of these fields of the hash under argument 1.
+pub(super) fn reply_with_values(call: &mut Call<'_>, fields: &[&[u8]]) -> Done {
     call.reply_with_elements(ValueType::Hash, Touched::Names(fields), |reply, hash| {
         let values = fields.iter().map(|field| hash.get(field));
         let values = values.collect::<Result<Vec<Option<&[u8]>>, Damaged>>()?;
@@ -168,12 +174,22 @@ fn hincrby(call: &mut Call<'_>) -> Done {
     let number = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
     let size = SizeChange::Adds(element_bytes(field) + NUMBER_BYTES_MAX);
     let sum = call.update_elements(ValueType::Hash, Touched::Names(field), size, |hash| {
-        let old = hash.get(field[0])?.map_or(Some(0), parse_integer).ok_or(NOT_AN_INTEGER)?;
+        let (old, expiry) = counted(hash.get_timed(field[0])?);
+        let old = parse_integer(old).ok_or(NOT_AN_INTEGER)?;
         let sum = old.checked_add(number).ok_or(OVERFLOW)?;
-        hash.set(field[0], itoa::Buffer::new().format(sum).as_bytes())?;
+        hash.set_until(field[0], itoa::Buffer::new().format(sum).as_bytes(), expiry)?;
         Ok(sum)
     })?;
     call.integer(sum)
+}
+
+/// Returns the value and the expiry of a field that is counted. An absent field counts as 0.
+fn counted(field: Option<TimedElement<'_>>) -> (&[u8], Option<UnixMillis>) {
+    match field {
+        None => (b"0", None),
+        Some(field) if planted::is(Bug::FieldLifetimeLost) => (field.element.value, None),
+        Some(TimedElement { element, expiry }) => (element.value, expiry),
+    }
 }
 
 /// Longest text of an integer, in bytes.
@@ -195,9 +211,10 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Done {
     }
     let size = SizeChange::Adds(element_bytes(field) + FLOAT_BYTES_MAX);
     let sum = call.update_elements(ValueType::Hash, Touched::Names(field), size, |hash| {
-        let old = Extended::parse(hash.get(field[0])?.unwrap_or(b"0"));
-        let sum = old.ok_or(NOT_A_FLOAT)?.checked_add(number).ok_or(INFINITE)?.format();
-        hash.set(field[0], sum.as_bytes())?;
+        let (old, expiry) = counted(hash.get_timed(field[0])?);
+        let old = Extended::parse(old).ok_or(NOT_A_FLOAT)?;
+        let sum = old.checked_add(number).ok_or(INFINITE)?.format();
+        hash.set_until(field[0], sum.as_bytes(), expiry)?;
         Ok(sum)
     })?;
     call.bulk(sum.as_bytes())

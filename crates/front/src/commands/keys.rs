@@ -14,7 +14,7 @@ use crate::operators::counts::Found;
 use std::collections::HashSet;
 use types::limits::DATABASES;
 use types::{TableId, ValueType};
-use values::{ListEnd, PackedList};
+use values::{ListEnd, PackedList, TimedElement};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -148,9 +148,9 @@ fn copy_elements(
         if !allows(records[1]) {
             return Ok(Some(false));
         }
-        for element in from.iter() {
-            let element = element?;
-            to.set(element.name, element.value)?;
+        for timed in from.iter_timed() {
+            let TimedElement { element, expiry } = timed?;
+            to.set_until(element.name, element.value, expiry)?;
         }
         if moves {
             from.clear();

@@ -197,6 +197,8 @@ pub(super) fn encoding_name(value: TypedValue<'_>) -> Result<&'static [u8], Refu
         Form::Split(Root { .. }) => return Ok(b"hashtable"),
     };
     let (mut is_short, mut is_integers) = (true, true);
+    // Redis has a table for expiring fields.
+    is_short &= !packed.has_expiries();
     for element in packed.elements() {
         let Element { name, value } = element?;
         is_short &= name.len().max(value.len()) <= COMPACT_BYTES_MAX;

@@ -264,6 +264,13 @@ pub(crate) fn form(record: Option<Record<'_>>, value_type: ValueType) -> Result<
     Ok(Form::of(record.value)?)
 }
 
+/// Returns the time by which the fields of a hash expire: that by which its record was judged.
+#[inline]
+fn clock_of_fields(record: Option<Record<'_>>) -> UnixMillis {
+    let clock = record.map_or(UnixMillis(0), |record| record.clock);
+    if planted::is(Bug::FieldsNotJudged) { UnixMillis(0) } else { clock }
+}
+
 /// Returns the elements of the pages that were read, or the form of the value if it is not the
 /// expected one.
 fn open<'r>(
@@ -273,18 +280,18 @@ fn open<'r>(
     expected: &Expected,
     pages: &[Option<Record<'r>>],
 ) -> Result<Result<Elements<'r>, FoundForm>, Refusal> {
-    let empty = Packed::empty(value_type);
+    let now = clock_of_fields(record);
     if let Touched::Replaced = touched {
-        return Ok(Ok(Elements::of(empty, NEW_SEARCHES)?));
+        return Ok(Ok(Elements::of(Packed::empty(value_type), now, NEW_SEARCHES)?));
     }
     let value_type = touched.type_of(record, value_type);
     let empty = Packed::empty(value_type);
     match (form(record, value_type)?, expected) {
         (Form::Packed(packed), Expected::Packed | Expected::Divided { .. }) => {
-            Ok(Ok(Elements::of(packed, touched.searches())?))
+            Ok(Ok(Elements::of(packed, now, touched.searches())?))
         }
-        (Form::Split(now), Expected::Split { root, pages: numbers, .. })
-            if now.has_pages_of(root) =>
+        (Form::Split(found), Expected::Split { root, pages: numbers, .. })
+            if found.has_pages_of(root) =>
         {
             debug_assert_eq!(numbers.len(), pages.len(), "a page was not read");
             let page = |page: &Option<Record<'r>>| match page {
@@ -294,7 +301,8 @@ fn open<'r>(
             let read = pages.iter().map(page);
             let read = read.collect::<Result<SmallVec<[Packed<'r>; 2]>, Damaged>>()?;
             let numbered = numbers.iter().copied().zip(read);
-            Ok(Ok(Elements::of_pages(value_type, &now, numbered, touched.searches())?))
+            let searches = touched.searches();
+            Ok(Ok(Elements::of_pages(value_type, &found, numbered, now, searches)?))
         }
         (Form::Packed(_), Expected::Split { .. }) => Ok(Err(FoundForm::Packed)),
         (Form::Split(root), _) => Ok(Err(FoundForm::Split(root))),
@@ -319,7 +327,8 @@ impl Backend {
         let split = self.read_one(table, key, |record| match form(record, value_type)? {
             Form::Packed(packed) => {
                 let Some(f) = f.take() else { unreachable!("this is the first read") };
-                f(&Elements::of(packed, touched.searches())?).map(Ok)
+                let now = clock_of_fields(record);
+                f(&Elements::of(packed, now, touched.searches())?).map(Ok)
             }
             Form::Split(root) => Ok(Err(root)),
         })??;
