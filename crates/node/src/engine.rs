@@ -567,6 +567,11 @@ impl Engine {
         self.node.sweeps.pages.want();
     }
 
+    /// Tells that a field of a hash has got an expiry.
+    pub fn note_expiring_field(&self) {
+        self.node.sweeps.fields.want();
+    }
+
     /// Returns whether to retry requests that wait for memory: some is free, or none can be.
     pub fn has_news_of_memory(&self) -> bool {
         let log = self.node.store().log();
@@ -656,11 +661,11 @@ impl Engine {
             true => self.node.sweeps.pages.next_step(&self.worker),
             false => None,
         };
-        let orders = match self.reactor == ReactorId(0) && !self.is_loading() {
-            true => self.node.orders.next_step(),
-            false => None,
+        let [orders, fields] = match self.reactor == ReactorId(0) && !self.is_loading() {
+            true => [self.node.orders.next_step(), self.node.sweeps.fields.next_step()],
+            false => [None, None],
         };
-        let scans = [expiry, sweep, pages, orders, key_counts, cleaner, evicting];
+        let scans = [expiry, sweep, pages, orders, fields, key_counts, cleaner, evicting];
         let all = [machines, pulls, master, backup, own_disk].into_iter().chain(scans);
         all.flatten().min()
     }
@@ -694,6 +699,9 @@ impl Engine {
         if !self.is_loading() {
             self.node.sweeps.pages.step(now, &mut self.worker);
             self.node.orders.step(now, &mut self.worker);
+        }
+        if !rests {
+            self.node.sweeps.fields.step(now, &mut self.worker);
         }
     }
 

@@ -31,6 +31,7 @@ mod entitled;
 mod evicting;
 mod eviction_state;
 mod expiry;
+mod field_sweep;
 mod flush;
 mod gating;
 mod key_counts;

@@ -5,6 +5,7 @@ use crate::completion_sweep::CompletionSweep;
 use crate::demands::SharedDemands;
 use crate::eviction_state::EvictionState;
 use crate::expiry::ExpiryScan;
+use crate::field_sweep::FieldSweep;
 use crate::key_counts::KeyCounts;
 use crate::orders::SortedOrders;
 use crate::page_sweep::PageSweep;
@@ -68,6 +69,7 @@ pub(crate) struct Sweeps {
     /// Position and next deadline of the walk over completion records.
     pub(crate) completions: Mutex<CompletionSweep>,
     pub(crate) pages: PageSweep,
+    pub(crate) fields: FieldSweep,
 }
 
 /// The process around a node. It can end the node, or start it again.

@@ -368,6 +368,11 @@ impl Backend {
         self.engine.note_orphans();
     }
 
+    /// Tells that a field of a hash has got an expiry: it can be reclaimed later.
+    pub(crate) fn note_expiring_field(&self) {
+        self.engine.note_expiring_field();
+    }
+
     /// Returns why a scan cannot continue at this hash, if the tablets decide that alone.
     pub(crate) fn check_owned(&self, table: TableId, hash: KeyHash) -> Result<(), NotExecuted> {
         Ok(self.engine.worker.check_access(table, hash)?)

@@ -1,5 +1,5 @@
-//! Walks over the records of the server's own tables, and the removal of those that nothing needs:
-//! completion records and pages.
+//! Walks over the records of a table, and the removal of those of the server's own tables that
+//! nothing needs: completion records and pages.
 
 use super::record::{Key, Record};
 use super::stall::Stall;
@@ -25,6 +25,34 @@ impl Worker {
         assert!(!table.is_database(), "{table:?} belongs to clients");
         OwnTable { worker: self, table }
     }
+
+    /// Passes the records of any table in the ranges that this server serves alone to `f`, like
+    /// [`OwnTable::walk`].
+    pub fn walk_served(
+        &mut self,
+        table: TableId,
+        cursor: KeyHash,
+        buckets_max: usize,
+        mut f: impl FnMut(&[u8], Record<'_>),
+    ) -> Option<KeyHash> {
+        self.store.index(table)?;
+        let mut accessible = self.tablets.accessible_from(table, cursor);
+        let (range, access) =
+            accessible.find(|(_, access)| !access.is_inherited() || sweeps_arriving(table))?;
+        let turn = self.participant.turn();
+        let view = View::new(&self.store, table, &turn);
+        self.words.clear();
+        let next = view.gather(range, buckets_max, &mut self.words);
+        assert!(next.is_none_or(|next| next > range.first()), "a walk of {range} stands still");
+        let now = access.clock(&self.store);
+        for &(_, word) in &self.words {
+            let entry = view.entry(word);
+            if let Some(record) = record_of(&entry, now) {
+                f(entry.key, record);
+            }
+        }
+        next.or_else(|| behind(range.last()))
+    }
 }
 
 impl OwnTable<'_> {
@@ -35,27 +63,9 @@ impl OwnTable<'_> {
         &mut self,
         cursor: KeyHash,
         buckets_max: usize,
-        mut f: impl FnMut(&[u8], Record<'_>),
+        f: impl FnMut(&[u8], Record<'_>),
     ) -> Option<KeyHash> {
-        let OwnTable { worker, table } = self;
-        let (worker, table) = (&mut **worker, *table);
-        worker.store.index(table)?;
-        let mut accessible = worker.tablets.accessible_from(table, cursor);
-        let (range, access) =
-            accessible.find(|(_, access)| !access.is_inherited() || sweeps_arriving(table))?;
-        let turn = worker.participant.turn();
-        let view = View::new(&worker.store, table, &turn);
-        worker.words.clear();
-        let next = view.gather(range, buckets_max, &mut worker.words);
-        assert!(next.is_none_or(|next| next > range.first()), "a walk of {range} stands still");
-        let now = access.clock(&worker.store);
-        for &(_, word) in &worker.words {
-            let entry = view.entry(word);
-            if let Some(record) = record_of(&entry, now) {
-                f(entry.key, record);
-            }
-        }
-        next.or_else(|| behind(range.last()))
+        self.worker.walk_served(self.table, cursor, buckets_max, f)
     }
 
     /// Returns whether `is_it` accepts a record with this hash in another table. An expired record
@@ -72,6 +82,24 @@ impl OwnTable<'_> {
         match view.index.find(hash, &turn, accepts) {
             Find::Miss => Ok(false),
             Find::Hit(_) => Ok(true),
+            Find::Contended => Err(Stall::Contended),
+        }
+    }
+
+    /// Returns the key of a record with this hash in another table that `is_it` accepts, even of an
+    /// expired one.
+    pub fn other_key(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        is_it: impl Fn(Record<'_>) -> bool,
+    ) -> Result<Option<Box<[u8]>>, Stall> {
+        let turn = self.worker.participant.turn();
+        let view = View::new(&self.worker.store, table, &turn);
+        let accepts = |word| record_of(&view.entry(word), UnixMillis(0)).is_some_and(&is_it);
+        match view.index.find(hash, &turn, accepts) {
+            Find::Miss => Ok(None),
+            Find::Hit(word) => Ok(Some(view.entry(word).key.into())),
             Find::Contended => Err(Stall::Contended),
         }
     }
