@@ -148,7 +148,7 @@ const NOTES: &[(&str, &str)] = &[
     ("copy", "not to another database inside a transaction"),
     (
         "dump",
-        "long values are not compressed; Valkey reads the dumps; streams cannot be dumped yet",
+        "long values are not compressed, expired fields are left out; Valkey reads the dumps; streams cannot be dumped yet",
     ),
     ("flushall", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("flushdb", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
@@ -161,18 +161,15 @@ const NOTES: &[(&str, &str)] = &[
         "without ASC, DESC and COUNT, members come in the order of their scores, and ANY returns the first of them; also finds members beyond the 180th meridian and at the poles",
     ),
     ("geosearchstore", "as GEOSEARCH"),
-    ("hexpire*", "fields cannot have a time to live of their own yet"),
-    ("hgetex", "as HEXPIRE"),
-    ("hpersist", "as HEXPIRE"),
-    ("hpexpire*", "as HEXPIRE"),
-    ("hpttl", "as HEXPIRE"),
     (
         "hrandfield",
         "a negative count below -1048576 is refused; elements are read in time proportional to the size of the hash",
     ),
+    (
+        "hlen",
+        "does not count expired fields of hashes without pages; Valkey counts them until they are reclaimed",
+    ),
     ("hscan", "one step returns all elements, with the cursor 0"),
-    ("hsetex", "as HEXPIRE"),
-    ("httl", "as HEXPIRE"),
     ("info", "only fields that apply to Ballast"),
     (
         "keys",

@@ -53,6 +53,12 @@ const DIFFERENCES: &[Difference] = &[
     Difference { command: "EXPIRE", allows: is_close_race, why: "as TTL" },
     Difference { command: "PEXPIRE", allows: is_close_race, why: "as TTL" },
     Difference {
+        command: "HEXPIRETIME HPEXPIRETIME HPTTL HTTL",
+        allows: are_nearly_equal,
+        why: "as TTL",
+    },
+    Difference { command: "HEXPIRE HPEXPIRE", allows: is_close_race, why: "as TTL" },
+    Difference {
         command: "KEYS",
         allows: same_items,
         why: "keys come in the order of their hashes",
@@ -150,7 +156,23 @@ const DIFFERENCES: &[Difference] = &[
 ];
 
 fn nearly_equal(exchange: &Exchange) -> bool {
+    are_near(&exchange.ours.0, &exchange.theirs.0)
+}
+
+/// Returns whether each time in one array is near that in the other.
+fn are_nearly_equal(exchange: &Exchange) -> bool {
     match (&exchange.ours.0, &exchange.theirs.0) {
+        (Value::Array(ours), Value::Array(theirs)) => {
+            let mut pairs = ours.iter().zip(theirs);
+            let are_all = pairs.all(|(ours, theirs)| ours == theirs || are_near(ours, theirs));
+            ours.len() == theirs.len() && are_all
+        }
+        _ => false,
+    }
+}
+
+fn are_near(ours: &Value, theirs: &Value) -> bool {
+    match (ours, theirs) {
         (Value::Integer(ours), Value::Integer(theirs)) => {
             *ours > 0 && *theirs > 0 && ours.abs_diff(*theirs) < 3_000
         }

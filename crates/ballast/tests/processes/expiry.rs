@@ -51,6 +51,21 @@ fn expired_keys_that_nobody_asks_for_are_reclaimed() {
 }
 
 #[test]
+fn expired_fields_that_nobody_asks_for_are_reclaimed() {
+    let server = Process::alone(&MODEST);
+    let mut client = server.client();
+    for number in 0..500 {
+        let key = format!("session:{number}");
+        client.ask(&["HSETEX", &key, "PX", "1", "FIELDS", "2", "user", "u", "token", "t"]);
+        if number < 10 {
+            client.ask(&["HSET", &key, "user", "u"]);
+        }
+    }
+    until("the walk reclaims", || client.ask(&["DBSIZE"]).number() == 10);
+    assert_eq!(client.ask(&["HLEN", "session:1"]).number(), 1);
+}
+
+#[test]
 fn the_time_that_is_left_is_told_in_seconds_and_milliseconds() {
     let server = Process::alone(&MODEST);
     let mut client = server.client();

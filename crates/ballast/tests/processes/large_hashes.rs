@@ -15,7 +15,23 @@ const FIELDS: usize = 30_000;
 /// Fields that one command sets when the hash is filled.
 const FIELDS_AT_ONCE: usize = 100;
 
-type Fields = BTreeMap<String, String>;
+/// Expiry of fields that expire: not during the test.
+const EXPIRY: i64 = 33_177_117_420_123;
+
+type Fields = BTreeMap<String, Field>;
+
+/// A field of the model.
+#[derive(Clone, Debug, PartialEq)]
+struct Field {
+    value: String,
+    expires: bool,
+}
+
+impl Field {
+    fn lasting(value: impl Into<String>) -> Field {
+        Field { value: value.into(), expires: false }
+    }
+}
 
 /// A client with one hash.
 struct HashClient {
@@ -58,7 +74,8 @@ impl PagedClient for HashClient {
             let mut words = vec!["HSET", &key];
             some.iter().for_each(|name| words.extend([&name[..], "value"]));
             self.ask(&words);
-            self.fields.extend(some.iter().map(|name| (name.clone(), "value".to_owned())));
+            let new = some.iter().map(|name| (name.clone(), Field::lasting("value")));
+            self.fields.extend(new);
         }
         self.check_count();
     }
@@ -68,12 +85,19 @@ impl PagedClient for HashClient {
         let key = self.key.clone();
         let name = format!("field:{}", self.random.usize(..FIELDS + FIELDS / 8));
         let before = self.fields.get(&name).cloned();
-        match self.random.u8(..4) {
+        match self.random.u8(..5) {
             0 => {
                 let value = "x".repeat(self.random.usize(1..200));
                 let is_new = self.ask(&["HSET", &key, &name, &value]).number();
                 assert!(may_repeat || is_new == i64::from(before.is_none()), "{name}");
-                self.fields.insert(name, value);
+                self.fields.insert(name, Field::lasting(value));
+            }
+            4 => {
+                let expiry = EXPIRY.to_string();
+                let done = self.ask(&["HPEXPIREAT", &key, &expiry, "FIELDS", "1", &name]).items();
+                let code = if before.is_some() { 1 } else { -2 };
+                assert_eq!(done[0].number(), code, "{name}");
+                self.fields.entry(name).and_modify(|field| field.expires = true);
             }
             1 => {
                 let removed = self.ask(&["HDEL", &key, &name]).number();
@@ -83,7 +107,7 @@ impl PagedClient for HashClient {
             _ => {
                 let answer = self.ask(&["HMGET", &key, &name]).items();
                 let found = (answer[0].0 != resp::Value::Null).then(|| answer[0].text());
-                assert_eq!(found, before, "{name}");
+                assert_eq!(found, before.map(|field| field.value), "{name}");
             }
         }
     }
@@ -94,7 +118,19 @@ impl PagedClient for HashClient {
         let all: Vec<String> =
             self.ask(&["HGETALL", &key]).items().iter().map(Answer::text).collect();
         let (pairs, _) = all.as_chunks::<2>();
-        let read: Fields = pairs.iter().cloned().map(|[name, value]| (name, value)).collect();
+        let mut read: Fields =
+            pairs.iter().cloned().map(|[name, value]| (name, Field::lasting(value))).collect();
+        let names: Vec<String> = read.keys().cloned().collect();
+        for some in names.chunks(FIELDS_AT_ONCE) {
+            let count = some.len().to_string();
+            let mut words = vec!["HPEXPIRETIME", &key, "FIELDS", &count];
+            words.extend(some.iter().map(String::as_str));
+            for (name, expiry) in some.iter().zip(self.ask(&words).items()) {
+                let expiry = expiry.number();
+                assert!([-1, EXPIRY].contains(&expiry), "{name}: {expiry}");
+                read.entry(name.clone()).and_modify(|field| field.expires = expiry == EXPIRY);
+            }
+        }
         assert!(read == self.fields, "the hash has other fields than were written");
         self.check_count();
     }

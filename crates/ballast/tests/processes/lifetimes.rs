@@ -1,7 +1,8 @@
-//! Keys with a time to live under faults: each lives as long as it should, and no longer.
+//! Keys, and fields of hashes, with a time to live under faults: each lives as long as it should, and
+//! no longer.
 //!
-//! A client writes keys that no one else writes, and reads each of them once: shortly before the
-//! end of its time to live, or after it. Clocks of servers may be wrong, ranges may move, and
+//! A client writes keys and fields that no one else writes, and reads each of them once: shortly
+//! before the end of its time to live, or after it. Clocks of servers may be wrong, ranges may move, and
 //! servers may die meanwhile.
 
 use crate::client::Client;
@@ -25,10 +26,13 @@ const RATE_PARTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 const CONNECT_MAX: Duration = Duration::from_millis(300);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Number of keys; each is written again when it was read.
+/// Number of keys and fields; each is written again when it was read.
 const KEYS: usize = 40;
 
-/// A key that was written.
+/// The hash of the fields.
+const HASH: &str = "lives";
+
+/// A key or a field that was written.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     begun: Instant,
@@ -86,10 +90,11 @@ pub(crate) fn watch(addresses: &[SocketAddr], seed: u64, stop: &AtomicBool) -> L
         let number = random.usize(..KEYS);
         let key = format!("life:{number}");
         match lives[number] {
-            None => lives[number] = write(addresses, &key, &mut random),
+            None => lives[number] = write(addresses, &key, number % 2 == 1, &mut random),
             Some(life) if life.is_due(clock::now()) => {
                 let begun = clock::now();
-                let Some(exists) = exists(addresses, &key, &mut random) else { continue };
+                let exists = exists(addresses, &key, number % 2 == 1, &mut random);
+                let Some(exists) = exists else { continue };
                 let ended = clock::now();
                 match life.error(exists, begun, ended) {
                     Some(error) => {
@@ -108,11 +113,20 @@ pub(crate) fn watch(addresses: &[SocketAddr], seed: u64, stop: &AtomicBool) -> L
     seen
 }
 
-/// Writes a key, and returns its life. `None` if the outcome is unknown: the write may take effect
-/// later.
-fn write(addresses: &[SocketAddr], key: &str, random: &mut fastrand::Rng) -> Option<Life> {
+/// Writes a key, or a field, and returns its life. `None` if the outcome is unknown: the write may
+/// take effect later.
+fn write(
+    addresses: &[SocketAddr],
+    key: &str,
+    is_field: bool,
+    random: &mut fastrand::Rng,
+) -> Option<Life> {
     let length = Duration::from_millis(random.u64(LIVES_MS.0..=LIVES_MS.1));
-    let words = ["SET", key, "value", "PX", &length.as_millis().to_string()];
+    let millis = length.as_millis().to_string();
+    let words = match is_field {
+        true => vec!["HSETEX", HASH, "PX", &millis, "FIELDS", "1", key, "value"],
+        false => vec!["SET", key, "value", "PX", &millis],
+    };
     let begun = clock::now();
     let mut order = addresses.to_vec();
     random.shuffle(&mut order);
@@ -130,11 +144,17 @@ fn write(addresses: &[SocketAddr], key: &str, random: &mut fastrand::Rng) -> Opt
     None
 }
 
-/// Returns whether a key exists, if some server answers that.
-fn exists(addresses: &[SocketAddr], key: &str, random: &mut fastrand::Rng) -> Option<bool> {
+/// Returns whether a key, or a field, exists, if some server answers that.
+fn exists(
+    addresses: &[SocketAddr],
+    key: &str,
+    is_field: bool,
+    random: &mut fastrand::Rng,
+) -> Option<bool> {
     let mut order = addresses.to_vec();
     random.shuffle(&mut order);
-    let ask = |address| Client::ask_once(address, &["EXISTS", key], CONNECT_MAX, ANSWER_MAX);
+    let words = if is_field { vec!["HEXISTS", HASH, key] } else { vec!["EXISTS", key] };
+    let ask = |address| Client::ask_once(address, &words, CONNECT_MAX, ANSWER_MAX);
     order.into_iter().find_map(ask).map(|answer| answer.number() == 1)
 }
 

@@ -163,6 +163,9 @@ fn restore_elements(
     replaces: bool,
 ) -> Done {
     let now = call.clock_of(&[key]);
+    if restored.has_expiries() {
+        call.backend.note_expiring_field();
+    }
     let key = TableKey { table: call.session.status.table, key };
     let change = ValueChange {
         expiry: NewExpiry::Is(expiry),

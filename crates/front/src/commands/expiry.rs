@@ -57,7 +57,7 @@ fn persist(call: &mut Call<'_>) -> Done {
 
 /// Conditions under which `EXPIRE` and its variants set the expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ExpireConditions {
+pub(super) struct ExpireConditions {
     if_none: bool,
     if_some: bool,
     if_later: bool,
@@ -65,7 +65,8 @@ struct ExpireConditions {
 }
 
 impl ExpireConditions {
-    fn parse(words: &[&[u8]]) -> Result<ExpireConditions, Refusal> {
+    /// Parses the words.
+    pub(super) fn parse(words: &[&[u8]]) -> Result<ExpireConditions, Refusal> {
         let mut conditions = ExpireConditions::default();
         for word in words {
             match &word.to_ascii_uppercase()[..] {
@@ -92,7 +93,7 @@ impl ExpireConditions {
     }
 
     /// Returns whether the conditions allow the new expiry. A missing expiry counts as infinite.
-    fn allow(self, old: Option<UnixMillis>, new: u64) -> bool {
+    pub(super) fn allow(self, old: Option<UnixMillis>, new: u64) -> bool {
         !(self.if_none && old.is_some()
             || self.if_some && old.is_none()
             || self.if_later && old.is_none_or(|old| new <= old.0)
@@ -104,12 +105,8 @@ impl ExpireConditions {
 /// `PEXPIREAT` with times since 1970.
 fn set_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     let conditions = ExpireConditions::parse(&call.args[3..])?;
-    let number = parse_integer(call.args[2]).ok_or(Refusal::NotAnInteger)?;
     let now = call.clock_of(&[call.key(1)]);
-    let millis = number.checked_mul(if format.seconds { 1000 } else { 1 });
-    let from = if format.absolute { 0 } else { now.0 as i64 };
-    let at = millis.and_then(|millis| millis.checked_add(from)).ok_or(Refusal::ExpireTime)?;
-    let at = u64::try_from(at).unwrap_or(0);
+    let at = parse_any_time(call.args[2], format, now)?;
     let mut expired = 0;
     let set = call.update_expiry(|record, changes| {
         let Some(record) = record else { return false };
@@ -126,6 +123,20 @@ fn set_expiry(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     })?;
     call.backend.count(Found::expired(expired));
     call.integer(set)
+}
+
+/// Parses an expiry, which may be in the past, into milliseconds since 1970. What is before 1970
+/// counts as 1970.
+pub(super) fn parse_any_time(
+    number: &[u8],
+    format: ExpiryFormat,
+    now: UnixMillis,
+) -> Result<u64, Refusal> {
+    let number = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
+    let millis = number.checked_mul(if format.seconds { 1000 } else { 1 });
+    let from = if format.absolute { 0 } else { now.0 as i64 };
+    let at = millis.and_then(|millis| millis.checked_add(from)).ok_or(Refusal::ExpireTime)?;
+    Ok(u64::try_from(at).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
     ),
     ("copy", &[READS, &["OW", "update"]]),
     (
-        "decr decrby getex getset hincrby hincrbyfloat incr incrby incrbyfloat move setbit \
+        "decr decrby getex getset hgetex hincrby hincrbyfloat incr incrby incrbyfloat move setbit \
          zincrby",
         &[&["RW", "access", "update"]],
     ),
@@ -84,8 +84,8 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
         &[&["RO"]],
     ),
     (
-        "expire expireat geoadd hmset hset lset persist pexpire pexpireat setrange xack xadd \
-         xclaim xgroup|setid xsetid zadd",
+        "expire expireat geoadd hexpire hexpireat hmset hpersist hpexpire hpexpireat hset \
+         lset persist pexpire pexpireat setrange xack xadd xclaim xgroup|setid xsetid zadd",
         &[&["RW", "update"]],
     ),
     (
@@ -97,7 +97,7 @@ const ACCESS: &[(&str, &[&[&str]])] = &[
          zremrangebylex zremrangebyrank zremrangebyscore",
         &[&["RW", "delete"]],
     ),
-    ("hsetnx sadd xgroup|create xgroup|createconsumer", &[&["RW", "insert"]]),
+    ("hsetex hsetnx sadd xgroup|create xgroup|createconsumer", &[&["RW", "insert"]]),
     ("mset msetex psetex restore restore-asking setex", &[&["OW", "update"]]),
     ("msetnx setnx", &[&["OW", "insert"]]),
     ("rename", &[&["RW", "access", "delete"], &["OW", "update"]]),

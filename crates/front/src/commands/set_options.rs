@@ -1,4 +1,4 @@
-//! The options of `SET`, `GETEX` and `MSETEX`.
+//! The options of `SET`, `GETEX`, `MSETEX`, `HGETEX` and `HSETEX`.
 
 use super::pieces::string;
 use super::{Refusal, parse_integer, uppercase_is};
@@ -12,12 +12,16 @@ pub(super) enum Dialect {
     Set,
     GetEx,
     MSetEx,
+    HGetEx,
+    HSetEx,
 }
 
 /// The options of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SetOptions<'a> {
     pub(super) condition: SetCondition<'a>,
+    /// Condition on the fields of a hash.
+    pub(super) fields: FieldCondition,
     /// True if the old value is returned.
     pub(super) get: bool,
     /// The new expiry; `None` if not given.
@@ -34,7 +38,18 @@ pub(super) enum SetCondition<'a> {
     IfEqual(&'a [u8]),
 }
 
-/// The new expiry of the key.
+/// Condition under which fields of a hash are set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FieldCondition {
+    #[default]
+    Always,
+    /// None of them exists.
+    IfNone,
+    /// All of them exist.
+    IfAll,
+}
+
+/// The new expiry of the key, or of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
     Never,
@@ -62,27 +77,33 @@ enum OptionKeyword {
     Nx,
     Xx,
     IfEq,
+    Fnx,
+    Fxx,
     Get,
     Expire(ExpiryFormat),
     KeepTtl,
     Persist,
 }
 
-const SETTING: &[Dialect] = &[Dialect::Set, Dialect::MSetEx];
-const EACH: &[Dialect] = &[Dialect::Set, Dialect::GetEx, Dialect::MSetEx];
+const SETTING: &[Dialect] = &[Dialect::Set, Dialect::MSetEx, Dialect::HSetEx];
+const FIELDS: &[Dialect] = &[Dialect::HSetEx];
+const EACH: &[Dialect] =
+    &[Dialect::Set, Dialect::GetEx, Dialect::MSetEx, Dialect::HGetEx, Dialect::HSetEx];
 
 /// All options, with the commands that accept them.
-const OPTIONS: [(&[u8], OptionKeyword, &[Dialect]); 10] = [
+const OPTIONS: [(&[u8], OptionKeyword, &[Dialect]); 12] = [
     (b"NX", OptionKeyword::Nx, SETTING),
     (b"XX", OptionKeyword::Xx, SETTING),
     (b"IFEQ", OptionKeyword::IfEq, &[Dialect::Set]),
+    (b"FNX", OptionKeyword::Fnx, FIELDS),
+    (b"FXX", OptionKeyword::Fxx, FIELDS),
     (b"GET", OptionKeyword::Get, &[Dialect::Set]),
     (b"EX", OptionKeyword::Expire(EX), EACH),
     (b"PX", OptionKeyword::Expire(PX), EACH),
     (b"EXAT", OptionKeyword::Expire(EXAT), EACH),
     (b"PXAT", OptionKeyword::Expire(PXAT), EACH),
     (b"KEEPTTL", OptionKeyword::KeepTtl, SETTING),
-    (b"PERSIST", OptionKeyword::Persist, &[Dialect::GetEx]),
+    (b"PERSIST", OptionKeyword::Persist, &[Dialect::GetEx, Dialect::HGetEx]),
 ];
 
 impl OptionKeyword {
@@ -109,6 +130,7 @@ impl<'a> SetOptions<'a> {
     ) -> Result<SetOptions<'a>, Refusal> {
         let mut get = false;
         let mut condition: Option<(OptionKeyword, &[u8])> = None;
+        let mut fields: Option<(OptionKeyword, &[u8])> = None;
         let mut expiry: Option<(OptionKeyword, &[u8])> = None;
         let mut rest = words;
         while let [text, after @ ..] = rest {
@@ -125,6 +147,7 @@ impl<'a> SetOptions<'a> {
                     continue;
                 }
                 OptionKeyword::Nx | OptionKeyword::Xx | OptionKeyword::IfEq => &mut condition,
+                OptionKeyword::Fnx | OptionKeyword::Fxx => &mut fields,
                 OptionKeyword::Expire(_) | OptionKeyword::KeepTtl | OptionKeyword::Persist => {
                     &mut expiry
                 }
@@ -140,8 +163,14 @@ impl<'a> SetOptions<'a> {
             Some((_, value)) => SetCondition::IfEqual(value),
             None => SetCondition::Always,
         };
-        let expiry = expiry.map(|(word, number)| parse_expiry(word, number, now)).transpose()?;
-        Ok(SetOptions { condition, get, expiry })
+        let fields = match fields {
+            Some((OptionKeyword::Fnx, _)) => FieldCondition::IfNone,
+            Some(_) => FieldCondition::IfAll,
+            None => FieldCondition::Always,
+        };
+        let expiry =
+            expiry.map(|(word, number)| parse_expiry(word, number, dialect, now)).transpose()?;
+        Ok(SetOptions { condition, fields, get, expiry })
     }
 
     /// Returns whether the condition allows to write over this record. Only a string can be compared.
@@ -167,7 +196,12 @@ impl<'a> SetOptions<'a> {
     }
 }
 
-fn parse_expiry(word: OptionKeyword, number: &[u8], now: UnixMillis) -> Result<Expiry, Refusal> {
+fn parse_expiry(
+    word: OptionKeyword,
+    number: &[u8],
+    dialect: Dialect,
+    now: UnixMillis,
+) -> Result<Expiry, Refusal> {
     let format = match word {
         OptionKeyword::Expire(format) => format,
         OptionKeyword::Persist => return Ok(Expiry::Never),
@@ -175,9 +209,15 @@ fn parse_expiry(word: OptionKeyword, number: &[u8], now: UnixMillis) -> Result<E
         | OptionKeyword::Nx
         | OptionKeyword::Xx
         | OptionKeyword::IfEq
+        | OptionKeyword::Fnx
+        | OptionKeyword::Fxx
         | OptionKeyword::Get => return Ok(Expiry::Keep),
     };
     let number = parse_integer(number).ok_or(Refusal::NotAnInteger)?;
+    // For fields, 0 is an expiry in the past.
+    if number == 0 && matches!(dialect, Dialect::HGetEx | Dialect::HSetEx) {
+        return Ok(Expiry::At(UnixMillis(0)));
+    }
     let at = expire_at(number, format, now);
     at.map(Expiry::At).ok_or(Refusal::ExpireTime)
 }
@@ -211,6 +251,7 @@ mod tests {
             (&["EXAT", "2000"], Dialect::MSetEx, at(2_000_000)),
             (&["PXAT", "5"], Dialect::Set, at(5)),
             (&["EX", "10", "ex", "20"], Dialect::Set, at(1_020_000)),
+            (&["EX", "0"], Dialect::HGetEx, at(0)),
             (&["KEEPTTL"], Dialect::Set, Some(Expiry::Keep)),
             (&["persist"], Dialect::GetEx, Some(Expiry::Never)),
             (&[], Dialect::Set, None),
@@ -242,6 +283,9 @@ mod tests {
             (&["EX", "ten"], Dialect::Set, Refusal::NotAnInteger),
             (&["EX", "0"], Dialect::Set, Refusal::ExpireTime),
             (&["PX", "-1"], Dialect::GetEx, Refusal::ExpireTime),
+            (&["PX", "-1"], Dialect::HSetEx, Refusal::ExpireTime),
+            (&["FNX", "FXX"], Dialect::HSetEx, Refusal::Syntax),
+            (&["FNX"], Dialect::Set, Refusal::Syntax),
             (&["EX", "9223372036854775807"], Dialect::Set, Refusal::ExpireTime),
         ] {
             assert_eq!(parse(words, dialect), Err(bad), "{words:?}");

@@ -96,6 +96,7 @@ fn set(call: &mut Call<'_>) -> Done {
     match SetOptions::parse(&call.args[3..], Dialect::Set, now)? {
         SetOptions {
             condition: SetCondition::Always,
+            fields: _,
             get: false,
             expiry: Some(Expiry::At(at)),
         } if at > now => put(call, call.args[2], Some(at)),

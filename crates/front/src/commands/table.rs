@@ -14,6 +14,7 @@ static FAMILIES: &[&Family] = &[
     &super::bits::FAMILY,
     &super::bitfield::FAMILY,
     &super::hashes::FAMILY,
+    &super::field_expiry::FAMILY,
     &super::sets::FAMILY,
     &super::lists::FAMILY,
     &super::blocking::FAMILY,

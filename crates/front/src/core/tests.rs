@@ -7,6 +7,7 @@ mod divided_lists;
 mod divided_sorted_sets;
 mod divided_streams;
 mod eviction;
+mod expiring_fields;
 mod fidelity;
 mod lengths;
 mod once;

@@ -27,6 +27,17 @@ fn a_time_to_live_counts_from_the_clock_that_judges_it() {
         assert_eq!(world.ask(&mut client, &format!("GET {key}")), VALUE, "{set}");
         assert_eq!(world.ask(&mut client, &format!("PTTL {key}")), ":500\r\n", "{set}");
     }
+    for (key, set) in [
+        ("h", "HSETEX h PX 500 FIELDS 1 f v"),
+        ("i", "HSET i f v\r\nHPEXPIRE i 500 FIELDS 1 f"),
+        ("j", "HSET j f v\r\nHGETEX j PX 500 FIELDS 1 f"),
+        ("k", "MULTI\r\nHSETEX k PX 500 FIELDS 1 f v\r\nEXEC"),
+    ] {
+        world.ask(&mut client, set);
+        assert_eq!(world.ask(&mut client, &format!("HGET {key} f")), VALUE, "{set}");
+        let left = world.ask(&mut client, &format!("HPTTL {key} FIELDS 1 f"));
+        assert_eq!(left, "*1\r\n:500\r\n", "{set}");
+    }
 }
 
 #[test]

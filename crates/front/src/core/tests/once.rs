@@ -40,6 +40,29 @@ fn a_repeated_request_is_executed_once_and_gets_the_same_reply() {
 }
 
 #[test]
+fn expiries_of_fields_are_set_once() {
+    let (mut world, mut client) = world();
+    let hset = "BALLAST.ONCE 7 1 1 HSETEX a PX 500 FIELDS 1 f v";
+    let persist = "BALLAST.ONCE 7 2 1 HPERSIST a FIELDS 1 f";
+    let expire = "BALLAST.ONCE 7 3 1 HPEXPIRE a 700 FIELDS 1 f";
+    let get = "BALLAST.ONCE 7 4 1 HGETEX a PX 900 FIELDS 1 f";
+    for (request, reply, left) in [
+        (hset, ":1", 500),
+        (persist, "*1\r\n:1", -1),
+        (hset, ":1", -1),
+        (expire, "*1\r\n:1", 700),
+        (persist, "*1\r\n:1", 700),
+        (get, "*1\r\n$1\r\nv", 900),
+        (expire, "*1\r\n:1", 900),
+        (get, "*1\r\n$1\r\nv", 900),
+    ] {
+        assert_eq!(world.ask(&mut client, request), format!("{reply}\r\n"), "{request}");
+        let shown = world.ask(&mut client, "HPTTL a FIELDS 1 f");
+        assert_eq!(shown, format!("*1\r\n:{left}\r\n"), "{request}");
+    }
+}
+
+#[test]
 fn requests_are_recorded_in_any_order_until_the_client_has_completed_them() {
     let (mut world, mut client) = world();
     for (request, reply) in [
