@@ -111,11 +111,25 @@ impl ListpackWriter {
 
     /// Appends a string, as an integer if it is the text of one.
     pub(super) fn push(&mut self, string: &[u8]) {
-        let start = self.entries.len();
         match parse_integer(string) {
-            Some(number) => self.push_integer(number),
-            None => self.push_string(string),
+            Some(number) => self.push_number(number),
+            None => {
+                let start = self.entries.len();
+                self.push_string(string);
+                self.end_entry(start);
+            }
         }
+    }
+
+    /// Appends an integer.
+    pub(super) fn push_number(&mut self, number: i64) {
+        let start = self.entries.len();
+        self.push_integer(number);
+        self.end_entry(start);
+    }
+
+    /// Appends the length of the entry that begins at `start`, for reading backward.
+    fn end_entry(&mut self, start: usize) {
         let taken = self.entries.len() - start;
         let backward = backward_bytes(taken);
         for at in (0..backward).rev() {

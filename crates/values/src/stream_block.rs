@@ -224,31 +224,64 @@ impl<'a> EntryBlock<'a> {
         assert!(count > 0, "an entry has fields");
         if self.count == 0 {
             // The base and the names of entries that were removed do not fit the new one.
-            self.base = id;
-            let body = self.body.to_mut();
-            body.clear();
-            write_long(count, body);
-            for (name, _) in fields.clone() {
-                write_part(name, body);
-            }
+            self.body.to_mut().clear();
+            self.begin(id, count, fields.clone().map(|(name, _)| name));
         }
-        assert!(id >= self.base, "the entries of a block have ids from its base on");
         let has_common = common_names(&self.body).is_some_and(|(names, _)| {
             let mut bytes = names.bytes;
             names.count == count
                 && fields.clone().all(|(name, _)| next_part(&mut bytes) == Some(name))
         });
+        match has_common {
+            true => self.push_values(id, fields.map(|(_, value)| value)),
+            false => self.push_fields(id, count, fields.flat_map(|(name, value)| [name, value])),
+        }
+    }
+
+    /// Gives a block that never had an entry its base and its common names.
+    pub(crate) fn begin<'f>(
+        &mut self,
+        base: StreamId,
+        count: u64,
+        names: impl Iterator<Item = &'f [u8]>,
+    ) {
+        assert!(self.body.is_empty() && self.count == 0, "a block begins once");
+        assert!(count > 0, "an entry has fields");
+        self.base = base;
+        let body = self.body.to_mut();
+        write_long(count, body);
+        for name in names {
+            write_part(name, body);
+        }
+    }
+
+    /// Adds an entry with the common names of the block, and these values.
+    pub(crate) fn push_values<'f>(&mut self, id: StreamId, values: impl Iterator<Item = &'f [u8]>) {
+        self.push_parts(id, 0, values);
+    }
+
+    /// Adds an entry with names of its own: `count` names and values in turn.
+    pub(crate) fn push_fields<'f>(
+        &mut self,
+        id: StreamId,
+        count: u64,
+        fields: impl Iterator<Item = &'f [u8]>,
+    ) {
+        assert!(count > 0, "an entry has fields");
+        self.push_parts(id, count, fields);
+    }
+
+    fn push_parts<'f>(&mut self, id: StreamId, own: u64, parts: impl Iterator<Item = &'f [u8]>) {
+        assert!(!self.body.is_empty(), "a block begins before its first entry");
+        assert!(id >= self.base, "the entries of a block have ids from its base on");
         let ms = id.ms - self.base.ms;
         let seq = if ms == 0 { id.seq - self.base.seq } else { id.seq };
         let body = self.body.to_mut();
         write_long(ms, body);
         write_long(seq, body);
-        write_long(if has_common { 0 } else { count }, body);
-        for (name, value) in fields {
-            if !has_common {
-                write_part(name, body);
-            }
-            write_part(value, body);
+        write_long(own, body);
+        for part in parts {
+            write_part(part, body);
         }
         self.count += 1;
     }
