@@ -196,10 +196,6 @@ pub enum Bug {
     LifetimeNotChanged,
     /// The remaining time to live counts from the wall clock.
     RemainingFromWallClock,
-    /// Expired fields of a hash are read and changed as if they existed.
-    FieldsNotJudged,
-    /// An increment of a field removes its time to live.
-    FieldLifetimeLost,
     /// A write that has read an entry of another segment is sent before that entry is
     /// acknowledged.
     SentBeforeItsSource,

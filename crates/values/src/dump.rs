@@ -8,6 +8,9 @@ use crate::list::PackedList;
 use crate::packed::{Damaged, Element, Packed, TimedElement, encode_new, encode_timed};
 use crate::scores::parse_score;
 use crate::sorted_set::{ScoredMember, SortedSet, encode_members};
+use crate::stream_dump::{
+    self, RestoredStream, TYPE_STREAM, TYPE_STREAM_COUNTERS, TYPE_STREAM_TIMES,
+};
 use crate::{list_dump, listpack};
 use crc_fast::CrcAlgorithm;
 use std::collections::HashSet;
@@ -63,6 +66,15 @@ pub enum Unreadable {
 
 /// A value that was read from a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Restored {
+    /// A value other than a stream.
+    Value(RestoredValue),
+    /// A stream.
+    Stream(RestoredStream),
+}
+
+/// A value other than a stream that was read from a dump.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredValue {
     value_type: ValueType,
     bytes: Vec<u8>,
@@ -108,7 +120,7 @@ const SCORE_NEGATIVE_INFINITE: u8 = 255;
 /// ones, which it reads whatever the size.
 ///
 /// # Panics
-/// If the value is a stream, which has no dump yet.
+/// If the value is a stream, of which [`crate::dump_stream`] makes a dump.
 pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
     let mut out = Vec::with_capacity(value.bytes.len() + 6 + FOOTER_BYTES);
     match value.value_type {
@@ -125,7 +137,7 @@ pub fn dump(value: TypedValue<'_>) -> Result<Vec<u8>, Damaged> {
         ValueType::SortedSet => {
             put_scored_members(&SortedSet::parse(value.bytes)?.list()?, &mut out);
         }
-        ValueType::Stream => unreachable!("streams have no dumps yet"),
+        ValueType::Stream => unreachable!("a stream is dumped with its groups"),
     }
     Ok(with_footer(out))
 }
@@ -195,7 +207,19 @@ fn put_scored_members(members: &[ScoredMember<'_>], out: &mut Vec<u8>) {
 }
 
 /// Decodes the value of a dump.
-pub fn restore(dump: &[u8]) -> Result<RestoredValue, Unreadable> {
+pub fn restore(dump: &[u8]) -> Result<Restored, Unreadable> {
+    let (number, body) = split(dump)?;
+    match number {
+        TYPE_STREAM | TYPE_STREAM_COUNTERS | TYPE_STREAM_TIMES => {
+            let stream = stream_dump::read_stream(number, body).ok_or(Unreadable::Body)?;
+            Ok(Restored::Stream(stream))
+        }
+        _ => restore_value(number, body).map(Restored::Value),
+    }
+}
+
+/// Returns the type and the encoding of a dump, whose checksum is correct.
+fn split(dump: &[u8]) -> Result<(u8, &[u8]), Unreadable> {
     let split = dump.len().checked_sub(FOOTER_BYTES).ok_or(Unreadable::Footer)?;
     let (signed, checksum) = dump.split_at(split + 2);
     let (body, version) = signed.split_at(split);
@@ -204,6 +228,11 @@ pub fn restore(dump: &[u8]) -> Result<RestoredValue, Unreadable> {
         return Err(Unreadable::Footer);
     }
     let (number, body) = body.split_first().ok_or(Unreadable::Body)?;
+    Ok((*number, body))
+}
+
+/// Decodes a value of this type, other than a stream.
+fn restore_value(number: u8, body: &[u8]) -> Result<RestoredValue, Unreadable> {
     let elements = |value_type, parts: Option<Vec<Vec<u8>>>| {
         restore_elements(value_type, &parts.ok_or(Unreadable::Body)?)
     };
@@ -211,7 +240,7 @@ pub fn restore(dump: &[u8]) -> Result<RestoredValue, Unreadable> {
         let bytes = items.and_then(|items| list_dump::pack(&items)).ok_or(Unreadable::Body)?;
         Ok(RestoredValue { value_type: ValueType::List, bytes })
     };
-    match *number {
+    match number {
         TYPE_STRING => {
             let (bytes, _) = read_string(body).ok_or(Unreadable::Body)?;
             Ok(RestoredValue { value_type: ValueType::String, bytes })
@@ -394,15 +423,23 @@ fn put_integer(number: i32, out: &mut Vec<u8>) {
 }
 
 pub(crate) fn put_length(length: usize, out: &mut Vec<u8>) {
+    put_long_length(length as u64, out);
+}
+
+/// Appends a length or another number of up to 64 bits.
+pub(crate) fn put_long_length(length: u64, out: &mut Vec<u8>) {
     match length {
         0..0x40 => out.push(length as u8),
         0x40..0x4000 => {
             out.extend_from_slice(&((length as u16) | u16::from(LENGTH_14) << 14).to_be_bytes());
         }
-        // A value has fewer than 2^32 bytes.
-        _ => {
+        0x4000..0x1_0000_0000 => {
             out.push(LENGTH_32);
             out.extend_from_slice(&(length as u32).to_be_bytes());
+        }
+        0x1_0000_0000.. => {
+            out.push(LENGTH_64);
+            out.extend_from_slice(&length.to_be_bytes());
         }
     }
 }
@@ -446,24 +483,30 @@ pub(crate) fn add_within_limit(total: &mut usize, string: &[u8]) -> Option<()> {
 
 /// Decodes a length up to the maximum value size. Also returns the remaining bytes.
 pub(crate) fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (length, rest) = read_long_length(bytes)?;
+    let length = usize::try_from(length).ok().filter(|length| *length <= VALUE_BYTES_MAX)?;
+    Some((length, rest))
+}
+
+/// Decodes a length or another number of up to 64 bits. Also returns the remaining bytes.
+pub(crate) fn read_long_length(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (&first, rest) = bytes.split_first()?;
-    let (length, rest) = match (first >> 6, first) {
-        (LENGTH_6, _) => (usize::from(first), rest),
+    Some(match (first >> 6, first) {
+        (LENGTH_6, _) => (first.into(), rest),
         (LENGTH_14, _) => {
             let (&second, rest) = rest.split_first()?;
-            (usize::from(first & 0x3f) << 8 | usize::from(second), rest)
+            (u64::from(first & 0x3f) << 8 | u64::from(second), rest)
         }
         (LENGTH_LONG, LENGTH_32) => {
             let (length, rest) = rest.split_first_chunk()?;
-            (u32::from_be_bytes(*length) as usize, rest)
+            (u32::from_be_bytes(*length).into(), rest)
         }
         (LENGTH_LONG, LENGTH_64) => {
             let (length, rest) = rest.split_first_chunk()?;
-            (usize::try_from(u64::from_be_bytes(*length)).ok()?, rest)
+            (u64::from_be_bytes(*length), rest)
         }
         _ => return None,
-    };
-    (length <= VALUE_BYTES_MAX).then_some((length, rest))
+    })
 }
 
 /// Unpacks LZF: runs of bytes as they are, and references to bytes that were unpacked before.
@@ -476,7 +519,7 @@ fn crc64(bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Recorded from Valkey 9.1.2.
@@ -488,6 +531,14 @@ mod tests {
         (b"hello", b"\x00\x05helloP\x00\xacX\x16\xe7\xfbfG\xfe"),
         (b"012", b"\x00\x03012P\x00@~\xaax\xca,\x8c\xf8"),
     ];
+
+    /// Decodes a dump of a value other than a stream.
+    pub(crate) fn restore(dump: &[u8]) -> Result<RestoredValue, Unreadable> {
+        match super::restore(dump)? {
+            Restored::Value(value) => Ok(value),
+            Restored::Stream(stream) => panic!("{stream:?} is no stream"),
+        }
+    }
 
     fn string(bytes: &[u8]) -> RestoredValue {
         RestoredValue { value_type: ValueType::String, bytes: bytes.to_vec() }
@@ -668,13 +719,16 @@ mod tests {
                     TYPE_SORTED_SET,
                     TYPE_SORTED_SET_TEXTS,
                     TYPE_SORTED_SET_LISTPACK,
+                    TYPE_STREAM,
+                    TYPE_STREAM_COUNTERS,
+                    TYPE_STREAM_TIMES,
                 ];
                 let number = types[random.usize(..types.len())];
                 bytes.splice(0..0, [number]);
             } else {
                 bytes.splice(0..0, [TYPE_STRING, COMPRESSED]);
             }
-            let _ = restore(&with_footer(&bytes));
+            let _ = super::restore(&with_footer(&bytes));
         }
     }
 }

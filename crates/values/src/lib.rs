@@ -30,12 +30,13 @@ mod positions;
 mod scores;
 mod sorted_set;
 mod stream_block;
+mod stream_dump;
 mod stream_group;
 mod stream_id;
 mod stream_options;
 mod stream_root;
 
-pub use dump::{RestoredValue, Unreadable, dump, dump_elements, dump_members, restore};
+pub use dump::{Restored, RestoredValue, Unreadable, dump, dump_elements, dump_members, restore};
 pub use elements::Elements;
 pub use extended::Extended;
 pub use item_run::ItemRun;
@@ -61,6 +62,7 @@ pub use sorted_set::{
     ScoredMember, SortedMembers, SortedSet, encode_members, score_of, score_value,
 };
 pub use stream_block::{EntryBlock, EntryFields, StreamEntries, StreamEntry};
+pub use stream_dump::{RestoredStream, dump_stream};
 pub use stream_group::{ConsumerGroup, GROUP_BYTES_MAX, PendingEntry, StreamConsumer};
 pub use stream_id::{NewStreamId, StreamId, StreamIdText};
 pub use stream_options::{

@@ -103,7 +103,8 @@ pub(crate) fn pack(items: &[Vec<u8>]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PackedList, dump, restore};
+    use crate::dump::tests::restore;
+    use crate::{PackedList, dump};
     use types::limits::VALUE_BYTES_MAX;
     use types::{TypedValue, ValueType};
 

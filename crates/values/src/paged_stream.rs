@@ -8,6 +8,7 @@ use crate::list_root::PageInterval;
 use crate::packed::Damaged;
 use crate::pages::ValueLayout;
 use crate::stream_block::{EntryBlock, StreamEntry};
+use crate::stream_dump::RestoredStream;
 use crate::stream_group::ConsumerGroup;
 use crate::stream_id::StreamId;
 use crate::stream_root::{GroupPlace, StreamRoot};
@@ -854,6 +855,66 @@ impl<'a> PagedStream<'a> {
             place.id = *id;
         }
         (self.exists, self.is_changed) = (true, true);
+        Ok(())
+    }
+
+    /// Takes over the contents of a stream that was read from a dump. Its blocks become pages, unless
+    /// the root has room for all entries.
+    pub fn restore(
+        &mut self,
+        stream: &RestoredStream,
+        layout: &ValueLayout,
+    ) -> Result<(), StreamGap> {
+        let is_short = stream.entry_bytes <= layout.packed_bytes_max;
+        let pages = if is_short { 0 } else { stream.blocks.len() as u32 };
+        let interval = PageInterval { first: 0, pages };
+        let has_records = pages > 0 || !stream.groups.is_empty();
+        // The first id is for pages.
+        let ids = if has_records { 1 + stream.groups.len() } else { 0 };
+        let has_room = interval.numbers().all(|number| self.room.pages.contains(&number));
+        if self.room.ids.len() < ids || !has_room {
+            let pages = interval.numbers().collect();
+            return Err(StreamGap::Needs(StreamNeeds { pages, groups: BTreeSet::new(), ids }));
+        }
+        let first_id = stream.blocks.first().map(EntryBlock::first_id).transpose()?.flatten();
+        self.root = StreamRoot {
+            id: self.room.ids.first().copied().filter(|_| has_records).unwrap_or_default(),
+            interval,
+            page_bytes: 0,
+            count: stream.count,
+            last_id: stream.last_id,
+            max_deleted: stream.max_deleted,
+            added: stream.added,
+            first_id: first_id.unwrap_or(StreamId::MIN),
+            first_live: 0,
+            groups: Vec::new(),
+            tail: EntryBlock::EMPTY,
+        };
+        self.pages.clear();
+        self.groups.clear();
+        for (number, block) in interval.numbers().zip(&stream.blocks) {
+            self.root.page_bytes += block.byte_count() as u64;
+            self.pages.insert(number, StreamPage { block: block.clone(), is_changed: true });
+        }
+        match pages {
+            0 => stream.blocks.iter().try_for_each(|block| self.push_block(block))?,
+            _ => self.root.first_live = stream.blocks[0].count(),
+        }
+        for ((name, group), id) in stream.groups.iter().zip(self.room.ids.iter().skip(1)) {
+            self.root.groups.push(GroupPlace { id: *id, name: Cow::Owned(name.clone()) });
+            let group = OpenedGroup { group: group.clone(), is_changed: true, is_removed: false };
+            self.groups.insert(*id, group);
+        }
+        (self.exists, self.is_changed) = (true, true);
+        Ok(())
+    }
+
+    /// Adds the entries of a block to the root.
+    fn push_block(&mut self, block: &EntryBlock<'_>) -> Result<(), Damaged> {
+        for entry in block.entries() {
+            let entry = entry?;
+            self.root.tail.push(entry.id, entry.fields());
+        }
         Ok(())
     }
 

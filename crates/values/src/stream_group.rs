@@ -13,7 +13,7 @@ use crate::packed::{Damaged, read_part, write_part};
 use crate::stream_id::{StreamId, read_id, read_long, write_id, write_long};
 use crate::stream_root::StreamRoot;
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Version of the format.
 const FORMAT: u8 = 1;
@@ -63,6 +63,21 @@ impl<'a> ConsumerGroup<'a> {
     /// Returns a group without consumers.
     pub fn new(last_id: StreamId, read: Option<u64>, hint: u32) -> ConsumerGroup<'static> {
         ConsumerGroup { last_id, read, hint, ..ConsumerGroup::default() }
+    }
+
+    /// Returns the group of these consumers and pending entries. `None` if two consumers have the same
+    /// name, if the entries are not in the order of their ids, or if one has no consumer.
+    pub(crate) fn of_parts(
+        last_id: StreamId,
+        read: Option<u64>,
+        consumers: Vec<StreamConsumer<'a>>,
+        pending: Vec<PendingEntry>,
+    ) -> Option<ConsumerGroup<'a>> {
+        let names: HashSet<&[u8]> = consumers.iter().map(|consumer| &*consumer.name).collect();
+        let ascends = pending.windows(2).all(|pair| pair[0].id < pair[1].id);
+        let have_consumers = pending.iter().all(|entry| entry.consumer < consumers.len());
+        let is_possible = names.len() == consumers.len() && ascends && have_consumers;
+        is_possible.then_some(ConsumerGroup { last_id, read, hint: 0, consumers, pending })
     }
 
     /// Returns the group of these bytes.

@@ -148,7 +148,7 @@ const NOTES: &[(&str, &str)] = &[
     ("copy", "not to another database inside a transaction"),
     (
         "dump",
-        "long values are not compressed, expired fields are left out; Valkey reads the dumps; streams cannot be dumped yet",
+        "long values are not compressed, expired fields are left out; Valkey reads the dumps",
     ),
     ("flushall", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("flushdb", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
@@ -201,7 +201,7 @@ const NOTES: &[(&str, &str)] = &[
     ("replconf", "Redis replication is not supported"),
     (
         "restore",
-        "strings, hashes, sets, lists and sorted sets only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
+        "strings, hashes, sets, lists, sorted sets and streams only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),

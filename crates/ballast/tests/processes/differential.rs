@@ -88,17 +88,12 @@ const DIFFERENCES: &[Difference] = &[
               is not yet reclaimed is seen there",
     },
     Difference { command: "DUMP", allows: same_kind, why: "values are not compressed" },
-    Difference {
-        command: "DUMP",
-        allows: |exchange| starts(&exchange.ours.1, b"-ERR streams cannot"),
-        why: "not supported yet",
-    },
     Difference { command: "MOVE", allows: is_refused, why: "not supported" },
     Difference { command: "SWAPDB", allows: is_refused, why: "not supported" },
     Difference {
         command: "RESTORE",
         allows: |exchange| starts(&exchange.ours.1, b"-ERR values of this type cannot"),
-        why: "there are no other types, and no dumps of streams",
+        why: "there are no other types",
     },
     Difference {
         command: "HGETALL",
@@ -456,9 +451,11 @@ impl Run {
     fn compare(&mut self, exchange: Exchange) {
         let name = String::from_utf8_lossy(&exchange.request[0]).to_uppercase();
         *self.counts.entry(name.clone()).or_default() += 1;
-        // A dump that only one server makes would give only one of them a value.
+        // A dump that only one server makes would give only one of them a value. Both restore dumps of
+        // both.
         let dumps = (&exchange.ours.0, &exchange.theirs.0);
-        if let (b"DUMP", (Value::Bulk(_), Value::Bulk(dump))) = (name.as_bytes(), dumps) {
+        if let (b"DUMP", (Value::Bulk(ours), Value::Bulk(theirs))) = (name.as_bytes(), dumps) {
+            let dump = if self.random.bool() { ours } else { theirs };
             self.grammar.remember(&mut self.random, dump);
         }
         let is_known = |known: &Difference| {

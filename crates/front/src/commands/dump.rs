@@ -4,13 +4,14 @@ use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::packed::{SizeChange, again_if_replaced, page_totals};
 use super::{Call, Done, Refusal, parse_integer};
-use crate::core::data::{Accessed, Key, Need, Record, TableKey};
+use crate::core::data::{Accessed, Need, Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::core::lists::ListChange;
-use types::{UnixMillis, ValueType};
+use crate::core::streams::StreamAccess;
+use types::{TypedValue, UnixMillis, ValueType};
 use values::{
-    Damaged, ListEnd, Packed, PackedList, RestoredValue, TimedElement, Unreadable,
-    earliest_field_expiry,
+    Damaged, ListEnd, Packed, PackedList, Restored, RestoredStream, StreamId, StreamRange,
+    TimedElement, Unreadable, earliest_field_expiry,
 };
 
 pub(super) static FAMILY: Family = Family {
@@ -28,9 +29,6 @@ fn dump(call: &mut Call<'_>) -> Done {
     let (key, table) = (call.key(1), call.session.status.table);
     let reply = &mut call.reply;
     let split = call.backend.read_one(table, key, |record| {
-        if record.is_some_and(|record| record.value.value_type == ValueType::Stream) {
-            return Err(NO_STREAMS);
-        }
         if let Some(record) = record.filter(|record| !is_dumped_as_it_is(*record)) {
             return Ok(Some(record.value.value_type));
         }
@@ -39,6 +37,9 @@ fn dump(call: &mut Call<'_>) -> Done {
         Ok::<_, Refusal>(None)
     })??;
     let Some(value_type) = split else { return Ok(()) };
+    if value_type == ValueType::Stream {
+        return again_if_replaced(dump_stream(call));
+    }
     if value_type == ValueType::List {
         let dumped = call.backend.read_list(table, key, |list| {
             let dump = values::dump_list(list.slice(0..list.count())?.items())?;
@@ -65,15 +66,31 @@ fn dump(call: &mut Call<'_>) -> Done {
     again_if_replaced(dumped)
 }
 
-/// Returns whether the record alone decides about its dump: it has no pages, and nothing in it
-/// expires.
+/// Returns whether the record alone decides about its dump: it has no pages or groups, and nothing in
+/// it expires.
 fn is_dumped_as_it_is(record: Record<'_>) -> bool {
-    let is_hash = record.value.value_type == ValueType::Hash;
+    let value_type = record.value.value_type;
+    let is_hash = value_type == ValueType::Hash;
     let has_expiries = is_hash && earliest_field_expiry(record.value.bytes).is_some();
-    page_totals(record).is_none() && !has_expiries
+    value_type != ValueType::Stream && page_totals(record).is_none() && !has_expiries
 }
 
-const NO_STREAMS: Refusal = Refusal::because("ERR streams cannot be dumped yet");
+/// Replies with the dump of the stream under argument 1.
+fn dump_stream(call: &mut Call<'_>) -> Done {
+    const ALL: StreamRange =
+        StreamRange { start: StreamId::MIN, end: StreamId::MAX, count: u64::MAX, hint: None };
+    call.read_stream(1, |stream, reply| {
+        stream.require_all()?;
+        let (entries, _) = stream.range(ALL)?;
+        let mut groups = Vec::new();
+        for place in &stream.root().groups {
+            groups.extend(stream.group(&place.name)?.map(|group| (&place.name[..], group)));
+        }
+        let dump = values::dump_stream(stream.root(), &entries, &groups)?;
+        reply.bulk_or_null(Some(&dump[..]).filter(|_| stream.exists()));
+        Ok(())
+    })
+}
 
 #[derive(Debug, Default)]
 struct RestoreOptions {
@@ -127,26 +144,29 @@ fn restore(call: &mut Call<'_>) -> Done {
     let key = call.key(1);
     let now = call.clock_of(&[key]);
     let restored = parse(call.args[2], call.args[3], options.is_absolute, now);
-    let need = if options.replaces { Need::Nothing } else { Need::Records };
-    let living = restored.as_ref().ok();
-    let living = living.filter(|(_, expiry)| expiry.is_none_or(|expiry| expiry > now));
-    let elements = living.and_then(|(value, expiry)| Some((value.elements()?, *expiry)));
-    let list = living.and_then(|(value, expiry)| Some((value.list()?, *expiry)));
-    if let Some((elements, expiry)) = elements {
-        restore_elements(call, key, elements, expiry, options.replaces)?;
-    } else if let Some((list, expiry)) = list {
-        restore_list(call, key, list, expiry, options.replaces)?;
-    } else {
-        call.update_keys(&[key], need, |records, changes| {
-            if records[0].is_some() && !options.replaces {
-                return Err(BUSY);
+    let is_living = |expiry: &Option<UnixMillis>| expiry.is_none_or(|expiry| expiry > now);
+    match restored {
+        Ok((restored, expiry)) if is_living(&expiry) => {
+            let key = TableKey { table: call.session.status.table, key };
+            let target = RestoreTarget { key, expiry, replaces: options.replaces };
+            match &restored {
+                Restored::Stream(stream) => target.restore_stream(call, stream)?,
+                Restored::Value(value) => match (value.elements(), value.list()) {
+                    (Some(elements), _) => target.restore_elements(call, elements)?,
+                    (None, Some(list)) => target.restore_list(call, list)?,
+                    (None, None) => target.restore_string(call, value.value())?,
+                },
             }
-            match restored? {
-                (_, Some(expiry)) if expiry <= now => changes.delete(0),
-                (restored, expiry) => changes.put_value(0, restored.value(), expiry),
-            }
-            Ok(())
-        })??;
+        }
+        restored => {
+            let need = if options.replaces { Need::Nothing } else { Need::Records };
+            call.update_keys(&[key], need, |records, changes| {
+                if records[0].is_some() && !options.replaces {
+                    return Err(BUSY);
+                }
+                restored.map(|_| changes.delete(0))
+            })??;
+        }
     }
     if let Some(accessed) = options.accessed {
         call.backend.set_accessed(call.session.status.table, key, accessed);
@@ -154,57 +174,75 @@ fn restore(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Writes restored elements as the value of a key.
-fn restore_elements(
-    call: &mut Call<'_>,
-    key: Key<'_>,
-    restored: Packed<'_>,
+/// The key under which a value is restored.
+#[derive(Clone, Copy)]
+struct RestoreTarget<'k> {
+    key: TableKey<'k>,
     expiry: Option<UnixMillis>,
+    /// Set if another value of the key may be replaced.
     replaces: bool,
-) -> Done {
-    let now = call.clock_of(&[key]);
-    if restored.has_expiries() {
-        call.backend.note_expiring_field();
-    }
-    let key = TableKey { table: call.session.status.table, key };
-    let change = ValueChange {
-        expiry: NewExpiry::Is(expiry),
-        ..SizeChange::Adds(0).of(key, Touched::Replaced)
-    };
-    call.backend.update_values(restored.value_type(), &[change], |values, records| {
-        if records[0].is_some() && !replaces {
-            return Err(BUSY);
-        }
-        for timed in restored.timed(now) {
-            let TimedElement { element, expiry } = timed?;
-            values[0].set_until(element.name, element.value, expiry)?;
-        }
-        if values[0].count() == 0 {
-            // All fields have expired. What was there is replaced nevertheless.
-            values[0].clear();
-        }
-        Ok(())
-    })
 }
 
-/// Writes a restored list as the value of a key.
-fn restore_list(
-    call: &mut Call<'_>,
-    key: Key<'_>,
-    restored: PackedList<'_>,
-    expiry: Option<UnixMillis>,
-    replaces: bool,
-) -> Done {
-    let change = ListChange::of(TableKey { table: call.session.status.table, key });
-    let change = ListChange { expiry: NewExpiry::Is(expiry), is_replaced: true, ..change };
-    call.backend.update_lists(&[change], restored, |lists, records| {
-        if records[0].is_some() && !replaces {
-            return Err(BUSY.into());
-        }
-        let restored = lists.new;
-        lists.get(0)?.push(ListEnd::Right, restored);
+impl RestoreTarget<'_> {
+    /// Refuses to replace a value.
+    fn check(&self, record: Option<Record<'_>>) -> Result<(), Refusal> {
+        if record.is_some() && !self.replaces { Err(BUSY) } else { Ok(()) }
+    }
+
+    fn restore_string(&self, call: &mut Call<'_>, value: TypedValue<'_>) -> Done {
+        let need = if self.replaces { Need::Nothing } else { Need::Records };
+        call.update_keys(&[self.key.key], need, |records, changes| {
+            self.check(records[0])?;
+            changes.put_value(0, value, self.expiry);
+            Ok::<(), Refusal>(())
+        })??;
         Ok(())
-    })
+    }
+
+    fn restore_elements(&self, call: &mut Call<'_>, restored: Packed<'_>) -> Done {
+        let now = call.clock_of(&[self.key.key]);
+        if restored.has_expiries() {
+            call.backend.note_expiring_field();
+        }
+        let change = ValueChange {
+            expiry: NewExpiry::Is(self.expiry),
+            ..SizeChange::Adds(0).of(self.key, Touched::Replaced)
+        };
+        call.backend.update_values(restored.value_type(), &[change], |values, records| {
+            self.check(records[0])?;
+            for timed in restored.timed(now) {
+                let TimedElement { element, expiry } = timed?;
+                values[0].set_until(element.name, element.value, expiry)?;
+            }
+            if values[0].count() == 0 {
+                // All fields have expired. What was there is replaced nevertheless.
+                values[0].clear();
+            }
+            Ok(())
+        })
+    }
+
+    fn restore_list(&self, call: &mut Call<'_>, restored: PackedList<'_>) -> Done {
+        let change = ListChange::of(self.key);
+        let change = ListChange { expiry: NewExpiry::Is(self.expiry), is_replaced: true, ..change };
+        call.backend.update_lists(&[change], restored, |lists, records| {
+            self.check(records[0])?;
+            let restored = lists.new;
+            lists.get(0)?.push(ListEnd::Right, restored);
+            Ok(())
+        })
+    }
+
+    fn restore_stream(&self, call: &mut Call<'_>, restored: &RestoredStream) -> Done {
+        let layout = call.backend.layout();
+        let access = StreamAccess::of(self.key);
+        let access =
+            StreamAccess { expiry: NewExpiry::Is(self.expiry), is_replaced: true, ..access };
+        call.backend.streams().update(&[access], |streams, records| {
+            self.check(records[0])?;
+            Ok(streams.get_mut(0)?.restore(restored, &layout)?)
+        })
+    }
 }
 
 const BUSY: Refusal = Refusal::because("BUSYKEY Target key name already exists.");
@@ -215,7 +253,7 @@ fn parse(
     dump: &[u8],
     is_absolute: bool,
     now: UnixMillis,
-) -> Result<(RestoredValue, Option<UnixMillis>), Refusal> {
+) -> Result<(Restored, Option<UnixMillis>), Refusal> {
     let ttl = parse_between(ttl, i64::MAX, BAD_TTL)?;
     let at = if is_absolute { ttl } else { ttl.saturating_add(now.0).min(i64::MAX as u64) };
     let value = values::restore(dump).map_err(|error| {

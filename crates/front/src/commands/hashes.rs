@@ -11,7 +11,6 @@ use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_
 use crate::core::data::TableKey;
 use crate::core::elements::Touched;
 use crate::operators::counts::Found;
-use planted::Bug;
 use resp::Protocol;
 use types::{UnixMillis, ValueType};
 use values::{Damaged, Element, Extended, TimedElement};
@@ -185,11 +184,7 @@ fn hincrby(call: &mut Call<'_>) -> Done {
 
 /// Returns the value and the expiry of a field that is counted. An absent field counts as 0.
 fn counted(field: Option<TimedElement<'_>>) -> (&[u8], Option<UnixMillis>) {
-    match field {
-        None => (b"0", None),
-        Some(field) if planted::is(Bug::FieldLifetimeLost) => (field.element.value, None),
-        Some(TimedElement { element, expiry }) => (element.value, expiry),
-    }
+    field.map_or((b"0", None), |field| (field.element.value, field.expiry))
 }
 
 /// Longest text of an integer, in bytes.

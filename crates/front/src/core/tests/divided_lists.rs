@@ -270,19 +270,6 @@ fn commands_on_keys_take_the_pages_of_lists_along() {
     lists.check_list("b", &again);
 }
 
-/// A client that sends its requests as bytes.
-fn restored(lists: &mut PagedValues, key: &str, dump: &[u8], words: &[&str]) -> String {
-    let mut request = format!("*{}\r\n$7\r\nRESTORE\r\n", 4 + words.len()).into_bytes();
-    for word in [key.as_bytes(), b"0", dump].into_iter().chain(words.iter().map(|it| it.as_bytes()))
-    {
-        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        request.extend_from_slice(word);
-        request.extend_from_slice(b"\r\n");
-    }
-    lists.client.input.extend_from_slice(&request);
-    lists.world.go_on(&mut lists.client)
-}
-
 #[test]
 fn restored_lists_have_pages() {
     let mut lists = PagedValues::new(PACKED_BYTES);
@@ -294,11 +281,11 @@ fn restored_lists_have_pages() {
     );
     let value = types::TypedValue { value_type: types::ValueType::List, bytes: &packed };
     let dump = values::dump(value).expect("a list");
-    assert_eq!(restored(&mut lists, "b", &dump, &[]), "+OK\r\n");
+    assert_eq!(lists.restore("b", &dump, &[]), "+OK\r\n");
     lists.check_list("b", &items);
-    assert!(restored(&mut lists, "b", &dump, &[]).starts_with("-BUSYKEY"));
+    assert!(lists.restore("b", &dump, &[]).starts_with("-BUSYKEY"));
     assert_eq!(lists.strings("LPOP b 7").len(), 7);
-    assert_eq!(restored(&mut lists, "b", &dump, &["REPLACE"]), "+OK\r\n");
+    assert_eq!(lists.restore("b", &dump, &["REPLACE"]), "+OK\r\n");
     lists.check_list("b", &items);
 }
 

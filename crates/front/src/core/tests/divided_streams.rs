@@ -253,6 +253,13 @@ fn follow_the_model(in_transactions: bool, first_seed: u64) {
                 0..2 => remove(&mut streams, &mut model, &mut random),
                 2..5 => read(&mut streams, &model, &mut random),
                 5..8 => use_group(&mut streams, &mut model, &mut random),
+                9 if model.last != (0, 0) => {
+                    let dump = streams.dump("key");
+                    assert_eq!(streams.restore("other", &dump, &["REPLACE"]), "+OK\r\n");
+                    streams.check_stream("other", &model);
+                    assert!(streams.restore("other", &dump, &[]).starts_with("-BUSYKEY"));
+                    streams.ask("RENAME other key");
+                }
                 8 if model.last != (0, 0) => {
                     let (command, from) = match random.bool() {
                         true => ("COPY key other REPLACE", "other"),
@@ -272,6 +279,31 @@ fn follow_the_model(in_transactions: bool, first_seed: u64) {
         assert_eq!(streams.ask("TYPE key"), "+stream\r\n");
         assert_eq!(streams.number("DEL key"), 1);
     }
+}
+
+#[test]
+fn a_restored_stream_replaces_another_value_with_its_pages() {
+    let mut streams = PagedValues::new(PACKED_BYTES);
+    let (mut model, mut random) = (Model::default(), Rng::with_seed(1));
+    (0..80).for_each(|_| add(&mut streams, &mut model, &mut random));
+    (0..20).for_each(|_| use_group(&mut streams, &mut model, &mut random));
+    let dump = streams.dump("key");
+    let pages = streams.pages();
+    assert!(pages > 10, "{pages} pages");
+    assert_eq!(streams.ask("SADD other a"), ":1\r\n");
+    for _ in 0..3 {
+        assert_eq!(streams.restore("other", &dump, &["REPLACE"]), "+OK\r\n");
+        streams.check_stream("other", &model);
+    }
+    assert_eq!(streams.restore("other", &dump, &["REPLACE", "ABSTTL"]), "+OK\r\n");
+    assert_eq!(streams.dump("other"), dump);
+    assert_eq!(streams.ask("XADD empty 1-1 a b"), "$3\r\n1-1\r\n");
+    assert_eq!(streams.number("XDEL empty 1-1"), 1);
+    let empty = streams.dump("empty");
+    assert_eq!(streams.restore("other", &empty, &["REPLACE"]), "+OK\r\n");
+    assert_eq!(streams.ask("XADD other 1-1 a b"), streams.ask("XADD empty 1-1 a b"));
+    assert_eq!(streams.number("DEL key"), 1);
+    streams.sweep(0);
 }
 
 #[test]

@@ -44,6 +44,26 @@ impl PagedValues {
         replies.strip_prefix("*1\r\n").unwrap_or_else(|| panic!("{line}: {replies}")).to_owned()
     }
 
+    /// Sends a request of these words as they are, and returns the reply.
+    pub(super) fn ask_bytes(&mut self, words: &[&[u8]]) -> Vec<u8> {
+        resp::RequestWriter::write(words, &mut self.client.input);
+        self.world.go_on_bytes(&mut self.client)
+    }
+
+    /// Returns the dump of a value.
+    pub(super) fn dump(&mut self, key: &str) -> Vec<u8> {
+        let reply = self.ask_bytes(&[b"DUMP", key.as_bytes()]);
+        let start = reply.iter().position(|byte| *byte == b'\n').expect("a bulk string") + 1;
+        reply[start..reply.len() - 2].to_vec()
+    }
+
+    /// Restores a value, and returns the reply.
+    pub(super) fn restore(&mut self, key: &str, dump: &[u8], words: &[&str]) -> String {
+        let mut request: Vec<&[u8]> = vec![b"RESTORE", key.as_bytes(), b"0", dump];
+        request.extend(words.iter().map(|word| word.as_bytes()));
+        String::from_utf8(self.ask_bytes(&request)).expect("a text")
+    }
+
     /// Returns the number of an integer reply.
     pub(super) fn number(&mut self, line: &str) -> i64 {
         let reply = self.ask(line);
