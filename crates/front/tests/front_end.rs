@@ -192,7 +192,7 @@ const LEFT_OUT: [&str; 8] = [
 ];
 
 /// Arguments with a special meaning.
-const WORDS: [&str; 44] = [
+const WORDS: [&str; 51] = [
     "",
     "0",
     "1",
@@ -237,6 +237,13 @@ const WORDS: [&str; 44] = [
     "*",
     "[a-",
     "HELP",
+    "BY",
+    "STORE",
+    "LIMIT",
+    "DESC",
+    "ALPHA",
+    "{0}key:*",
+    "{1}key:*->7",
 ];
 
 impl Grammar {

@@ -1,6 +1,6 @@
 //! The bytes of values: hashes, sets, sorted sets, lists and streams in one record or divided into
-//! pages, the order of a divided sorted set, the format of `DUMP`, numbers as text, and positions as
-//! scores.
+//! pages, the order of a divided sorted set, the format of `DUMP`, the order of `SORT`, numbers as
+//! text, and positions as scores.
 //!
 //! Start at [`Form`] and [`ListForm`], which say how a value is stored, [`Elements`] and
 //! [`PagedList`], which change one, [`SortedSet`], and [`PagedStream`]. Design: `docs/design/values.md`.
@@ -28,6 +28,7 @@ mod paged_stream;
 mod pages;
 mod positions;
 mod scores;
+mod sort;
 mod sorted_set;
 mod stream_block;
 mod stream_dump;
@@ -57,6 +58,9 @@ pub use pages::{
 };
 pub use positions::{GeoArea, GeoPosition};
 pub use scores::{parse_score, parse_score_bound};
+pub use sort::{
+    KeyPattern, SortElements, SortKey, SortOutput, SortQuery, is_pattern_within, sort_keys,
+};
 pub use sorted_set::{
     MemberBound, MemberOrder, MemberPlace, MemberRange, MemberSelection, MemberSpan, ScoreBound,
     ScoredMember, SortedMembers, SortedSet, encode_members, score_of, score_value,

@@ -211,7 +211,11 @@ const NOTES: &[(&str, &str)] = &[
         "shutdown",
         "SAVE is refused without persistence; with persistence the log is always complete",
     ),
-    ("sort*", "not supported yet"),
+    (
+        "sort",
+        "at most 65,536 values of other keys (GET and BY) and 64 MiB of them; elements with equal values of BY keep their order, and texts are compared byte by byte; within MULTI and BALLAST.ONCE as well",
+    ),
+    ("sort_ro", "as SORT"),
     (
         "wait",
         "counts the other servers that have all writes of this connection's reactor: 0 without replication",

@@ -7,6 +7,7 @@ use super::not_executed::{Done, Refusal};
 use super::{UNKNOWN_BYTES_MAX, parse_unsigned, printable, uppercase_is};
 use std::iter::{Chain, StepBy};
 use std::ops::Range;
+use values::{SortKey, sort_keys};
 
 /// The handler of a command: writes one reply, or changes nothing and returns the reason.
 pub(crate) type Handler = fn(&mut Call<'_>) -> Done;
@@ -28,6 +29,9 @@ pub(crate) enum Keys {
     CountedBehindOne,
     /// Argument 1 is a key. Another one may follow `STORE` or `STOREDIST`, from this position on.
     OneAndStored { from: u8 },
+    /// Argument 1 is a key. If the command may store its result, another one may follow `STORE`. With
+    /// `BY` and `GET` the command reads further keys.
+    Sorted { may_store: bool },
     /// The keys follow `STREAMS`, which stands behind options, and as many ids follow them.
     Streams,
     /// The arguments from this position on are another command, whose keys these are.
@@ -206,6 +210,7 @@ impl Keys {
             | Keys::CountedSecond
             | Keys::CountedBehindOne
             | Keys::OneAndStored { .. }
+            | Keys::Sorted { .. }
             | Keys::Streams
             | Keys::Wrapped { .. } => true,
         }
@@ -291,6 +296,7 @@ impl Command {
             | Keys::CountedSecond
             | Keys::CountedBehindOne
             | Keys::OneAndStored { .. }
+            | Keys::Sorted { .. }
             | Keys::Streams
             | Keys::Unnamed => (self.named_positions(arguments, argument), 0),
         };
@@ -338,9 +344,11 @@ impl Command {
                 }
             }
             Keys::OneAndStored { from } => {
-                let stored = stored_position(from.into(), arguments, argument);
-                let (first, end) = stored.map_or((1, 1), |stored| (stored, stored + 1));
-                NamedPositions { lead: Some(1), first, end, step: 1 }
+                one_and(stored_position(from.into(), arguments, argument))
+            }
+            Keys::Sorted { may_store } => {
+                let stored = sort_keys(arguments, argument).filter_map(SortKey::stored);
+                one_and(stored.last().filter(|_| may_store))
             }
             Keys::At { first, last, step } => {
                 let last = if last < 0 {
@@ -354,6 +362,24 @@ impl Command {
         }
     }
 
+    /// Returns whether a request also reads keys that it does not name.
+    pub(crate) fn reads_unnamed<'r>(
+        &self,
+        arguments: usize,
+        argument: impl Fn(usize) -> Option<&'r [u8]>,
+    ) -> bool {
+        let (mut keys, mut from) = (self.keys, 0);
+        if let Keys::Wrapped { from: inner } = keys {
+            from = usize::from(inner);
+            let name = argument(from);
+            let wrapped = name.and_then(|name| Command::of(name, argument(from + 1)).ok());
+            keys = wrapped.map_or(Keys::None, |wrapped| wrapped.keys);
+        }
+        let behind = |at| argument(from + at);
+        matches!(keys, Keys::Sorted { .. })
+            && sort_keys(arguments.saturating_sub(from), behind).any(SortKey::is_pattern)
+    }
+
     /// Returns the first position at which a command of [`Keys::Streams`] may have `STREAMS`.
     pub(super) fn streams_from(&self) -> usize {
         usize::from(self.arity.unsigned_abs()).saturating_sub(3)
@@ -365,6 +391,12 @@ impl Command {
         let is_excluded = self.has(flag::NO_MULTI) || self.has(flag::CHANGES_TABLE);
         self.has(flag::WRITE) && names_keys && !is_excluded && !self.has(flag::BLOCKING)
     }
+}
+
+/// Returns the positions of argument 1, and of the key under which a result is stored.
+fn one_and(stored: Option<usize>) -> NamedPositions {
+    let (first, end) = stored.map_or((1, 1), |stored| (stored, stored + 1));
+    NamedPositions { lead: Some(1), first, end, step: 1 }
 }
 
 /// Returns the position of the key under which a command of [`Keys::OneAndStored`] stores its result:

@@ -164,6 +164,14 @@ pub(super) fn write_keys(command: &Command, reply: &mut ReplyWriter<'_>) {
                 write_stored(command, keyword, from.into(), reply);
             }
         }
+        (Keys::Sorted { may_store }, _) => {
+            reply.set(2 + usize::from(may_store));
+            write_range(command, READS, KeyRange { first: 1, last: 0, step: 1 }, reply);
+            write_unknown(UNKNOWN_PATTERNS, READS, reply);
+            if may_store {
+                write_unknown(UNKNOWN_STORE, &["OW", "update"], reply);
+            }
+        }
         (Keys::At { first, last, step }, access) => {
             let (first, last, step) = (i64::from(first), i64::from(last), i64::from(step));
             let end = if last > 0 { last - first } else { last };
@@ -190,6 +198,24 @@ fn write_counted(
     begin(command, flags, number, reply);
     let search = [("keynumidx", 0), ("firstkey", 1), ("keystep", step)];
     write_search(reply, "keynum", &search);
+}
+
+const UNKNOWN_PATTERNS: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the \
+     key names derive from the content of the key we sort";
+const UNKNOWN_STORE: &str = "For the optional STORE keyword. It is marked 'unknown' because the \
+     keyword can appear anywhere in the argument array";
+
+/// Writes the specification of keys that clients cannot find.
+fn write_unknown(note: &str, flags: &[&str], reply: &mut ReplyWriter<'_>) {
+    reply.map(4);
+    reply.texts([("notes", note)]);
+    reply.bulk(b"flags");
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+    for part in ["begin_search", "find_keys"] {
+        reply.bulk(part.as_bytes());
+        write_search(reply, "unknown", &[]);
+    }
 }
 
 /// Writes the specification of the key behind a keyword.

@@ -161,6 +161,9 @@ pub(super) fn categories(family: &Family, command: &Command) -> Vec<&'static str
     };
     let is_container = !command.subcommands.is_empty();
     add(family.category.is_some() && !is_container, family.category.unwrap_or_default());
+    let is_sorted = matches!(command.keys, Keys::Sorted { .. });
+    add(is_sorted, "@sortedset");
+    add(is_sorted, "@list");
     add(command.has(flag::WRITE), "@write");
     add(command.has(flag::READONLY), "@read");
     add(command.has(flag::ADMIN), "@admin");
@@ -175,7 +178,10 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
     let names = flag::NAMES.iter().enumerate();
     let mut flags: Vec<&str> =
         names.filter(|(bit, _)| command.flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
-    let has_options = matches!(command.keys, Keys::Wrapped { .. } | Keys::OneAndStored { .. });
+    let has_options = matches!(
+        command.keys,
+        Keys::Wrapped { .. } | Keys::OneAndStored { .. } | Keys::Sorted { .. }
+    );
     if command.counts_keys() || has_options {
         flags.push("movablekeys");
     }
@@ -187,7 +193,7 @@ fn describe(call: &mut Call<'_>, family: &Family, command: &Command) {
         | Keys::Streams
         | Keys::Wrapped { .. }
         | Keys::Unnamed => (0, 0, 0),
-        Keys::CountedBehindOne | Keys::OneAndStored { .. } => (1, 1, 1),
+        Keys::CountedBehindOne | Keys::OneAndStored { .. } | Keys::Sorted { .. } => (1, 1, 1),
         Keys::At { first, last, step } => (i64::from(first), i64::from(last), i64::from(step)),
     };
     let categories = categories(family, command);

@@ -56,6 +56,7 @@ mod sets;
 mod slot_stats;
 mod slots;
 mod slow_log;
+mod sort;
 mod sorted_additions;
 mod sorted_combinations;
 mod sorted_ranges;

@@ -32,6 +32,7 @@ static FAMILIES: &[&Family] = &[
     &super::keys::FAMILY,
     &super::expiry::FAMILY,
     &super::dump::FAMILY,
+    &super::sort::FAMILY,
     &super::object::OBJECT_FAMILY,
     &super::object::MEMORY_FAMILY,
     &super::scan::FAMILY,
@@ -232,6 +233,31 @@ mod tests {
         assert_eq!(stored(&[&fixed[..], &["store"]].concat()), [1]);
         assert_eq!(stored(&[&fixed[..], &["STORE", "b"]].concat()), [1, 7]);
         assert_eq!(stored(&[&fixed[..], &["store", "b", "storedist", "c"]].concat()), [1, 9]);
+        let sorted = |line: &'static str| -> (Vec<usize>, bool) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let argument = |at: usize| words.get(at).map(|word| word.as_bytes());
+            let command = Command::find(words[0].as_bytes()).unwrap();
+            let positions = command.key_positions(words.len(), argument).collect();
+            (positions, command.reads_unnamed(words.len(), argument))
+        };
+        for (line, positions, reads_unnamed) in [
+            ("sort a", &[1][..], false),
+            ("sort a STORE b", &[1, 3], false),
+            ("sort a store b DESC Store c", &[1, 6], false),
+            ("sort a LIMIT STORE b BY store GET store STORE c", &[1, 10], false),
+            ("sort a STORE", &[1], false),
+            ("sort a BY w_* STORE b", &[1, 5], true),
+            ("sort a GET # GET h_*->f", &[1], true),
+            ("sort a BY nosort GET #", &[1], false),
+            ("sort a LIMIT BY * STORE b", &[1, 6], false),
+            ("sort_ro a STORE b", &[1], false),
+            ("sort_ro a by w_*", &[1], true),
+            ("ballast.once 1 1 1 sort a BY w_* STORE b", &[5, 9], true),
+            ("ballast.once 1 1 1 sort a STORE b", &[5, 7], false),
+            ("ballast.once 1 1 1 nosuch a BY w_*", &[], false),
+        ] {
+            assert_eq!(sorted(line), (positions.to_vec(), reads_unnamed), "{line}");
+        }
         let once = |words: [&'static str; 8]| -> Vec<usize> {
             let argument = |at: usize| words.get(at).map(|word: &&'static str| word.as_bytes());
             Command::find(words[0].as_bytes()).unwrap().key_positions(8, argument).collect()

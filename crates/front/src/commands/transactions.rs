@@ -14,6 +14,7 @@ use super::{
 };
 use crate::core::backend::Backend;
 use crate::core::data::{Changes, Key, Record};
+use crate::core::elements::TOO_LARGE;
 use crate::core::staged::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
 use resp::{BorrowedRequest, OwnedRequest, ReplyWriter};
@@ -260,16 +261,28 @@ fn attempt(
         return Ok(false);
     }
     let (replies, executed) = ran?;
-    let found = staged.as_ref().map(TransactionRecords::found).unwrap_or_default();
-    let mut written = None;
-    // Pages were read later than the records of the keys.
-    let is_read = |staged: &TransactionRecords| staged.has_pages() && !staged.is_changed();
-    if let Some(staged) = staged.as_ref().filter(|staged| is_read(staged))
-        && !call.backend.read_tables(&staged.keys(), |records| staged.is_current(records))?
-    {
-        return Ok(false);
-    }
-    if let Some(staged) = staged.filter(TransactionRecords::is_changed) {
+    let Some(staged) = staged else { unreachable!("no command ends the transaction around it") };
+    let staged = match commit(call.backend, staged) {
+        Ok(Some(staged)) => staged,
+        Ok(None) => return Ok(false),
+        Err(NotExecuted::Reject(Refusal::TooLarge)) => {
+            return Err(refused("ERR the transaction is too large"));
+        }
+        Err(next) => return Err(next),
+    };
+    executed.iter().for_each(|one| one.count(call, transaction, &replies));
+    let replies = staged.with_versions(replies, |at| call.backend.written_version(at));
+    call.reply.written(&replies);
+    Ok(true)
+}
+
+/// Makes the changes of the commands that ran on these copies, and counts what they have found.
+/// Returns the copies; `None`: a record was changed concurrently, and nothing has been done.
+fn commit(
+    backend: &mut Backend,
+    staged: TransactionRecords,
+) -> Result<Option<TransactionRecords>, NotExecuted> {
+    let is_made = if staged.is_changed() {
         let needs = |place| staged.needs(place);
         let apply = |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| {
             let is_current = staged.is_current(records);
@@ -278,27 +291,57 @@ fn attempt(
             }
             is_current
         };
-        let update = staged.commit_with_orders(call.backend, |backend| {
+        let update = staged.commit_with_orders(backend, |backend| {
             backend.update_tables(&staged.keys(), needs, apply)
         });
-        match update {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(NotExecuted::Reject(Refusal::TooLarge)) => {
-                return Err(refused("ERR the transaction is too large"));
+        update?
+    } else {
+        // Later copies may be newer than those of the named keys.
+        !staged.has_later_copies()
+            || backend.read_tables(&staged.keys(), |records| staged.is_current(records))?
+    };
+    if is_made {
+        backend.counts.found(staged.found());
+    }
+    Ok(is_made.then_some(staged))
+}
+
+/// Runs the command of `call` on copies of its records, like a transaction of one command. It may read
+/// records that it does not name.
+pub(super) fn run_alone(call: &mut Call<'_>) -> Done {
+    assert!(call.backend.staged.is_none(), "no transaction is within another one");
+    let args = call.args;
+    let Ok(command) = Command::of(args[0], args.get(1).copied()) else {
+        unreachable!("the command is running")
+    };
+    let named = command.key_positions(args.len(), |at| args.get(at).copied());
+    let mut seen = HashSet::new();
+    let named = named.map(|at| args[at]).filter(|bytes| seen.insert(*bytes));
+    let keys: Vec<Key<'_>> = named.map(|bytes| call.backend.key(bytes)).collect();
+    let table = call.session.status.table;
+    for _ in 0..TRIES {
+        let clock = call.clock_of(&keys);
+        let staged = call
+            .backend
+            .peek(table, &keys, |records| TransactionRecords::new(table, clock, &keys, records))?;
+        call.backend.staged = Some(staged);
+        let mut replies = Vec::new();
+        let ran = run_on_copies(call, command, args, &mut replies);
+        let Some(staged) = call.backend.staged.take() else {
+            unreachable!("no command ends the transaction around it")
+        };
+        ran?;
+        match commit(call.backend, staged) {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                call.reply.written(&replies);
+                return Ok(());
             }
+            Err(NotExecuted::Reject(Refusal::TooLarge)) => return Err(TOO_LARGE.into()),
             Err(next) => return Err(next),
         }
-        written = Some(staged);
     }
-    call.backend.counts.found(found);
-    executed.iter().for_each(|one| one.count(call, transaction, &replies));
-    let replies = match written {
-        Some(staged) => staged.with_versions(replies, |at| call.backend.written_version(at)),
-        None => replies,
-    };
-    call.reply.written(&replies);
-    Ok(true)
+    Err(NotExecuted::Retry(Cause::Turn))
 }
 
 /// An executed command of a transaction. It is counted only if the transaction takes effect.

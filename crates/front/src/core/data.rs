@@ -5,6 +5,7 @@ use crate::commands::{Cause, NotExecuted, Refusal};
 use crate::operators::counts::Found;
 use node::EarlyPull;
 use planted::Bug;
+use std::collections::HashSet;
 use store::Stall;
 use types::{Instant, KeyHash, TableId, UnixMillis, Version};
 
@@ -275,6 +276,32 @@ impl Backend {
             staged.interrupt();
             stall.into()
         })
+    }
+
+    /// Copies records that a command of the current transaction reads without naming them. If that is
+    /// not possible now, the transaction is interrupted.
+    pub(crate) fn copy_unnamed(
+        &mut self,
+        table: TableId,
+        keys: &[Key<'_>],
+    ) -> Result<(), NotExecuted> {
+        let Some(staged) = &mut self.staged else {
+            unreachable!("keys that are not named are read from copies")
+        };
+        let (mut seen, mut lacking) = (HashSet::new(), Vec::new());
+        for &key in keys {
+            if staged.lacks_key(key) && seen.insert(key.bytes) {
+                lacking.push(TableKey { table, key });
+            }
+        }
+        let worker = &mut self.engine.worker;
+        match worker.read_tables(&lacking, |records| staged.add_unnamed(&lacking, records)) {
+            Ok(copied) => Ok(copied?),
+            Err(stall) => {
+                staged.interrupt();
+                Err(stall.into())
+            }
+        }
     }
 
     /// Makes the changes of an exactly-once request like `store::Worker::update_recorded`.

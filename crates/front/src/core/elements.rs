@@ -665,7 +665,7 @@ impl KeptOrder<'_> {
     }
 }
 
-pub(super) const TOO_LARGE: Refusal = Refusal::because(
+pub(crate) const TOO_LARGE: Refusal = Refusal::because(
     "ERR a command cannot change this many bytes of a value at once: use several commands",
 );
 

@@ -5,8 +5,8 @@
 //! record still has the version that was copied (optimistic concurrency control after Kung and
 //! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
 //!
-//! Pages of split values are copied when a command first needs them, possibly later than the root of
-//! their value. The versions of all records are compared in the end, so a transaction that has seen
+//! Pages of split values, and records that `SORT` finds by the elements of its value, are copied when a
+//! command first needs them, possibly later than the records of the named keys. The versions of all records are compared in the end, so a transaction that has seen
 //! two moments has no effect.
 
 use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
@@ -19,6 +19,12 @@ use types::limits::VALUE_BYTES_MAX;
 use types::{KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version};
 use values::{Damaged, Form};
 
+/// Most bytes of records that the commands of a transaction read without naming them.
+const UNNAMED_BYTES_MAX: usize = 64 << 20;
+
+const TOO_MANY_UNNAMED: Refusal =
+    Refusal::because("ERR a command cannot read this many bytes of other keys at once");
+
 /// The records of a transaction: as read from the store, and as changed by its commands so far.
 pub(crate) struct TransactionRecords {
     table: TableId,
@@ -29,7 +35,11 @@ pub(crate) struct TransactionRecords {
     /// never iterated.
     places: HashMap<Box<[u8]>, usize>,
     pages: HashMap<Box<[u8]>, usize>,
-    /// Set if a page could not be copied, or an order is lacking: the transaction must start again.
+    /// Number of records that were copied at first.
+    named: usize,
+    /// Bytes of the records that no command names.
+    unnamed_bytes: usize,
+    /// Set if a record could not be copied, or an order is lacking: the transaction must start again.
     is_interrupted: bool,
     /// Set if the transaction may start again when the order of a sorted set is lacking.
     waits_for_orders: bool,
@@ -123,6 +133,8 @@ impl TransactionRecords {
             records: keys.iter().zip(records).map(copy).collect(),
             places: keys.iter().enumerate().map(place).collect(),
             pages: HashMap::new(),
+            named: keys.len(),
+            unnamed_bytes: 0,
             is_interrupted: false,
             waits_for_orders: false,
             lacking_order: None,
@@ -138,9 +150,10 @@ impl TransactionRecords {
         self.records.iter().map(StagedRecord::table_key).collect()
     }
 
-    /// Returns whether pages were copied, after the records of the keys.
-    pub(crate) fn has_pages(&self) -> bool {
-        !self.pages.is_empty()
+    /// Returns whether records were copied after those of the named keys.
+    pub(crate) fn has_later_copies(&self) -> bool {
+        assert!(self.records.len() >= self.named, "copies stay until the transaction ends");
+        self.records.len() > self.named
     }
 
     /// Returns whether the transaction must start again.
@@ -187,6 +200,33 @@ impl TransactionRecords {
             assert!(before.is_none(), "a page is copied twice");
             self.records.push(StagedRecord::new(*key, *record));
         }
+    }
+
+    /// Returns whether this is a key of the transaction's table that has not been copied.
+    pub(super) fn lacks_key(&self, key: Key<'_>) -> bool {
+        !self.places.contains_key(key.bytes)
+    }
+
+    /// Copies records that a command reads without naming them.
+    pub(super) fn add_unnamed(
+        &mut self,
+        keys: &[TableKey<'_>],
+        records: &[Option<Record<'_>>],
+    ) -> Result<(), Refusal> {
+        let sizes = keys.iter().zip(records).map(|(key, record)| {
+            key.key.bytes.len() + record.map_or(0, |record| record.value.bytes.len())
+        });
+        self.unnamed_bytes = self.unnamed_bytes.saturating_add(sizes.sum());
+        if self.unnamed_bytes > UNNAMED_BYTES_MAX {
+            return Err(TOO_MANY_UNNAMED);
+        }
+        for (key, record) in keys.iter().zip(records) {
+            assert_eq!(key.table, self.table, "a transaction has one table");
+            let before = self.places.insert(key.key.bytes.into(), self.records.len());
+            assert!(before.is_none(), "a record is copied twice");
+            self.records.push(StagedRecord::new(*key, *record));
+        }
+        Ok(())
     }
 
     /// Adds a page that a command creates.

@@ -28,7 +28,8 @@ pub(super) fn scope_of(request: BorrowedRequest<'_>, session: &Session, engine: 
     if command.keys == Keys::None {
         return Scope::Nothing;
     }
-    if !command.keys.are_named() || command.has(flag::OTHER_TABLES) {
+    let reads_unnamed = command.reads_unnamed(request.len(), |at| request.get(at));
+    if !command.keys.are_named() || reads_unnamed || command.has(flag::OTHER_TABLES) {
         return Scope::Everything;
     }
     let keys =
