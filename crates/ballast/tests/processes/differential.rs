@@ -123,6 +123,11 @@ const DIFFERENCES: &[Difference] = &[
         allows: same_items,
         why: "without a sort option, results come in the order of their scores",
     },
+    Difference {
+        command: "SORT SORT_RO",
+        allows: |exchange| has_word(exchange, b"BY") && same_length(exchange),
+        why: "elements of equal weight, and those of a set that is not sorted, come in any order",
+    },
     Difference { command: "HRANDFIELD", allows: same_length, why: "it is random" },
     Difference { command: "SRANDMEMBER", allows: same_length, why: "it is random" },
     Difference { command: "ZRANDMEMBER", allows: same_length, why: "it is random" },
@@ -215,6 +220,10 @@ fn same_length(exchange: &Exchange) -> bool {
         (Value::Array(ours), Value::Array(theirs)) => ours.len() == theirs.len(),
         _ => same_kind(exchange),
     }
+}
+
+fn has_word(exchange: &Exchange, word: &[u8]) -> bool {
+    exchange.request.iter().any(|argument| argument.eq_ignore_ascii_case(word))
 }
 
 /// Returns whether a scan has returned, in one step, all that the other one has returned in its
