@@ -146,10 +146,7 @@ const NOTES: &[(&str, &str)] = &[
     ),
     ("debug", "only CHANGE-REPL-ID, OBJECT, SET-ACTIVE-EXPIRE and SLEEP"),
     ("copy", "not to another database inside a transaction"),
-    (
-        "dump",
-        "long values are not compressed, expired fields are left out; Valkey reads the dumps",
-    ),
+    ("dump", "long values are not compressed, expired fields are left out; Valkey reads the dumps"),
     ("flushall", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("flushdb", "ASYNC is treated as SYNC: the reply is sent when all keys are deleted"),
     ("georadius", "as GEOSEARCH"),

@@ -166,10 +166,8 @@ fn change_of<'a>(call: &Call<'a>, fields: &'a [&'a [u8]]) -> ValueChange<'a> {
 /// are rounded to the nearest.
 fn show_expiries(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     let arguments = FieldArguments::without_options(call.args)?;
-    arguments.check(1).map_err(|wrong| match wrong {
-        Refusal::NotAnInteger => wrong,
-        _ => Refusal::Syntax,
-    })?;
+    let is_number = |wrong: &Refusal| matches!(wrong, Refusal::NotAnInteger);
+    arguments.check(1).map_err(|wrong| if is_number(&wrong) { wrong } else { Refusal::Syntax })?;
     let fields = arguments.fields;
     let from = match format.absolute {
         true => UnixMillis(0),
