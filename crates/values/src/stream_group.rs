@@ -308,6 +308,25 @@ mod tests {
         }
     }
 
+    /// Recorded from Valkey 9.1.2: six entries, of which the first was read, and those below the fourth
+    /// were trimmed.
+    #[test]
+    fn the_lag_is_unknown_if_an_entry_was_deleted_that_was_not_read() {
+        let id = |ms| StreamId { ms, seq: 0 };
+        let group = ConsumerGroup::new(id(1), Some(1), 0);
+        for (deleted, lag) in [(0, Some(5)), (1, Some(3)), (3, None), (5, None)] {
+            let root = StreamRoot {
+                count: 3,
+                last_id: id(6),
+                max_deleted: id(deleted),
+                added: 6,
+                first_id: id(4),
+                ..StreamRoot::EMPTY
+            };
+            assert_eq!(group.lag(&root), lag, "deleted {deleted}");
+        }
+    }
+
     #[test]
     fn a_removed_consumer_takes_its_entries_along() {
         let mut group = ConsumerGroup::default();

@@ -183,10 +183,11 @@ impl<'a> StreamRoot<'a> {
         (in_pages / u64::from(self.interval.pages.max(1))).max(1)
     }
 
-    /// Returns whether entries from an id on may have been deleted by their ids.
+    /// Returns whether entries from an id on may have been deleted by their ids. As in Valkey, those
+    /// count that were before the present first entry.
     pub fn has_deleted_from(&self, start: StreamId) -> bool {
         let is_any = self.count > 0 && self.max_deleted != StreamId::MIN;
-        is_any && self.first_id <= self.max_deleted && start <= self.max_deleted
+        is_any && start <= self.max_deleted
     }
 
     /// Returns how many entries had been added when the one of this id was; `None`: unknown.
