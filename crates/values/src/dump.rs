@@ -4,6 +4,10 @@
 //! A value that is a small integer is encoded as one, as in Redis. Values are written without
 //! compression, but compressed ones can be read.
 
+use crate::dump_parts::{
+    FOOTER_BYTES, VERSION, add_within_limit, crc64, put_length, put_string, read_length,
+    read_string, with_footer,
+};
 use crate::list::PackedList;
 use crate::packed::{Damaged, Element, Packed, TimedElement, encode_new, encode_timed};
 use crate::scores::parse_score;
@@ -12,13 +16,9 @@ use crate::stream_dump::{
     self, RestoredStream, TYPE_STREAM, TYPE_STREAM_COUNTERS, TYPE_STREAM_TIMES,
 };
 use crate::{list_dump, listpack};
-use crc_fast::CrcAlgorithm;
 use std::collections::HashSet;
-use types::limits::VALUE_BYTES_MAX;
 use types::{TypedValue, UnixMillis, ValueType};
 
-/// The RDB version that Valkey 9 writes.
-const VERSION: u16 = 80;
 const TYPE_STRING: u8 = 0;
 const TYPE_LIST: u8 = 1;
 const TYPE_SET: u8 = 2;
@@ -36,23 +36,6 @@ const TYPE_SET_LISTPACK: u8 = 20;
 const TYPE_HASH_TIMED: u8 = 22;
 /// The expiry of a field that does not expire.
 const NEVER: i64 = -1;
-/// A list of nodes that contain the items.
-pub(crate) const TYPE_LIST_NODES: u8 = 18;
-/// Size of version and checksum, in bytes.
-const FOOTER_BYTES: usize = 10;
-
-/// Length encodings, in the upper two bits of the first byte.
-const LENGTH_6: u8 = 0;
-const LENGTH_14: u8 = 1;
-const LENGTH_LONG: u8 = 2;
-const LENGTH_32: u8 = 0x80;
-const LENGTH_64: u8 = 0x81;
-/// First bytes of encodings other than a plain string.
-const INTEGER_8: u8 = 0xc0;
-const INTEGER_16: u8 = 0xc1;
-const INTEGER_32: u8 = 0xc2;
-const COMPRESSED: u8 = 0xc3;
-
 /// The reason why a dump is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
@@ -116,8 +99,8 @@ const SCORE_NAN: u8 = 253;
 const SCORE_INFINITE: u8 = 254;
 const SCORE_NEGATIVE_INFINITE: u8 = 255;
 
-/// Encodes a value as a dump, expired fields included. Values other than strings have the encodings that Redis uses for large
-/// ones, which it reads whatever the size.
+/// Encodes a value as a dump, expired fields included. Values other than strings have the encodings
+/// that Redis uses for large ones, which it reads whatever the size.
 ///
 /// # Panics
 /// If the value is a stream, of which [`crate::dump_stream`] makes a dump.
@@ -154,26 +137,6 @@ pub fn dump_elements(value_type: ValueType, elements: &[TimedElement<'_>]) -> Ve
     let mut out = Vec::new();
     put_elements(value_type, elements, &mut out);
     with_footer(out)
-}
-
-pub(crate) fn with_footer(mut out: Vec<u8>) -> Vec<u8> {
-    out.extend_from_slice(&VERSION.to_le_bytes());
-    let checksum = crc64(&out);
-    out.extend_from_slice(&checksum.to_le_bytes());
-    out
-}
-
-fn put_string(value: &[u8], out: &mut Vec<u8>) {
-    match small_integer(value) {
-        Some(number) => put_integer(number, out),
-        None => put_bytes(value, out),
-    }
-}
-
-/// Appends a string that is not encoded as an integer.
-pub(crate) fn put_bytes(value: &[u8], out: &mut Vec<u8>) {
-    put_length(value.len(), out);
-    out.extend_from_slice(value);
 }
 
 fn put_elements(value_type: ValueType, elements: &[TimedElement<'_>], out: &mut Vec<u8>) {
@@ -246,7 +209,7 @@ fn restore_value(number: u8, body: &[u8]) -> Result<RestoredValue, Unreadable> {
             Ok(RestoredValue { value_type: ValueType::String, bytes })
         }
         TYPE_LIST => list(read_parts(body, 1)),
-        TYPE_LIST_NODES => list(list_dump::read_nodes(body)),
+        list_dump::TYPE_LIST_NODES => list(list_dump::read_nodes(body)),
         TYPE_SET => elements(ValueType::Set, read_parts(body, 1)),
         TYPE_HASH => elements(ValueType::Hash, read_parts(body, 2)),
         TYPE_HASH_TIMED => restore_timed(&read_timed(body).ok_or(Unreadable::Body)?),
@@ -404,123 +367,11 @@ fn read_integers(body: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(rest.chunks_exact(width).map(listpack::integer).collect())
 }
 
-/// Returns the number that the value represents in canonical form, if it fits 32 bits.
-fn small_integer(value: &[u8]) -> Option<i32> {
-    i32::try_from(crate::parse_integer(value)?).ok()
-}
-
-fn put_integer(number: i32, out: &mut Vec<u8>) {
-    if let Ok(number) = i8::try_from(number) {
-        out.push(INTEGER_8);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else if let Ok(number) = i16::try_from(number) {
-        out.push(INTEGER_16);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else {
-        out.push(INTEGER_32);
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-}
-
-pub(crate) fn put_length(length: usize, out: &mut Vec<u8>) {
-    put_long_length(length as u64, out);
-}
-
-/// Appends a length or another number of up to 64 bits.
-pub(crate) fn put_long_length(length: u64, out: &mut Vec<u8>) {
-    match length {
-        0..0x40 => out.push(length as u8),
-        0x40..0x4000 => {
-            out.extend_from_slice(&((length as u16) | u16::from(LENGTH_14) << 14).to_be_bytes());
-        }
-        0x4000..0x1_0000_0000 => {
-            out.push(LENGTH_32);
-            out.extend_from_slice(&(length as u32).to_be_bytes());
-        }
-        0x1_0000_0000.. => {
-            out.push(LENGTH_64);
-            out.extend_from_slice(&length.to_be_bytes());
-        }
-    }
-}
-
-/// Decodes a string in any encoding. Also returns the remaining bytes.
-pub(crate) fn read_string(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let number = |number: i32| itoa::Buffer::new().format(number).as_bytes().to_vec();
-    Some(match bytes {
-        [INTEGER_8, rest @ ..] => {
-            let (bytes, rest) = rest.split_first_chunk()?;
-            (number(i8::from_le_bytes(*bytes).into()), rest)
-        }
-        [INTEGER_16, rest @ ..] => {
-            let (bytes, rest) = rest.split_first_chunk()?;
-            (number(i16::from_le_bytes(*bytes).into()), rest)
-        }
-        [INTEGER_32, rest @ ..] => {
-            let (bytes, rest) = rest.split_first_chunk()?;
-            (number(i32::from_le_bytes(*bytes)), rest)
-        }
-        [COMPRESSED, rest @ ..] => {
-            let (packed, rest) = read_length(rest)?;
-            let (length, rest) = read_length(rest)?;
-            let (packed, rest) = rest.split_at_checked(packed)?;
-            (decompress(packed, length)?, rest)
-        }
-        bytes => {
-            let (length, rest) = read_length(bytes)?;
-            let (string, rest) = rest.split_at_checked(length)?;
-            (string.to_vec(), rest)
-        }
-    })
-}
-
-/// Adds the length of a string to a total. `None`: together they do not fit into a value. A short
-/// compressed string may contain millions of bytes, so a payload is refused before all are unpacked.
-pub(crate) fn add_within_limit(total: &mut usize, string: &[u8]) -> Option<()> {
-    *total += string.len();
-    (*total <= VALUE_BYTES_MAX).then_some(())
-}
-
-/// Decodes a length up to the maximum value size. Also returns the remaining bytes.
-pub(crate) fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let (length, rest) = read_long_length(bytes)?;
-    let length = usize::try_from(length).ok().filter(|length| *length <= VALUE_BYTES_MAX)?;
-    Some((length, rest))
-}
-
-/// Decodes a length or another number of up to 64 bits. Also returns the remaining bytes.
-pub(crate) fn read_long_length(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let (&first, rest) = bytes.split_first()?;
-    Some(match (first >> 6, first) {
-        (LENGTH_6, _) => (first.into(), rest),
-        (LENGTH_14, _) => {
-            let (&second, rest) = rest.split_first()?;
-            (u64::from(first & 0x3f) << 8 | u64::from(second), rest)
-        }
-        (LENGTH_LONG, LENGTH_32) => {
-            let (length, rest) = rest.split_first_chunk()?;
-            (u32::from_be_bytes(*length).into(), rest)
-        }
-        (LENGTH_LONG, LENGTH_64) => {
-            let (length, rest) = rest.split_first_chunk()?;
-            (u64::from_be_bytes(*length), rest)
-        }
-        _ => return None,
-    })
-}
-
-/// Unpacks LZF: runs of bytes as they are, and references to bytes that were unpacked before.
-fn decompress(packed: &[u8], length: usize) -> Option<Vec<u8>> {
-    lzf::decompress(packed, length).ok().filter(|value| value.len() == length)
-}
-
-fn crc64(bytes: &[u8]) -> u64 {
-    crc_fast::checksum(CrcAlgorithm::Crc64Redis, bytes)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::dump_parts::COMPRESSED;
+    use types::limits::VALUE_BYTES_MAX;
 
     /// Recorded from Valkey 9.1.2.
     const RECORDED: [(&[u8], &[u8]); 6] = [
@@ -715,7 +566,7 @@ pub(crate) mod tests {
                     TYPE_SET_INTEGERS,
                     TYPE_SET_LISTPACK,
                     TYPE_LIST,
-                    TYPE_LIST_NODES,
+                    list_dump::TYPE_LIST_NODES,
                     TYPE_SORTED_SET,
                     TYPE_SORTED_SET_TEXTS,
                     TYPE_SORTED_SET_LISTPACK,

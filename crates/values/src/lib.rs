@@ -13,6 +13,7 @@
 #![warn(clippy::expect_used, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod dump;
+mod dump_parts;
 mod elements;
 mod extended;
 mod field_expiries;

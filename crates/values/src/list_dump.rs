@@ -1,13 +1,15 @@
 //! Lists in dumps: a list of nodes, each of which is a listpack or one long item (Redis's quicklist,
 //! version 2). The older encoding, a list of strings, is read as well.
 
-use crate::dump::{
-    TYPE_LIST_NODES, add_within_limit, put_bytes, put_length, read_length, read_string, with_footer,
+use crate::dump_parts::{
+    add_within_limit, put_bytes, put_length, read_length, read_string, with_footer,
 };
 use crate::list::{ListPart, encode_list};
 use crate::listpack::{self, ListpackWriter};
 use crate::packed::Damaged;
 
+/// The type of a list of nodes that contain the items.
+pub(crate) const TYPE_LIST_NODES: u8 = 18;
 /// Kinds of nodes.
 const NODE_ITEM: usize = 1;
 const NODE_LISTPACK: usize = 2;

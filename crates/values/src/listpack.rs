@@ -2,7 +2,7 @@
 //! of a string or an integer each, and an end mark. Format: `listpack.md` of its author
 //! (Sanfilippo, 2017).
 
-use crate::dump::read_string;
+use crate::dump_parts::read_string;
 use crate::parse_integer;
 
 /// Bytes of the header: total bytes (4) and number of entries (2).

@@ -6,7 +6,7 @@
 //! distance of its id from that of the node, its fields, or only their values if it has the names of
 //! the node, and the number of these parts.
 
-use crate::dump::{
+use crate::dump_parts::{
     add_within_limit, put_bytes, put_length, put_long_length, read_length, read_long_length,
     read_string, with_footer,
 };
