@@ -2,7 +2,7 @@
 //!
 //! A demand is sent when it arises, when the server reconnects, and periodically until it is met.
 //! The demand of a recovery partition contains the segments of its logs, and is by far the longest.
-//! So a recovery master is given few partitions at a time, and a list is sent again only if it has
+//! Therefore a recovery master is given few partitions at a time, and a list is sent again only if it has
 //! changed, or after a long time. Otherwise the lists of a large log would exceed what a control
 //! link queues, and nothing behind them would ever arrive.
 
