@@ -162,6 +162,8 @@ const NOTES: &[(&str, &str)] = &[
         "hrandfield",
         "a negative count below -1048576 is refused; elements are read in time proportional to the size of the hash",
     ),
+    ("hgetex", "a time that is no number is refused before the type of the key is looked at"),
+    ("hsetex", "as HGETEX, and before NX and XX are looked at"),
     (
         "hlen",
         "does not count expired fields of hashes without pages; Valkey counts them until they are reclaimed",
