@@ -11,7 +11,8 @@ use super::scope::{crosses_slots, scope_of};
 use super::turn::ConnectionTurn;
 use super::waiter::WaiterId;
 use crate::commands::{
-    CROSS_SLOT, Call, Cause, Command, NotExecuted, QueuedTransaction, Refusal, flag, queue_command,
+    CROSS_SLOT, Call, Cause, Command, Done, NotExecuted, QueuedTransaction, Refusal, flag,
+    queue_command,
 };
 use crate::operators::clients::{Facts, Traffic, Unblocked};
 use crate::operators::pause::Paused;
@@ -601,10 +602,7 @@ impl Conversation {
             wall: turn.wall,
         };
         let is_admitted = admitted.is_ok();
-        let done = admitted.and_then(|()| match crosses_slots(command, &call) {
-            true => Err(NotExecuted::Reject(CROSS_SLOT)),
-            false => (command.handler)(&mut call),
-        });
+        let done = admitted.and_then(|()| run(command, &mut call));
         let outcome = match done {
             Ok(()) => ExecutionOutcome::Replied,
             Err(next) => {
@@ -617,5 +615,13 @@ impl Conversation {
             attempt.count(&out[before..], &self.session, turn);
         }
         outcome
+    }
+}
+
+/// Executes an admitted command, whose keys must be in one slot.
+fn run(command: &Command, call: &mut Call<'_>) -> Done {
+    match crosses_slots(command, call) {
+        true => Err(NotExecuted::Reject(CROSS_SLOT)),
+        false => (command.handler)(call),
     }
 }
