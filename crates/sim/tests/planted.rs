@@ -98,7 +98,6 @@ fn seeds_max(planted: Planted) -> u64 {
         Planted::SilentBackupKept | Planted::LapsedLeaseWaits | Planted::OrphanNotReassigned => 60,
         Planted::CutBeforeSplice
         | Planted::LostPieceForgotten
-        | Planted::RefusalForgotten
         | Planted::PromisedUnreached
         | Planted::CompletionDroppedEarly
         | Planted::ArrivalWithoutEnd => 180,
@@ -120,6 +119,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::TombstoneDroppedEarly
         | Planted::DeadBackupKept
         | Planted::SlowBackupCleaned
+        | Planted::RefusalForgotten
         | Planted::FrozenWithoutGrace => 999,
         Planted::DivergentShown | Planted::SentBeforeItsSource | Planted::LeftBeforeMark => {
             unreachable!("it is not looked for")
@@ -129,7 +129,8 @@ fn seeds_max(planted: Planted) -> u64 {
 
 /// Bugs that need hundreds of runs, since a death must fall into the right tenth of a millisecond,
 /// or long runs, since nothing comes to rest.
-const RARE: [Planted; 10] = [
+const RARE: [Planted; 11] = [
+    Planted::RefusalForgotten,
     Planted::OrderVersionIgnored,
     Planted::SlowBackupCleaned,
     Planted::NilBeforeTombstoneIsSafe,
