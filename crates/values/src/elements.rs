@@ -323,15 +323,7 @@ impl<'a> Elements<'a> {
             }
             return Ok(None);
         }
-        let new = match self.place(name)? {
-            None => return Ok(None),
-            Some(ElementPlace::Added(at)) => Some(self.added[at]).filter(|added| !added.is_removed),
-            Some(ElementPlace::Old(OldPlace { start, end, edit })) => match edit {
-                Some(edit) => self.edits[edit].new,
-                None => return Ok(Some(self.old_value(start, end)?)),
-            },
-        };
-        Ok(new.map(|new| &self.new[range(new.value)]))
+        Ok(self.get_timed(name)?.map(|timed| timed.element.value))
     }
 
     /// Returns the value of the element of this name, with its expiry.
@@ -359,10 +351,6 @@ impl<'a> Elements<'a> {
         if at == 0 { self.first } else { self.rest[at - 1] }
     }
 
-    fn old_value(&self, start: ElementStart, end: usize) -> Result<&'a [u8], Damaged> {
-        Ok(self.old_element(start, end)?.value)
-    }
-
     fn old_element(&self, start: ElementStart, end: usize) -> Result<Element<'a>, Damaged> {
         let bytes = self.source(start.source).bytes().get(start.offset..end).ok_or(Damaged)?;
         PackedElements::of_one(self.value_type, bytes).next().ok_or(Damaged)?
@@ -370,15 +358,7 @@ impl<'a> Elements<'a> {
 
     /// Returns the elements: first the old ones in their order, then the added ones.
     pub fn iter(&self) -> impl Iterator<Item = Result<Element<'_>, Damaged>> {
-        let edits = self.sorted_edits();
-        let old = self.old().filter_map(move |found| match found {
-            Err(damaged) => Some(Err(damaged)),
-            Ok((start, _, element)) => match edit_at(&edits, start) {
-                None => Some(Ok(element)),
-                Some(edit) => edit.new.map(|new| Ok(self.new_element(new))),
-            },
-        });
-        old.chain(self.added_elements().map(Ok))
+        self.iter_timed().map(|timed| Ok(timed?.element))
     }
 
     /// Returns the elements like [`Elements::iter`], with their expiries.
