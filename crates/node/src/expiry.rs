@@ -67,9 +67,7 @@ impl ExpiryScan {
                 counts.note_expiring(table, std::mem::take(&mut self.met));
                 self.cursor = 0;
                 // The others have nothing to scan, and a step would wake this thread for each.
-                let mut following = self.table + 1..DATABASES as u8;
-                let used = following.find(|&table| worker.uses(TableId(table)));
-                self.table = used.unwrap_or(0);
+                self.table = next_database(table, worker).unwrap_or_default().0;
                 self.buckets_left = if self.table == 0 { 0 } else { self.buckets_left };
             }
         }
@@ -77,6 +75,11 @@ impl ExpiryScan {
         let pause = if rests { EXPIRY_PAUSE } else { Duration::from_millis(1) };
         self.next = now + pause;
     }
+}
+
+/// Returns the first database behind this one that has ever had records.
+pub(crate) fn next_database(table: TableId, worker: &Worker) -> Option<TableId> {
+    (table.0 + 1..DATABASES as u8).map(TableId).find(|&table| worker.uses(table))
 }
 
 #[cfg(test)]

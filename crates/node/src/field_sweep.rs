@@ -7,11 +7,11 @@
 //! The walk is slow until a command sets an expiry, or the walk itself finds one. Ranges that arrive
 //! or are recovered are left out. Design: `docs/design/values.md`.
 
+use crate::expiry::next_database;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Changes, Key, Need, Record, TableKey, Worker};
-use types::limits::DATABASES;
 use types::{
     Instant, KeyHash, TableId, TypedValue, ValueType, element_hash, key_hash, key_hash_in_slot,
 };
@@ -130,9 +130,11 @@ impl FieldWalk {
 
 /// Returns the next table that is used, in a circle of the databases and the pages.
 fn table_after(table: TableId, worker: &Worker) -> TableId {
-    let databases = (table.0 + 1..DATABASES as u8).map(TableId);
-    let mut following = databases.chain([TableId::PAGES]).filter(|_| table != TableId::PAGES);
-    following.find(|&table| worker.uses(table)).unwrap_or(TableId(0))
+    if table == TableId::PAGES {
+        return TableId(0);
+    }
+    let pages = || Some(TableId::PAGES).filter(|&pages| worker.uses(pages));
+    next_database(table, worker).or_else(pages).unwrap_or(TableId(0))
 }
 
 /// Removes the expired fields of a hash that is in one record. Does nothing if that is not possible
