@@ -161,9 +161,7 @@ fn restore(call: &mut Call<'_>) -> Done {
         restored => {
             let need = if options.replaces { Need::Nothing } else { Need::Records };
             call.update_keys(&[key], need, |records, changes| {
-                if records[0].is_some() && !options.replaces {
-                    return Err(BUSY);
-                }
+                check_replaced(records[0], options.replaces)?;
                 restored.map(|_| changes.delete(0))
             })??;
         }
@@ -184,9 +182,8 @@ struct RestoreTarget<'k> {
 }
 
 impl RestoreTarget<'_> {
-    /// Refuses to replace a value.
     fn check(&self, record: Option<Record<'_>>) -> Result<(), Refusal> {
-        if record.is_some() && !self.replaces { Err(BUSY) } else { Ok(()) }
+        check_replaced(record, self.replaces)
     }
 
     fn restore_string(&self, call: &mut Call<'_>, value: TypedValue<'_>) -> Done {
@@ -243,6 +240,11 @@ impl RestoreTarget<'_> {
             Ok(streams.get_mut(0)?.restore(restored, &layout)?)
         })
     }
+}
+
+/// Refuses to replace a value, unless that is allowed.
+fn check_replaced(record: Option<Record<'_>>, replaces: bool) -> Result<(), Refusal> {
+    if record.is_some() && !replaces { Err(BUSY) } else { Ok(()) }
 }
 
 const BUSY: Refusal = Refusal::because("BUSYKEY Target key name already exists.");
