@@ -227,9 +227,13 @@ fn keys_of<'k>(
         let command = Command::of(request.name(), request.get(1)).ok();
         command.into_iter().flat_map(move |command| keys_named(command, request))
     });
+    each_once(call, watched.into_iter().chain(named))
+}
+
+/// Returns these keys, each once.
+fn each_once<'k>(call: &Call<'_>, names: impl Iterator<Item = &'k [u8]>) -> Vec<Key<'k>> {
     let mut seen = HashSet::new();
-    let each = watched.into_iter().chain(named).filter(|bytes| seen.insert(*bytes));
-    each.map(|bytes| call.backend.key(bytes)).collect()
+    names.filter(|bytes| seen.insert(*bytes)).map(|bytes| call.backend.key(bytes)).collect()
 }
 
 /// Runs all commands once. The first keys are watched and must have these versions. Returns false
@@ -315,9 +319,7 @@ pub(super) fn run_alone(call: &mut Call<'_>) -> Done {
         unreachable!("the command is running")
     };
     let named = command.key_positions(args.len(), |at| args.get(at).copied());
-    let mut seen = HashSet::new();
-    let named = named.map(|at| args[at]).filter(|bytes| seen.insert(*bytes));
-    let keys: Vec<Key<'_>> = named.map(|bytes| call.backend.key(bytes)).collect();
+    let keys = each_once(call, named.map(|at| args[at]));
     let table = call.session.status.table;
     for _ in 0..TRIES {
         let clock = call.clock_of(&keys);
