@@ -6,8 +6,8 @@
 //! Robinson, 1981). No lock is held while commands run, and a transaction that loses starts again.
 //!
 //! Pages of split values, and records that `SORT` finds by the elements of its value, are copied when a
-//! command first needs them, possibly later than the records of the named keys. The versions of all records are compared in the end, so a transaction that has seen
-//! two moments has no effect.
+//! command first needs them, possibly later than the records of the named keys. The versions of all
+//! records are compared in the end, so a transaction that has seen two moments has no effect.
 
 use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
