@@ -6,15 +6,16 @@
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::expiry::{ExpireConditions, parse_any_time};
-use super::hashes::reply_with_values;
+use super::field_arguments::FieldArguments;
+use super::hashes::{change_and_reply_with_values, reply_with_values};
 use super::packed::{SizeChange, element_bytes};
 use super::set_options::{
     Dialect, EX, EXAT, Expiry, ExpiryFormat, FieldCondition, PX, PXAT, SetOptions,
 };
-use super::{Call, Done, Refusal, parse_integer, uppercase_is};
+use super::{Call, Done, Refusal, parse_integer};
 use crate::core::data::TableKey;
-use crate::core::elements::{Touched, ValueChange};
-use crate::operators::counts::Found;
+use crate::core::elements::Touched;
+use resp::ReplyWriter;
 use types::{UnixMillis, ValueType};
 use values::{Damaged, Elements, TimedElement};
 
@@ -42,61 +43,6 @@ const NO_EXPIRY: i64 = -1;
 const REFUSED: i64 = 0;
 const CHANGED: i64 = 1;
 const EXPIRED: i64 = 2;
-
-const WRONG_NUMBER: Refusal = Refusal::because(
-    "ERR numfields should be greater than 0 and match the provided number of fields",
-);
-
-/// The arguments of a command behind those in fixed places: options, then `FIELDS numfields`, then
-/// the fields.
-struct FieldArguments<'a> {
-    options: &'a [&'a [u8]],
-    number: &'a [u8],
-    fields: &'a [&'a [u8]],
-}
-
-impl<'a> FieldArguments<'a> {
-    fn of(args: &'a [&'a [u8]]) -> Result<FieldArguments<'a>, Refusal> {
-        let place = args.iter().position(|word| uppercase_is(word, b"FIELDS"));
-        let (options, rest) = args.split_at(place.ok_or(WRONG_NUMBER)?);
-        let [_, number, fields @ ..] = rest else { return Err(WRONG_NUMBER) };
-        Ok(FieldArguments { options, number, fields })
-    }
-
-    /// Returns the arguments of a command with a key and no options.
-    fn without_options(args: &'a [&'a [u8]]) -> Result<FieldArguments<'a>, Refusal> {
-        match args {
-            [_, _, word, number, fields @ ..] if uppercase_is(word, b"FIELDS") => {
-                Ok(FieldArguments { options: &[], number, fields })
-            }
-            _ => Err(Refusal::Syntax),
-        }
-    }
-
-    /// Checks that there are as many fields as announced, of so many arguments each.
-    fn check(&self, per_field: usize) -> Result<(), Refusal> {
-        let number = parse_integer(self.number).ok_or(Refusal::NotAnInteger)?;
-        let is_right = !self.fields.is_empty()
-            && usize::try_from(number).ok().and_then(|number| number.checked_mul(per_field))
-                == Some(self.fields.len());
-        if is_right { Ok(()) } else { Err(WRONG_NUMBER) }
-    }
-
-    /// Parses the options of `HGETEX` or `HSETEX`, and checks the number of fields, of so many
-    /// arguments each. An option that is unknown is refused first, a number in one last.
-    fn options(
-        &self,
-        dialect: Dialect,
-        per_field: usize,
-        now: UnixMillis,
-    ) -> Result<SetOptions<'a>, Refusal> {
-        let options = SetOptions::parse(self.options, dialect, now);
-        match options {
-            Err(Refusal::Syntax) => Err(Refusal::Syntax),
-            options => self.check(per_field).and(options),
-        }
-    }
-}
 
 /// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`, `HPEXPIRE` with
 /// milliseconds, and `HEXPIREAT` and `HPEXPIREAT` with times since 1970.
@@ -146,20 +92,20 @@ fn reply_to_each(
     fields: &[&[u8]],
     mut change_one: impl FnMut(&mut Elements<'_>, &[u8]) -> Result<i64, Damaged>,
 ) -> Done {
-    let change = change_of(call, fields);
+    let key = TableKey { table: call.session.status.table, key: call.key(1) };
+    let change = SizeChange::Removes.of(key, Touched::Names(fields));
     call.update_and_reply(ValueType::Hash, change, |hash, _, reply| {
         let numbers = fields.iter().map(|field| change_one(hash, field));
         let numbers = numbers.collect::<Result<Vec<i64>, Damaged>>()?;
-        reply.array(numbers.len());
-        numbers.into_iter().for_each(|number| reply.integer(number));
+        write_numbers(&numbers, reply);
         Ok(())
     })
 }
 
-/// Returns a change of these fields of the hash under argument 1 that adds none.
-fn change_of<'a>(call: &Call<'a>, fields: &'a [&'a [u8]]) -> ValueChange<'a> {
-    let key = TableKey { table: call.session.status.table, key: call.key(1) };
-    SizeChange::Removes.of(key, Touched::Names(fields))
+/// Writes a number for each field.
+fn write_numbers(numbers: &[i64], reply: &mut ReplyWriter<'_>) {
+    reply.array(numbers.len());
+    numbers.iter().for_each(|number| reply.integer(*number));
 }
 
 /// `HTTL key FIELDS numfields field [field ...]`, `HPTTL`, `HEXPIRETIME` and `HPEXPIRETIME`. Seconds
@@ -184,8 +130,7 @@ fn show_expiries(call: &mut Call<'_>, format: ExpiryFormat) -> Done {
     call.reply_with_elements(ValueType::Hash, Touched::Names(fields), |reply, hash| {
         let numbers = fields.iter().map(|field| hash.get_timed(field).map(shown));
         let numbers = numbers.collect::<Result<Vec<i64>, Damaged>>()?;
-        reply.array(numbers.len());
-        numbers.into_iter().for_each(|number| reply.integer(number));
+        write_numbers(&numbers, reply);
         Ok(())
     })
 }
@@ -201,29 +146,17 @@ fn hgetex(call: &mut Call<'_>) -> Done {
         return reply_with_values(call, fields);
     }
     note_expiry(call, &options);
-    let change = change_of(call, fields);
-    let exists = call.update_and_reply(ValueType::Hash, change, |hash, record, reply| {
-        let mut values = Vec::with_capacity(fields.len());
-        for name in fields {
-            let Some(TimedElement { element, expiry }) = hash.get_timed(name)? else {
-                values.push(None);
-                continue;
-            };
-            let value = element.value.to_vec();
-            match options.expiry {
-                None | Some(Expiry::Keep) => {}
-                Some(Expiry::Never) if expiry.is_none() => {}
-                Some(Expiry::Never) => set_until(hash, name, &value, None, now)?,
-                Some(Expiry::At(at)) => set_until(hash, name, &value, Some(at), now)?,
-            }
-            values.push(Some(value));
+    change_and_reply_with_values(call, fields, |hash, name| {
+        let Some(TimedElement { element, expiry }) = hash.get_timed(name)? else { return Ok(None) };
+        let value = element.value.to_vec();
+        match options.expiry {
+            None | Some(Expiry::Keep) => {}
+            Some(Expiry::Never) if expiry.is_none() => {}
+            Some(Expiry::Never) => set_until(hash, name, &value, None, now)?,
+            Some(Expiry::At(at)) => set_until(hash, name, &value, Some(at), now)?,
         }
-        reply.array(values.len());
-        values.iter().for_each(|value| reply.bulk_or_null(value.as_deref()));
-        Ok(record.is_some())
-    })?;
-    call.backend.count(Found::key(exists));
-    Ok(())
+        Ok(Some(value))
+    })
 }
 
 /// Tells that fields get an expiry, if they do.

@@ -3,6 +3,7 @@
 use super::command::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::command::{Family, ONE, command};
 use super::element_scan::scan_elements;
+use super::field_arguments::FieldArguments;
 use super::packed::{
     SizeChange, count_elements, element_bytes, has_element, listed, remove_elements,
 };
@@ -13,7 +14,7 @@ use crate::core::elements::Touched;
 use crate::operators::counts::Found;
 use resp::Protocol;
 use types::{UnixMillis, ValueType};
-use values::{Damaged, Element, Extended, TimedElement};
+use values::{Damaged, Element, Elements, Extended, TimedElement};
 
 pub(super) static FAMILY: Family = Family {
     group: "hash",
@@ -141,24 +142,27 @@ fn hsetnx(call: &mut Call<'_>) -> Done {
 
 /// `HGETDEL key FIELDS numfields field [field ...]`.
 fn hgetdel(call: &mut Call<'_>) -> Done {
-    if !uppercase_is(call.args[2], b"FIELDS") {
-        return Err(Refusal::Syntax.into());
-    }
-    let count = parse_integer(call.args[3]).ok_or(Refusal::NotAnInteger)?;
-    let fields = &call.args[4..];
-    if usize::try_from(count) != Ok(fields.len()) {
-        return Err(refused(
-            "ERR numfields should be greater than 0 and match the provided number of fields",
-        ));
-    }
+    let arguments = FieldArguments::without_options(call.args)?;
+    arguments.check(1)?;
+    change_and_reply_with_values(call, arguments.fields, |hash, field| {
+        let value = hash.get(field)?.map(<[u8]>::to_vec);
+        hash.remove(field)?;
+        Ok(value)
+    })
+}
+
+/// Changes fields of the hash under argument 1 without adding any, and replies with the values that
+/// `change_one` returns.
+pub(super) fn change_and_reply_with_values(
+    call: &mut Call<'_>,
+    fields: &[&[u8]],
+    mut change_one: impl FnMut(&mut Elements<'_>, &[u8]) -> Result<Option<Vec<u8>>, Damaged>,
+) -> Done {
     let key = TableKey { table: call.session.status.table, key: call.key(1) };
     let change = SizeChange::Removes.of(key, Touched::Names(fields));
     let exists = call.update_and_reply(ValueType::Hash, change, |hash, record, reply| {
-        let mut values = Vec::with_capacity(fields.len());
-        for field in fields {
-            values.push(hash.get(field)?.map(<[u8]>::to_vec));
-            hash.remove(field)?;
-        }
+        let values = fields.iter().map(|field| change_one(hash, field));
+        let values = values.collect::<Result<Vec<Option<Vec<u8>>>, Damaged>>()?;
         reply.array(values.len());
         values.iter().for_each(|value| reply.bulk_or_null(value.as_deref()));
         Ok(record.is_some())

@@ -25,6 +25,7 @@ mod documentation;
 mod dump;
 mod element_scan;
 mod expiry;
+mod field_arguments;
 mod field_expiry;
 mod geo;
 mod geo_search;
