@@ -125,24 +125,30 @@ impl<'v> CompletionRecord<'v> {
         })
     }
 
-    /// Returns the bytes of the record after [`CompletionRecord::with`].
+    /// Returns the bytes of the record after [`CompletionRecord::write_with`].
     pub fn bytes_with(&self, first_incomplete: u64, reply: usize) -> usize {
         let kept = self.replies().filter(|(sequence, _)| *sequence >= first_incomplete);
         let kept: usize = kept.map(|(_, reply)| REPLY_HEADER_BYTES + reply.len()).sum();
         NUMBER_BYTES + kept + REPLY_HEADER_BYTES + reply
     }
 
-    /// Returns the encoded record with one more reply, and without those to requests that the
-    /// client has completed.
+    /// Appends the encoded record with one more reply, and without those to requests that the
+    /// client has completed, to `value`.
     ///
     /// # Panics
     /// If the request was executed before, or is not among those that the client has not
     /// completed: it must not be executed then.
-    pub fn with(&self, first_incomplete: u64, sequence: u64, reply: &[u8]) -> Vec<u8> {
+    pub fn write_with(
+        &self,
+        first_incomplete: u64,
+        sequence: u64,
+        reply: &[u8],
+        value: &mut Vec<u8>,
+    ) {
         let first_incomplete = first_incomplete.max(self.first_incomplete);
         assert!(sequence >= first_incomplete, "{sequence} is executed below {first_incomplete}");
         assert!(self.reply(sequence).is_none(), "{sequence} is executed twice");
-        let mut value = Vec::with_capacity(self.bytes_with(first_incomplete, reply.len()));
+        let start = value.len();
         value.extend_from_slice(&first_incomplete.to_le_bytes());
         let kept = || self.replies().filter(|(number, _)| *number >= first_incomplete);
         let before = kept().take_while(|(number, _)| *number < sequence);
@@ -152,8 +158,8 @@ impl<'v> CompletionRecord<'v> {
             value.extend_from_slice(&(reply.len() as u32).to_le_bytes());
             value.extend_from_slice(reply);
         }
-        debug_assert!(CompletionRecord::parse(&value).is_some(), "an encoded record is readable");
-        value
+        let written = &value[start..];
+        debug_assert!(CompletionRecord::parse(written).is_some(), "an encoded record is readable");
     }
 }
 
@@ -312,9 +318,15 @@ mod tests {
         OnceRequest { lease: LEASE, sequence, first_incomplete }
     }
 
+    fn with(record: &CompletionRecord<'_>, first: u64, sequence: u64, reply: &[u8]) -> Vec<u8> {
+        let mut value = Vec::new();
+        record.write_with(first, sequence, reply, &mut value);
+        value
+    }
+
     fn record(first: u64, replies: &[(u64, &[u8])]) -> Vec<u8> {
-        replies.iter().fold(CompletionRecord::EMPTY.with(first, u64::MAX, b""), |value, reply| {
-            CompletionRecord::parse(&value).unwrap().with(first, reply.0, reply.1)
+        replies.iter().fold(with(&CompletionRecord::EMPTY, first, u64::MAX, b""), |value, reply| {
+            with(&CompletionRecord::parse(&value).unwrap(), first, reply.0, reply.1)
         })
     }
 
@@ -337,7 +349,7 @@ mod tests {
         assert_eq!(parsed.reply(4), Some(&b""[..]));
         assert_eq!(parsed.reply(5), Some(&b"five"[..]));
         assert_eq!((parsed.reply(6), parsed.first_incomplete()), (None, 3));
-        let value = parsed.with(5, 9, b"nine");
+        let value = with(&parsed, 5, 9, b"nine");
         let parsed = CompletionRecord::parse(&value).unwrap();
         assert_eq!((parsed.reply(4), parsed.reply(5)), (None, Some(&b"five"[..])));
     }
@@ -398,7 +410,7 @@ mod tests {
     #[test]
     fn a_record_is_covered_when_all_of_it_is_completed_or_the_lease_has_ended() {
         let value = record(3, &[(3, b"three")]);
-        let value = CompletionRecord::parse(&value).unwrap().with(3, 4, b"four");
+        let value = with(&CompletionRecord::parse(&value).unwrap(), 3, 4, b"four");
         let one = record_without_marker(&value);
         let parsed = CompletionRecord::parse(&one).unwrap();
         let mut seen = CompletedRequests::default();

@@ -486,7 +486,7 @@ fn a_recorded_update_that_is_not_made_writes_nothing() {
                 changes.put(0, b"value", None);
                 is_made
             },
-            |_, _| b"reply".to_vec(),
+            |_, _, value| value.extend_from_slice(b"reply"),
         );
         assert_eq!(done, Ok(is_made));
         for (table, key) in [(TABLE, key), (TableId::COMPLETIONS, completion)] {

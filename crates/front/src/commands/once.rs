@@ -13,6 +13,7 @@ use crate::core::data::{Changes, Key, Record};
 use crate::core::staged::TransactionRecords;
 use node::{CompletionRecord, FiledUnder, OnceDecision, OnceRequest, REPLY_BYTES_MAX, floors_key};
 use resp::ReplyWriter;
+use smallvec::SmallVec;
 use std::collections::HashSet;
 use types::limits::COMPLETION_BYTES_MAX;
 use types::{LeaseId, TableId, Version};
@@ -112,8 +113,12 @@ fn parse_number(word: &[u8]) -> Result<u64, Refusal> {
 }
 
 /// Returns the keys that a command names, each once.
-fn distinct_keys<'k>(call: &Call<'_>, command: &Command, args: &[&'k [u8]]) -> Vec<Key<'k>> {
-    let mut keys: Vec<Key<'k>> = Vec::new();
+fn distinct_keys<'k>(
+    call: &Call<'_>,
+    command: &Command,
+    args: &[&'k [u8]],
+) -> SmallVec<[Key<'k>; 2]> {
+    let mut keys = SmallVec::new();
     let mut named = HashSet::new();
     for at in command.key_positions(args.len(), |at| args.get(at).copied()) {
         let key = args[at];
@@ -160,10 +165,8 @@ impl WrappedCommand<'_> {
             }
         };
         let (table, clock) = (call.session.status.table, call.clock_of(self.keys));
-        let staged = call.backend.peek(table, self.keys, |records| {
-            TransactionRecords::new(table, clock, self.keys, records)
-        })?;
-        call.backend.staged = Some(staged.of_attempt(*call.orders_built));
+        let staged = TransactionRecords::read(call.backend, table, clock, self.keys, |_| true)?;
+        call.backend.staged = staged.map(|staged| staged.of_attempt(*call.orders_built));
         let ran = self.run(call);
         let Some(staged) = call.backend.staged.take() else {
             unreachable!("a command does not end the transaction around it")
@@ -178,7 +181,9 @@ impl WrappedCommand<'_> {
         if before.bytes + replies.len() > COMPLETION_BYTES_MAX {
             return Err(TOO_MANY.into());
         }
-        self.take_effect(call, &before, &staged, replies)
+        let done = self.take_effect(call, &before, &staged, replies)?;
+        staged.end(call.backend);
+        Ok(done)
     }
 
     /// Looks up the completion record. Returns the reply of an execution before, if there was one.
@@ -246,16 +251,17 @@ impl WrappedCommand<'_> {
             }
             is_current
         };
-        let completed = |record: Option<&[u8]>, versions: &[(usize, Version)]| {
-            let version_of = |place: usize| {
-                let of_key = versions.iter().find(|(written, _)| *written == place);
-                of_key.map(|(_, version)| *version)
+        let completed =
+            |record: Option<&[u8]>, versions: &[(usize, Version)], value: &mut Vec<u8>| {
+                let version_of = |place: usize| {
+                    let of_key = versions.iter().find(|(written, _)| *written == place);
+                    of_key.map(|(_, version)| *version)
+                };
+                reply = staged.with_versions(replies, version_of);
+                let record = record.and_then(CompletionRecord::parse);
+                let record = record.unwrap_or(CompletionRecord::EMPTY);
+                record.write_with(first_incomplete, sequence, &reply, value);
             };
-            reply = staged.with_versions(replies, version_of);
-            let record = record.and_then(CompletionRecord::parse);
-            let record = record.unwrap_or(CompletionRecord::EMPTY);
-            record.with(first_incomplete, sequence, &reply)
-        };
         let done = staged.commit_with_orders(call.backend, |backend| {
             let needs = |place| staged.needs(place);
             backend.update_recorded(&staged.keys(), needs, completion, apply, completed)

@@ -247,11 +247,10 @@ fn attempt(
 ) -> Result<bool, NotExecuted> {
     let table = call.session.status.table;
     let clock = call.clock_of(keys);
-    let staged = call.backend.peek(table, keys, |records| {
-        let is_as_watched =
-            records.iter().map(version).take(watched.len()).eq(watched.iter().copied());
-        is_as_watched.then(|| TransactionRecords::new(table, clock, keys, records))
-    })?;
+    let is_as_watched = |records: &[Option<Record<'_>>]| {
+        records.iter().map(version).take(watched.len()).eq(watched.iter().copied())
+    };
+    let staged = TransactionRecords::read(call.backend, table, clock, keys, is_as_watched)?;
     let Some(staged) = staged else {
         call.reply.null_array();
         return Ok(true);
@@ -277,6 +276,7 @@ fn attempt(
     executed.iter().for_each(|one| one.count(call, transaction, &replies));
     let replies = staged.with_versions(replies, |at| call.backend.written_version(at));
     call.reply.written(&replies);
+    staged.end(call.backend);
     Ok(true)
 }
 
@@ -284,8 +284,8 @@ fn attempt(
 /// Returns the copies; `None`: a record was changed concurrently, and nothing has been done.
 fn commit(
     backend: &mut Backend,
-    staged: TransactionRecords,
-) -> Result<Option<TransactionRecords>, NotExecuted> {
+    staged: Box<TransactionRecords>,
+) -> Result<Option<Box<TransactionRecords>>, NotExecuted> {
     let is_made = if staged.is_changed() {
         let needs = |place| staged.needs(place);
         let apply = |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| {
@@ -323,10 +323,8 @@ pub(super) fn run_alone(call: &mut Call<'_>) -> Done {
     let table = call.session.status.table;
     for _ in 0..TRIES {
         let clock = call.clock_of(&keys);
-        let staged = call
-            .backend
-            .peek(table, &keys, |records| TransactionRecords::new(table, clock, &keys, records))?;
-        call.backend.staged = Some(staged);
+        call.backend.staged =
+            TransactionRecords::read(call.backend, table, clock, &keys, |_| true)?;
         let mut replies = Vec::new();
         let ran = run_on_copies(call, command, args, &mut replies);
         let Some(staged) = call.backend.staged.take() else {
@@ -335,8 +333,9 @@ pub(super) fn run_alone(call: &mut Call<'_>) -> Done {
         ran?;
         match commit(call.backend, staged) {
             Ok(None) => {}
-            Ok(Some(_)) => {
+            Ok(Some(staged)) => {
                 call.reply.written(&replies);
+                staged.end(call.backend);
                 return Ok(());
             }
             Err(NotExecuted::Reject(Refusal::TooLarge)) => return Err(TOO_LARGE.into()),
@@ -451,5 +450,5 @@ fn run_all(
 
 /// Returns whether the command that runs on copies needs a page that could not be copied, or an order.
 pub(super) fn is_interrupted(call: &Call<'_>) -> bool {
-    call.backend.staged.as_ref().is_some_and(TransactionRecords::is_interrupted)
+    call.backend.staged.as_ref().is_some_and(|staged| staged.is_interrupted())
 }

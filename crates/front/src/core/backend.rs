@@ -27,7 +27,9 @@ pub(crate) struct Backend {
     /// Visible in `core` only, so that no command can call it.
     pub(super) engine: Engine,
     /// Private copies of the records that the current transaction works on.
-    pub(crate) staged: Option<TransactionRecords>,
+    pub(crate) staged: Option<Box<TransactionRecords>>,
+    /// Buffers of an ended transaction, for the next one.
+    pub(super) spare_copies: Option<Box<TransactionRecords>>,
     /// State that the reactors of the server share for operators.
     pub(crate) operators: Arc<Operators>,
     /// Settings in effect for this turn.
@@ -53,6 +55,7 @@ impl Backend {
         Backend {
             engine,
             staged: None,
+            spare_copies: None,
             operators,
             configuration,
             counts,

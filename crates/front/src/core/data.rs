@@ -311,7 +311,7 @@ impl Backend {
         is_needed: impl Fn(usize) -> bool,
         completion: Key<'_>,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> bool,
-        completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)]) -> Vec<u8>,
+        completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)], &mut Vec<u8>),
     ) -> Result<bool, NotExecuted> {
         assert!(self.staged.is_none(), "the commands of a transaction are not recorded");
         let done = self.engine.worker.update_recorded(keys, is_needed, completion, f, completed)?;

@@ -190,7 +190,10 @@ impl<'p> UpdatePlan<'p> {
 
 impl TransactionRecords {
     /// Returns the same copies, for a request for which so many orders were built.
-    pub(crate) fn of_attempt(mut self, orders_built: u32) -> TransactionRecords {
+    pub(crate) fn of_attempt(
+        mut self: Box<TransactionRecords>,
+        orders_built: u32,
+    ) -> Box<TransactionRecords> {
         if orders_built < ORDERS_MAX {
             self.wait_for_orders();
         }
@@ -218,6 +221,9 @@ impl TransactionRecords {
         commit: impl FnOnce(&mut Backend) -> Result<bool, NotExecuted>,
     ) -> Result<bool, NotExecuted> {
         let changed: Vec<_> = self.changed_orders().collect();
+        if changed.is_empty() {
+            return commit(backend);
+        }
         let orders = changed.iter().map(|(name, _)| backend.node().orders().find(**name));
         let shared: Vec<_> = orders.collect();
         // By their names, so that no two transactions wait for each other.

@@ -9,15 +9,23 @@
 //! command first needs them, possibly later than the records of the named keys. The versions of all
 //! records are compared in the end, so a transaction that has seen two moments has no effect.
 
+mod copies;
+
+use super::backend::Backend;
 use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
+use copies::Copies;
 use node::{MemberChange, OrderName};
 use resp::{Protocol, ReplyWriter};
-use std::collections::{BTreeMap, HashMap};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use store::{Changes, Key, NewValue, Record, Scratch, TableKey};
 use types::limits::VALUE_BYTES_MAX;
-use types::{KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version};
+use types::{TableId, UnixMillis, Version};
 use values::{Damaged, Form};
+
+/// Something for each of a few records.
+type PerRecord<T> = SmallVec<[T; 4]>;
 
 /// Most bytes of records that the commands of a transaction read without naming them.
 const UNNAMED_BYTES_MAX: usize = 64 << 20;
@@ -26,15 +34,12 @@ const TOO_MANY_UNNAMED: Refusal =
     Refusal::because("ERR a command cannot read this many bytes of other keys at once");
 
 /// The records of a transaction: as read from the store, and as changed by its commands so far.
+#[derive(Default)]
 pub(crate) struct TransactionRecords {
     table: TableId,
     /// Time by which expiry is judged.
     clock: UnixMillis,
-    records: Vec<StagedRecord>,
-    /// Position of each key's record in `records`, and of each page's. The maps are only looked up,
-    /// never iterated.
-    places: HashMap<Box<[u8]>, usize>,
-    pages: HashMap<Box<[u8]>, usize>,
+    copies: Copies,
     /// Number of records that were copied at first.
     named: usize,
     /// Bytes of the records that no command names.
@@ -71,89 +76,50 @@ struct MissingVersion {
     place: usize,
 }
 
-/// One record, or its absence.
-struct StagedRecord {
-    table: TableId,
-    hash: KeyHash,
-    key: Box<[u8]>,
-    /// Version of the record that was read; `None` if there was no record.
-    version: Option<Version>,
-    now: Option<StagedValue>,
-    is_changed: bool,
-    /// Set for a page that a command creates: no command reads a former record of it.
-    is_new: bool,
-}
-
-/// The copy of a value, with its expiry.
-struct StagedValue {
-    value_type: ValueType,
-    bytes: Vec<u8>,
-    expiry: Option<UnixMillis>,
-}
-
-impl StagedRecord {
-    fn new(TableKey { table, key }: TableKey<'_>, record: Option<Record<'_>>) -> StagedRecord {
-        let now = record.map(|record| StagedValue::new(record.value, record.expiry));
-        let version = record.map(|record| record.version);
-        let (hash, key) = (key.hash, key.bytes.into());
-        StagedRecord { table, hash, key, version, now, is_changed: false, is_new: false }
-    }
-
-    fn table_key(&self) -> TableKey<'_> {
-        let StagedRecord { table, hash, key: bytes, .. } = self;
-        TableKey { table: *table, key: Key { hash: *hash, bytes } }
-    }
-}
-
-impl StagedValue {
-    fn new(value: TypedValue<'_>, expiry: Option<UnixMillis>) -> StagedValue {
-        StagedValue { value_type: value.value_type, bytes: value.bytes.to_vec(), expiry }
-    }
-
-    fn value(&self) -> TypedValue<'_> {
-        TypedValue { value_type: self.value_type, bytes: &self.bytes }
-    }
-}
-
 impl TransactionRecords {
-    /// Copies the records that were read under these distinct keys of a table.
-    pub(crate) fn new(
+    /// Reads the records of these distinct keys of a table, and copies them if `is_expected` accepts
+    /// them.
+    pub(crate) fn read(
+        backend: &mut Backend,
         table: TableId,
         clock: UnixMillis,
         keys: &[Key<'_>],
-        records: &[Option<Record<'_>>],
-    ) -> TransactionRecords {
-        let copy = |(key, record): (&Key<'_>, &Option<Record<'_>>)| {
-            StagedRecord::new(TableKey { table, key: *key }, *record)
-        };
-        let place = |(place, key): (usize, &Key<'_>)| (Box::from(key.bytes), place);
-        TransactionRecords {
-            table,
-            clock,
-            records: keys.iter().zip(records).map(copy).collect(),
-            places: keys.iter().enumerate().map(place).collect(),
-            pages: HashMap::new(),
-            named: keys.len(),
-            unnamed_bytes: 0,
-            is_interrupted: false,
-            waits_for_orders: false,
-            lacking_order: None,
-            scratch: Scratch::default(),
-            found: Found::default(),
-            missing_versions: Vec::new(),
-            orders: BTreeMap::new(),
-        }
+        is_expected: impl FnOnce(&[Option<Record<'_>>]) -> bool,
+    ) -> Result<Option<Box<TransactionRecords>>, NotExecuted> {
+        let spare = backend.spare_copies.take();
+        backend.peek(table, keys, |records| {
+            is_expected(records).then(|| {
+                let mut staged = spare.unwrap_or_default();
+                (staged.table, staged.clock, staged.named) = (table, clock, keys.len());
+                for (key, record) in keys.iter().zip(records) {
+                    staged.copies.add(TableKey { table, key: *key }, *record);
+                }
+                staged
+            })
+        })
+    }
+
+    /// Ends a transaction. Retains its buffers for the next one.
+    pub(crate) fn end(mut self: Box<TransactionRecords>, backend: &mut Backend) {
+        let mut copies = std::mem::take(&mut self.copies);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        copies.clear();
+        scratch.shrink();
+        *self = TransactionRecords { copies, scratch, ..TransactionRecords::default() };
+        backend.spare_copies = Some(self);
     }
 
     /// Returns the keys of all records, by their positions.
-    pub(crate) fn keys(&self) -> Vec<TableKey<'_>> {
-        self.records.iter().map(StagedRecord::table_key).collect()
+    pub(crate) fn keys(&self) -> PerRecord<TableKey<'_>> {
+        let mut keys = PerRecord::with_capacity(self.copies.all().len());
+        self.copies.all().iter().for_each(|copy| keys.push(copy.table_key()));
+        keys
     }
 
     /// Returns whether records were copied after those of the named keys.
     pub(crate) fn has_later_copies(&self) -> bool {
-        assert!(self.records.len() >= self.named, "copies stay until the transaction ends");
-        self.records.len() > self.named
+        assert!(self.copies.all().len() >= self.named, "copies stay until the transaction ends");
+        self.copies.all().len() > self.named
     }
 
     /// Returns whether the transaction must start again.
@@ -185,26 +151,25 @@ impl TransactionRecords {
 
     /// Returns the key of the sorted set whose order the transaction lacks.
     pub(super) fn lacking_order(&self) -> Option<TableKey<'_>> {
-        self.lacking_order.map(|place| self.records[place].table_key())
+        self.lacking_order.map(|place| self.copies.all()[place].table_key())
     }
 
     /// Returns whether this is a page that has not been copied.
     pub(super) fn lacks(&self, key: TableKey<'_>) -> bool {
-        key.table == TableId::PAGES && !self.pages.contains_key(key.key.bytes)
+        key.table == TableId::PAGES && self.copies.find(key).is_none()
     }
 
     /// Copies pages that were read now.
     pub(super) fn add_pages(&mut self, keys: &[TableKey<'_>], records: &[Option<Record<'_>>]) {
         for (key, record) in keys.iter().zip(records) {
-            let before = self.pages.insert(key.key.bytes.into(), self.records.len());
-            assert!(before.is_none(), "a page is copied twice");
-            self.records.push(StagedRecord::new(*key, *record));
+            assert!(key.table == TableId::PAGES, "a page of {:?}", key.table);
+            self.copies.add(*key, *record);
         }
     }
 
     /// Returns whether this is a key of the transaction's table that has not been copied.
     pub(super) fn lacks_key(&self, key: Key<'_>) -> bool {
-        !self.places.contains_key(key.bytes)
+        self.copies.find(TableKey { table: self.table, key }).is_none()
     }
 
     /// Copies records that a command reads without naming them.
@@ -222,28 +187,25 @@ impl TransactionRecords {
         }
         for (key, record) in keys.iter().zip(records) {
             assert_eq!(key.table, self.table, "a transaction has one table");
-            let before = self.places.insert(key.key.bytes.into(), self.records.len());
-            assert!(before.is_none(), "a record is copied twice");
-            self.records.push(StagedRecord::new(*key, *record));
+            self.copies.add(*key, *record);
         }
         Ok(())
     }
 
     /// Adds a page that a command creates.
     pub(super) fn add_new_page(&mut self, key: TableKey<'_>) {
-        self.add_pages(&[key], &[None]);
-        let place = self.records.len() - 1;
-        self.records[place].is_new = true;
+        assert!(key.table == TableId::PAGES, "a new page of {:?}", key.table);
+        self.copies.add(key, None).is_new = true;
     }
 
     /// Returns whether the transaction depends on the record at this position.
     pub(crate) fn needs(&self, place: usize) -> bool {
-        !self.records[place].is_new
+        !self.copies.all()[place].is_new
     }
 
     /// Returns whether a command has written or removed this record.
     pub(super) fn is_written(&self, place: usize) -> bool {
-        self.records[place].is_changed
+        self.copies.all()[place].is_changed
     }
 
     /// Notes changes of the sorted set with pages whose root is at this position.
@@ -253,7 +215,7 @@ impl TransactionRecords {
         place: usize,
         changes: impl IntoIterator<Item = MemberChange>,
     ) {
-        let before = self.records[place].version;
+        let before = self.copies.all()[place].version;
         let new = || StagedOrder { place, before, changes: Vec::new() };
         self.orders.entry(name).or_insert_with(new).changes.extend(changes);
     }
@@ -266,8 +228,7 @@ impl TransactionRecords {
 
     /// Returns whether the record at this position is the root of the value with this id.
     pub(super) fn has_root(&self, place: usize, id: Version) -> bool {
-        let now = self.records[place].now.as_ref();
-        now.is_some_and(|now| match Form::of(now.value()) {
+        self.copies.all()[place].now().is_some_and(|(value, _)| match Form::of(value) {
             Ok(Form::Split(root)) => root.id == id,
             Ok(Form::Packed(_)) | Err(Damaged) => false,
         })
@@ -305,8 +266,8 @@ impl TransactionRecords {
     /// Returns whether the given records are still the versions that were read. A page that a
     /// command creates may have the name of an orphan.
     pub(crate) fn is_current(&self, records: &[Option<Record<'_>>]) -> bool {
-        assert_eq!(records.len(), self.records.len(), "each copy is compared with a record");
-        let mut pairs = self.records.iter().zip(records);
+        assert_eq!(records.len(), self.copies.all().len(), "each copy is compared with a record");
+        let mut pairs = self.copies.all().iter().zip(records);
         pairs.all(|(copy, now)| copy.is_new || copy.version == now.map(|record| record.version))
     }
 
@@ -317,53 +278,57 @@ impl TransactionRecords {
 
     /// Returns whether the commands have changed any record.
     pub(crate) fn is_changed(&self) -> bool {
-        self.records.iter().any(|record| record.is_changed)
+        self.copies.all().iter().any(|copy| copy.is_changed)
     }
 
     /// Adds the commands' changes to `changes`. Positions are those of the keys.
     pub(crate) fn apply(&self, changes: &mut Changes<'_>) {
-        for (place, record) in self.records.iter().enumerate().filter(|(_, r)| r.is_changed) {
-            match &record.now {
-                Some(now) => changes.put_value(place, now.value(), now.expiry),
+        for (place, copy) in self.copies.all().iter().enumerate().filter(|(_, it)| it.is_changed) {
+            match copy.now() {
+                Some((value, expiry)) => changes.put_value(place, value, expiry),
                 // The record does not exist in the store, so there is nothing to delete.
-                None if record.version.is_none() => {}
+                None if copy.version.is_none() => {}
                 None => changes.delete(place),
             }
         }
     }
 
     pub(super) fn place(&self, table: TableId, key: Key<'_>) -> Result<usize, NotExecuted> {
-        let place = match table {
-            TableId::PAGES => self.pages.get(key.bytes),
-            _ if table == self.table => self.places.get(key.bytes),
-            _ => None,
-        };
-        place.copied().ok_or(NOT_INSIDE.into())
+        self.copies.find(TableKey { table, key }).ok_or(NOT_INSIDE.into())
     }
 
-    pub(super) fn places_of(&self, keys: &[TableKey<'_>]) -> Result<Vec<usize>, NotExecuted> {
-        keys.iter().map(|key| self.place(key.table, key.key)).collect()
+    pub(super) fn places_of(&self, keys: &[TableKey<'_>]) -> Result<PerRecord<usize>, NotExecuted> {
+        let mut places = PerRecord::with_capacity(keys.len());
+        for key in keys {
+            places.push(self.place(key.table, key.key)?);
+        }
+        Ok(places)
     }
 
     pub(super) fn places(
         &self,
         table: TableId,
         keys: &[Key<'_>],
-    ) -> Result<Vec<usize>, NotExecuted> {
-        keys.iter().map(|key| self.place(table, *key)).collect()
+    ) -> Result<PerRecord<usize>, NotExecuted> {
+        let mut places = PerRecord::with_capacity(keys.len());
+        for key in keys {
+            places.push(self.place(table, *key)?);
+        }
+        Ok(places)
     }
 
     pub(super) fn record(&self, place: usize) -> Option<Record<'_>> {
-        let StagedRecord { version, now, .. } = &self.records[place];
-        let now = now.as_ref()?;
-        let lasts = now.expiry.is_none_or(|expiry| expiry > self.clock);
-        let version = version.unwrap_or(Version(0));
-        let (value, expiry, clock) = (now.value(), now.expiry, self.clock);
-        lasts.then_some(Record { value, version, expiry, clock })
+        let copy = &self.copies.all()[place];
+        let (value, expiry) = copy.now()?;
+        let lasts = expiry.is_none_or(|expiry| expiry > self.clock);
+        let version = copy.version.unwrap_or(Version(0));
+        lasts.then_some(Record { value, version, expiry, clock: self.clock })
     }
 
-    pub(super) fn records(&self, places: &[usize]) -> Vec<Option<Record<'_>>> {
-        places.iter().map(|&place| self.record(place)).collect()
+    pub(super) fn records(&self, places: &[usize]) -> PerRecord<Option<Record<'_>>> {
+        let mut records = PerRecord::with_capacity(places.len());
+        places.iter().for_each(|&place| records.push(self.record(place)));
+        records
     }
 
     /// Passes the records at these places to `f`, and makes the changes that it collects.
@@ -392,9 +357,9 @@ impl TransactionRecords {
     }
 
     fn set(&mut self, place: usize, new: NewValue<'_>) {
-        let record = &mut self.records[place];
-        record.now = new.map(|(value, expiry)| StagedValue::new(value, expiry));
-        record.is_changed = true;
+        let copy = self.copies.at_mut(place);
+        copy.set(new);
+        copy.is_changed = true;
     }
 }
 

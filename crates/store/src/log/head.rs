@@ -51,34 +51,34 @@ impl Head {
         Ok(append_replacing(segment, entry))
     }
 
-    /// Appends the entries contiguously in one segment, and adds their addresses to `addresses`.
-    /// Appends all or none. Names of replaced entries are treated as by
-    /// [`Head::append_replacing`].
+    /// Appends the entries, which have `bytes` bytes together, contiguously in one segment, and
+    /// passes their addresses to `appended`. Appends all or none. Names of replaced entries are
+    /// treated as by [`Head::append_replacing`].
     ///
     /// # Panics
     /// As for one entry, or if they are together longer than [`Log::batch_bytes_max`]: a bug of
     /// the caller.
-    pub fn append_all(
+    pub fn append_all<'e, 'k: 'e>(
         &mut self,
-        entries: &mut [Entry<'_>],
-        addresses: &mut impl Extend<Address>,
+        bytes: usize,
+        entries: impl Iterator<Item = &'e mut Entry<'k>>,
+        appended: impl FnMut(Address),
     ) -> Result<(), OutOfMemory> {
-        let bytes = entries.iter().map(Entry::encoded_bytes).sum();
         let segment = self.segment_for(bytes)?;
-        addresses.extend(entries.iter_mut().map(|entry| append_replacing(segment, entry)));
+        append_batch(segment, bytes, entries, appended);
         Ok(())
     }
 
     /// Does the same as [`Head::append_all`], but may use the reserved segment. For entries that
     /// free memory: tombstones of present records.
-    pub fn append_reserved(
+    pub fn append_reserved<'e, 'k: 'e>(
         &mut self,
-        entries: &[Entry<'_>],
-        addresses: &mut impl Extend<Address>,
+        bytes: usize,
+        entries: impl Iterator<Item = &'e mut Entry<'k>>,
+        appended: impl FnMut(Address),
     ) -> Result<(), OutOfMemory> {
-        let bytes = entries.iter().map(Entry::encoded_bytes).sum();
         let segment = self.segment_for_deletes(bytes)?;
-        addresses.extend(entries.iter().map(|entry| append_entry(segment, entry)));
+        append_batch(segment, bytes, entries, appended);
         Ok(())
     }
 
@@ -191,6 +191,19 @@ impl Head {
     fn refill_reserve(&mut self) {
         self.has_reserve = self.has_reserve || self.appender.log.segments.keep_for_deletes();
     }
+}
+
+/// Appends the entries of a batch to a segment with room for all of them.
+fn append_batch<'e, 'k: 'e>(
+    segment: &mut OpenSegment,
+    bytes: usize,
+    entries: impl Iterator<Item = &'e mut Entry<'k>>,
+    mut appended: impl FnMut(Address),
+) {
+    let before = segment.written();
+    entries.for_each(|entry| appended(append_replacing(segment, entry)));
+    let written = (segment.written() - before) as usize;
+    assert!(written == bytes, "a batch has {written} bytes, and room was made for {bytes}");
 }
 
 impl Drop for Head {

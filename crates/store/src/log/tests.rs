@@ -5,6 +5,7 @@ use crate::log::reclamation::Participant;
 use crate::log::state::SegmentSnapshot;
 use fastrand::Rng;
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use types::{Incarnation, ReactorId, TypedValue, Version};
@@ -76,7 +77,8 @@ fn a_batch_stands_in_one_segment_even_if_the_open_one_is_nearly_full() {
     let first = head.append_one(&object(b"long", 1, &long)).unwrap();
     let mut entries = [object(b"a", 2, &long[..1 << 20]), object(b"b", 3, &long[..1 << 20])];
     let mut addresses = Vec::new();
-    head.append_all(&mut entries, &mut addresses).unwrap();
+    let bytes = entries.iter().map(Entry::encoded_bytes).sum();
+    head.append_all(bytes, entries.iter_mut(), |address| addresses.push(address)).unwrap();
     assert_ne!(log.segment_of(first), log.segment_of(addresses[0]));
     assert_eq!(log.segment_of(addresses[0]), log.segment_of(addresses[1]));
     assert!(entries.iter().zip(&addresses).all(|(entry, &at)| log.entry(at, &turn) == *entry));
@@ -200,8 +202,8 @@ fn writers_never_use_what_is_kept_for_deletes() {
     while head.append_one(&object(b"key", 1, &value)).is_ok() {}
     let small = object(b"key", 1, b"");
     while head.append_one(&small).is_ok() {}
-    let mut addresses = Vec::new();
-    head.append_reserved(&[tombstone(b"a", 2, SegmentId(1))], &mut addresses).unwrap();
+    let mut delete = tombstone(b"a", 2, SegmentId(1));
+    head.append_reserved(delete.encoded_bytes(), iter::once(&mut delete), |_| {}).unwrap();
     assert_eq!(head.append_one(&small), Err(OutOfMemory));
     let one_segment = SEGMENT_BYTES_MIN / tombstone(b"a", 2, SegmentId(1)).encoded_bytes();
     for _ in 1..one_segment {
@@ -346,9 +348,8 @@ fn a_reservation_is_made_ready_and_deletes_do_not_wait() {
     assert!(!log.ready_segments().suffice_for_replay() && log.ready_segments().take_awaited());
     let reservation = log.reserve(9 * SEGMENT_BYTES_MIN as u64).unwrap();
     assert!(wakes.lock().unwrap().contains(&Preparation::Needed));
-    let mut addresses = Vec::new();
-    let delete = [tombstone(b"key", 1, SegmentId(1))];
-    head.append_reserved(&delete, &mut addresses).unwrap();
+    let mut delete = tombstone(b"key", 1, SegmentId(1));
+    head.append_reserved(delete.encoded_bytes(), iter::once(&mut delete), |_| {}).unwrap();
     log.ready_segments().take_awaited();
     while log.ready_segments().prepare(Preparation::Needed) {}
     assert!(log.ready_segments().suffice_for_replay() && !log.ready_segments().take_awaited());
@@ -571,7 +572,10 @@ impl Twin {
         let head = rng.usize(..self.heads.len());
         match &mut entries[..] {
             [one] => addresses.push(self.heads[head].append_one(one)?),
-            all => self.heads[head].append_all(all, &mut addresses)?,
+            all => {
+                let bytes = all.iter().map(Entry::encoded_bytes).sum();
+                self.heads[head].append_all(bytes, all.iter_mut(), |at| addresses.push(at))?;
+            }
         }
         for ((key, address), value) in keys.iter().zip(addresses).zip(values) {
             self.publish(u64::from_le_bytes(*key), address, value);

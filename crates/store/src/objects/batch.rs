@@ -30,12 +30,12 @@ impl Worker {
         is_needed: impl Fn(usize) -> bool,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
     ) -> Result<T, Stall> {
-        self.update_batch(keys.iter().copied(), is_needed, f, |_, _, _| None)
+        self.update_batch(keys.iter().copied(), is_needed, f, |_, _, _, _| false)
     }
 
     /// Reads and changes records like [`Worker::update_tables`], and writes
     /// a completion record in the same atomic step. `f` receives the records, with the completion
-    /// record last, and returns whether the changes are made. If so, `completed` returns the new
+    /// record last, and returns whether the changes are made. If so, `completed` writes the new
     /// value of the completion record. It receives the former one, and the versions that were
     /// drawn, by the positions of their keys. Returns what `f` has returned.
     pub fn update_recorded(
@@ -44,7 +44,7 @@ impl Worker {
         is_needed: impl Fn(usize) -> bool,
         completion: Key<'_>,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> bool,
-        completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)]) -> Vec<u8>,
+        completed: impl FnOnce(Option<&[u8]>, &[(usize, Version)], &mut Vec<u8>),
     ) -> Result<bool, Stall> {
         let completion = TableKey { table: TableId::COMPLETIONS, key: completion };
         let last = keys.len();
@@ -57,20 +57,23 @@ impl Worker {
             }
             is_made
         };
-        self.update_batch(keys, is_needed, decide, |&done, former, versions| {
-            done.then(|| completed(former.map(|it| it.value.bytes), versions))
+        self.update_batch(keys, is_needed, decide, |&done, former, versions, value| {
+            if done {
+                completed(former.map(|it| it.value.bytes), versions, value);
+            }
+            done
         })
     }
 
-    /// Reads and changes records as one atomic step. `last` may return the new value of the last
-    /// key; it receives the result of `f`, that key's record, and the versions that the changes have
-    /// drawn.
+    /// Reads and changes records as one atomic step. `last` may write the new value of the last
+    /// key, and then returns true; it receives the result of `f`, that key's record, and the
+    /// versions that the changes have drawn.
     pub(super) fn update_batch<'k, T>(
         &mut self,
         keys: impl Iterator<Item = TableKey<'k>>,
         is_needed: impl Fn(usize) -> bool,
         f: impl FnOnce(&[Option<Record<'_>>], &mut Changes<'_>) -> T,
-        last: impl FnOnce(&T, Option<Record<'_>>, &[(usize, Version)]) -> Option<Vec<u8>>,
+        last: impl FnOnce(&T, Option<Record<'_>>, &[(usize, Version)], &mut Vec<u8>) -> bool,
     ) -> Result<T, Stall> {
         let targets = WriteTarget::of_keys(&self.tablets, keys)?;
         targets.iter().try_for_each(|target| check_size(target.key.bytes, 0))?;
@@ -87,7 +90,7 @@ impl Worker {
         let found = leaves.find_all(&views, &targets);
         let mut may_arrive = may_arrive(&targets);
         may_arrive.iter_mut().enumerate().for_each(|(at, may_arrive)| *may_arrive &= is_needed(at));
-        let found = judge(&targets, &may_arrive, found)?;
+        judge(&targets, &may_arrive, &found)?;
         let view = views.of(first.table);
         found.iter().for_each(|found| view.note_found(found));
         let records = records(&self.store, &found, &targets);
@@ -98,17 +101,19 @@ impl Worker {
         let drawn = VersionBlock::draw(&self.store, versions_of(&targets, &self.scratch));
         let batch = MultiKeyWrite { writer, targets: &targets, found: &found, drawn };
         let mut versions = std::mem::take(&mut self.scratch.versions);
-        let steps = batch.plan(leaves.order(), &self.scratch);
-        versions.extend(steps.iter().filter_map(KeyChange::written));
-        let value = records.last().and_then(|former| last(&result, *former, &versions));
-        // Declared behind `value`, which it may borrow.
-        let mut steps = steps;
-        if let Some(value) = &value {
-            let value = WriteValue { value: TypedValue::string(value), expiry: None };
+        let mut value = std::mem::take(&mut self.scratch.last_value);
+        value.clear();
+        let mut steps = batch.plan(leaves.order(), &self.scratch);
+        steps.iter().filter_map(KeyChange::written).for_each(|written| versions.push(written));
+        let former = records.last().copied().flatten();
+        if last(&result, former, &versions, &mut value) {
+            let value = WriteValue { value: TypedValue::string(&value), expiry: None };
             batch.add_put(&mut steps, targets.len() - 1, value);
         }
-        batch.carry_out(&mut leaves, steps)?;
+        batch.carry_out(&mut leaves, &mut steps)?;
+        drop(steps);
         self.scratch.versions = versions;
+        self.scratch.last_value = value;
         Ok(result)
     }
 }
@@ -158,18 +163,21 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
     fn carry_out(
         mut self,
         leaves: &mut Leaves<'_>,
-        mut steps: PerKey<KeyChange<'b>>,
+        steps: &mut [KeyChange<'b>],
     ) -> Result<(), Stall> {
-        self.check(&steps)?;
-        let inserted = steps.iter().filter(|step| step.old.is_none()).map(|step| step.key);
-        leaves.make_room(self.targets, &inserted.collect::<PerKey<_>>())?;
-        self.append(&mut steps)?;
+        let bytes = self.check(steps)?;
+        let mut inserted: PerKey<usize> = PerKey::new();
+        for step in steps.iter().filter(|step| step.old.is_none()) {
+            inserted.push(step.key);
+        }
+        leaves.make_room(self.targets, &inserted)?;
+        self.append(steps, bytes)?;
         let publication = self.writer.store.publications.begin();
-        for step in &steps {
+        for step in steps.iter() {
             self.publish(leaves, step);
         }
         drop(publication);
-        for step in &steps {
+        for step in steps.iter() {
             self.settle(step);
         }
         Ok(())
@@ -226,8 +234,9 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
         KeyChange { key: at, old, entry, new: None, may_arrive: false }
     }
 
-    /// Rejects values that are too long and batches that do not fit into one segment.
-    fn check(&self, steps: &[KeyChange<'b>]) -> Result<(), Stall> {
+    /// Rejects values that are too long and batches that do not fit into one segment. Returns the
+    /// bytes of all entries.
+    fn check(&self, steps: &[KeyChange<'b>]) -> Result<usize, Stall> {
         let mut bytes = 0;
         for entry in steps.iter().filter_map(|step| step.entry.as_ref()) {
             match entry.body {
@@ -236,29 +245,34 @@ impl<'b> MultiKeyWrite<'b, '_, '_> {
             }
             bytes += entry.encoded_bytes();
         }
-        if bytes > self.writer.view.log.batch_bytes_max() { Err(Stall::TooLarge) } else { Ok(()) }
+        let fits = bytes <= self.writer.view.log.batch_bytes_max();
+        if fits { Ok(bytes) } else { Err(Stall::TooLarge) }
     }
 
-    /// Appends all entries to one segment and records their positions.
-    fn append(&mut self, steps: &mut [KeyChange<'b>]) -> Result<(), Stall> {
-        let mut entries: PerKey<Entry<'_>> = steps.iter().filter_map(|step| step.entry).collect();
-        let makes_room = |entry: &Entry<'_>| matches!(entry.body, Body::Tombstone { .. });
+    /// Appends all entries, which have `bytes` bytes, to one segment and records their positions.
+    fn append(&mut self, steps: &mut [KeyChange<'b>], bytes: usize) -> Result<(), Stall> {
         let mut addresses: PerKey<Address> = PerKey::new();
-        if entries.is_empty() {
+        let frees = |step: &KeyChange<'_>| {
+            step.entry.is_none_or(|entry| matches!(entry.body, Body::Tombstone { .. }))
+        };
+        let frees_memory = steps.iter().all(frees);
+        let entries = steps.iter_mut().filter_map(|step| step.entry.as_mut());
+        if bytes == 0 {
             return Ok(());
-        } else if entries.iter().all(makes_room) {
-            self.writer.head.append_reserved(&entries, &mut addresses)?;
+        } else if frees_memory {
+            self.writer.head.append_reserved(bytes, entries, |address| addresses.push(address))?;
         } else {
-            self.writer.head.append_all(&mut entries, &mut addresses)?;
+            self.writer.head.append_all(bytes, entries, |address| addresses.push(address))?;
         }
-        assert!(addresses.len() == entries.len(), "an entry of a batch has no address");
         if self.writer.view.log.is_durable() {
             let read = self.found.iter().filter_map(Lookup::old);
             let read = read.map(|read| (read.word.address(), read.bytes));
-            self.writer.head.order(addresses[0], entries.len() > 1, read);
+            self.writer.head.order(addresses[0], addresses.len() > 1, read);
         }
-        let appended = steps.iter_mut().filter(|step| step.entry.is_some());
-        for ((step, entry), address) in appended.zip(&entries).zip(addresses) {
+        let mut addresses = addresses.into_iter();
+        for step in steps {
+            let Some(entry) = &step.entry else { continue };
+            let address = addresses.next().expect("each entry of a batch has an address");
             let word = Word::new(self.targets[step.key].key.hash, kind_of(entry), address);
             step.new = Some(Placed::new(word, entry));
         }
@@ -303,6 +317,7 @@ fn last_changes<'s>(
     scratch: &'s Scratch,
 ) -> PerKey<&'s Change> {
     let mut last: PerKey<Option<usize>> = PerKey::from_elem(None, targets.len());
+    let mut changes = PerKey::new();
     let rank = |at: usize| (targets[at].table, targets[at].key.hash);
     for (number, change) in scratch.list.iter().enumerate() {
         last[change.key] = Some(number);
@@ -317,5 +332,8 @@ fn last_changes<'s>(
             last[next] = last[next].max(last[at].take());
         }
     }
-    order.iter().filter_map(|&at| last[at].map(|number| &scratch.list[number])).collect()
+    for number in order.iter().filter_map(|&at| last[at]) {
+        changes.push(&scratch.list[number]);
+    }
+    changes
 }

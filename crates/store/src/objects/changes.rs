@@ -16,11 +16,16 @@ pub struct Changes<'c> {
 /// A new value with its expiry; `None` removes the key.
 pub type NewValue<'v> = Option<(TypedValue<'v>, Option<UnixMillis>)>;
 
+/// Most bytes of a buffer that [`Scratch::shrink`] retains.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
 /// Buffer of changes, reused from update to update.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(super) values: Vec<u8>,
     pub(super) list: Vec<Change>,
+    /// New value of the last key of an update that writes a completion record.
+    pub(super) last_value: Vec<u8>,
     /// Versions of the records that the last update has written, with the positions of their keys.
     pub(super) versions: Vec<(usize, Version)>,
 }
@@ -30,6 +35,16 @@ impl Scratch {
     /// store.
     pub fn changes(&mut self, keys: usize) -> Changes<'_> {
         Changes::new(self, keys)
+    }
+
+    /// Empties the buffers, and releases them if they are long.
+    pub fn shrink(&mut self) {
+        if self.values.capacity() > KEPT_BYTES_MAX || self.last_value.capacity() > KEPT_BYTES_MAX {
+            *self = Scratch::default();
+        }
+        self.values.clear();
+        self.list.clear();
+        self.versions.clear();
     }
 
     /// Records that the update has given this version to the key at this position.

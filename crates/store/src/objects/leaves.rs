@@ -54,11 +54,11 @@ impl<'t> Leaves<'t> {
         views: &TableViews<'t>,
         targets: &[WriteTarget<'_, '_>],
     ) -> PerKey<Lookup<'t>> {
-        let leaves = self.guard_of.iter().map(|&guard| &self.guards[guard].1);
-        let found = leaves
-            .zip(targets)
-            .map(|(leaf, target)| views.of(target.table).find_locked(leaf, target.key));
-        found.collect()
+        let mut found = PerKey::with_capacity(targets.len());
+        for (target, &guard) in targets.iter().zip(&self.guard_of) {
+            found.push(views.of(target.table).find_locked(&self.guards[guard].1, target.key));
+        }
+        found
     }
 
     /// Returns the leaf of the key at this position.
@@ -79,6 +79,9 @@ impl<'t> Leaves<'t> {
         targets: &[WriteTarget<'_, '_>],
         inserted: &[usize],
     ) -> Result<(), NoRoom> {
+        if inserted.is_empty() {
+            return Ok(());
+        }
         let mut hashes: PerKey<KeyHash> = PerKey::new();
         let Leaves { guards, guard_of, .. } = self;
         for run in inserted.chunk_by(|&a, &b| guard_of[a] == guard_of[b]) {

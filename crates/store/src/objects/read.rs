@@ -128,8 +128,11 @@ pub(super) fn records<'t>(
     found: &[Lookup<'t>],
     targets: &[WriteTarget<'_, '_>],
 ) -> PerKey<Option<Record<'t>>> {
-    let judged = found.iter().zip(targets);
-    judged.map(|(found, target)| found.record(target.access.clock(store))).collect()
+    let mut records = PerKey::with_capacity(found.len());
+    for (found, target) in found.iter().zip(targets) {
+        records.push(found.record(target.access.clock(store)));
+    }
+    records
 }
 
 /// Finds the entries of the keys as a consistent snapshot. Fails if an absent record may still
@@ -149,13 +152,13 @@ fn look<'t>(
             return Ok(found);
         }
         if let Some(may_arrive) = judgment {
-            return judge(targets, &may_arrive, found);
+            return judge(targets, &may_arrive, &found).map(|()| found);
         }
         judgment = Some(may_arrive(targets));
     }
     let leaves = Leaves::lock(views, targets)?;
     let found = leaves.find_all(views, targets);
-    judge(targets, &may_arrive(targets), found)
+    judge(targets, &may_arrive(targets), &found).map(|()| found)
 }
 
 /// Searches once without a lock; returns `None` if a leaf changed meanwhile.
@@ -163,40 +166,45 @@ fn look_once<'t>(
     views: &TableViews<'t>,
     targets: &[WriteTarget<'_, '_>],
 ) -> Option<PerKey<Lookup<'t>>> {
-    let sequence = |target: &WriteTarget<'_, '_>| {
-        views.of(target.table).index.sequence(target.key.hash, views.turn)
-    };
-    let sequences: Option<PerKey<_>> = targets.iter().map(sequence).collect();
-    let found = targets.iter().map(|target| views.of(target.table).find(target.key));
-    let found: Result<PerKey<_>, Stall> = found.collect();
-    let is_unchanged = sequences?
+    let mut sequences: PerKey<_> = PerKey::with_capacity(targets.len());
+    for target in targets {
+        sequences.push(views.of(target.table).index.sequence(target.key.hash, views.turn)?);
+    }
+    let mut found = PerKey::with_capacity(targets.len());
+    for target in targets {
+        found.push(views.of(target.table).find(target.key).ok()?);
+    }
+    let is_unchanged = sequences
         .iter()
         .zip(targets)
         .all(|(sequence, target)| views.of(target.table).index.is_unchanged(sequence));
-    found.ok().filter(|_| is_unchanged)
+    is_unchanged.then_some(found)
 }
 
-/// Returns per key whether an absent record may still arrive.
+/// Returns per key whether an absent record may still arrive. Empty if none may.
 pub(super) fn may_arrive(targets: &[WriteTarget<'_, '_>]) -> PerKey<bool> {
+    if targets.iter().all(|target| target.access.arrival.is_none()) {
+        return PerKey::new();
+    }
     let may_arrive =
         |target: &WriteTarget<'_, '_>| target.access.may_arrive(target.table, target.key.hash);
     targets.iter().map(may_arrive).collect()
 }
 
-/// Returns the found entries, or the stall that lists every absent record of one table and
-/// migration that may still arrive.
-pub(super) fn judge<'t>(
+/// Fails with the stall that lists every absent record of one table and migration that may still
+/// arrive, if there are any.
+pub(super) fn judge(
     targets: &[WriteTarget<'_, '_>],
     may_arrive: &[bool],
-    found: PerKey<Lookup<'t>>,
-) -> Result<PerKey<Lookup<'t>>, Stall> {
+    found: &[Lookup<'_>],
+) -> Result<(), Stall> {
     debug_assert!(may_arrive.len() <= found.len() && targets.len() == found.len(), "a key is lost");
     let waits = !planted::is(Bug::PartnerReadAsAbsent);
     let is_missing = |&at: &usize| waits && may_arrive[at] && found[at].is_nothing();
     let missing: Vec<usize> = (0..may_arrive.len()).filter(is_missing).collect();
     let first = missing.iter().filter_map(|&at| Some((targets[at].access.arrival?, at)));
     let first = first.min_by_key(|&(arrival, at)| (arrival.range(), targets[at].table));
-    let Some((arrival, first)) = first else { return Ok(found) };
+    let Some((arrival, first)) = first else { return Ok(()) };
     // Missing keys of other migrations and tables are reported when the operation restarts.
     let table = targets[first].table;
     let missing = missing

@@ -51,7 +51,7 @@ impl Worker {
             _ => {
                 let is_needed = |_| need == Need::Records;
                 let keys = keys.iter().map(|&key| TableKey { table, key });
-                self.update_batch(keys, is_needed, f, |_, _, _| None)
+                self.update_batch(keys, is_needed, f, |_, _, _, _| false)
             }
         }
     }

@@ -31,11 +31,12 @@ impl<'k, 'm> WriteTarget<'k, 'm> {
         tablets: &'m TabletMap,
         keys: impl Iterator<Item = TableKey<'k>>,
     ) -> Result<PerKey<WriteTarget<'k, 'm>>, Stall> {
-        let target = |TableKey { table, key }: TableKey<'k>| {
+        let mut targets = PerKey::with_capacity(keys.size_hint().0);
+        for TableKey { table, key } in keys {
             let access = tablets.access(table, key.hash)?;
-            Ok(WriteTarget { table, key, access, need: Need::Records })
-        };
-        keys.map(target).collect()
+            targets.push(WriteTarget { table, key, access, need: Need::Records });
+        }
+        Ok(targets)
     }
 }
 

@@ -376,9 +376,8 @@ fn orders_follow_transactions() {
 /// Begins a transaction on the sorted set `z`, whose commands run when the test says so.
 fn begin_transaction(backend: &mut Backend) {
     let (table, key) = (TableId(0), backend.key(b"z"));
-    let staged = backend
-        .peek(table, &[key], |records| TransactionRecords::new(table, WALL, &[key], records));
-    backend.staged = Some(staged.ok().expect("nothing to wait for"));
+    let staged = TransactionRecords::read(backend, table, WALL, &[key], |_| true);
+    backend.staged = staged.ok().expect("nothing to wait for");
 }
 
 /// Sets the score of a member of `z` in the transaction.
