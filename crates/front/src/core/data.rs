@@ -257,14 +257,15 @@ impl Backend {
         is_needed: impl Fn(usize) -> bool,
     ) -> Result<(), NotExecuted> {
         let Some(staged) = &mut self.staged else { return Ok(()) };
-        let mut lacking = Vec::new();
+        // A command may name a value twice.
+        let (mut seen, mut lacking) = (HashSet::new(), Vec::new());
         for (at, key) in
             keys.iter().copied().enumerate().filter(|(_, key)| key.table == TableId::PAGES)
         {
             match staged.lacks(key) {
-                true if is_needed(at) => lacking.push(key),
-                true => staged.add_new_page(key),
-                false => {}
+                true if !is_needed(at) => staged.add_new_page(key),
+                true if seen.insert(key.key.bytes) => lacking.push(key),
+                true | false => {}
             }
         }
         if lacking.is_empty() {
