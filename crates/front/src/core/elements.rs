@@ -34,6 +34,9 @@ type ExpectedForms = SmallVec<[Expected; 1]>;
 /// The keys of an attempt: those of its values, and those of their pages.
 type KeysOfAttempt<'k> = SmallVec<[TableKey<'k>; 4]>;
 
+/// Values that have another form than expected, by their positions.
+type Surprises = SmallVec<[(usize, FoundForm); 1]>;
+
 /// The elements of the values of an attempt.
 type OpenedValues<'r> = SmallVec<[Elements<'r>; 1]>;
 
@@ -149,8 +152,8 @@ pub(super) struct UpdatePlan<'p> {
 /// The outcome of an attempt.
 enum Attempt<T> {
     Done(T),
-    /// No effect: the value at this position has another form than expected.
-    Unexpected(usize, FoundForm),
+    /// No effect: these values have other forms than expected.
+    Unexpected(Surprises),
 }
 
 /// The form that an attempt has found instead of the expected one.
@@ -383,12 +386,16 @@ impl Backend {
             let attempt = self.read_tables(&all, |records| {
                 let (roots, pages) = records.split_at(keys.len());
                 let mut opened = OpenedValues::new();
+                let mut surprises = Surprises::new();
                 for (at, expected) in expected.iter().enumerate() {
                     let pages = &pages[plan.existing(at)];
                     match open(roots[at], value_type, touched, expected, pages)? {
                         Ok(elements) => opened.push(elements),
-                        Err(found) => return Ok(Attempt::Unexpected(at, found)),
+                        Err(found) => surprises.push((at, found)),
                     }
+                }
+                if !surprises.is_empty() {
+                    return Ok(Attempt::Unexpected(surprises));
                 }
                 let Some(f) = f.take() else {
                     unreachable!("no attempt follows one that calls it")
@@ -397,8 +404,10 @@ impl Backend {
             })?;
             match attempt? {
                 Attempt::Done(result) => return Ok(result),
-                Attempt::Unexpected(at, found) => {
-                    expected[at] = self.expected(touched, 0, false, found);
+                Attempt::Unexpected(surprises) => {
+                    for (at, found) in surprises {
+                        expected[at] = self.expected(touched, 0, false, found);
+                    }
                 }
             }
         }
@@ -420,18 +429,18 @@ impl Backend {
             let elements = open(records[0], value_type, change.touched, &Expected::Packed, &[])?;
             let mut elements = match elements {
                 Ok(elements) => elements,
-                Err(found) => return Ok(Attempt::Unexpected(0, found)),
+                Err(found) => return Ok(Err(found)),
             };
             let result = f(&mut elements, records[0])?;
             if let Some(pages) = elements.must_split(&layout) {
-                return Ok(Attempt::Unexpected(0, FoundForm::TooLong { pages }));
+                return Ok(Err(FoundForm::TooLong { pages }));
             }
             write_packed(&elements, records, change, changes, 0);
-            Ok::<_, Refusal>(Attempt::Done(result))
+            Ok::<_, Refusal>(Ok(result))
         })?;
         let found = match attempt? {
-            Attempt::Done(result) => return Ok(result),
-            Attempt::Unexpected(_, found) => found,
+            Ok(result) => return Ok(result),
+            Err(found) => found,
         };
         let expected =
             smallvec![self.expected(change.touched, change.added, change.removes, found)];
@@ -475,9 +484,11 @@ impl Backend {
                     }
                     return Ok(result);
                 }
-                Ok(Attempt::Unexpected(at, found)) => {
-                    let ValueChange { touched, added, removes, .. } = values[at];
-                    expected[at] = self.expected(touched, added, removes, found);
+                Ok(Attempt::Unexpected(surprises)) => {
+                    for (at, found) in surprises {
+                        let ValueChange { touched, added, removes, .. } = values[at];
+                        expected[at] = self.expected(touched, added, removes, found);
+                    }
                 }
                 // All pages of a value may be too much for one change. Then it stays packed.
                 Err(NotExecuted::Reject(Refusal::TooLarge)) if layout.is_some() => {
@@ -512,12 +523,16 @@ impl Backend {
             |records, changes| {
                 let (roots, pages) = records.split_at(values.len());
                 let mut opened = OpenedValues::new();
+                let mut surprises = Surprises::new();
                 for (at, expected) in expected.iter().enumerate() {
                     let pages = &pages[plan.existing(at)];
                     match open(roots[at], value_type, values[at].touched, expected, pages)? {
                         Ok(elements) => opened.push(elements),
-                        Err(found) => return Ok(Attempt::Unexpected(at, found)),
+                        Err(found) => surprises.push((at, found)),
                     }
+                }
+                if !surprises.is_empty() {
+                    return Ok(Attempt::Unexpected(surprises));
                 }
                 let result = f(&mut opened, roots)?;
                 let packed = opened
@@ -526,8 +541,11 @@ impl Backend {
                     .filter(|(at, _)| matches!(expected[*at], Expected::Packed));
                 for (at, elements) in packed {
                     if let Some(pages) = layout.and_then(|layout| elements.must_split(layout)) {
-                        return Ok(Attempt::Unexpected(at, FoundForm::TooLong { pages }));
+                        surprises.push((at, FoundForm::TooLong { pages }));
                     }
+                }
+                if !surprises.is_empty() {
+                    return Ok(Attempt::Unexpected(surprises));
                 }
                 notes
                     .note(&opened, roots, |at| matches!(expected[at], Expected::Divided { .. }))?;

@@ -313,3 +313,21 @@ fn removals_from_values_that_are_divided_meanwhile_are_answered_once() {
     assert_eq!((deleted.len(), pages.number("HLEN hash")), (2, 98));
     assert!(pages.pages() > 10, "both values have pages now");
 }
+
+#[test]
+fn commands_take_many_values_with_pages() {
+    for in_transactions in [false, true] {
+        let mut pages = PagedValues::new(PACKED_BYTES);
+        let keys: Vec<String> = (0..20).map(|key| format!("s{key}")).collect();
+        for key in &keys {
+            let members: Vec<String> = (0..30).map(|member| format!("{key}:{member}")).collect();
+            pages.ask(&format!("SADD {key} common {}", members.join(" ")));
+        }
+        pages.in_transactions = in_transactions;
+        let keys = keys.join(" ");
+        assert_eq!(pages.strings(&format!("SINTER {keys}")), ["common"]);
+        assert_eq!(pages.number(&format!("SUNIONSTORE all {keys}")), 20 * 30 + 1);
+        assert_eq!(pages.strings("SUNION s1 s1 s1 s1 s1 s1 s1 s1 s1 s1").len(), 31);
+        assert_eq!(pages.number(&format!("ZUNIONSTORE z 20 {keys}")), 20 * 30 + 1);
+    }
+}
