@@ -245,13 +245,16 @@ impl ValueLayout {
     }
 
     /// Returns how a change that adds at most `added` bytes, or that `removes` elements, changes the
-    /// number of pages.
+    /// number of pages. Any change joins pages that have become too many: fields may also have
+    /// expired.
     pub fn resize(&self, root: &Root, added: u64, removes: bool) -> Resize {
         let before = root.pages;
         let wanted = self.pages_for(root.bytes.saturating_add(added));
         let after = if wanted > before && added > 0 {
             wanted.min(before.saturating_add(PAGES_PER_CHANGE)).min(PAGES_MAX)
-        } else if removes && u64::from(before) > 4 * u64::from(self.pages_for(root.bytes)) {
+        } else if (removes || added > 0)
+            && u64::from(before) > 4 * u64::from(self.pages_for(root.bytes))
+        {
             (before - PAGES_PER_CHANGE.min(before / 2)).max(1)
         } else {
             before
@@ -290,6 +293,15 @@ impl Resize {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn any_change_joins_pages_that_are_far_too_many() {
+        let layout = ValueLayout::with_packed(4096);
+        let root = Root { id: Version(1), pages: 1_000, count: 1, bytes: 10 };
+        assert_eq!(layout.resize(&root, 100, false).after, 1_000 - PAGES_PER_CHANGE);
+        assert_eq!(layout.resize(&root, 0, true).after, 1_000 - PAGES_PER_CHANGE);
+        assert_eq!(layout.resize(&root, 0, false).after, 1_000, "a read changes nothing");
+    }
 
     #[test]
     fn every_hash_has_one_page_and_a_division_moves_elements_to_the_new_page_only() {
