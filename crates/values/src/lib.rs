@@ -55,7 +55,8 @@ pub use paged_stream::{
     PagedStream, StreamGap, StreamNeeds, StreamRange, StreamRoom, StreamTrim, TrimPrecision,
 };
 pub use pages::{
-    Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, page_at, page_of, place_of_element,
+    Form, PAGE_NAME_BYTES, PageName, Resize, Root, ValueLayout, ValuePages, page_at, page_of,
+    place_of_element,
 };
 pub use positions::{GeoArea, GeoPosition};
 pub use scores::{parse_score, parse_score_bound};

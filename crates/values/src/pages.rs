@@ -97,6 +97,53 @@ impl Root {
     }
 }
 
+/// The records that belong to a value beside its root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValuePages {
+    /// Their ids, with the numbers of those that have this id.
+    pub runs: Vec<(Version, PageInterval)>,
+    /// Bytes of the elements in pages.
+    pub bytes: u64,
+}
+
+impl ValuePages {
+    /// Returns the pages of a value, by its record; `None`: it has none, or cannot be decoded.
+    pub fn of(value: TypedValue<'_>) -> Option<ValuePages> {
+        match value.value_type {
+            ValueType::Hash | ValueType::Set | ValueType::SortedSet => match Form::of(value) {
+                Ok(Form::Split(Root { id, pages, bytes, .. })) => {
+                    let runs = vec![(id, PageInterval { first: 0, pages })];
+                    Some(ValuePages { runs, bytes })
+                }
+                Ok(Form::Packed(_)) | Err(Damaged) => None,
+            },
+            ValueType::List => match ListForm::of(value) {
+                Ok(ListForm::Split(root)) => {
+                    let at_ends = root.left.byte_count() + root.right.byte_count();
+                    let bytes = root.bytes.saturating_sub(at_ends as u64);
+                    Some(ValuePages { runs: vec![(root.id, root.interval)], bytes })
+                }
+                Ok(ListForm::Packed(_)) | Err(Damaged) => None,
+            },
+            ValueType::Stream => match StreamRoot::of(value) {
+                Ok(root) if root.has_pages() => {
+                    let group = |id| (id, PageInterval { first: 0, pages: 1 });
+                    let groups = root.groups.iter().map(|place| group(place.id));
+                    let runs = [(root.id, root.interval)].into_iter().chain(groups).collect();
+                    Some(ValuePages { runs, bytes: root.page_bytes })
+                }
+                Ok(_) | Err(Damaged) => None,
+            },
+            ValueType::String => None,
+        }
+    }
+
+    /// Returns the number of records.
+    pub fn count(&self) -> u64 {
+        self.runs.iter().map(|(_, interval)| u64::from(interval.pages)).sum()
+    }
+}
+
 /// The name of a page: the key of its record in [`TableId::PAGES`]. It is the slot's tag in braces,
 /// the table (1 byte), key hash (8) and id (8) of its root, and the page number (4), big-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

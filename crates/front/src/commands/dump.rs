@@ -2,7 +2,7 @@
 
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, ONE, command};
-use super::packed::{SizeChange, again_if_replaced, page_totals};
+use super::packed::{SizeChange, again_if_replaced};
 use super::{Call, Done, Refusal, parse_integer};
 use crate::core::data::{Accessed, Need, Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
@@ -11,7 +11,7 @@ use crate::core::streams::StreamAccess;
 use types::{TypedValue, UnixMillis, ValueType};
 use values::{
     Damaged, ListEnd, Packed, PackedList, Restored, RestoredStream, StreamId, StreamRange,
-    TimedElement, Unreadable, earliest_field_expiry,
+    TimedElement, Unreadable, ValuePages, earliest_field_expiry,
 };
 
 pub(super) static FAMILY: Family = Family {
@@ -72,7 +72,7 @@ fn is_dumped_as_it_is(record: Record<'_>) -> bool {
     let value_type = record.value.value_type;
     let is_hash = value_type == ValueType::Hash;
     let has_expiries = is_hash && earliest_field_expiry(record.value.bytes).is_some();
-    value_type != ValueType::Stream && page_totals(record).is_none() && !has_expiries
+    value_type != ValueType::Stream && ValuePages::of(record.value).is_none() && !has_expiries
 }
 
 /// Replies with the dump of the stream under argument 1.

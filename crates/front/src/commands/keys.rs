@@ -3,7 +3,7 @@
 use super::command::flag::{DANGEROUS, DENYOOM, FAST, NO_ACCESS, OTHER_TABLES, READONLY, WRITE};
 use super::command::{ALL, Family, Keys, ONE, TWO, command};
 use super::numbers::parse_integer_within;
-use super::packed::{SizeChange, again_if_replaced, page_totals};
+use super::packed::{SizeChange, again_if_replaced};
 use super::streams::copy_stream;
 use super::{Call, Done, NotExecuted, Refusal, refused};
 use crate::core::data::{Need, Record, TableKey};
@@ -14,7 +14,7 @@ use crate::operators::counts::Found;
 use std::collections::HashSet;
 use types::limits::DATABASES;
 use types::{TableId, ValueType};
-use values::{ListEnd, PackedList, TimedElement};
+use values::{ListEnd, PackedList, TimedElement, ValuePages};
 
 pub(super) static FAMILY: Family = Family {
     group: "generic",
@@ -44,7 +44,7 @@ fn del(call: &mut Call<'_>) -> Done {
         for (at, record) in records.iter().enumerate() {
             let is_first = keys.len() == 1 || record.is_some() && named.insert(keys[at].bytes);
             if let Some(record) = record.filter(|_| is_first) {
-                has_pages |= page_totals(record).is_some();
+                has_pages |= ValuePages::of(record.value).is_some();
                 changes.delete(at);
                 removed += 1;
             }
@@ -101,7 +101,7 @@ fn rename_if(
             if !allows(records[1]) || keys[0] == keys[1] {
                 return Ok(Ok(allows(records[1])));
             }
-            if page_totals(record).is_some() {
+            if ValuePages::of(record.value).is_some() {
                 return Ok(Err(record.value.value_type));
             }
             changes.put_value(1, record.value, record.expiry);
@@ -212,7 +212,7 @@ fn copy(call: &mut Call<'_>) -> Done {
         |records, changes| {
             exists = records[0].is_some();
             let Some(record) = records[0].filter(|_| allows(records[1])) else { return Ok(false) };
-            if page_totals(record).is_some() {
+            if ValuePages::of(record.value).is_some() {
                 return Err(record.value.value_type);
             }
             changes.put_value(1, record.value, record.expiry);

@@ -11,7 +11,7 @@ use super::{lists, packed, sorted_sets};
 use crate::core::data::{Accessed, Record, TableKey};
 use crate::core::orders::order_bytes;
 use types::ValueType;
-use values::{Form, PAGE_NAME_BYTES};
+use values::{Form, PAGE_NAME_BYTES, ValuePages};
 
 pub(super) static OBJECT_FAMILY: Family = Family {
     group: "generic",
@@ -145,9 +145,9 @@ fn usage(call: &mut Call<'_>) -> Done {
         }
         let expires = usize::from(record.expiry.is_some());
         let own = wire::entry::encoded_bytes(key.bytes.len(), record.value.stored_bytes(), expires);
-        let pages = packed::page_totals(record).map_or(0, |totals| {
+        let pages = ValuePages::of(record.value).map_or(0, |pages| {
             let page = wire::entry::encoded_bytes(PAGE_NAME_BYTES, 0, 0) + INDEX_WORD_BYTES;
-            totals.bytes + u64::from(totals.pages) * page as u64
+            pages.bytes + pages.count() * page as u64
         });
         Some(own + pages as usize)
     })?;

@@ -5,7 +5,7 @@ use crate::core::data::{Record, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use resp::ReplyWriter;
 use types::{TypedValue, ValueType};
-use values::{Damaged, Element, Elements, Form, ListForm, Root, StreamRoot, parse_integer};
+use values::{Damaged, Element, Elements, Form, Root, parse_integer};
 
 impl From<Damaged> for Refusal {
     fn from(Damaged: Damaged) -> Refusal {
@@ -101,39 +101,6 @@ impl SizeChange {
             SizeChange::Removes => (0, true),
         };
         ValueChange { key, touched, expiry: NewExpiry::Kept, added, removes }
-    }
-}
-
-/// The pages of a value.
-pub(super) struct PageTotals {
-    pub(super) pages: u32,
-    /// Bytes of the elements in them.
-    pub(super) bytes: u64,
-}
-
-/// Returns the pages of a record; `None`: its value is in one record.
-pub(super) fn page_totals(record: Record<'_>) -> Option<PageTotals> {
-    match record.value.value_type {
-        ValueType::Hash | ValueType::Set | ValueType::SortedSet => match Form::of(record.value) {
-            Ok(Form::Split(Root { pages, bytes, .. })) => Some(PageTotals { pages, bytes }),
-            Ok(Form::Packed(_)) | Err(Damaged) => None,
-        },
-        ValueType::List => match ListForm::of(record.value) {
-            Ok(ListForm::Split(root)) => {
-                let at_ends = root.left.byte_count() + root.right.byte_count();
-                let bytes = root.bytes.saturating_sub(at_ends as u64);
-                Some(PageTotals { pages: root.interval.pages, bytes })
-            }
-            Ok(ListForm::Packed(_)) | Err(Damaged) => None,
-        },
-        ValueType::Stream => match StreamRoot::of(record.value) {
-            Ok(root) if root.has_pages() => Some(PageTotals {
-                pages: root.interval.pages.saturating_add(root.groups.len() as u32),
-                bytes: root.page_bytes,
-            }),
-            Ok(_) | Err(Damaged) => None,
-        },
-        ValueType::String => None,
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::command::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
 use super::command::{Family, Keys, command};
-use super::packed::{again_if_replaced, page_totals};
+use super::packed::again_if_replaced;
 use super::transactions::run_alone;
 use super::{Call, Done, NotExecuted, Refusal};
 use crate::core::data::{Key, Need, Record, TableKey};
@@ -20,7 +20,7 @@ use types::limits::KEY_BYTES_MAX;
 use types::{TypedValue, ValueType};
 use values::{
     KeyPattern, ListEnd, ListPart, MemberSelection, PackedList, SortElements, SortOutput,
-    SortQuery, encode_list, is_pattern_within,
+    SortQuery, ValuePages, encode_list, is_pattern_within,
 };
 
 pub(super) static FAMILY: Family = Family {
@@ -280,7 +280,7 @@ fn store(call: &mut Call<'_>, key: Key<'_>, results: &[Option<Cow<'_, [u8]>>]) -
         let mut leaves_orphans = false;
         call.update_keys(&[key], Need::Records, |records, changes| {
             if let Some(record) = records[0] {
-                leaves_orphans = page_totals(record).is_some();
+                leaves_orphans = ValuePages::of(record.value).is_some();
                 changes.delete(0);
             }
         })?;
