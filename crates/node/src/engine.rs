@@ -665,6 +665,7 @@ impl Engine {
             true => [self.node.orders.next_step(), self.node.sweeps.fields.next_step()],
             false => [None, None],
         };
+        let fields = fields.filter(|_| !self.node.rests_expiry.load(Ordering::Relaxed));
         let scans = [expiry, sweep, pages, orders, fields, key_counts, cleaner, evicting];
         let all = [machines, pulls, master, backup, own_disk].into_iter().chain(scans);
         all.flatten().min()
