@@ -13,12 +13,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{Changes, Key, Need, Record, TableKey, Worker};
 use types::{
-    Instant, KeyHash, TableId, TypedValue, ValueType, element_hash, key_hash, key_hash_in_slot,
+    HashSeed, Instant, KeyHash, TableId, TypedValue, ValueType, element_hash, key_hash,
+    key_hash_in_slot,
 };
 use values::{Elements, Form, Packed, PageName, Resize, earliest_field_expiry};
 
 /// Buckets that a step reads: up to about 500 records, 100 us.
 const STEP_BUCKETS: usize = 64;
+
+/// Most records that a step writes anew, and most bytes of them, if it is more than one: 100 us.
+const STEP_RECORDS: usize = 32;
+const STEP_BYTES: usize = 256 << 10;
 
 /// Pause between two steps behind expired fields.
 const EAGER_PAUSE: Duration = Duration::from_millis(2);
@@ -96,6 +101,10 @@ impl FieldWalk {
     fn look(&mut self, worker: &mut Worker) {
         let (table, cursor) = (self.table, self.cursor.unwrap_or(KeyHash(0)));
         let mut expired: Vec<Box<[u8]>> = Vec::new();
+        let mut expired_bytes = 0;
+        // The lowest hash of a record that is left to the next step.
+        let mut left: Option<KeyHash> = None;
+        let seed = worker.store().seed().clone();
         let is_candidate = |record: Record<'_>| match table {
             TableId::PAGES => true,
             _ => record.value.value_type == ValueType::Hash,
@@ -104,27 +113,52 @@ impl FieldWalk {
             let bytes = is_candidate(record).then_some(record.value.bytes);
             let Some(expiry) = bytes.and_then(earliest_field_expiry) else { return };
             self.meets = true;
-            if expiry <= record.clock {
-                expired.push(key.into());
+            if expiry > record.clock {
+                return;
+            }
+            let is_full = expired.len() >= STEP_RECORDS || expired_bytes >= STEP_BYTES;
+            match hash_in(table, key, &seed) {
+                Some(hash) if is_full => left = Some(left.map_or(hash, |left| left.min(hash))),
+                Some(_) => {
+                    expired_bytes += record.value.bytes.len();
+                    expired.push(key.into());
+                }
+                None => {}
             }
         });
         self.eager_left = match expired.is_empty() {
             true => self.eager_left.saturating_sub(1),
             false => EAGER_STEPS,
         };
+        let mut has_written = false;
         for key in &expired {
-            match table {
+            has_written |= match table {
                 TableId::PAGES => reclaim_in_page(key, worker),
                 _ => reclaim_in_record(table, key, worker),
-            }
+            };
         }
         // No reply depends on these writes.
         let _ = worker.take_dependency();
         assert!(next.is_none_or(|next| next > cursor), "a walk goes back");
+        if let Some(left) = left.filter(|_| has_written) {
+            self.cursor = Some(left.max(cursor));
+            return;
+        }
         self.cursor = next;
         if next.is_none() {
             self.table = table_after(table, worker);
         }
+    }
+}
+
+/// Returns the hash of a record in this table; `None`: the record is no page.
+fn hash_in(table: TableId, key: &[u8], seed: &HashSeed) -> Option<KeyHash> {
+    match table {
+        TableId::PAGES => {
+            let name = PageName::parse(key)?;
+            Some(key_hash_in_slot(seed, name.root.slot(), key))
+        }
+        _ => Some(key_hash(seed, key)),
     }
 }
 
@@ -138,14 +172,17 @@ fn table_after(table: TableId, worker: &Worker) -> TableId {
 }
 
 /// Removes the expired fields of a hash that is in one record. Does nothing if that is not possible
-/// now: the next walk meets the record again.
-fn reclaim_in_record(table: TableId, key: &[u8], worker: &mut Worker) {
+/// now: the next walk meets the record again. Returns whether it has
+/// changed the hash.
+fn reclaim_in_record(table: TableId, key: &[u8], worker: &mut Worker) -> bool {
     let key = Key { hash: key_hash(worker.store().seed(), key), bytes: key };
+    let mut is_changed = false;
     let reclaim = |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| {
         let record = records[0].filter(|record| record.value.value_type == ValueType::Hash);
         let Some(record) = record else { return };
         let Ok(Form::Packed(packed)) = Form::of(record.value) else { return };
         let Ok(hash) = Elements::of(packed, record.clock, 0) else { return };
+        is_changed = hash.is_changed();
         match hash.count() {
             _ if !hash.is_changed() => {}
             0 => changes.delete(0),
@@ -154,21 +191,23 @@ fn reclaim_in_record(table: TableId, key: &[u8], worker: &mut Worker) {
             }
         }
     };
-    let _ = worker.update(table, &[key], Need::Records, reclaim);
+    worker.update(table, &[key], Need::Records, reclaim).is_ok() && is_changed
 }
 
-/// Removes the expired fields in a page of a hash, and counts them out of its root.
-fn reclaim_in_page(page: &[u8], worker: &mut Worker) {
-    let Some(name) = PageName::parse(page) else { return };
+/// Removes the expired fields in a page of a hash, and counts them out of its root. Returns whether it
+/// has changed the hash.
+fn reclaim_in_page(page: &[u8], worker: &mut Worker) -> bool {
+    let Some(name) = PageName::parse(page) else { return false };
     let is_root = |record: Record<'_>| name.pages_of_root(record.value).is_some();
     let root = worker.own_table(TableId::PAGES).other_key(name.table, name.root, is_root);
-    let Ok(Some(root)) = root else { return };
+    let Ok(Some(root)) = root else { return false };
     let seed = worker.store().seed().clone();
     let page = Key { hash: key_hash_in_slot(&seed, name.root.slot(), page), bytes: page };
     let keys = [
         TableKey { table: name.table, key: Key { hash: name.root, bytes: &root } },
         TableKey { table: TableId::PAGES, key: page },
     ];
+    let mut is_changed = false;
     let reclaim = |records: &[Option<Record<'_>>], changes: &mut Changes<'_>| {
         let [Some(record), Some(page)] = records else { return };
         if record.value.value_type != ValueType::Hash {
@@ -183,6 +222,7 @@ fn reclaim_in_page(page: &[u8], worker: &mut Worker) {
         let pages = std::iter::once((name.page, packed));
         let hash = Elements::of_pages(ValueType::Hash, &root, pages, record.clock, 0);
         let Some(hash) = hash.ok().filter(Elements::is_changed) else { return };
+        is_changed = true;
         let same = Resize { before: root.pages, after: root.pages };
         let written = hash.changed_pages(
             same,
@@ -203,5 +243,5 @@ fn reclaim_in_page(page: &[u8], worker: &mut Worker) {
             }),
         }
     };
-    let _ = worker.update_tables(&keys, |_| true, reclaim);
+    worker.update_tables(&keys, |_| true, reclaim).is_ok() && is_changed
 }
