@@ -136,8 +136,9 @@ fn copy_elements(
         let streams = [from, StreamAccess { expiry, is_replaced: true, ..to }];
         return again_if_replaced(copy_stream(call, streams, moves, allows));
     }
+    let touched = if moves { Touched::All } else { Touched::Source };
     let values = [
-        SizeChange::Adds(0).of(from, Touched::All),
+        SizeChange::Adds(0).of(from, touched),
         ValueChange { expiry, ..SizeChange::Adds(0).of(to, Touched::Replaced) },
     ];
     let copied = call.backend.update_values(value_type, &values, |values, records| {
@@ -151,6 +152,10 @@ fn copy_elements(
         for timed in from.iter_timed() {
             let TimedElement { element, expiry } = timed?;
             to.set_until(element.name, element.value, expiry)?;
+        }
+        if to.count() == 0 {
+            // All fields have expired: nothing must be left of the former value.
+            to.clear();
         }
         if moves {
             from.clear();

@@ -56,6 +56,8 @@ pub(crate) enum Touched<'k> {
     Scores,
     /// Those in the pages that the function chooses; all of a packed value.
     Pages(&'k dyn Fn(&Root) -> Vec<u32>),
+    /// All, of a value that stays as it is.
+    Source,
     /// None: the value is replaced, whatever it was. The command sees a value without elements.
     Replaced,
 }
@@ -100,7 +102,11 @@ impl Touched<'_> {
         match self {
             Touched::Names(names) => names.len(),
             Touched::Pairs(pairs) => pairs.len(),
-            Touched::All | Touched::Scores | Touched::Pages(_) | Touched::Replaced => 0,
+            Touched::All
+            | Touched::Scores
+            | Touched::Pages(_)
+            | Touched::Source
+            | Touched::Replaced => 0,
         }
     }
 
@@ -117,7 +123,7 @@ impl Touched<'_> {
         let mut pages: PageNumbers = match self {
             Touched::Names(names) => names.iter().map(|name| page(name)).collect(),
             Touched::Pairs(pairs) => pairs.iter().map(|[name, _]| page(name)).collect(),
-            Touched::All | Touched::Scores => (0..root.pages).collect(),
+            Touched::All | Touched::Scores | Touched::Source => (0..root.pages).collect(),
             Touched::Pages(choose) => choose(root).into(),
             Touched::Replaced => PageNumbers::new(),
         };
@@ -535,10 +541,11 @@ impl Backend {
                     return Ok(Attempt::Unexpected(surprises));
                 }
                 let result = f(&mut opened, roots)?;
+                let is_written = |at: usize| !matches!(values[at].touched, Touched::Source);
                 let packed = opened
                     .iter()
                     .enumerate()
-                    .filter(|(at, _)| matches!(expected[*at], Expected::Packed));
+                    .filter(|(at, _)| matches!(expected[*at], Expected::Packed) && is_written(*at));
                 for (at, elements) in packed {
                     if let Some(pages) = layout.and_then(|layout| elements.must_split(layout)) {
                         surprises.push((at, FoundForm::TooLong { pages }));
@@ -550,7 +557,7 @@ impl Backend {
                 notes
                     .note(&opened, roots, |at| matches!(expected[at], Expected::Divided { .. }))?;
                 let mut writer = SplitWriter { plan: &plan, seed: &seed, records, changes };
-                for (at, elements) in opened.iter().enumerate() {
+                for (at, elements) in opened.iter().enumerate().filter(|(at, _)| is_written(*at)) {
                     match &expected[at] {
                         Expected::Packed => {
                             write_packed(elements, roots, values[at], writer.changes, at);

@@ -223,3 +223,67 @@ fn a_write_that_changes_nothing_else_drops_expired_fields() {
         assert_eq!(pages.pages(), 0);
     }
 }
+
+/// Writes a hash of so many fields that expire after a second, none of which background work removes.
+fn expired_hash(packed_bytes: &str, key: &str, fields: usize) -> PagedValues {
+    let mut pages = PagedValues::new(packed_bytes);
+    pages.world.node.set_active_expiry(false);
+    let named = (0..fields).map(|field| format!(" field:{field} {}", "v".repeat(20)));
+    let line = format!("HSETEX {key} EX 1 FIELDS {fields}{}", named.collect::<String>());
+    assert_eq!(pages.number(&line), 1);
+    pages.world.now = pages.world.now + Duration::from_secs(2);
+    pages
+}
+
+#[test]
+fn a_hash_whose_fields_have_all_expired_replaces_another_value() {
+    for command in ["RENAME", "COPY"] {
+        let mut pages = expired_hash(DIVIDED, "source", 40);
+        assert!(pages.pages() > 5, "the hash is divided");
+        pages.ask("HSET target old 1");
+        let line =
+            if command == "COPY" { "COPY source target REPLACE" } else { "RENAME source target" };
+        pages.ask(line);
+        assert_eq!(pages.ask("HGETALL target"), "*0\r\n", "{command}");
+    }
+}
+
+#[test]
+fn a_copy_leaves_its_source_as_it_is() {
+    let mut pages = expired_hash(DIVIDED, "source", 40);
+    pages.ask("HSET source left 1");
+    let mut other = pages.world.connect(2, 1, HERE);
+    assert_eq!(
+        pages.world.ask(&mut other, "WATCH source\r\nMULTI\r\nHGET source left"),
+        "+OK\r\n+OK\r\n+QUEUED\r\n"
+    );
+    assert_eq!(pages.number("COPY source copied"), 1);
+    assert_eq!(pages.world.ask(&mut other, "EXEC"), "*1\r\n$1\r\n1\r\n", "nobody has changed it");
+    assert_eq!(pages.strings("HGETALL copied"), ["left", "1"]);
+}
+
+#[test]
+fn nothing_is_due_at_once_while_expiry_rests() {
+    let mut pages = expired_hash(DIVIDED, "key", 4);
+    pages.run(2_000);
+    let core = &pages.world.cores[0];
+    let next = core.next_deadline();
+    assert!(next.is_none_or(|next| next > core.now), "{next:?} at {:?}", core.now);
+}
+
+#[test]
+fn a_turn_reclaims_a_bounded_number_of_hashes() {
+    let mut pages = PagedValues::new(PACKED);
+    for key in 0..400 {
+        pages.ask(&format!("HSETEX key:{key} PX 50 FIELDS 1 a b"));
+    }
+    let (mut left, begun) = (pages.number("DBSIZE"), pages.world.now);
+    while left > 0 {
+        pages.world.now = pages.world.now + Duration::from_millis(1);
+        pages.world.turn();
+        let now = pages.number("DBSIZE");
+        assert!(left - now <= 64, "{} of {left} hashes are reclaimed in a turn", left - now);
+        left = now;
+        assert!(pages.world.now.since(begun) < Duration::from_secs(600), "{left} hashes are left");
+    }
+}
