@@ -5,8 +5,12 @@
 //! rises with the excess. The limit is so far below the memory that the cleaner can win what
 //! eviction makes dead. If it cannot, because no segment has enough dead bytes, eviction goes on
 //! until it can.
+//!
+//! The pages of an evicted value count as dead from its eviction on. They are removed before anything
+//! else is evicted; until then they are pending, and no measurement counts them.
 
 use crate::context::Context;
+use crate::evicted_pages::EvictedPages;
 use crate::eviction_state::EvictionState;
 use crate::settings::LiveSettings;
 use crate::work::Background;
@@ -32,6 +36,8 @@ pub(crate) struct EvictionSchedule {
     was_first: bool,
     /// Time of the next step of aging; `None` while accesses are not tracked.
     age_at: Option<Instant>,
+    /// Pages of values that this reactor has evicted.
+    pages: EvictedPages,
 }
 
 impl EvictionSchedule {
@@ -42,9 +48,10 @@ impl EvictionSchedule {
 
     /// Returns whether a quantum may evict or measure.
     pub(crate) fn may_run(&self, state: &EvictionState, live: &LiveSettings, log: &Log) -> bool {
-        live.eviction.policy != EvictionPolicy::NoEviction
-            && self.rests.is_none()
-            && state.has_work(self.now, log)
+        !self.pages.is_empty()
+            || live.eviction.policy != EvictionPolicy::NoEviction
+                && self.rests.is_none()
+                && state.has_work(self.now, log)
     }
 
     /// Evicts or measures, if there is reason to.
@@ -54,12 +61,20 @@ impl EvictionSchedule {
         if !self.may_run(&node.eviction, &context.live, log) {
             return None;
         }
+        if !self.pages.is_empty() {
+            self.remove_pages(context);
+            return Some(Background::Evict);
+        }
         let excess = node.eviction.excess_bytes();
         if excess == 0 {
             node.eviction.measure(now, log);
             return Some(Background::Evict);
         }
-        let evicted = context.worker.evict(rule, excess);
+        let evicted = context.worker.evict(rule, excess, |table, root, value| {
+            let bytes = self.pages.add(table, root, value);
+            node.eviction.add_pending(bytes);
+            bytes
+        });
         assert!(evicted.bytes == 0 || evicted.records > 0, "bytes of no record are evicted");
         if evicted.records > 0 {
             node.eviction.evicted(evicted.bytes);
@@ -70,6 +85,15 @@ impl EvictionSchedule {
             self.rests = Some(now + PAUSE_FOR_OTHERS);
         }
         Some(Background::Evict)
+    }
+
+    /// Removes pages of evicted values.
+    fn remove_pages(&mut self, context: &mut Context<'_>) {
+        let removed = self.pages.remove(context.worker);
+        context.node.eviction.remove_pending(removed.bytes);
+        if removed.leaves_orphans {
+            context.node.sweeps.pages.want();
+        }
     }
 
     /// Evicts ahead of other background work, every other time.

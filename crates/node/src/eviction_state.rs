@@ -30,6 +30,8 @@ pub(crate) struct EvictionState {
     measure_at: AtomicU64,
     /// Set while no record can be evicted.
     is_vain: AtomicBool,
+    /// Bytes of the pages of evicted values that have not been removed yet.
+    pending_bytes: AtomicU64,
     measurement: Mutex<Measurement>,
 }
 
@@ -44,7 +46,9 @@ struct Measurement {
 impl EvictionState {
     /// Returns whether a write that found no memory may find some because records are evicted.
     pub(crate) fn may_win_memory(&self, live: &LiveSettings) -> bool {
-        live.eviction.policy != EvictionPolicy::NoEviction && !self.is_vain.load(Ordering::Relaxed)
+        let may_evict = live.eviction.policy != EvictionPolicy::NoEviction;
+        may_evict && !self.is_vain.load(Ordering::Relaxed)
+            || self.pending_bytes.load(Ordering::Relaxed) > 0
     }
 
     /// Applies new settings to the store, and retries what was in vain under the old ones.
@@ -84,7 +88,8 @@ impl EvictionState {
         if next > 0 {
             return;
         }
-        let (live, limit) = (sum.max(0) as u64, log.live_bytes_max());
+        let pending = self.pending_bytes.load(Ordering::Relaxed);
+        let (live, limit) = ((sum.max(0) as u64).saturating_sub(pending), log.live_bytes_max());
         let mut excess = live.saturating_sub(limit);
         if excess == 0 && log.is_exhausted() {
             excess = log.segment_bytes() as u64;
@@ -104,6 +109,17 @@ impl EvictionState {
         let subtract = |excess: u64| Some(excess.saturating_sub(bytes));
         let _ = self.excess_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
         self.is_vain.store(false, Ordering::Relaxed);
+    }
+
+    /// Adds bytes of pages whose value has been evicted.
+    pub(crate) fn add_pending(&self, bytes: u64) {
+        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Subtracts bytes of such pages that have been removed, or are left to the walk over all pages.
+    pub(crate) fn remove_pending(&self, bytes: u64) {
+        let before = self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "{bytes} of {before} pending bytes are removed");
     }
 
     /// Records that no record can be evicted.

@@ -28,6 +28,7 @@ mod demands;
 mod driver;
 mod engine;
 mod entitled;
+mod evicted_pages;
 mod evicting;
 mod eviction_state;
 mod expiry;

@@ -61,7 +61,7 @@ impl Twins {
         let (before, mut evicted) = (self.server.store.evicted(), 0);
         while evicted < count {
             self.server.turn();
-            let done = self.server.worker.evict(rule, 1);
+            let done = self.server.worker.evict(rule, 1, |_, _, _| 0);
             assert!(!done.is_blocked && done.records <= 1, "{done:?}");
             evicted += done.records;
             if done.found_none {
@@ -113,7 +113,7 @@ fn without_a_policy_nothing_is_evicted() {
     let mut twins = Twins::new(EvictionPolicy::NoEviction);
     twins.fill(100);
     let rule = EvictionRule { policy: EvictionPolicy::NoEviction, samples: 5 };
-    assert_eq!(twins.server.worker.evict(rule, 1_000_000), Evicted::default());
+    assert_eq!(twins.server.worker.evict(rule, 1_000_000, |_, _, _| 0), Evicted::default());
     assert!(!twins.server.worker.tracks_access());
 }
 
@@ -194,7 +194,7 @@ fn a_record_that_has_expired_is_reclaimed_and_not_evicted() {
     twins.server.turn();
     let rule = EvictionRule { policy, samples: 5 };
     while twins.server.store.expired() == 0 {
-        let done = twins.server.worker.evict(rule, 1);
+        let done = twins.server.worker.evict(rule, 1, |_, _, _| 0);
         assert!(!done.found_none && !done.is_blocked, "{done:?}");
     }
     assert_eq!(twins.server.store.evicted(), 0);
@@ -217,7 +217,7 @@ fn records_that_move_are_not_evicted() {
         twins.fill(100);
         twins.server.publish(state.clone());
         let rule = EvictionRule { policy, samples: 5 };
-        let evict = || twins.server.worker.evict(rule, 1_000_000);
+        let evict = || twins.server.worker.evict(rule, 1_000_000, |_, _, _| 0);
         let found_none = std::iter::repeat_with(evict).find(|done| *done != Evicted::default());
         let expected = Evicted { found_none: true, ..Evicted::default() };
         assert_eq!(found_none, Some(expected), "{state:?}");

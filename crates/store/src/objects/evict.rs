@@ -23,7 +23,8 @@ use crate::index::{Find, WalkBudget, WordKind};
 use crate::sync::atomic::Ordering;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use types::{EvictionOrder, HashRange, KeyHash, TableId, key_hash_in_slot};
+use types::{EvictionOrder, HashRange, KeyHash, TableId, TypedValue, key_hash_in_slot};
+use wire::entry::Body;
 
 /// Most records that one quantum evicts: 20-50 µs.
 const QUANTUM_RECORDS: u64 = 32;
@@ -37,7 +38,7 @@ const STEP_BUCKETS: usize = 16;
 pub struct Evicted {
     /// Number of records that were evicted, or found expired and reclaimed.
     pub records: u64,
-    /// Log bytes of these records.
+    /// Log bytes of these records, and those of the records that belong to them.
     pub bytes: u64,
     /// Set if a search through all records has found none that may be evicted.
     pub found_none: bool,
@@ -86,8 +87,15 @@ impl Worker {
         }
     }
 
-    /// Evicts records until `bytes` of the log have become dead, for a bounded time.
-    pub fn evict(&mut self, rule: EvictionRule, bytes: u64) -> Evicted {
+    /// Evicts records until `bytes` of the log have become dead, for a bounded time. Passes each
+    /// evicted value to `belonging`, which returns the log bytes of further records that nobody
+    /// needs without it; they count as dead.
+    pub fn evict(
+        &mut self,
+        rule: EvictionRule,
+        bytes: u64,
+        mut belonging: impl FnMut(TableId, KeyHash, TypedValue<'_>) -> u64,
+    ) -> Evicted {
         let mut evicted = Evicted::default();
         let Some(order) = rule.policy.order() else { return evicted };
         self.evictor.follow(rule);
@@ -104,10 +112,10 @@ impl Worker {
                 evicted.found_none = found.found_none;
             }
             let Some(candidate) = self.evictor.take_best() else { break };
-            match self.evict_one(order, &candidate) {
+            match self.evict_one(order, &candidate, &mut belonging) {
                 Ok(0) => {}
                 Ok(bytes) => {
-                    evicted.bytes += bytes;
+                    evicted.bytes = evicted.bytes.saturating_add(bytes);
                     evicted.records += 1;
                 }
                 Err(_) => {
@@ -166,11 +174,12 @@ impl Worker {
     }
 
     /// Evicts a record unless it was changed or accessed since it became a candidate. Returns its
-    /// bytes, or 0.
+    /// bytes with those that `belonging` returns, or 0.
     fn evict_one(
         &mut self,
         order: EvictionOrder,
         candidate: &EvictionCandidate,
+        belonging: &mut impl FnMut(TableId, KeyHash, TypedValue<'_>) -> u64,
     ) -> Result<u64, Stall> {
         let EvictionCandidate { score, table, lowest, word } = *candidate;
         let by_access = matches!(order, EvictionOrder::Recency | EvictionOrder::Frequency);
@@ -194,9 +203,13 @@ impl Worker {
         let (head, tombstones) = (&mut self.head, &mut self.tombstones);
         let mut writer = Writer { store: &self.store, head, tombstones, view };
         let bytes = entry.encoded_bytes() as u64;
+        let mut with_belonging = || match entry.body {
+            Body::Object { value, .. } => bytes.saturating_add(belonging(table, hash, value)),
+            Body::Tombstone { .. } | Body::CopiesOf(_) => bytes,
+        };
         if entry.is_expired(access.clock(&self.store)) {
             reclaim(&mut writer, key, access)?;
-            return Ok(bytes);
+            return Ok(with_belonging());
         }
         let mut leaf = view.lock(hash)?;
         let old = view.find_locked(&leaf, key).old().filter(|old| old.word == word);
@@ -210,7 +223,7 @@ impl Worker {
         if let Some(sketch) = self.evictor.sketch() {
             sketch.forget(table, hash);
         }
-        Ok(bytes)
+        Ok(with_belonging())
     }
 }
 

@@ -109,6 +109,16 @@ impl OwnTable<'_> {
     /// found to be unreachable again. A record that has replaced it stays. Returns whether it was
     /// there.
     pub fn unlink(&mut self, key: Key<'_>, version: Version) -> Result<bool, Stall> {
+        self.unlink_if(key, |found| found == version)
+    }
+
+    /// Removes the record of this key like [`OwnTable::unlink`], whatever its version: the caller knows
+    /// that no operation can reach any record of this key.
+    pub fn unlink_any(&mut self, key: Key<'_>) -> Result<bool, Stall> {
+        self.unlink_if(key, |_| true)
+    }
+
+    fn unlink_if(&mut self, key: Key<'_>, is_it: impl Fn(Version) -> bool) -> Result<bool, Stall> {
         let access = self.worker.tablets.access(self.table, key.hash)?;
         if access.is_inherited() && !sweeps_arriving(self.table) {
             return Err(Stall::Held);
@@ -118,7 +128,7 @@ impl OwnTable<'_> {
         let mut leaf = view.lock(key.hash)?;
         let Key { hash, .. } = key;
         let is_record = |kind| matches!(kind, WordKind::Object | WordKind::Expiring);
-        let is_seen = |word| view.entry(word).version == version;
+        let is_seen = |word| is_it(view.entry(word).version);
         let old = view.find_locked(&leaf, key).old();
         let old = old.filter(|old| is_record(old.word.kind()) && is_seen(old.word));
         let Some(old) = old else { return Ok(false) };

@@ -296,7 +296,7 @@ impl World {
         self.turn(at);
         let before = self.store.evicted();
         let rule = EvictionRule { policy: EvictionPolicy::VolatileRandom, samples: 5 };
-        self.workers[at].evict(rule, 2_000);
+        self.workers[at].evict(rule, 2_000, |_, _, _| 0);
         let clock = self.store.clock();
         let last = |history: &History| history.last().and_then(|state| state.value_at(clock));
         let present = self.histories.iter().filter(|(_, history)| last(history).is_some());

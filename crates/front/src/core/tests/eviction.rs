@@ -185,3 +185,28 @@ fn combining_sets_is_an_access_to_each() {
     };
     assert!(idle("a") < 50 && idle("b") < 50 && idle("c") > 50);
 }
+
+#[test]
+fn the_pages_of_evicted_values_make_room_before_other_values_are_evicted() {
+    let mut world = world("allkeys-random");
+    let mut client = world.connect(1, 0, HERE);
+    // Hashes of 100 KB in pages: their roots are a thousandth of them.
+    let value = "v".repeat(1_000);
+    const WRITTEN: u64 = 1_500;
+    for key in 0..WRITTEN {
+        let key = format!("hash:{key}");
+        let mut words = vec!["HSET".to_owned(), key];
+        (0..100).for_each(|field| words.extend([format!("field:{field}"), value.clone()]));
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        resp::RequestWriter::write(&words, &mut client.input);
+        assert_eq!(world.ask_patiently(&mut client, "PING"), ":100\r\n+PONG\r\n");
+        for _ in 0..20 {
+            world.turn();
+            world.now = world.now + Duration::from_micros(100);
+        }
+    }
+    let (left, evicted) = (world.count(&mut client), world.info(&mut client, "evicted_keys"));
+    let evicted: u64 = evicted.parse().expect("a number");
+    assert_eq!(left + evicted, WRITTEN);
+    assert!((250..600).contains(&left), "{left} hashes of 100 KB are in 64 MB");
+}
