@@ -301,13 +301,18 @@ fn commit(
         update?
     } else {
         // Later copies may be newer than those of the named keys.
-        !staged.has_later_copies()
-            || backend.read_tables(&staged.keys(), |records| staged.is_current(records))?
+        is_consistent(backend, &staged)?
     };
     if is_made {
         backend.counts.found(staged.found());
     }
     Ok(is_made.then_some(staged))
+}
+
+/// Returns whether all copies are of one moment, so that an error of a command on them is one.
+fn is_consistent(backend: &mut Backend, staged: &TransactionRecords) -> Result<bool, NotExecuted> {
+    let is_current = |records: &[Option<Record<'_>>]| staged.is_current(records);
+    Ok(!staged.has_later_copies() || backend.read_tables(&staged.keys(), is_current)?)
 }
 
 /// Runs the command of `call` on copies of its records, like a transaction of one command. It may read
@@ -330,7 +335,10 @@ pub(super) fn run_alone(call: &mut Call<'_>) -> Done {
         let Some(staged) = call.backend.staged.take() else {
             unreachable!("no command ends the transaction around it")
         };
-        ran?;
+        match ran {
+            Err(NotExecuted::Reject(_)) if !is_consistent(call.backend, &staged)? => continue,
+            ran => ran?,
+        }
         match commit(call.backend, staged) {
             Ok(None) => {}
             Ok(Some(staged)) => {
