@@ -152,21 +152,17 @@ fn version(record: &Option<Record<'_>>) -> Option<Version> {
 
 fn exec(call: &mut Call<'_>) -> Done {
     let transaction = call.transaction.ok_or_else(|| refused("ERR EXEC without MULTI"))?;
-    let outcome = match run(call, transaction) {
+    match run(call, transaction) {
         Err(NotExecuted::Redirect) => {
-            let key = first_key(transaction);
-            match key.and_then(|key| call.backend.node().redirection(key)) {
+            let watched = call.session.watched.keys().map(|(_, key)| &**key);
+            let mut keys = watched.chain(first_key(transaction));
+            match keys.find_map(|key| call.backend.node().redirection(key)) {
                 Some(moved) => Err(refused(moved)),
                 None => Err(NotExecuted::Retry(Cause::Held)),
             }
         }
         outcome => outcome,
-    };
-    // A transaction that is restarted still needs its watched keys.
-    if matches!(outcome, Ok(()) | Err(NotExecuted::Reject(_))) {
-        call.session.watched.clear();
     }
-    outcome
 }
 
 fn run(call: &mut Call<'_>, transaction: &QueuedTransaction) -> Done {

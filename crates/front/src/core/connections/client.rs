@@ -613,6 +613,11 @@ impl Conversation {
         if let ExecutionOutcome::Replied = outcome {
             let attempt = AnsweredCommand { command, args, is_admitted };
             attempt.count(&out[before..], &self.session, turn);
+            // A transaction that is restarted still needs its watched keys; whatever answers it ends
+            // the watch.
+            if command.has(flag::RUNS_TRANSACTION) {
+                self.session.watched.clear();
+            }
         }
         outcome
     }
