@@ -33,6 +33,8 @@ use node::{DiskDone, Engine, LeaseState, Payload, Route, Safety, Wake};
 use reply_gating::ReplyGate;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
+use types::limits::CLIENT_BACKLOG_MAX;
 use types::{Instant, ReactorId, UnixMillis};
 use wire::control::{Answer, FromCoordinator};
 use wire::peer::PeerMessage;
@@ -248,6 +250,10 @@ impl Core {
     pub fn end_of_input(&mut self, io: &mut impl Connections) {
         self.wake(io);
         self.schedule_blocked();
+        if self.waits.has_congested() {
+            self.schedule_congested(io);
+        }
+        self.end_pause(io);
         for waiter in self.waits.take_turn() {
             self.retry(waiter, None, io);
         }
@@ -297,6 +303,7 @@ impl Core {
         let turn = (has_turn || has_notified).then_some(self.now);
         let others = [
             turn,
+            self.waits.has_congested().then(|| self.now + CONGESTED_PAUSE),
             self.backend.engine.next_deadline(),
             self.waits.next_deadline(),
             self.waits.blocked.next_deadline(self.now),
@@ -347,8 +354,26 @@ impl Core {
     }
 
     fn retry(&mut self, waiter: WaiterId, answer: Option<Answer>, io: &mut impl Connections) {
+        if answer.is_none() && self.is_congested(waiter.connection, io) {
+            return self.waits.add_congested(waiter);
+        }
         self.with_client(waiter.connection, io, |client, turn, out| {
             client.retry(waiter.number, answer, turn, out)
+        });
+    }
+
+    /// Returns whether a client has so much unsent output that no request of it is retried.
+    fn is_congested(&self, connection: ConnectionId, io: &impl Connections) -> bool {
+        io.backlog(connection) > CLIENT_BACKLOG_MAX || self.reply_gate.is_paused(connection)
+    }
+
+    /// Schedules the requests of clients that have read enough of their output.
+    fn schedule_congested(&mut self, io: &impl Connections) {
+        let Core { waits, reply_gate, clients, .. } = self;
+        waits.wake_congested(|connection| {
+            let is_full =
+                io.backlog(connection) > CLIENT_BACKLOG_MAX || reply_gate.is_paused(connection);
+            is_full && clients.contains_key(&connection)
         });
     }
 
@@ -419,6 +444,9 @@ impl Core {
         }
     }
 }
+
+/// Longest time until it is noticed that a congested client has read its output.
+const CONGESTED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Most requests retried for memory in one turn. The limit bounds a turn's copying of arguments.
 const MEMORY_RETRIES_MAX: usize = 32;

@@ -26,7 +26,7 @@ const BYTES_MAX: usize = 64 << 20;
 
 impl QueuedTransaction {
     /// Adds a command. `writes`: it changes data.
-    pub(super) fn push(&mut self, request: BorrowedRequest<'_>, writes: bool) {
+    pub(crate) fn push(&mut self, request: BorrowedRequest<'_>, writes: bool) {
         let request = request.to_owned();
         self.bytes += request.held_bytes();
         self.requests.push(request);
@@ -56,6 +56,11 @@ impl QueuedTransaction {
     /// Returns the collected commands.
     pub(super) fn requests(&self) -> &[OwnedRequest] {
         &self.requests
+    }
+
+    /// Returns the bytes of the collected commands.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Returns the number of collected commands.

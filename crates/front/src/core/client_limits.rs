@@ -83,7 +83,7 @@ const DENIED: &str = "-DENIED Running in protected mode because protected mode i
      for the default user, by requirepass.\r\n";
 
 impl Core {
-    /// Applies requests of other reactors to this reactor's clients, and ends an expired pause.
+    /// Applies requests of other reactors to this reactor's clients.
     pub(super) fn apply_client_limits(&mut self, io: &mut impl Connections) {
         for connection in self.backend.operators.clients.take_killed(self.reactor) {
             io.close(connection);
@@ -91,14 +91,13 @@ impl Core {
         for (connection, how) in self.backend.operators.clients.take_unblocked(self.reactor) {
             self.with_client(connection, io, |client, turn, out| client.unblock(how, turn, out));
         }
-        self.end_pause(io);
         if !self.client_limits.watchers.is_empty() {
             self.show_requests(io);
         }
     }
 
-    /// Resumes the connections and requests that a pause has stopped, if the pause is over.
-    fn end_pause(&mut self, io: &mut impl Connections) {
+    /// Resumes the connections that a pause has stopped, and schedules its requests, if it is over.
+    pub(super) fn end_pause(&mut self, io: &mut impl Connections) {
         let pause = &self.backend.operators.pause;
         let now = pause.at(self.now);
         if !self.client_limits.paused.is_empty()
@@ -109,9 +108,7 @@ impl Core {
             }
         }
         if now.is_none() && self.waits.has_paused() {
-            for waiter in self.waits.take_paused() {
-                self.retry(waiter, None, io);
-            }
+            self.waits.wake_paused();
         }
     }
 

@@ -12,6 +12,7 @@ mod fidelity;
 mod lengths;
 mod once;
 mod paged_values;
+mod released;
 mod sorting;
 mod split_values;
 

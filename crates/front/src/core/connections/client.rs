@@ -432,6 +432,7 @@ impl Conversation {
             protocol: self.session.status.protocol,
             cause: cause.clone(),
             state,
+            held_bytes: 0,
         });
         turn.backend.counts.parked.add(1);
         let waiter = WaiterId { connection: self.id, number };
@@ -459,6 +460,12 @@ impl Conversation {
             self.execute_waiting(number, turn);
             self.queue.take_replies(out);
             runnable = self.queue.next_runnable().filter(|_| !planted::is(Bug::TurnForgotten));
+            if let Some(number) = runnable
+                && out.len() > CLIENT_BACKLOG_MAX
+            {
+                turn.waits.add_congested(WaiterId { connection: self.id, number });
+                break;
+            }
         }
         let next = self.next();
         let has_unread_input = was_blocked && !self.queue.ends_blocked();
@@ -517,17 +524,22 @@ impl Conversation {
             turn.waits.give_up(waiter);
             return self.next();
         };
-        let is_long = waiting.cause == Some(Cause::Turn) && waiting.state.scan.is_some();
-        let is_paused = turn.backend.operators.pause.at(turn.now).is_some();
+        let waits_for_turn = waiting.cause.is_none();
         let is_patient =
-            matches!(waiting.cause, Some(Cause::Paused | Cause::Replicas(_) | Cause::Blocked(_)));
-        if is_long || is_paused || is_patient {
-            // The request makes progress, or the duration of its wait is intended.
+            waiting.is_patient() || waits_for_turn && self.queue.has_patient_before(number);
+        let is_paused = turn.backend.operators.pause.at(turn.now).is_some();
+        if is_paused || is_patient || turn.waits.is_congested(self.id) {
+            // The request makes progress, the duration of its wait is intended, or the client does
+            // not read.
             turn.waits.limit(waiter, turn.now);
             return self.next();
         }
+        let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         let mut reply = Vec::new();
         let is_silent = waiting.state.is_silent;
+        if waiting.state.transaction.is_some() {
+            self.session.watched.clear();
+        }
         let text = match waiting.cause == Some(Cause::Memory) {
             true => "TRYAGAIN No memory became free in time, please try again",
             false => "TRYAGAIN The data did not become available in time, please try again",

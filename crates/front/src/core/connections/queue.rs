@@ -50,6 +50,21 @@ pub(crate) struct ParkedRequest {
     /// The cause of the wait; `None` if the request waits only for earlier requests.
     pub(crate) cause: Option<Cause>,
     pub(crate) state: RequestState,
+    /// Bytes of the request, and of the transaction that it executes. Set by
+    /// [`Queue::push_waiting`].
+    pub(crate) held_bytes: usize,
+}
+
+impl ParkedRequest {
+    /// Returns whether the request may wait without a time limit: it makes progress, or the duration
+    /// of its wait is intended.
+    pub(crate) fn is_patient(&self) -> bool {
+        match &self.cause {
+            Some(Cause::Paused | Cause::Replicas(_) | Cause::Blocked(_)) => true,
+            Some(Cause::Turn) => self.state.scan.is_some(),
+            Some(_) | None => false,
+        }
+    }
 }
 
 /// State that a request keeps from one execution to the next.
@@ -162,9 +177,11 @@ impl Queue {
     }
 
     /// Adds a request and returns its number.
-    pub(crate) fn push_waiting(&mut self, waiting: ParkedRequest) -> u64 {
+    pub(crate) fn push_waiting(&mut self, mut waiting: ParkedRequest) -> u64 {
         let number = self.first + self.requests.len() as u64;
-        self.bytes += waiting.request.held_bytes();
+        let of_transaction = waiting.state.transaction.as_ref().map_or(0, |it| it.held_bytes());
+        waiting.held_bytes = waiting.request.held_bytes() + of_transaction;
+        self.bytes += waiting.held_bytes;
         for key in waiting.scope.places() {
             let key_queue = self.key_queues.entry(key).or_default();
             // The request may name a key twice.
@@ -237,6 +254,15 @@ impl Queue {
         is_runnable.then_some(barrier)
     }
 
+    /// Returns whether a request before this one may wait without a time limit.
+    pub(crate) fn has_patient_before(&self, number: u64) -> bool {
+        let before = self.requests.iter().take(self.place(number).unwrap_or(0));
+        before.into_iter().any(|request| match request {
+            Unfinished::Waiting(waiting) => waiting.is_patient(),
+            Unfinished::Done(_) => false,
+        })
+    }
+
     /// Returns whether the request waits only for earlier requests.
     fn waits_for_turn(&self, number: u64) -> bool {
         match self.place(number).and_then(|at| self.requests.get(at)) {
@@ -251,7 +277,7 @@ impl Queue {
         self.bytes += reply.len();
         match std::mem::replace(&mut self.requests[at], Unfinished::Done(reply)) {
             Unfinished::Waiting(waiting) => {
-                self.bytes -= waiting.request.held_bytes();
+                self.bytes -= waiting.held_bytes;
                 self.make_way(number, &waiting.scope);
             }
             Unfinished::Done(_) => unreachable!("request {number} was executed twice"),
@@ -317,11 +343,42 @@ mod tests {
             protocol: Protocol::Resp2,
             cause: None,
             state: RequestState::default(),
+            held_bytes: 0,
         }
     }
 
     fn keys_of(keys: &[u64]) -> Scope {
         Scope::Keys(TableId(0), keys.iter().map(|&hash| KeyHash(hash)).collect())
+    }
+
+    #[test]
+    fn the_commands_of_a_parked_transaction_count() {
+        let mut queue = Queue::default();
+        let mut exec = waiting(&[1]);
+        let mut transaction = QueuedTransaction::default();
+        let mut bytes = Vec::new();
+        RequestWriter::write(&[b"SET", b"x", &vec![0; BYTES_MAX]], &mut bytes);
+        let mut parser = RequestParser::new(RequestLimits::default());
+        transaction.push(parser.next(&mut &bytes[..]).unwrap().unwrap(), true);
+        exec.state.transaction = Some(transaction);
+        let number = queue.push_waiting(exec);
+        assert!(queue.is_full());
+        // Its execution takes the state away.
+        queue.waiting(number).unwrap().state = RequestState::default();
+        queue.finish(number, Vec::new());
+        assert_eq!((queue.is_full(), queue.bytes), (false, 0));
+    }
+
+    #[test]
+    fn requests_behind_one_without_a_time_limit_have_none_either() {
+        let mut queue = Queue::default();
+        let first = queue.push_waiting(waiting(&[1]));
+        let mut paused = waiting(&[2]);
+        paused.cause = Some(Cause::Paused);
+        let paused = queue.push_waiting(paused);
+        let behind = queue.push_waiting(waiting(&[2]));
+        assert!(!queue.has_patient_before(first) && !queue.has_patient_before(paused));
+        assert!(queue.has_patient_before(behind));
     }
 
     #[test]

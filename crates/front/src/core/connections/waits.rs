@@ -8,7 +8,7 @@
 use super::blocking::BlockedWaits;
 use super::waiter::WaiterId;
 use crate::commands::Cause;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use types::ConnectionId;
 use types::{Instant, KeyHash, TableId};
@@ -35,6 +35,8 @@ pub(crate) struct Waits {
     /// retrying all at once would delay all other clients.
     turn: VecDeque<WaiterId>,
     paused: Vec<WaiterId>,
+    /// Requests of clients that have too much unsent output, by connection.
+    congested: BTreeMap<ConnectionId, BTreeSet<u64>>,
     /// First come, first served.
     memory: VecDeque<WaiterId>,
     /// True if memory was freed, and not all of `memory` has been retried since.
@@ -87,11 +89,42 @@ impl Waits {
         self.deadlines.push_back((now + PARK_TIMEOUT, waiter));
     }
 
-    /// Takes the requests that wait for this record, which has arrived or does not exist.
+    /// Takes requests that wait for this record, which has arrived or does not exist, for a retry at
+    /// once: at most `RETRIES_MAX`. Schedules retries of the others.
     pub(crate) fn take_missing(&mut self, table: TableId, hash: KeyHash) -> Vec<WaiterId> {
-        let waiters = self.missing.remove(&(table, hash)).unwrap_or_default();
+        let mut waiters = self.missing.remove(&(table, hash)).unwrap_or_default();
         self.missing_waiters -= waiters.len();
+        let later = waiters.split_off(waiters.len().min(RETRIES_MAX));
+        self.turn.extend(later);
         waiters
+    }
+
+    /// Lets a request wait until enough of its connection's output was sent.
+    pub(crate) fn add_congested(&mut self, waiter: WaiterId) {
+        self.congested.entry(waiter.connection).or_default().insert(waiter.number);
+    }
+
+    /// Returns whether a request waits for output of this connection to be sent.
+    pub(crate) fn is_congested(&self, connection: ConnectionId) -> bool {
+        self.congested.contains_key(&connection)
+    }
+
+    /// Returns whether any request waits for output to be sent.
+    #[inline]
+    pub(crate) fn has_congested(&self) -> bool {
+        !self.congested.is_empty()
+    }
+
+    /// Schedules retries of the requests whose connections are not congested any more.
+    pub(crate) fn wake_congested(&mut self, is_congested: impl Fn(ConnectionId) -> bool) {
+        let Waits { congested, turn, .. } = self;
+        congested.retain(|&connection, numbers| {
+            let stays = is_congested(connection);
+            if !stays {
+                turn.extend(numbers.iter().map(|&number| WaiterId { connection, number }));
+            }
+            stays
+        });
     }
 
     /// Marks a request's waiters as stale, whatever the request waited for.
@@ -162,9 +195,9 @@ impl Waits {
         self.turn.drain(..count).collect()
     }
 
-    /// Takes the requests that waited for the end of a pause.
-    pub(crate) fn take_paused(&mut self) -> Vec<WaiterId> {
-        std::mem::take(&mut self.paused)
+    /// Schedules retries of the requests that waited for the end of a pause.
+    pub(crate) fn wake_paused(&mut self) {
+        self.turn.extend(self.paused.drain(..));
     }
 
     /// Returns whether a request waits for replicas.
@@ -173,14 +206,18 @@ impl Waits {
         !self.replicas.is_empty()
     }
 
-    /// Takes the requests that wait for replicas, if `is_news` or if some were added since the last
-    /// check.
+    /// Takes requests that wait for replicas, if `is_news` or if some were added since the last check,
+    /// for a retry at once: at most `RETRIES_MAX`. Schedules retries of the others.
     pub(crate) fn take_replicas(&mut self, is_news: bool) -> BTreeSet<WaiterId> {
         if !std::mem::take(&mut self.has_new_replicas) && !is_news {
             return BTreeSet::new();
         }
         self.replicas_until.clear();
-        std::mem::take(&mut self.replicas)
+        let mut waiters = std::mem::take(&mut self.replicas);
+        if let Some(&first_of_others) = waiters.iter().nth(RETRIES_MAX) {
+            self.turn.extend(waiters.split_off(&first_of_others));
+        }
+        waiters
     }
 
     /// Records that all requests waiting for replicas were checked against the current state.
@@ -201,8 +238,9 @@ impl Waits {
         impatient
     }
 
-    /// Drops a closed connection's waiters that wait for replicas, possibly without limit.
+    /// Drops a closed connection's waiters that may wait without limit: for replicas, or for its output.
     pub(crate) fn forget(&mut self, connection: ConnectionId) {
+        self.congested.remove(&connection);
         if self.has_replicas() {
             self.replicas.retain(|waiter| waiter.connection != connection);
             self.replicas_until.retain(|(_, waiter)| waiter.connection != connection);
