@@ -22,6 +22,9 @@ const LEASES_MAX: usize = 1 << 20;
 /// so clients replace theirs sooner.
 const AGE_MAX_TERMS: u32 = 12;
 
+/// Shortest time between two examinations of all leases. There may be a million.
+const EXAMINE_PAUSE: Duration = Duration::from_secs(1);
+
 /// Bits of a lease number below the coordinator's term.
 const COUNTER_BITS: u32 = 32;
 
@@ -39,6 +42,8 @@ pub(super) struct Leases {
     lenient_until: Instant,
     /// Time of the last event.
     last: Instant,
+    /// Time from which on all leases are examined again: none ends before.
+    examine_at: Instant,
     horizon: LeaseId,
 }
 
@@ -71,6 +76,7 @@ impl Leases {
             leases: BTreeMap::new(),
             lenient_until: now + term,
             last: now,
+            examine_at: now,
             horizon: LeaseId(0),
         }
     }
@@ -104,7 +110,9 @@ impl Leases {
         if now >= renewable_until {
             return LeaseOutcome::Ended;
         }
-        self.leases.insert(lease, ClientLease { ends: now + self.term, renewable_until });
+        let ends = now + self.term;
+        self.leases.insert(lease, ClientLease { ends, renewable_until });
+        self.examine_at = self.examine_at.min(ends);
         assert!(lease >= self.horizon, "{lease} is granted below the horizon");
         let term = u32::try_from(self.term.as_millis()).unwrap_or(u32::MAX);
         LeaseOutcome::Granted(LeaseGrant { lease, term })
@@ -123,7 +131,11 @@ impl Leases {
         if now < self.lenient_until {
             return;
         }
-        self.leases.retain(|_, lease| lease.ends > now);
+        if now >= self.examine_at {
+            self.leases.retain(|_, lease| lease.ends > now);
+            let first_end = self.leases.values().map(|lease| lease.ends).min();
+            self.examine_at = first_end.unwrap_or(now + self.term).max(now + EXAMINE_PAUSE);
+        }
         let lowest = self.leases.keys().next().copied().unwrap_or(self.next);
         // Lease numbers are not used twice, so what was dropped in the middle stays renewable until
         // the horizon passes it.
@@ -229,5 +241,20 @@ mod tests {
         let mut leases = leases();
         let next = LeaseId(granted(&mut leases, 0).0 + 1);
         assert_eq!(leases.grant(at(0), Some(next)), LeaseOutcome::Ended);
+    }
+
+    #[test]
+    fn leases_are_examined_only_when_one_may_have_ended() {
+        let mut leases = leases();
+        pass(&mut leases, 0, 60);
+        let (one, two) = (granted(&mut leases, 60), granted(&mut leases, 70));
+        leases.pass(at(70), true);
+        assert_eq!(leases.examine_at, at(120), "the end of the first one");
+        assert!(is_renewed(&mut leases, 80, one));
+        pass(&mut leases, 80, 120);
+        assert_eq!(leases.examine_at, at(130), "the end of the second one");
+        pass(&mut leases, 130, 130);
+        assert_eq!((leases.horizon(), leases.leases.len()), (one, 1));
+        assert!(is_renewed(&mut leases, 130, two), "its number is above the horizon");
     }
 }
