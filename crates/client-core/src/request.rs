@@ -135,12 +135,17 @@ impl Request {
         self
     }
 
-    /// Returns whether the command would change the state of a connection that others use.
+    /// Returns whether the command would change the state of a connection that others use, or make the
+    /// requests behind it wait.
     pub fn is_stateful(&self) -> bool {
         let words = |at: usize| self.arguments.get(at).map(|word| word.to_ascii_uppercase());
         let (name, argument) = (words(0).unwrap_or_default(), words(1).unwrap_or_default());
         match &name[..] {
             b"CLIENT" => argument == b"REPLY" || argument == b"TRACKING",
+            b"XREAD" | b"XREADGROUP" => {
+                let words = self.arguments.iter().map(|word| word.to_ascii_uppercase());
+                words.take_while(|word| word != b"STREAMS").any(|word| word == b"BLOCK")
+            }
             name => STATEFUL.contains(&name),
         }
     }
@@ -153,9 +158,18 @@ impl Request {
     }
 }
 
-/// Commands that change the state of their connection, or its order of replies.
-const STATEFUL: [&[u8]; 20] = [
+/// Commands that change the state of their connection, or its order of replies, or that wait: a server
+/// executes nothing behind them on their connection.
+const STATEFUL: [&[u8]; 30] = [
     b"AUTH",
+    b"BLMOVE",
+    b"BLMPOP",
+    b"BLPOP",
+    b"BRPOP",
+    b"BRPOPLPUSH",
+    b"BZMPOP",
+    b"BZPOPMAX",
+    b"BZPOPMIN",
     b"DISCARD",
     b"EXEC",
     b"HELLO",
@@ -174,12 +188,33 @@ const STATEFUL: [&[u8]; 20] = [
     b"SYNC",
     b"UNSUBSCRIBE",
     b"UNWATCH",
+    b"WAIT",
+    b"WAITAOF",
     b"WATCH",
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_that_would_make_others_wait_are_known() {
+        let request = |words: &[&str]| {
+            words[1..].iter().fold(Request::new(words[0]), |it, word| it.argument(*word))
+        };
+        for words in [
+            &["BLPOP", "q", "0"][..],
+            &["bzmpop", "0", "1", "z", "MIN"],
+            &["WAIT", "1", "0"],
+            &["XREAD", "COUNT", "1", "block", "0", "STREAMS", "s", "$"],
+            &["XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">"],
+        ] {
+            assert!(request(words).is_stateful(), "{words:?}");
+        }
+        for words in [&["LPOP", "q"][..], &["XREAD", "STREAMS", "block", "0"], &["GET", "block"]] {
+            assert!(!request(words).is_stateful(), "{words:?}");
+        }
+    }
 
     #[test]
     fn the_first_key_decides_the_route() {
