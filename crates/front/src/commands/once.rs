@@ -32,6 +32,9 @@ pub(super) static FAMILY: Family = Family {
 const INNER: usize = 4;
 const WRAPPED: Keys = Keys::Wrapped { from: INNER as u8 };
 
+/// The value of a completion record. Most have a few replies.
+type FewBytes = SmallVec<[u8; 256]>;
+
 /// Most attempts of a command in one turn.
 const TRIES: usize = 8;
 
@@ -190,14 +193,21 @@ impl WrappedCommand<'_> {
     fn look_up(&self, call: &mut Call<'_>) -> Result<Result<RecordBefore, Vec<u8>>, NotExecuted> {
         let horizon = call.backend.node().lease_horizon();
         let (record, floors) = (self.place.key(), floors_key(self.place.hash.slot()));
-        let keys = [call.backend.key(&record), call.backend.key(&floors)];
+        let [record, floors] = [call.backend.key(&record), call.backend.key(&floors)];
         let request = self.request;
-        let decided = call.backend.peek(TableId::COMPLETIONS, &keys, |records| {
-            let value = |at: usize| records[at].map(|record| record.value.bytes);
-            match request.decide(value(0), value(1), horizon) {
+        // The order matters: a record is dropped in one step with the floors that cover it. So if it
+        // was dropped before this read, the floors read next show it; if it is dropped later, its
+        // version is not the same when the changes are made.
+        let completion = call.backend.peek_one(TableId::COMPLETIONS, record, |record| {
+            let copy = |record: Record<'_>| (record.version, FewBytes::from(record.value.bytes));
+            record.map(copy)
+        })?;
+        let decided = call.backend.peek_one(TableId::COMPLETIONS, floors, |floors| {
+            let completed = completion.as_ref().map(|(_, value)| &value[..]);
+            match request.decide(completed, floors.map(|floors| floors.value.bytes), horizon) {
                 OnceDecision::Repeat(reply) => Ok(Err(reply.to_vec())),
                 OnceDecision::Execute(record) => Ok(Ok(RecordBefore {
-                    version: records[0].map(|record| record.version),
+                    version: completion.as_ref().map(|(version, _)| *version),
                     bytes: record.bytes_with(request.first_incomplete, 0),
                 })),
                 OnceDecision::Acknowledged => Err(ACKNOWLEDGED),
