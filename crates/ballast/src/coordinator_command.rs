@@ -9,6 +9,7 @@ use coordinator::{
 use coordinator_server::{FileStore, serve, serve_rebuild};
 use handshake::Credentials;
 use runtime::files::{make_directory, sync_directory};
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -61,7 +62,7 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
     let (own, proof) = (address.to_string(), credentials.clone());
     let scraped = SocketAddr::new(arguments.bind, arguments.metrics_port);
     metrics::start(scraped, move || coordinator_metrics::page(&own, &proof))?;
-    println!("ballast coordinator: ready for servers on {address}");
+    say_to_operator(&format!("ready for servers on {address}"));
     let return_max = Duration::from_millis(arguments.failure_timeout);
     let silence_max = Duration::from_millis(arguments.silence_timeout);
     let trusts_file = arguments.trust_file;
@@ -77,10 +78,8 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
             make_directory(folder)?;
             let store = open(&folder.join("coordinator.redb"))?;
             if !arguments.rebuild && !holds_cluster(&store)? {
-                println!(
-                    "ballast coordinator: created a new cluster, since {} was empty",
-                    folder.display()
-                );
+                let folder = folder.display();
+                say_to_operator(&format!("created a new cluster, since {folder} was empty"));
             }
             match arguments.rebuild {
                 true => serve_rebuild(listener, credentials, store, drawn()?, settings)?,
@@ -89,6 +88,11 @@ pub(crate) fn run(arguments: CoordinatorArguments) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Prints a line about the start. It is lost if it cannot be written.
+fn say_to_operator(line: &str) {
+    let _ = writeln!(io::stdout(), "ballast coordinator: {line}");
 }
 
 /// Opens the file, or creates it. A new file's name is synced, because a cluster that has lost its

@@ -28,6 +28,7 @@ mod signals;
 use clap::{Parser, Subcommand};
 use settings::{LogFormat, LogLevel};
 use settings::{OperatorSettings, ServerConfiguration};
+use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line for the operator: the error, followed by its causes.
-            eprintln!("ballast: {error:#}");
+            let _ = writeln!(std::io::stderr(), "ballast: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -109,7 +110,12 @@ fn start_log(settings: &OperatorSettings) {
         LogLevel::Trace => "trace",
     };
     let filter = EnvFilter::try_from_env("BALLAST_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that cannot be written (disk full, reader gone) is lost. Reporting that to the same
+    // file would panic.
+    let log = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match settings.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

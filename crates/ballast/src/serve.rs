@@ -22,6 +22,7 @@ use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
 use server::control::ControlLink;
 use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
 use settings::{Durability, DurabilitySettings, IoDriver, ReactorSettings, ServerConfiguration};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -127,7 +128,9 @@ fn end_in_order(node: &Node, identity: ServerIdentity) {
 fn announce_ready(host: &str, port: u16, identity: ServerIdentity, reactors: u16) {
     let ServerIdentity { server, cluster } = identity;
     let word = if reactors == 1 { "reactor" } else { "reactors" };
-    println!(
+    // The server serves although nobody reads this.
+    let _ = writeln!(
+        io::stdout(),
         "ballast serve: ready for clients on {host}:{port} ({server}, {cluster}, {reactors} {word})"
     );
 }
@@ -380,23 +383,28 @@ fn first_answer(
         match received.recv_timeout(limit) {
             Ok(ProcessEvent::Received(FromCoordinator::Join(JoinReply::Waiting { reason }))) => {
                 if last_reason.as_ref() != Some(&reason) {
-                    eprintln!("ballast serve: {reason}");
+                    say_to_operator(&reason);
                 }
                 last_reason = Some(reason);
             }
             Ok(event) => return Some(event),
             Err(RecvTimeoutError::Timeout) if limit == JOIN_QUIET => {
                 if last_reason.is_none() {
-                    eprintln!(
-                        "ballast serve: waiting for a coordinator at {coordinator}{}",
-                        trouble()
-                    );
+                    let trouble = trouble();
+                    say_to_operator(&format!(
+                        "waiting for a coordinator at {coordinator}{trouble}"
+                    ));
                 }
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
         }
         limit = JOIN_TIMEOUT;
     }
+}
+
+/// Prints a line about the start. It is lost if it cannot be written.
+fn say_to_operator(line: &str) {
+    let _ = writeln!(io::stderr(), "ballast serve: {line}");
 }
 
 fn start(

@@ -1,10 +1,11 @@
 //! Operator functions: passwords, limits, settings in a file, metrics, and shutdown.
 
 use crate::client::{Client, until};
-use crate::servers::{MODEST, Process};
+use crate::servers::{MODEST, Process, Starting, binary};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 
 fn start(arguments: &[&str]) -> Process {
     Process::alone(&[&MODEST[..], arguments].concat())
@@ -105,6 +106,40 @@ fn settings_come_from_a_file_and_go_back_into_it() {
     let text = std::fs::read_to_string(file).unwrap();
     assert!(text.starts_with("# few\nmaxclients = 9\ntimeout = 6 # seconds\n"), "{text}");
     assert!(text.contains("slowlog-max-len = 3\n"), "{text}");
+}
+
+/// Starts a server with these redirections of the shell. All of its log is written.
+fn start_redirected(redirections: &str, port: u16) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec \"$0\" \"$@\" {redirections}")]).arg(binary());
+    command.args(["serve", "--durability", "none", "--loglevel", "trace"]);
+    command.args(["--port", &port.to_string()]).args(MODEST);
+    command
+}
+
+#[test]
+fn a_log_that_cannot_be_written_does_not_end_the_server() {
+    let mut server = Starting::new(start_redirected("2>/dev/full", 0)).ready();
+    let mut client = server.client();
+    assert_eq!(client.ask(&["SET", "a", "1"]).text(), "OK");
+    assert_eq!(client.ask(&["CONFIG", "SET", "timeout", "5"]).text(), "OK");
+    server.assert_serves("lost log lines");
+    server.terminate();
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_server_serves_although_nothing_that_it_says_can_be_written() {
+    let port = free_port();
+    let mut server = start_redirected(">/dev/full 2>&1", port).spawn().expect("it starts");
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    until("it serves", || {
+        assert!(server.try_wait().expect("it can be waited for").is_none(), "it has ended");
+        TcpStream::connect(address).is_ok()
+    });
+    assert_eq!(Client::connect(address).ask(&["PING"]).text(), "PONG");
+    server.kill().expect("it still runs");
+    server.wait().expect("it can be waited for");
 }
 
 #[test]
