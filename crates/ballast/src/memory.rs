@@ -3,9 +3,10 @@
 
 use anyhow::Context;
 use node::Node;
+use runtime::spawn_vital;
 use rustix::process::setpriority_process;
 use std::sync::Arc;
-use std::thread::{Builder, Thread};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 use store::log::{Log, Preparation};
 use thread_priority::{
@@ -90,7 +91,7 @@ fn start_idle(number: usize, log: Arc<Log>, impatient: Thread) -> std::io::Resul
 /// Starts the thread that wakes the reactors that wait for ready memory, and prepares some itself
 /// when no processor is idle for long. It also trims.
 fn start_impatient(node: Arc<Node>) -> std::io::Result<Thread> {
-    let thread = Builder::new().name("memory".into()).spawn(move || {
+    let thread = spawn_vital("memory", move || {
         let lowered = setpriority_process(Some(rustix::thread::gettid()), NICENESS);
         if let Err(error) = lowered {
             tracing::debug!(%error, "cannot lower the priority of the memory thread");
@@ -130,7 +131,7 @@ fn patience(segment_bytes: usize) -> Duration {
 /// [`URGENT_AFTER`] and no segment became ready. On a busy machine the others may not run for
 /// longer than a write waits.
 fn start_urgent(node: Arc<Node>) -> std::io::Result<Thread> {
-    let thread = Builder::new().name("memory-urgent".into()).spawn(move || {
+    let thread = spawn_vital("memory-urgent", move || {
         loop {
             let segments = node.store().log().ready_segments();
             let mut shortage = Shortage::default();

@@ -36,6 +36,7 @@ mod sharing;
 mod socket;
 mod sync;
 mod turns;
+mod vital;
 
 pub use clock::Clock;
 pub use connection::{Class, Closed, ConnectTag, Opened, Port};
@@ -48,3 +49,4 @@ pub use mailbox::{Mailbox, Mailboxes};
 pub use reactors::{Config, Reactors};
 pub use service::Service;
 pub use socket::{ListenError, Listener, UNACKNOWLEDGED_MAX, limit_unacknowledged};
+pub use vital::spawn_vital;

@@ -12,6 +12,7 @@ use crate::service::Service;
 use crate::sharing::Processors;
 use crate::socket::Listener;
 use crate::turns::Turns;
+use crate::vital::spawn_vital;
 use crossbeam_utils::CachePadded;
 use std::io;
 use std::sync::Arc;
@@ -224,26 +225,12 @@ impl<M: Send + 'static, F, D: Startable> Start<M, F, D> {
         let own = self.cpus.get(usize::from(reactor.0)).copied().filter(|_| self.config.pin);
         let all = self.cpus.clone();
         let run = move || {
-            let _guard = AbortOnPanic(reactor);
             let processors = Processors::of_this_thread(own, all, !cores_shared);
             cpus::wake_punctually();
             let service = make_service(reactor, mailboxes);
             let parts = Parts { service, driver, queue, placement, counters, turns, processors };
             Reactor::new(parts).run();
         };
-        std::thread::Builder::new().name(format!("reactor-{}", reactor.0)).spawn(run)
-    }
-}
-
-/// Aborts the process if a reactor panics. The panic left the store in an unknown state; other
-/// servers recover its data.
-struct AbortOnPanic(ReactorId);
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("ballast: reactor {} panicked (see above), ending the process", self.0.0);
-            std::process::abort();
-        }
+        spawn_vital(&format!("reactor-{}", reactor.0), run)
     }
 }

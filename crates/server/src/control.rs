@@ -66,7 +66,7 @@ impl ControlLink {
         remembered: Option<(ClusterMap, Holdings)>,
         on_message: impl FnMut(FromCoordinator) + Send + 'static,
     ) -> io::Result<ControlLink> {
-        let runtime =
+        let tokio =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (messages, receiver) = channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
@@ -83,9 +83,7 @@ impl ControlLink {
             liveness: liveness.clone(),
             clock: runtime::Clock::new(),
         };
-        std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || runtime.block_on(link.run()))?;
+        runtime::spawn_vital("control", move || tokio.block_on(link.run()))?;
         Ok(ControlLink { messages, is_connected, liveness, trouble })
     }
 

@@ -2,10 +2,11 @@
 
 use super::Mail;
 use node::DiskJob;
-use runtime::Mailbox;
+use runtime::{Mailbox, spawn_vital};
 use std::sync::mpsc::{Sender, channel};
 
-/// The thread that runs the disk jobs of one reactor. The thread ends with its reactor.
+/// The thread that runs the disk jobs of one reactor. The thread ends with its reactor. Its panic
+/// ends the process, since nobody else would complete its jobs.
 pub(super) struct DiskThread {
     mailbox: Mailbox<Mail>,
     requests: Option<Sender<DiskJob>>,
@@ -40,7 +41,7 @@ impl DiskThread {
                 mailbox.send(Mail::Disk(job.carry_out()));
             }
         };
-        match std::thread::Builder::new().name("disk".into()).spawn(run) {
+        match spawn_vital("disk", run) {
             Ok(_) => Some(requests),
             Err(error) => {
                 tracing::warn!(%error, "cannot start a sync thread, the reactor syncs its files");
