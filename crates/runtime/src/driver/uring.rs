@@ -8,6 +8,8 @@
 //! - Received data is passed on in order: `pending`, then `end`.
 //! - `pending` contains at most [`PENDING_BYTES_MAX`] and one poll's worth. Above that, receiving
 //!   stops until the reactor has taken the bytes; the peer's sends then block, as with epoll.
+//! - The buffers of `pending` are at least half full on average, except three: a peer that sends
+//!   single bytes occupies no more memory than one that sends many.
 
 mod leaving;
 
@@ -201,7 +203,11 @@ impl Uring {
                 socket.end(IntakeEnd::Finished, events);
                 return self.watch(index);
             }
-            CompletionResult::Received(bytes) => socket.arrived(bytes, events),
+            CompletionResult::Received(bytes) => {
+                if let Some(empty) = socket.arrived(bytes, events) {
+                    self.ring.give(empty);
+                }
+            }
             // Other connections have used up the provided buffers, the receive was cancelled, or
             // the kernel asks for a retry: it is started again.
             CompletionResult::Failed(
@@ -354,12 +360,30 @@ impl UringSocket {
         }
     }
 
-    fn arrived(&mut self, bytes: Vec<u8>, events: &mut Vec<NetworkEvent>) {
+    /// Adds received bytes: they are copied behind those of the last buffer if they fit there.
+    /// Returns the buffer if it is not needed.
+    fn arrived(&mut self, bytes: Vec<u8>, events: &mut Vec<NetworkEvent>) -> Option<Vec<u8>> {
         if self.pending.is_empty() {
             events.push(NetworkEvent::Readable(self.connection));
         }
         self.pending_bytes += bytes.len();
-        self.pending.push_back(bytes);
+        let unneeded = match self.pending.back_mut() {
+            Some(last) if last.capacity() - last.len() >= bytes.len() => {
+                last.extend_from_slice(&bytes);
+                Some(bytes)
+            }
+            Some(_) | None => {
+                self.pending.push_back(bytes);
+                None
+            }
+        };
+        debug_assert!(
+            self.pending.len() <= 3 + 2 * self.pending_bytes / BUFFER_BYTES,
+            "{} buffers contain {} bytes",
+            self.pending.len(),
+            self.pending_bytes
+        );
+        unneeded
     }
 
     fn end(&mut self, end: IntakeEnd, events: &mut Vec<NetworkEvent>) {
@@ -597,5 +621,64 @@ impl Driver for Uring {
             self.ring.cancel(operation, index);
         }
         self.free_if_done(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::ReactorId;
+
+    fn socket() -> UringSocket {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().expect("two sockets");
+        UringSocket::new(ConnectionId::new(ReactorId(0), 0, 0), ours.into())
+    }
+
+    /// Returns a filled receive buffer, as the ring does.
+    fn received(bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+
+    #[test]
+    fn a_client_that_sends_single_bytes_and_is_not_read_occupies_one_buffer() {
+        let (mut socket, mut events) = (socket(), Vec::new());
+        let mut given_back = 0;
+        for byte in 0..BUFFER_BYTES {
+            given_back +=
+                usize::from(socket.arrived(received(&[byte as u8]), &mut events).is_some());
+        }
+        assert_eq!((socket.pending.len(), given_back), (1, BUFFER_BYTES - 1));
+        assert!(matches!(events[..], [NetworkEvent::Readable(_)]), "it is reported once");
+        assert!(socket.arrived(received(&[1]), &mut events).is_none(), "the buffer is full");
+    }
+
+    #[test]
+    fn unread_bytes_stay_in_order_and_their_buffers_are_half_full() {
+        let (mut socket, mut events) = (socket(), Vec::new());
+        let mut random = fastrand::Rng::with_seed(5);
+        let (mut sent, mut taken) = (Vec::new(), Vec::new());
+        for round in 0..5_000 {
+            let count = 1 + random.usize(..if round % 3 == 0 { BUFFER_BYTES } else { 600 });
+            let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(count).collect();
+            sent.extend_from_slice(&bytes);
+            socket.arrived(received(&bytes), &mut events);
+            while socket.pending_bytes >= PENDING_BYTES_MAX || random.u8(..) < 40 {
+                let mut room = Vec::with_capacity(1 + random.usize(..BUFFER_BYTES));
+                if socket.take(&mut room) == 0 {
+                    break;
+                }
+                taken.extend_from_slice(&room);
+                if socket.taken == 0 {
+                    socket.pending.pop_front();
+                }
+            }
+            let occupied: usize = socket.pending.iter().map(Vec::capacity).sum();
+            assert!(occupied <= 2 * socket.pending_bytes + 3 * BUFFER_BYTES, "{occupied} bytes");
+        }
+        let rest = socket.pending.make_contiguous().concat();
+        taken.extend_from_slice(&rest[socket.taken..]);
+        assert!(taken == sent, "bytes were lost or mixed up");
     }
 }
