@@ -96,7 +96,25 @@ fn set(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Syntax.into());
     }
     let node = call.backend.node();
-    let mut changed = (*call.backend.operators.configuration()).clone();
+    call.backend.operators.reconfigure(node, |configuration| {
+        let limit = configuration.memory.limit;
+        change(configuration, pairs, node)?;
+        match configuration.memory.limit == limit {
+            true => Ok(()),
+            false => check_memory_limit(configuration, node),
+        }
+    })?;
+    node.wake_all();
+    call.backend.follow_settings();
+    call.ok()
+}
+
+/// Applies all pairs of name and value. After an error, some are applied.
+fn change(
+    changed: &mut ServerConfiguration,
+    pairs: &[[&[u8]; 2]],
+    node: &Node,
+) -> Result<(), NotExecuted> {
     let mut names: Vec<String> = Vec::new();
     for [name, value] in pairs {
         let name = printable(&name.to_ascii_lowercase(), 128);
@@ -111,16 +129,16 @@ fn set(call: &mut Call<'_>) -> Done {
         let value = std::str::from_utf8(value).map_err(|_| failed("argument must be UTF-8"))?;
         match Setting::find_any(&name) {
             Some(setting) if setting.when == When::Always => {
-                setting.set(&mut changed, value).map_err(|wrong| failed(&wrong))?;
+                setting.set(changed, value).map_err(|wrong| failed(&wrong))?;
             }
             Some(setting) => {
                 let mut same = changed.clone();
                 setting.set(&mut same, value).map_err(|wrong| failed(&wrong))?;
-                if same != changed {
+                if same != *changed {
                     return Err(failed(&format!(
                         "can't set immutable config: it takes effect only when the server starts, \
                          and is '{}'",
-                        setting.show(&changed)
+                        setting.show(changed)
                     )));
                 }
             }
@@ -138,13 +156,7 @@ fn set(call: &mut Call<'_>) -> Done {
         }
         names.push(name);
     }
-    if changed.memory.limit != call.backend.operators.configuration().memory.limit {
-        check_memory_limit(&changed, node)?;
-    }
-    call.backend.operators.configure(node, changed);
-    node.wake_all();
-    call.backend.follow_settings();
-    call.ok()
+    Ok(())
 }
 
 /// Refuses a memory limit above the one at the start, which the server has mapped, and one that

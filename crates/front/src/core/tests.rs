@@ -347,6 +347,29 @@ fn who_monitors_sees_the_requests_of_all_reactors() {
 }
 
 #[test]
+fn concurrent_changes_of_the_settings_are_all_kept() {
+    let World { node, operators, .. } = World::new(ServerConfiguration::default());
+    let raise = || {
+        operators.reconfigure(&node, |configuration| {
+            configuration.operators.latency_threshold += 1;
+            Ok::<(), ()>(())
+        })
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..2_000).for_each(|_| assert_eq!(raise(), Ok(()))));
+        }
+    });
+    assert_eq!(operators.configuration().operators.latency_threshold, 4_000);
+    let refused = operators.reconfigure(&node, |configuration| {
+        configuration.operators.latency_threshold = 1;
+        Err("no")
+    });
+    assert_eq!(refused, Err("no"));
+    assert_eq!(operators.configuration().operators.latency_threshold, 4_000);
+}
+
+#[test]
 fn strangers_are_refused_and_must_say_the_password() {
     let mut world = World::new(ServerConfiguration::default());
     let stranger = world.connect(1, 0, "10.0.0.1:5");

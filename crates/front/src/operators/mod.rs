@@ -50,6 +50,8 @@ use types::{Instant, ReactorId, ServerId};
 /// The settings, clients and counters that operators see and change.
 pub struct Operators {
     configuration: ArcSwap<ServerConfiguration>,
+    /// Held while the settings are replaced.
+    replacing: Mutex<()>,
     counts: Box<[ArcSwap<FrontEndCounters>]>,
     /// Version of settings and counters. Reactors check it once per turn.
     version: AtomicU64,
@@ -75,6 +77,7 @@ impl Operators {
     pub fn new(reactors: u16) -> Operators {
         Operators {
             configuration: ArcSwap::default(),
+            replacing: Mutex::default(),
             counts: (0..reactors).map(|_| ArcSwap::default()).collect(),
             version: AtomicU64::new(1),
             clients: ClientRegistry::new(reactors),
@@ -99,6 +102,7 @@ impl Operators {
 
     /// Replaces the setting `max-packed-bytes`: for simulations.
     pub fn set_packed_bytes(&self, bytes: usize) {
+        let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut configuration = ServerConfiguration::clone(&self.configuration());
         configuration.memory.packed.0 = bytes;
         self.configuration.store(Arc::new(configuration));
@@ -107,6 +111,28 @@ impl Operators {
 
     /// Replaces the settings, with those that concern the node.
     pub fn configure(&self, node: &Node, configuration: ServerConfiguration) {
+        let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.replace(node, configuration);
+    }
+
+    /// Changes a copy of the settings, and replaces them by it. Concurrent changes of several
+    /// reactors follow each other, so none is lost.
+    ///
+    /// # Errors
+    /// If `change` refuses. The settings are not changed then.
+    pub fn reconfigure<E>(
+        &self,
+        node: &Node,
+        change: impl FnOnce(&mut ServerConfiguration) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configuration = ServerConfiguration::clone(&self.configuration());
+        change(&mut configuration)?;
+        self.replace(node, configuration);
+        Ok(())
+    }
+
+    fn replace(&self, node: &Node, configuration: ServerConfiguration) {
         let DurabilitySettings { strict_reads, min_replicas, .. } = configuration.durability;
         let min_replicas = match min_replicas {
             ReplicaMinimum::Auto => MinReplicas::Auto,
