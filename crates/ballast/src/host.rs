@@ -11,6 +11,7 @@ use settings::ServerConfiguration;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use types::ReactorCounts;
 use wire::control::{Answer, FromCoordinator};
@@ -91,11 +92,16 @@ impl Supervisor for EventSupervisor {
     }
 }
 
+/// Held by the thread that rewrites the file.
+static REWRITING: Mutex<()> = Mutex::new(());
+
 fn execute(job: HostJob, file: Option<&Path>) -> anyhow::Result<()> {
     match job {
-        HostJob::Rewrite(configuration) => {
+        HostJob::Rewrite(operators) => {
             let file = file.context("The server is running without a config file")?;
-            rewrite(file, &configuration)
+            // The threads use one temporary name, and the last one must write the newest settings.
+            let _alone = REWRITING.lock().unwrap_or_else(PoisonError::into_inner);
+            rewrite(file, &operators.configuration())
                 .with_context(|| format!("Rewriting config file: {}", file.display()))
         }
         HostJob::Sleep(duration) => {
@@ -153,6 +159,8 @@ fn usage() -> ProcessUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use front::Operators;
+    use std::sync::Arc;
 
     #[test]
     fn a_process_uses_memory() {
@@ -173,5 +181,24 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::remove_file(&file).unwrap();
         assert!(rewrite(&file, &configuration).is_err());
+    }
+
+    #[test]
+    fn concurrent_rewrites_of_the_file_all_succeed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ballast.toml");
+        fs::write(&file, "# mine\nmaxclients = 10000\n").unwrap();
+        let operators = Arc::new(Operators::new(1));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        execute(HostJob::Rewrite(Arc::clone(&operators)), Some(&file)).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\nmaxclients = 10000\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -10,6 +10,7 @@ use crate::operators::host::HostJob;
 use node::{Mode, Node};
 use settings::{SETTINGS, ServerConfiguration, Setting, When};
 use std::borrow::Cow;
+use std::sync::Arc;
 use types::limits::DATABASES;
 
 const OPERATOR: u32 = ADMIN | DANGEROUS | NOSCRIPT | ANYTIME;
@@ -191,6 +192,6 @@ fn rewrite(call: &mut Call<'_>) -> Done {
     if operators.host().is_none_or(|host| host.file().is_none()) {
         return Err(refused("ERR The server is running without a config file"));
     }
-    let job = HostJob::Rewrite(operators.configuration());
+    let job = HostJob::Rewrite(Arc::clone(operators));
     Err(call.backend.begin(job))
 }

@@ -1,6 +1,6 @@
 //! Services of the process around a server: resource usage, long jobs, and its end.
 
-use settings::ServerConfiguration;
+use super::Operators;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub struct ProcessUsage {
 /// sends `FromCoordinator::Answer` under the request's number: `Flushed` on success, or `Refused`.
 #[derive(Clone, Debug)]
 pub enum HostJob {
-    /// Write these settings back into the file that they came from.
-    Rewrite(Arc<ServerConfiguration>),
+    /// Write the settings at that time back into the file that they came from.
+    Rewrite(Arc<Operators>),
     /// Sleep for this duration (`DEBUG SLEEP`).
     Sleep(Duration),
 }
@@ -50,6 +50,12 @@ pub trait HostProcess: Send + Sync {
 
     /// Returns the name of the I/O driver, for `INFO`.
     fn driver(&self) -> &'static str;
+}
+
+impl fmt::Debug for Operators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Operators")
+    }
 }
 
 impl fmt::Debug for dyn HostProcess {
