@@ -27,7 +27,7 @@ pub(crate) struct Descriptors {
     /// Most files open for replicas being written.
     pub(crate) replicas: usize,
     /// Most client connections.
-    clients: u32,
+    pub(crate) clients: u32,
 }
 
 /// Returns the number of descriptors for neither clients nor replicas.

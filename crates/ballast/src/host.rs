@@ -34,6 +34,7 @@ pub(crate) struct ProcessHost {
     pub(crate) mailboxes: Mailboxes<Mail>,
     pub(crate) counts: Box<dyn Fn() -> Vec<ReactorCounts> + Send + Sync>,
     pub(crate) driver: DriverKind,
+    pub(crate) clients_max: u32,
     pub(crate) events: Sender<ProcessEvent>,
 }
 
@@ -70,6 +71,10 @@ impl HostProcess for ProcessHost {
 
     fn file(&self) -> Option<String> {
         self.file.as_ref().map(|file| file.display().to_string())
+    }
+
+    fn clients_max(&self) -> u32 {
+        self.clients_max
     }
 
     fn driver(&self) -> &'static str {

@@ -98,6 +98,7 @@ pub(crate) fn run(
         mailboxes: reactors.mailboxes().clone(),
         counts: Box::new(reactors.watch()),
         driver: reactors.driver(),
+        clients_max: descriptors.clients,
         events,
     }));
     announce_ready(&host, ports[0], identity, config.reactors);

@@ -196,7 +196,7 @@ settings! {
     /// Limits of client connections.
     clients: ClientSettings {
         count_max: u32 = 10_000, "maxclients", Always in [1..=u32::MAX],
-            "Maximum number of client connections. Further ones are refused.";
+            "Maximum number of client connections. Further ones are refused. It is lowered to the number for which the process has file descriptors (ulimit -n), and cannot be raised above it at run time.";
         timeout: Duration = Duration::ZERO, "timeout", Always,
             "Seconds without a request after which a client connection is closed. 0: never.";
         tcp_keepalive: Duration = Duration::from_secs(300), "tcp-keepalive", AtStart,

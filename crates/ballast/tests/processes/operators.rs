@@ -49,6 +49,26 @@ fn there_are_no_more_clients_than_permitted() {
 }
 
 #[test]
+fn more_clients_than_file_descriptors_are_refused_at_run_time_too() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 200 && exec \"$0\" \"$@\""]).arg(binary());
+    command.args(["serve", "--port", "0", "--durability", "none"]).args(MODEST);
+    let server = Starting::new(command).ready();
+    let mut client = server.client();
+    let at_start = client.ask(&["CONFIG", "GET", "maxclients"]).items()[1].text();
+    let most: u32 = at_start.parse().expect("a number");
+    assert!(most < 200, "{most}");
+    let set = |client: &mut Client, count: u32| {
+        client.ask(&["CONFIG", "SET", "maxclients", &count.to_string()])
+    };
+    let refused = set(&mut client, most + 1);
+    assert!(refused.is_error("ERR CONFIG SET failed"), "{refused:?}");
+    assert!(refused.text().contains(&format!("cannot exceed {most}")), "{refused:?}");
+    assert_eq!(set(&mut client, 1).text(), "OK");
+    assert_eq!(set(&mut client, most).text(), "OK");
+}
+
+#[test]
 fn who_does_not_take_replies_is_sent_away_and_others_do_not_notice() {
     let server = start(&["--client-output-buffer-limit", "normal 2mb 0 0"]);
     let mut other = server.client();

@@ -97,12 +97,18 @@ fn set(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Syntax.into());
     }
     let node = call.backend.node();
-    call.backend.operators.reconfigure(node, |configuration| {
-        let limit = configuration.memory.limit;
+    let operators = &call.backend.operators;
+    operators.reconfigure(node, |configuration| {
+        let (limit, clients) = (configuration.memory.limit, configuration.clients.count_max);
         change(configuration, pairs, node)?;
-        match configuration.memory.limit == limit {
-            true => Ok(()),
-            false => check_memory_limit(configuration, node),
+        if configuration.memory.limit != limit {
+            check_memory_limit(configuration, node)?;
+        }
+        match operators.host() {
+            Some(host) if configuration.clients.count_max != clients => {
+                check_clients(configuration, host.clients_max())
+            }
+            Some(_) | None => Ok(()),
         }
     })?;
     node.wake_all();
@@ -174,6 +180,19 @@ fn check_memory_limit(changed: &ServerConfiguration, node: &Node) -> Result<(), 
     };
     Err(refused(format!(
         "ERR CONFIG SET failed (possibly related to argument 'maxmemory') - argument {bound}"
+    )))
+}
+
+/// Refuses more clients than there are file descriptors for them: further connections would take
+/// those of replicas and of other servers.
+fn check_clients(changed: &ServerConfiguration, clients_max: u32) -> Result<(), NotExecuted> {
+    if changed.clients.count_max <= clients_max {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "ERR CONFIG SET failed (possibly related to argument 'maxclients') - argument cannot \
+         exceed {clients_max}, for which there are file descriptors: for more, raise the limit of \
+         open files (ulimit -n, or LimitNOFILE of the server's unit) and start the server again"
     )))
 }
 

@@ -48,6 +48,9 @@ pub trait HostProcess: Send + Sync {
     /// Returns the file that the settings came from, if any.
     fn file(&self) -> Option<String>;
 
+    /// Returns how many client connections the file descriptors of the process allow.
+    fn clients_max(&self) -> u32;
+
     /// Returns the name of the I/O driver, for `INFO`.
     fn driver(&self) -> &'static str;
 }
