@@ -53,7 +53,7 @@ fn more_replicas_than_descriptors_stop_nobody_s_writes() {
     }
     // Clients get the remaining descriptors, and `CONFIG` reports the reduced limit.
     let clients = client.ask(&["CONFIG", "GET", "maxclients"]).items()[1].text();
-    assert_eq!(clients, (FILES_MAX - 40 - 20).to_string());
+    assert_eq!(clients, (FILES_MAX - 40 - FILES_MAX / 8 - FILES_MAX / 4).to_string());
     let mut others: Vec<Client> = (0..FILES_MAX).map(|_| cluster.servers[1].client()).collect();
     // The error arrives without a request.
     let refused = others.last_mut().expect("there are some").answer();
