@@ -18,12 +18,14 @@ use handshake::Credentials;
 use node::{
     Mode, Node, NodeSettings, Plan, ReactorLiveness, Replication, ServerIdentity, reactor_for,
 };
-use runtime::{Class, Clock, Config, DriverKind, Listener, Reactors};
+use runtime::{Class, Clock, Config, DriverKind, Listener, Port, Reactors};
 use server::control::ControlLink;
 use server::shell::{AddressBook, BUS_PORT, CLIENT_PORT, Mail, ServerReactor, Shared, ToControl};
-use settings::{Durability, DurabilitySettings, IoDriver, ReactorSettings, ServerConfiguration};
+use settings::{
+    Durability, DurabilitySettings, IoDriver, NetworkSettings, ReactorSettings, ServerConfiguration,
+};
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -58,10 +60,10 @@ pub(crate) fn run(
     let credentials = credentials(&configuration)?;
     let descriptors = descriptors::reserve(&mut configuration, config.reactors)?;
     let listeners = listen(&configuration)?;
-    let of = |port| listeners.iter().find(|listener| listener.port() == port);
-    let ports = [CLIENT_PORT, BUS_PORT].map(|port| of(port).map_or(0, |l| l.address().port()));
+    let [bound, of_bus] = [first_of(&listeners, CLIENT_PORT)?, first_of(&listeners, BUS_PORT)?];
+    let ports = [bound.port(), of_bus.port()];
     (configuration.network.port, configuration.network.cluster_port) = (ports[0], ports[1]);
-    let host = configuration.network.host();
+    let host = host(&configuration.network, bound.ip())?;
     let folder = ServerStorage::open(&configuration, mode)?.limit_open_files(descriptors.replicas);
     let (coordinator, known) = coordinator(&configuration, folder.own(), &credentials)?;
     let (events, received) = channel();
@@ -86,7 +88,7 @@ pub(crate) fn run(
     let operators = Arc::new(Operators::new(config.reactors));
     operators.configure(&node, configuration.clone());
     memory::keep_ready(&node, configuration.memory.ready_bytes())?;
-    start_metrics(&configuration, &node, &operators)?;
+    start_metrics(&configuration, bound.ip(), &node, &operators)?;
     let addresses = AddressBook::of_system();
     let shared = Shared { node: node.clone(), operators: operators.clone(), addresses };
     let reactors = start(&config, listeners, shared, link.clone(), credentials)?;
@@ -245,10 +247,10 @@ fn store(
 
 fn start_metrics(
     configuration: &ServerConfiguration,
+    address: IpAddr,
     node: &Arc<Node>,
     operators: &Arc<Operators>,
 ) -> anyhow::Result<()> {
-    let address = configuration.network.bind.addresses[0].0;
     let address = SocketAddr::new(address, configuration.operators.metrics_port);
     let (node, operators, clock) = (node.clone(), operators.clone(), Clock::new());
     metrics::start(address, move || front::operators::metrics::text(&node, &operators, clock.now()))
@@ -309,9 +311,27 @@ fn listen(configuration: &ServerConfiguration) -> anyhow::Result<Vec<Listener>> 
             listeners.push(listener);
         }
     }
-    match listeners.is_empty() {
-        true => bail!("this machine has none of the addresses in --bind"),
-        false => Ok(listeners),
+    Ok(listeners)
+}
+
+/// Returns the first address at which the server listens on this port.
+fn first_of(listeners: &[Listener], port: Port) -> anyhow::Result<SocketAddr> {
+    let first = listeners.iter().find(|listener| listener.port() == port);
+    first.map(Listener::address).context("this machine has none of the addresses in --bind")
+}
+
+/// Returns the host name or address under which others reach this server, which listens on `bound`.
+///
+/// # Errors
+/// If others would not know how to reach this server.
+fn host(network: &NetworkSettings, bound: IpAddr) -> anyhow::Result<String> {
+    match &network.announce[..] {
+        "" if bound.is_unspecified() && !network.is_standalone() => bail!(
+            "other servers cannot reach this server under {bound}, the first address in --bind: \
+             name one under which they can with --cluster-announce-ip"
+        ),
+        "" => Ok(bound.to_string()),
+        announced => Ok(announced.to_string()),
     }
 }
 
@@ -486,6 +506,7 @@ fn forward(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use settings::Bind;
     use std::cell::RefCell;
     use std::sync::mpsc::channel;
 
@@ -507,5 +528,35 @@ mod tests {
             |is_fenced| JoinReply::Rejected { reason: "because".into(), is_fenced }.into();
         assert_eq!(passed_on(vec![refused(false), refused(false)]), (2, false));
         assert_eq!(passed_on(vec![refused(false), refused(true), refused(false)]), (1, true));
+    }
+
+    #[test]
+    fn a_server_is_reached_under_the_first_address_that_this_machine_has() {
+        let mut configuration = ServerConfiguration::default();
+        let network = &mut configuration.network;
+        // An address for documentation: no machine has it.
+        let absent = IpAddr::from([192, 0, 2, 1]);
+        let here = IpAddr::from([127, 0, 0, 1]);
+        network.bind = Bind { addresses: vec![(absent, true), (here, false)] };
+        network.port = 0;
+        let listeners = listen(&configuration).unwrap();
+        for port in [CLIENT_PORT, BUS_PORT] {
+            assert_eq!(first_of(&listeners, port).unwrap().ip(), here);
+        }
+        configuration.network.bind = Bind { addresses: vec![(absent, true)] };
+        assert!(first_of(&listen(&configuration).unwrap(), CLIENT_PORT).is_err());
+    }
+
+    #[test]
+    fn a_member_of_a_cluster_does_not_announce_an_address_that_stands_for_all() {
+        let any = IpAddr::from([0, 0, 0, 0]);
+        let mut network = NetworkSettings::default();
+        assert_eq!(host(&network, any).unwrap(), "0.0.0.0", "it has no peers");
+        network.join = "10.0.0.1:7000".into();
+        let advice = host(&network, any).unwrap_err().to_string();
+        assert!(advice.contains("--cluster-announce-ip"), "{advice}");
+        assert_eq!(host(&network, IpAddr::from([10, 0, 0, 2])).unwrap(), "10.0.0.2");
+        network.announce = "server.example".into();
+        assert_eq!(host(&network, any).unwrap(), "server.example");
     }
 }

@@ -135,7 +135,7 @@ settings! {
         cluster_port: u16 = 0, "cluster-port" or "bus-port", AtStart,
             "Port for other servers. 0: the client port + 10000.";
         announce: String = String::new(), "cluster-announce-ip" or "announce", AtStart,
-            "Host name or address under which clients and other servers reach this server. Empty: the first address of 'bind'.";
+            "Host name or address under which clients and other servers reach this server. Empty: the first address of 'bind' that this machine has. Required in a cluster if that stands for all addresses.";
         join: String = String::new(), "join", AtStart,
             "Coordinator of the cluster to join, as HOST:PORT. Empty: the server is stand-alone.";
         cluster_key_file: String = String::new(), "cluster-key-file", AtStart,
@@ -287,14 +287,6 @@ impl NetworkSettings {
                 )
             }),
             (port, _) => Ok(port),
-        }
-    }
-
-    /// Returns the host name or address under which others reach this server.
-    pub fn host(&self) -> String {
-        match &self.announce[..] {
-            "" => self.bind.addresses[0].0.to_string(),
-            announced => announced.to_string(),
         }
     }
 }
