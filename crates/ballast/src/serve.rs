@@ -361,11 +361,19 @@ fn join(
     received: &Receiver<ProcessEvent>,
 ) -> anyhow::Result<JoinedCluster> {
     let JoinRequest { join, remembered } = request;
+    let addresses = AddressBook::of_system();
     // After the server has stopped receiving, messages of the coordinator are dropped.
-    let (address, proof) = (coordinator.to_owned(), credentials.clone());
-    let link = ControlLink::start(address, proof, join, remembered, move |message| {
+    let on_message = move |message| {
         let _ = events.send(ProcessEvent::Received(message));
-    })?;
+    };
+    let link = ControlLink::start(
+        coordinator,
+        addresses,
+        credentials.clone(),
+        join,
+        remembered,
+        on_message,
+    )?;
     let trouble = || link.trouble().map_or(String::new(), |trouble| format!(" ({trouble})"));
     match first_answer(coordinator, received, &trouble) {
         Some(ProcessEvent::Received(FromCoordinator::Join(JoinReply::Welcome {

@@ -11,9 +11,11 @@
 //!
 //! The data path does not use this link: a server without coordinator continues to serve.
 //!
-//! [`Link`] decides about the connection, [`Backoff`] about the next one, and
-//! [`ClusterMembership`] about the join and the answers. This module moves bytes and messages.
+//! [`Link`] decides about the connection, [`Backoff`] about the next one, [`AddressBook`] about its
+//! address, and [`ClusterMembership`] about the join and the answers. This module moves bytes and
+//! messages.
 
+use crate::shell::AddressBook;
 use handshake::{Credentials, Opening};
 use links::{AttemptOutcome, Backoff, Link, LinkEffect, LinkEffects, LinkEnd, LinkEvent, encoded};
 use node::{
@@ -21,6 +23,7 @@ use node::{
     MembershipEvent, ReactorLiveness,
 };
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -59,13 +62,18 @@ impl ControlLink {
     ///
     /// `remembered` is the cluster state found on disk. It is sent to a coordinator that has lost
     /// its file and asks before the reactors exist.
+    ///
+    /// # Errors
+    /// If `coordinator` is no `host:port`, or the system refuses a thread.
     pub fn start(
-        coordinator: String,
+        coordinator: &str,
+        addresses: Arc<AddressBook>,
         credentials: Credentials,
         join: Join,
         remembered: Option<(ClusterMap, Holdings)>,
         on_message: impl FnMut(FromCoordinator) + Send + 'static,
     ) -> io::Result<ControlLink> {
+        let coordinator = CoordinatorPlace::parse(coordinator, addresses)?;
         let tokio =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (messages, receiver) = channel(WAITING_MAX);
@@ -115,8 +123,43 @@ impl ControlLink {
     }
 }
 
+/// The coordinator's name and port.
+struct CoordinatorPlace {
+    host: String,
+    port: u16,
+    addresses: Arc<AddressBook>,
+}
+
+impl CoordinatorPlace {
+    fn parse(text: &str, addresses: Arc<AddressBook>) -> io::Result<CoordinatorPlace> {
+        let numeric = text.parse::<SocketAddr>().ok();
+        let numeric = numeric.map(|address| (address.ip().to_string(), address.port()));
+        let named = || {
+            let (host, port) = text.rsplit_once(':')?;
+            let is_name = !host.is_empty() && !host.contains(':');
+            is_name.then_some((host.to_owned(), port.parse().ok()?))
+        };
+        let Some((host, port)) = numeric.or_else(named) else {
+            let wrong = format!("'{text}' is no address of a coordinator (expected HOST:PORT)");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, wrong));
+        };
+        Ok(CoordinatorPlace { host, port, addresses })
+    }
+
+    /// Returns the address to try.
+    ///
+    /// # Errors
+    /// If none is known yet. A resolver is being asked then.
+    fn address(&self) -> io::Result<IpAddr> {
+        self.addresses.look_up(&self.host).ok_or_else(|| {
+            let missing = format!("the address of {} is not known yet", self.host);
+            io::Error::new(io::ErrorKind::NotFound, missing)
+        })
+    }
+}
+
 struct ControlConnection<F> {
-    coordinator: String,
+    coordinator: CoordinatorPlace,
     credentials: Credentials,
     trouble: Arc<Mutex<Option<String>>>,
     membership: ClusterMembership,
@@ -224,12 +267,22 @@ impl<F: FnMut(FromCoordinator)> ControlConnection<F> {
         *trouble = text;
     }
 
-    /// Connects, joins and exchanges messages until the owner drops the link.
-    async fn exchange(&mut self, attempt: &mut JoinAttempt) -> Result<(), AttemptEnd> {
-        let connecting = timeout(self.time_left(attempt), TcpStream::connect(&self.coordinator));
-        let stream = connecting.await.map_err(|_| LinkEnd::NotConnected)??;
+    /// Connects to one address of the coordinator. After a failure, the next attempt tries the next
+    /// one.
+    async fn connect(&self, attempt: &JoinAttempt) -> io::Result<TcpStream> {
+        let CoordinatorPlace { host, port, addresses } = &self.coordinator;
+        let address = self.coordinator.address()?;
+        let connecting = timeout(self.time_left(attempt), TcpStream::connect((address, *port)));
+        let connected = connecting.await.unwrap_or_else(|_| Err(LinkEnd::NotConnected.into()));
+        let stream = connected.inspect_err(|_| addresses.failed(host, address))?;
         stream.set_nodelay(true)?;
         runtime::limit_unacknowledged(&stream)?;
+        Ok(stream)
+    }
+
+    /// Connects, joins and exchanges messages until the owner drops the link.
+    async fn exchange(&mut self, attempt: &mut JoinAttempt) -> Result<(), AttemptEnd> {
+        let stream = self.connect(attempt).await?;
         let (mut reader, mut writer) = stream.into_split();
         let nonce = handshake::new_nonce()?;
         self.handle(attempt, LinkEvent::Connected(nonce));
@@ -406,6 +459,14 @@ mod tests {
     }
 
     fn start() -> (TcpListener, ControlLink, mpsc::Receiver<FromCoordinator>) {
+        start_at("127.0.0.1", AddressBook::of_system())
+    }
+
+    /// Starts a link to a listener at 127.0.0.1, which the link knows as `host`.
+    fn start_at(
+        host: &str,
+        addresses: Arc<AddressBook>,
+    ) -> (TcpListener, ControlLink, mpsc::Receiver<FromCoordinator>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let join = Join {
             host: "here".into(),
@@ -420,8 +481,9 @@ mod tests {
         };
         let (sender, receiver) = mpsc::channel();
         let on_message = move |message| drop(sender.send(message));
-        let address = listener.local_addr().unwrap().to_string();
-        let link = ControlLink::start(address, credentials(), join, None, on_message).unwrap();
+        let address = format!("{host}:{}", listener.local_addr().unwrap().port());
+        let link =
+            ControlLink::start(&address, addresses, credentials(), join, None, on_message).unwrap();
         (listener, link, receiver)
     }
 
@@ -437,6 +499,41 @@ mod tests {
 
     const MESSAGE: ToCoordinator =
         ToCoordinator::Migration(MigrationUpdate::Flipped { migration: types::MigrationId(1) });
+
+    #[test]
+    fn a_link_waits_for_a_slow_resolver_and_passes_over_an_address_that_is_dead() {
+        let (answer, answers) = mpsc::channel::<Vec<IpAddr>>();
+        let answers = Mutex::new(answers);
+        let book = AddressBook::new(move |host| {
+            assert_eq!(host, "coordinator.example");
+            Ok(answers.lock().unwrap().recv().unwrap_or_default())
+        });
+        let (listener, link, _messages) = start_at("coordinator.example", book);
+        while link.trouble().is_none_or(|trouble| !trouble.contains("is not known yet")) {
+            std::thread::yield_now();
+        }
+        // Nobody listens at the first address.
+        let resolved = vec![[127, 0, 0, 2].into(), [127, 0, 0, 1].into()];
+        answer.send(resolved).unwrap();
+        let mut coordinator = Accepted::from(&listener);
+        coordinator.welcome();
+    }
+
+    #[test]
+    fn the_place_of_a_coordinator_is_a_host_and_a_port() {
+        let book = AddressBook::of_system();
+        for (text, host) in [
+            ("10.0.0.1:7000", "10.0.0.1"),
+            ("[::1]:7000", "::1"),
+            ("name.example:7000", "name.example"),
+        ] {
+            let place = CoordinatorPlace::parse(text, Arc::clone(&book)).unwrap();
+            assert_eq!((&*place.host, place.port), (host, 7000));
+        }
+        for wrong in ["", "7000", "name.example", "name.example:", "name.example:x", "::1"] {
+            assert!(CoordinatorPlace::parse(wrong, Arc::clone(&book)).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_highest_mark_that_was_heard_is_told_on_the_next_connection() {
