@@ -8,7 +8,7 @@ use coordinator::{
 };
 use coordinator_server::{FileStore, serve, serve_rebuild};
 use handshake::Credentials;
-use runtime::files::{make_directory, sync_directory};
+use runtime::files::make_directory;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -95,16 +95,8 @@ fn say_to_operator(line: &str) {
     let _ = writeln!(io::stdout(), "ballast coordinator: {line}");
 }
 
-/// Opens the file, or creates it. A new file's name is synced, because a cluster that has lost its
-/// file would be taken for a new one.
 fn open(file: &Path) -> anyhow::Result<FileStore> {
-    let is_new = !file.exists();
-    let store =
-        FileStore::open(file).with_context(|| format!("cannot use the file {}", file.display()))?;
-    if let (true, Some(folder)) = (is_new, file.parent()) {
-        sync_directory(folder)?;
-    }
-    Ok(store)
+    FileStore::open(file).with_context(|| format!("cannot use the file {}", file.display()))
 }
 
 /// A coordinator inside this process.

@@ -3,9 +3,14 @@
 //!
 //! Two tables: `entries` maps a key to its revision and value; `revision` contains the counter.
 //! `redb` locks the file, so a second coordinator on the same file fails to open it.
+//!
+//! A new file is created under another name, and renamed when it is complete and on the disk. An
+//! interrupted creation leaves no file that cannot be opened.
 
 use coordinator::{MetaEntry, MetaStore, MetaStoreError, Revision, Transaction, Verdict};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 const ENTRIES: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("entries");
@@ -18,9 +23,11 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens the file, or creates it.
+    /// Opens the file, or creates it. A new file and its name survive a power loss, because a
+    /// cluster that has lost its file would be taken for a new one.
     pub fn open(path: &Path) -> Result<FileStore, MetaStoreError> {
-        let database = Database::create(path).map_err(failed)?;
+        create_if_missing(path)?;
+        let database = Database::open(path).map_err(failed)?;
         // Readers expect that the tables exist.
         let transaction = database.begin_write().map_err(failed)?;
         transaction.open_table(ENTRIES).map_err(failed)?;
@@ -28,6 +35,38 @@ impl FileStore {
         transaction.commit().map_err(failed)?;
         Ok(FileStore { database })
     }
+}
+
+/// Creates the file, without tables.
+fn create_if_missing(path: &Path) -> Result<(), MetaStoreError> {
+    let is_there = || -> io::Result<bool> {
+        match fs::metadata(path) {
+            // A creation by an earlier version was interrupted at its beginning.
+            Ok(found) => Ok(found.len() > 0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    if is_there().map_err(failed)? {
+        return Ok(());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+    // Another process may be creating the file. Where folders cannot be locked, that is not noticed.
+    let _ = folder.lock();
+    if is_there().map_err(failed)? {
+        return Ok(());
+    }
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let unfinished = Path::new(&unfinished);
+    match fs::remove_file(unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        Ok(()) | Err(_) => {}
+    }
+    Database::create(unfinished).map_err(failed)?.close().map_err(failed)?;
+    File::open(unfinished).and_then(|file| file.sync_all()).map_err(failed)?;
+    fs::rename(unfinished, path).and_then(|()| folder.sync_all()).map_err(failed)
 }
 
 impl MetaStore for FileStore {

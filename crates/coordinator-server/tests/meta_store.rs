@@ -146,3 +146,26 @@ fn a_file_that_is_something_else_is_an_error() {
     std::fs::write(&path, b"something else entirely").unwrap();
     assert!(FileStore::open(&path).is_err());
 }
+
+#[test]
+fn an_interrupted_creation_of_a_file_is_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meta.redb");
+    // The beginning of a file, as it is left by a process that ends while it creates the file.
+    drop(FileStore::open(&path).unwrap());
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for length in [0, 1, 512, 4096, whole.len() / 2, whole.len()] {
+        std::fs::write(folder.path().join("meta.redb.new"), &whole[..length]).unwrap();
+        let mut store = FileStore::open(&path).unwrap();
+        committed(&mut store, &transaction(&[], &[("a", Some("1"))]));
+        drop(store);
+        assert!(FileStore::open(&path).unwrap().read("a").unwrap().is_some());
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        assert_eq!(names.count(), 1, "no other file is left");
+        std::fs::remove_file(&path).unwrap();
+    }
+    // Earlier versions created the file under its name, at first empty.
+    std::fs::write(&path, b"").unwrap();
+    assert!(FileStore::open(&path).is_ok());
+}
