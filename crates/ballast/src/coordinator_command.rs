@@ -6,7 +6,7 @@ use clap::Args;
 use coordinator::{
     ClusterIdentity, CoordinatorSettings, Drawn, MemoryStore, holds_cluster, only_server,
 };
-use coordinator_server::{FileStore, serve, serve_rebuild};
+use coordinator_server::{FileStore, serve, serve_rebuild, serve_reopening};
 use handshake::Credentials;
 use runtime::files::make_directory;
 use std::io::{self, Write};
@@ -130,18 +130,34 @@ pub(crate) fn start_embedded(
         );
     }
     let server = store.as_ref().map(only_server).transpose()?.flatten();
-    let drawn = drawn()?;
-    std::thread::Builder::new().name("coordinator".into()).spawn(move || {
+    let file = file.map(Path::to_path_buf);
+    // A server without its coordinator would refuse changes of tables and slots until its end.
+    runtime::spawn_vital("coordinator", move || {
         let settings = CoordinatorSettings::default();
-        let ended = match store {
-            Some(store) => serve(listener, credentials, store, drawn, settings),
-            None => serve(listener, credentials, MemoryStore::default(), drawn, settings),
-        };
-        if let Err(error) = ended {
-            tracing::error!(%error, "coordinator stopped");
+        match file {
+            Some(file) => {
+                let mut store = store;
+                let open = || Ok((reopened(store.take(), &file)?, drawn()?));
+                serve_reopening(&listener, &credentials, settings, open);
+            }
+            None => {
+                let memory = MemoryStore::default();
+                let open = || Ok((memory.clone(), drawn()?));
+                serve_reopening(&listener, &credentials, settings, open);
+            }
         }
     })?;
     Ok(EmbeddedCoordinator { address, server })
+}
+
+/// Returns the store that is already open, or opens the file again. A file that has disappeared
+/// meanwhile is not replaced by an empty one.
+fn reopened(open_already: Option<FileStore>, file: &Path) -> anyhow::Result<FileStore> {
+    match open_already {
+        Some(store) => Ok(store),
+        None if !file.exists() => bail!("the file {} is missing", file.display()),
+        None => open(file),
+    }
 }
 
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -15,4 +15,4 @@ mod file_store;
 mod serve;
 
 pub use file_store::FileStore;
-pub use serve::{Running, ServeError, serve, serve_rebuild};
+pub use serve::{Running, ServeError, serve, serve_rebuild, serve_reopening};

@@ -21,6 +21,7 @@ use coordinator::{
 use handshake::Credentials;
 use links::{UNPROVEN_MAX, UnprovenConnections};
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
@@ -38,6 +39,8 @@ const EVENTS_MAX: usize = 256;
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failure to accept a connection, for instance for lack of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Pause before a store that has failed is opened again.
+const OPEN_AGAIN: Duration = Duration::from_millis(200);
 /// Longest time for sending the remaining messages when the coordinator stops.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
@@ -121,6 +124,31 @@ pub fn serve<S: MetaStore>(
 ) -> Result<(), ServeError> {
     let (_stop, stopped) = oneshot::channel();
     serve_until(ListeningSocket { listener, credentials }, store, drawn, settings, stopped)
+}
+
+/// Serves on this thread as [`serve()`] does, with the store and the numbers that `open` returns.
+/// When the store or the sockets fail, opens the store again after a pause and goes on: servers
+/// connect again meanwhile. Returns only if the coordinator has nothing more to do.
+#[expect(clippy::disallowed_methods, reason = "the thread has nothing to do but to try again")]
+pub fn serve_reopening<S: MetaStore>(
+    listener: &TcpListener,
+    credentials: &Credentials,
+    settings: CoordinatorSettings,
+    mut open: impl FnMut() -> Result<(S, Drawn), Box<dyn Error>>,
+) {
+    let mut attempt = || -> Result<(), Box<dyn Error>> {
+        let (store, drawn) = open()?;
+        Ok(serve(listener.try_clone()?, credentials.clone(), store, drawn, settings)?)
+    };
+    let mut last_error = String::new();
+    while let Err(error) = attempt() {
+        let error = error.to_string();
+        if error != last_error {
+            tracing::error!(error, "coordinator stopped, opening its store again");
+            last_error = error;
+        }
+        std::thread::sleep(OPEN_AGAIN);
+    }
 }
 
 /// Rebuilds the cluster's file in the empty `store` from servers' reports and an operator's

@@ -1,12 +1,17 @@
 //! Tests of the coordinator over real sockets, with scripted servers.
 
-use coordinator::{ClusterIdentity, CoordinatorSettings, Drawn, MemoryStore, MetaStore};
-use coordinator_server::{FileStore, Running};
+use coordinator::{
+    ClusterIdentity, CoordinatorSettings, Drawn, MemoryStore, MetaEntry, MetaStore, MetaStoreError,
+    Transaction, Verdict,
+};
+use coordinator_server::{FileStore, Running, serve_reopening};
 use handshake::{ClusterKeys, Credentials, Opening};
 use links::BlockingLink;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{ClusterId, Generation, HashRange, MigrationId, ServerId, Slot};
 use wire::control::{
@@ -325,6 +330,58 @@ fn a_coordinator_whose_store_was_taken_over_stops() {
     while server.hear().is_some() {}
     assert!(old.stop().unwrap_err().to_string().contains("another coordinator"));
     let (_, again) = Peer::join(new.address(), Some(number));
+    assert_eq!(again, number);
+}
+
+/// A store that can be broken, as a full disk breaks a file.
+struct BrittleStore {
+    kept: MemoryStore,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl MetaStore for BrittleStore {
+    fn read(&self, key: &str) -> Result<Option<MetaEntry>, MetaStoreError> {
+        self.kept.read(key)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>, MetaStoreError> {
+        self.kept.list(prefix)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<Verdict, MetaStoreError> {
+        match self.is_broken.load(Ordering::SeqCst) {
+            true => Err(MetaStoreError("the disk is full".into())),
+            false => self.kept.transact(transaction),
+        }
+    }
+}
+
+#[test]
+fn a_coordinator_goes_on_when_its_store_works_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (kept, is_broken) = (MemoryStore::new(), Arc::new(AtomicBool::new(false)));
+    let (opened, opens) = std::sync::mpsc::channel();
+    let broken = Arc::clone(&is_broken);
+    let mut term = 0;
+    // The thread ends with the test's process.
+    std::thread::spawn(move || {
+        serve_reopening(&listener, &credentials(1), CoordinatorSettings::default(), || {
+            term += 1;
+            opened.send(term)?;
+            let store = BrittleStore { kept: kept.clone(), is_broken: Arc::clone(&broken) };
+            Ok((store, Drawn { fresh: IDENTITY, term }))
+        });
+    });
+    let (mut server, number) = Peer::join(address, None);
+    is_broken.store(true, Ordering::SeqCst);
+    // A new member takes a transaction.
+    let mut other = Peer::proven(address, None);
+    other.say(ToCoordinator::Join(join_of(None)));
+    while server.hear().is_some() {}
+    while opens.recv().unwrap() < 3 {}
+    is_broken.store(false, Ordering::SeqCst);
+    let (_, again) = Peer::join(address, Some(number));
     assert_eq!(again, number);
 }
 
