@@ -27,7 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Missing, Worker};
-use types::{Instant, KeyHash, MigrationId, ReactorId, ServerId, UnixMillis, key_hash};
+use types::{
+    BackgroundDemand, Instant, KeyHash, MigrationId, ReactorId, ServerId, UnixMillis, key_hash,
+};
 use wire::control::{
     Answer, Ask, FromCoordinator, LivenessRequest, LogRequest, LogUpdate, MigrationRequest,
     RecoveryRequest, ToCoordinator,
@@ -545,14 +547,15 @@ impl Engine {
         }
     }
 
-    /// Returns the minimum share of this reactor's running time for background work, in percent.
-    pub fn background_share(&self) -> u8 {
+    /// Returns the demand of background work on this reactor's time.
+    pub fn background_demand(&self) -> BackgroundDemand {
         let log = self.node.store().log();
         let share = self.node.background_share().max(self.node.eviction.shortage_percent(log));
-        match self.cleaning.may_run(log) {
+        let share = match self.cleaning.may_run(log) {
             true => share.max(log.shortage_percent()),
             false => share,
-        }
+        };
+        BackgroundDemand { share, target: None, is_urgent: false }
     }
 
     /// Returns whether a write that has found no memory may find some later.

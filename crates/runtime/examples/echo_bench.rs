@@ -16,8 +16,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use types::{ConnectionId, PollPolicy};
-use types::{Instant, UnixMillis};
+use types::{BackgroundDemand, ConnectionId, Instant, PollPolicy, UnixMillis};
 
 const MESSAGE_BYTES: usize = 64;
 
@@ -70,8 +69,8 @@ impl Service for Echo {
     fn quantum(&mut self, _now: Instant, _io: &mut Io) -> bool {
         false
     }
-    fn background_share(&self) -> u8 {
-        10
+    fn background_demand(&self) -> BackgroundDemand {
+        BackgroundDemand::default()
     }
     fn sleep(&mut self) {}
     fn wake(&mut self) {}

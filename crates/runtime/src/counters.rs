@@ -21,7 +21,7 @@ macro_rules! counters {
     };
 }
 
-counters! { turns, quanta, sleeps, priority_ns, work_ns, background_ns, waiting_ns, accepted, closed, bytes_in, bytes_out }
+counters! { turns, quanta, sleeps, priority_ns, work_ns, background_ns, waiting_ns, accepted, closed, bytes_in, bytes_out, steered_share, seen_p99_ns }
 
 #[derive(Debug, Default)]
 pub(crate) struct LocalCounter(AtomicU64);
@@ -33,6 +33,10 @@ impl LocalCounter {
 
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.read().wrapping_add(count), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
     }
 
     pub(crate) fn add_time(&self, spent: Duration) {

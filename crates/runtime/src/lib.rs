@@ -34,6 +34,7 @@ mod reactors;
 mod service;
 mod sharing;
 mod socket;
+mod steering;
 mod sync;
 mod turns;
 mod vital;

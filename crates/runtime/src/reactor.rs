@@ -22,6 +22,7 @@ use crate::placement::ConnectionPlacement;
 use crate::service::Service;
 use crate::sharing::Processors;
 use crate::socket::{ReceiveResult, SendResult};
+use crate::steering::Steering;
 use crate::turns::{Idle, Turns};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,6 +52,7 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
     placement: ConnectionPlacement<S::Mail>,
     counters: Arc<ReactorCounters>,
     turns: Turns,
+    steering: Steering,
     processors: Processors,
     recent: RecentClients,
     io: Io,
@@ -65,6 +67,13 @@ pub(crate) struct Reactor<S: Service, D: Driver> {
     stops_at: Option<Instant>,
     /// Time of the next trim of the buffers; `None` if there is nothing to trim.
     trims_at: Option<Instant>,
+}
+
+/// Connections that a turn has read.
+#[derive(Clone, Copy)]
+struct ServedConnections {
+    prior: usize,
+    clients: usize,
 }
 
 /// The parts of a new reactor.
@@ -92,6 +101,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
             placement,
             counters,
             turns,
+            steering: Steering::default(),
             processors,
             recent: RecentClients::default(),
             io,
@@ -116,17 +126,21 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     }
 
     fn turn(&mut self) {
-        let has_work = self.io.has_work() || self.service.has_background();
+        self.steering.demand = self.service.background_demand();
+        let rests_until = self.steering.rests_until(self.accounted);
+        let has_background = rests_until.is_none() && self.service.has_background();
+        let has_work = self.io.has_work() || has_background;
         let idle = if has_work { None } else { Some(self.idle()) };
-        self.poll_or_wait(idle);
+        self.poll_or_wait(idle, rests_until);
         let now = self.clock.now();
         let wall = self.clock.wall(now);
+        self.steer(now);
         self.account_for_polling(now, idle);
         self.detect_sharing(now);
 
         self.service.begin_turn(now, wall);
         self.admit(now);
-        let has_served = self.serve(now);
+        let served = self.serve(now);
         self.take_messages(now);
         self.service.end_of_input(&mut self.io);
         if self.service.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -135,7 +149,15 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.end_slow_drains(now);
         self.apply_effects();
         self.trim_buffers(now);
-        self.run_background(has_served);
+        self.run_background(served);
+    }
+
+    /// Lets the latency of the turns before decide on the share of background work.
+    fn steer(&mut self, now: Instant) {
+        if let Some((share, p99)) = self.steering.begin_turn(now, self.processors.mean_wait()) {
+            self.counters.steered_share.set(share.into());
+            self.counters.seen_p99_ns.set(u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX));
+        }
     }
 
     /// Frees buffers that were not needed for a while. An idle reactor wakes for it until none is
@@ -155,10 +177,11 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.turns.idle(self.accounted, is_batched)
     }
 
-    /// Polls for events; waits for them if there is nothing else to do.
-    fn poll_or_wait(&mut self, idle: Option<Idle>) {
+    /// Polls for events; waits for them if there is nothing else to do. Background work that must
+    /// rest may run from `rests_until` on.
+    fn poll_or_wait(&mut self, idle: Option<Idle>, rests_until: Option<Instant>) {
         match idle {
-            Some(how @ (Idle::Block | Idle::Gather)) => self.block(how),
+            Some(how @ (Idle::Block | Idle::Gather)) => self.block(how, rests_until),
             Some(Idle::Spin) => {
                 self.flush();
                 if self.turns.yields_while_spinning() {
@@ -171,8 +194,10 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         self.queue.take(&mut self.messages);
     }
 
-    fn block(&mut self, how: Idle) {
+    fn block(&mut self, how: Idle, rests_until: Option<Instant>) {
+        let rests_until = rests_until.filter(|_| self.service.has_background());
         let deadlines = [
+            rests_until,
             self.service.next_deadline(),
             self.draining.front().map(|&(deadline, _)| deadline),
             self.stops_at,
@@ -180,6 +205,9 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         ];
         let timeout = deadlines.into_iter().flatten().min().map(|at| at.since(self.accounted));
         self.service.sleep();
+        if self.steering.is_on() {
+            self.steering.begin_wait(self.clock.now());
+        }
         if self.queue.may_sleep() {
             self.counters.sleeps.add(1);
             match how {
@@ -311,22 +339,20 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         }
     }
 
-    /// Passes input to the service. Returns whether a client or a priority connection was served;
-    /// these must not wait for background work.
-    fn serve(&mut self, now: Instant) -> bool {
+    /// Passes input to the service. Returns the connections that must not wait for background
+    /// work.
+    fn serve(&mut self, now: Instant) -> ServedConnections {
         let prior = self.serve_class(Class::Priority, now, None);
+        let share = self.steering.share();
         if prior > 0 {
             let spent = self.spend();
             self.counters.priority_ns.add_time(spent);
-            self.turns.worked(spent, self.service.background_share());
+            self.turns.worked(spent, share);
         }
         self.serve_class(Class::Bus, now, None);
-        let until = self
-            .service
-            .has_background()
-            .then(|| self.turns.serve_until(now, self.service.background_share()));
+        let until = self.service.has_background().then(|| self.turns.serve_until(now, share));
         let clients = self.serve_class(Class::Client, now, until);
-        prior + clients > 0
+        ServedConnections { prior, clients }
     }
 
     /// Serves the currently ready connections of a class, until the turn is long enough.
@@ -574,17 +600,23 @@ impl<S: Service, D: Driver> Reactor<S, D> {
     }
 
     /// Accounts for the work of this turn, and runs a quantum if one is due or the core is idle.
-    fn run_background(&mut self, has_served: bool) {
+    fn run_background(&mut self, served: ServedConnections) {
         self.flush();
-        let share = self.service.background_share();
+        let share = self.steering.share();
         let worked = self.spend();
         self.counters.work_ns.add_time(worked);
         self.turns.worked(worked, share);
+        let left = self.io.ready[Class::Client as usize].len();
+        self.steering.answered(self.accounted, served.clients, left);
         if !self.service.has_background() {
             return self.turns.forget_background();
         }
-        let is_due = self.turns.is_background_due(share);
-        if has_served && !is_due {
+        let has_served = served.prior + served.clients > 0;
+        let may_run = match has_served {
+            true => self.turns.is_background_due(share),
+            false => self.steering.rests_until(self.accounted).is_none(),
+        };
+        if !may_run {
             return;
         }
         let has_run = self.service.quantum(self.accounted, &mut self.io);
@@ -592,6 +624,7 @@ impl<S: Service, D: Driver> Reactor<S, D> {
         let spent = self.spend();
         self.counters.background_ns.add_time(spent);
         self.counters.quanta.add(u64::from(has_run));
+        self.steering.ran(spent);
         if has_served {
             self.turns.ran_due(spent, share);
         } else {

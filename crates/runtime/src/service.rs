@@ -17,7 +17,7 @@ use crate::input::Input;
 use crate::io::Io;
 use std::io;
 use types::ConnectionId;
-use types::{Instant, UnixMillis};
+use types::{BackgroundDemand, Instant, UnixMillis};
 
 /// The program of one reactor. It lives on the reactor's thread and never leaves it.
 pub trait Service {
@@ -74,9 +74,8 @@ pub trait Service {
     /// Does background work for 20 to 50 us. Returns `false` if there was none after all.
     fn quantum(&mut self, now: Instant, io: &mut Io) -> bool;
 
-    /// Returns the background's minimum share of this reactor's running time, in percent. 100
-    /// means a quantum after every turn. Called once per turn.
-    fn background_share(&self) -> u8;
+    /// Returns the demand of background work on this reactor's time. Called once per turn.
+    fn background_demand(&self) -> BackgroundDemand;
 
     /// Announces that the reactor is about to wait: this thread holds no reference into shared
     /// memory.

@@ -35,13 +35,16 @@ pub(crate) struct CoreSharing {
     next: Instant,
     /// End of the last interval that was not calm.
     disturbed: Instant,
+    /// Mean duration of the waits of the last interval.
+    mean_wait: Duration,
 }
 
 impl CoreSharing {
     /// Creates the state of a thread that has its processor for itself.
     pub(crate) fn new() -> CoreSharing {
         let zero = Instant(0);
-        CoreSharing { is_shared: false, last: None, next: zero, disturbed: zero }
+        let mean_wait = Duration::ZERO;
+        CoreSharing { is_shared: false, last: None, next: zero, disturbed: zero, mean_wait }
     }
 
     /// Returns whether to look at the waiting time.
@@ -56,9 +59,11 @@ impl CoreSharing {
         self.last = Some((now, waits));
         self.next = now + INTERVAL;
         let interval = now.since(before).as_nanos();
-        let wake_ups = WAKE_UP.as_nanos() * u128::from(waits.count.saturating_sub(earlier.count));
-        let waited = waits.time.saturating_sub(earlier.time).as_nanos();
-        let waiting = 100 * waited.saturating_sub(wake_ups);
+        let count = waits.count.saturating_sub(earlier.count);
+        let wake_ups = WAKE_UP.as_nanos() * u128::from(count);
+        let waited = waits.time.saturating_sub(earlier.time);
+        self.mean_wait = waited / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        let waiting = 100 * waited.as_nanos().saturating_sub(wake_ups);
         if waiting > CALM_PERCENT * interval {
             self.disturbed = now;
         }
@@ -140,6 +145,12 @@ impl Processors {
         Some(is_shared)
     }
 
+    /// Returns for how long this thread has waited for a processor each time, on average of the
+    /// last interval; zero if that is not detected.
+    pub(crate) fn mean_wait(&self) -> Duration {
+        self.detection.as_ref().map_or(Duration::ZERO, |(_, sharing)| sharing.mean_wait)
+    }
+
     fn bind(&self) {
         if let Some(own) = &self.own {
             cpus::pin_to(if self.is_shared { &self.all } else { std::slice::from_ref(own) });
@@ -183,6 +194,9 @@ mod tests {
         assert!(!sharing.observe(at(0), waits(0, 0)));
         assert!(!sharing.observe(at(10), waits(2_000, 400)), "400 wake-ups of 5 us");
         assert!(sharing.observe(at(20), waits(4_000, 404)), "four waits of 500 us");
+        assert_eq!(sharing.mean_wait, Duration::from_micros(500));
+        assert!(sharing.observe(at(30), waits(4_000, 404)));
+        assert_eq!(sharing.mean_wait, Duration::ZERO, "no wait in an interval");
     }
 
     #[test]

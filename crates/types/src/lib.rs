@@ -32,6 +32,6 @@ pub use ids::{
 };
 pub use random::{SplitMix64, mixed};
 pub use range::HashRange;
-pub use reactor::{PollPolicy, ReactorCounts};
+pub use reactor::{BackgroundDemand, LatencyTarget, PollPolicy, ReactorCounts};
 pub use time::{Instant, UnixMillis};
 pub use value::{TypedValue, ValueType};

@@ -1,5 +1,7 @@
 //! Facts about reactors that several crates share.
 
+use std::time::Duration;
+
 /// A reactor's waiting policy when it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PollPolicy {
@@ -10,6 +12,26 @@ pub enum PollPolicy {
     Adaptive,
     /// Blocks at once.
     Sleep,
+}
+
+/// The demand of background work on the time of a reactor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackgroundDemand {
+    /// Minimum share of the running time, in percent. 100 means a quantum after every turn.
+    pub share: u8,
+    /// The limit of the rest, if clients' latency limits it.
+    pub target: Option<LatencyTarget>,
+    /// Some of the work must not wait for a time in which the target allows it.
+    pub is_urgent: bool,
+}
+
+/// A latency that background work must leave to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatencyTarget {
+    /// Delay that 99 % of the requests are not to exceed.
+    pub p99: Duration,
+    /// Maximum share of background work, in percent.
+    pub share_max: u8,
 }
 
 /// The counters of a reactor at one moment.
@@ -37,4 +59,8 @@ pub struct ReactorCounts {
     pub bytes_in: u64,
     /// Bytes sent.
     pub bytes_out: u64,
+    /// Share of background work that clients' latency allows, in percent; 0 without a target.
+    pub steered_share: u64,
+    /// Delay that 99 % of the last requests have not exceeded, in nanoseconds; 0 without a target.
+    pub seen_p99_ns: u64,
 }

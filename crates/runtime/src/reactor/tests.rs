@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use types::PollPolicy;
-use types::{ReactorId, UnixMillis};
+use types::{BackgroundDemand, LatencyTarget, PollPolicy, ReactorId, UnixMillis};
 
 type Log = Rc<RefCell<Vec<String>>>;
 
@@ -121,7 +120,7 @@ impl Driver for Script {
 struct Diary {
     log: Log,
     background: usize,
-    share: u8,
+    demand: BackgroundDemand,
     connections: Vec<ConnectionId>,
 }
 
@@ -187,8 +186,8 @@ impl Service for Diary {
         true
     }
 
-    fn background_share(&self) -> u8 {
-        self.share
+    fn background_demand(&self) -> BackgroundDemand {
+        self.demand
     }
 
     fn sleep(&mut self) {
@@ -219,9 +218,9 @@ impl World {
         let mailbox = Mailbox::new(Arc::clone(&queue));
         let loads = vec![CachePadded::default()].into();
         let mailboxes = Mailboxes::new(vec![mailbox.clone()]);
-        let connections = Vec::new();
+        let (connections, demand) = (Vec::new(), BackgroundDemand::default());
         let reactor = Reactor::new(Parts {
-            service: Diary { log: log.clone(), background: 0, share: 0, connections },
+            service: Diary { log: log.clone(), background: 0, demand, connections },
             driver: Script {
                 log: log.clone(),
                 events: Vec::new(),
@@ -276,7 +275,7 @@ fn a_turn_serves_priority_then_bus_then_clients_then_mail_then_background() {
     world.send(priority, b"priority");
     world.mailbox.send("message");
     world.reactor.service.background = 2;
-    world.reactor.service.share = 100;
+    world.reactor.service.demand.share = 100;
     let expected =
         ["input priority", "input bus", "input client", "mail message", "end of input", "quantum"];
     assert_eq!(world.turn(), expected);
@@ -384,4 +383,52 @@ fn stopping_closes_everything_and_ends_the_turns() {
     let closed = "closed Stopping";
     assert_eq!(world.turn(), ["sleep", "wake", "end of input", closed, closed]);
     assert!(world.reactor.has_stopped());
+}
+
+/// The demand of a move that may not use more than the least share.
+fn least_share(p99: Duration) -> BackgroundDemand {
+    let target = Some(LatencyTarget { p99, share_max: 2 });
+    BackgroundDemand { share: 0, target, is_urgent: false }
+}
+
+#[test]
+fn background_work_with_a_latency_target_leaves_idle_time_unused_and_goes_on() {
+    let mut world = World::new();
+    world.reactor.service.background = usize::MAX;
+    world.reactor.service.demand = least_share(Duration::from_secs(1));
+    let (mut waits, mut quanta) = (0, 0);
+    while waits < 10 || quanta < 10 {
+        let calls = world.turn();
+        waits += usize::from(calls.iter().any(|call| call == "wait"));
+        quanta += usize::from(calls.iter().any(|call| call == "quantum"));
+    }
+    assert_eq!(world.reactor.counters.read().steered_share, 2);
+    world.reactor.service.demand.is_urgent = true;
+    world.turn();
+    for _ in 0..100 {
+        assert_eq!(world.turn(), ["end of input", "quantum"], "urgent work does not rest");
+    }
+    world.reactor.service.demand = BackgroundDemand::default();
+    assert_eq!(world.turn(), ["end of input", "quantum"], "nor does work without a target");
+    assert_eq!(world.reactor.counters.read().steered_share, 0);
+}
+
+#[test]
+fn late_clients_halve_the_share_to_its_minimum() {
+    let mut world = World::new();
+    let client = world.connection(Class::Client);
+    world.reactor.service.background = usize::MAX;
+    let target = LatencyTarget { p99: Duration::from_nanos(1), share_max: 100 };
+    world.reactor.service.demand.target = Some(target);
+    let mut shares = Vec::new();
+    while shares.last() != Some(&2) {
+        world.send(client, b"get");
+        world.turn();
+        let counts = world.reactor.counters.read();
+        if shares.last() != Some(&counts.steered_share) {
+            shares.push(counts.steered_share);
+        }
+    }
+    assert_eq!(shares, [10, 5, 2]);
+    assert!(world.reactor.counters.read().seen_p99_ns > 0);
 }

@@ -10,8 +10,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use types::{ConnectionId, PollPolicy};
-use types::{Instant, ReactorId, UnixMillis};
+use types::{BackgroundDemand, ConnectionId, Instant, PollPolicy, ReactorId, UnixMillis};
 
 /// Returns the frame.
 pub(crate) const ECHO: u8 = b'e';
@@ -148,8 +147,8 @@ impl Service for Frames {
     fn quantum(&mut self, _now: Instant, _io: &mut Io) -> bool {
         false
     }
-    fn background_share(&self) -> u8 {
-        10
+    fn background_demand(&self) -> BackgroundDemand {
+        BackgroundDemand::default()
     }
     fn sleep(&mut self) {}
     fn wake(&mut self) {}

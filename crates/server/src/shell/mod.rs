@@ -23,7 +23,7 @@ use sockets::{BusInput, BusSockets, ClientSockets};
 use std::io;
 use std::sync::Arc;
 use syncing::DiskThread;
-use types::{ConnectionId, Instant, ReactorId, ServerId, UnixMillis};
+use types::{BackgroundDemand, ConnectionId, Instant, ReactorId, ServerId, UnixMillis};
 use wire::control::{FromCoordinator, ToCoordinator};
 
 /// The listener for clients.
@@ -246,8 +246,8 @@ impl Service for ServerReactor {
         did
     }
 
-    fn background_share(&self) -> u8 {
-        self.core.engine().background_share()
+    fn background_demand(&self) -> BackgroundDemand {
+        self.core.engine().background_demand()
     }
 
     fn sleep(&mut self) {
