@@ -10,7 +10,7 @@
 
 use crate::configuration::ClusterConfiguration;
 use crate::records::{Migration, RecoveryRecord};
-use types::limits::{PARTITIONS_MAX, TABLES_MAX};
+use types::limits::{LATENCY_TARGET_MICROS_MAX, PARTITIONS_MAX, TABLES_MAX};
 use types::{HashRange, KeyHash, SLOT_COUNT, ServerId, Slot};
 use wire::control::{Join, MISSING_SHOWN_MAX, MigrationPolicy, PriorityPullMode};
 use wire::frame::MESSAGE_BYTES_MAX;
@@ -111,6 +111,8 @@ pub(crate) fn check_policy(policy: &MigrationPolicy) -> Result<(), String> {
     between("pull bytes", policy.pull_bytes.into(), least, most)?;
     between("pulls ahead", policy.pulls_ahead.into(), 1, PULLS_AHEAD_MAX.into())?;
     between("background share", policy.background_share.into(), 1, 100)?;
+    let most = LATENCY_TARGET_MICROS_MAX.into();
+    between("latency target in microseconds", policy.latency_p99_micros.into(), 0, most)?;
     match policy.priority {
         PriorityPullMode::Off | PriorityPullMode::Immediate => Ok(()),
         PriorityPullMode::Batched { hashes_max } => {

@@ -6,6 +6,7 @@
 //! | 7 | a tablet ends before `depends_on`: a served-before-durable range is a migration with a flag |
 //! | 8 | a range has incarnations of the databases only; decoding adds those of the server's own tables (`Incarnation::complete`) |
 //! | 9 | a range has no incarnation of the pages; decoding adds it |
+//! | 10 | the policy of a migration ends before the latency target |
 //!
 //! Up to format 7, the flag stands before a migration's stage, and the stages from `Releasing` on
 //! have a number that is higher by one.
@@ -18,12 +19,25 @@ use crate::records::{
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use types::{HashRange, MigrationId, ServerId, UnixMillis};
-use wire::control::{MigrationPolicy, MigrationProgress};
+use wire::control::{MigrationPolicy, MigrationProgress, PriorityPullMode};
 
 /// Former numbers of the stages `Recovering`, `Securing` and `Releasing`.
 const RECOVERING: u8 = 8;
 const SECURING: u8 = 9;
 const RELEASING: u8 = 10;
+
+/// The fields of a migration up to its policy, without a latency target.
+#[derive(Deserialize)]
+struct MigrationUntilTarget {
+    _ids: [MigrationId; 2],
+    _range: HashRange,
+    _servers: [ServerId; 2],
+    _partitions: u16,
+    _pull_bytes: u32,
+    _pulls_ahead: u16,
+    _priority: PriorityPullMode,
+    _background_share: u8,
+}
 
 /// The fields of a migration before its flag and stage.
 #[derive(Deserialize)]
@@ -56,9 +70,6 @@ pub(crate) fn converted(
 ) -> Result<Transaction, String> {
     assert!((FORMAT_EARLIEST..FORMAT).contains(&format), "format {format} cannot be converted");
     let expected = before.iter().map(|(key, entry)| (key.clone(), entry.revision)).collect();
-    if matches!(format, 8 | 9) {
-        return Ok(Transaction { expected, writes: Vec::new() });
-    }
     let of = |prefix: &'static str| {
         let records = before.iter().filter(move |(key, _)| key.starts_with(prefix));
         records.map(|(key, entry)| (key, &entry.value[..]))
@@ -66,7 +77,15 @@ pub(crate) fn converted(
     let mut writes = Vec::new();
     let mut served = BTreeMap::new();
     for (key, value) in of(MIGRATIONS) {
-        writes.push((key.clone(), migration(value, &mut served).ok_or(key)?));
+        let value = with_latency_target(value).ok_or(key)?;
+        let value = match format {
+            ..8 => migration(&value, &mut served).ok_or(key)?,
+            _ => Some(value),
+        };
+        writes.push((key.clone(), value));
+    }
+    if format >= 8 {
+        return Ok(Transaction { expected, writes });
     }
     for (key, value) in of(TABLETS) {
         writes.push((key.clone(), Some(tablet(format, value, &served).ok_or(key)?)));
@@ -82,6 +101,13 @@ pub(crate) fn converted(
         writes.push((key.clone(), Some(encode(&recovery))));
     }
     Ok(Transaction { expected, writes })
+}
+
+/// Returns a migration whose policy has a latency target: none.
+fn with_latency_target(value: &[u8]) -> Option<Vec<u8>> {
+    let (_, rest) = postcard::take_from_bytes::<MigrationUntilTarget>(value).ok()?;
+    let fields = &value[..value.len() - rest.len()];
+    Some([fields, &[0], rest].concat())
 }
 
 /// Returns a migration without its flag, or adds it to the served-before-durable ranges.
@@ -131,6 +157,7 @@ fn tablet(
 mod tests {
     use super::*;
     use crate::metastore::Revision;
+    use crate::records::{Ending, Migration, MigrationStage};
     use types::{Incarnation, OwnershipEpoch};
 
     #[test]
@@ -140,6 +167,8 @@ mod tests {
             let key = format!("{kind}0000000000000001");
             assert_eq!(converted(7, &[(key.clone(), entry.clone())]), Err(key));
         }
+        let key = format!("{MIGRATIONS}0000000000000001");
+        assert_eq!(converted(10, &[(key.clone(), entry)]), Err(key));
     }
 
     #[test]
@@ -159,7 +188,7 @@ mod tests {
         let again: TabletRecord = decode(&encode(&read)).unwrap();
         assert_eq!(again, read);
         let entry = MetaEntry { value: encode(&record), revision: Revision(1) };
-        for format in [8, 9] {
+        for format in [8, 9, 10] {
             let entries = [("tablet/0000000000000000".to_owned(), entry.clone())];
             let converted = converted(format, &entries).unwrap();
             assert!(converted.writes.is_empty() && converted.expected.len() == 1);
@@ -167,7 +196,35 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "format 10 cannot be converted")]
+    fn a_migration_of_a_version_without_latency_targets_has_none() {
+        let policy = MigrationPolicy { background_share: 25, ..MigrationPolicy::default() };
+        let record = Migration {
+            id: MigrationId(700),
+            task: MigrationId(699),
+            range: HashRange::ALL,
+            source: ServerId(3),
+            target: ServerId(400),
+            policy,
+            created: UnixMillis(1_700_000_000_000),
+            updated: UnixMillis(1_700_000_000_001),
+            progress: MigrationProgress { records: 5, ..MigrationProgress::default() },
+            stage: MigrationStage::Releasing { ending: Ending::Failed("why".into()) },
+        };
+        let (now, target) = (encode(&record), MigrationPolicy { latency_p99_micros: 77, ..policy });
+        let other = encode(&Migration { policy: target, ..record.clone() });
+        let place = now.iter().zip(&other).position(|(one, other)| one != other).unwrap();
+        let before = [&now[..place], &now[place + 1..]].concat();
+        for format in [8, 9, 10] {
+            let entry = MetaEntry { value: before.clone(), revision: Revision(1) };
+            let key = format!("{MIGRATIONS}0000000000000001");
+            let converted = converted(format, &[(key.clone(), entry)]).unwrap();
+            let [(written, Some(value))] = &converted.writes[..] else { panic!("{converted:?}") };
+            assert_eq!((written, decode(value)), (&key, Some(record.clone())));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "format 11 cannot be converted")]
     fn the_format_of_this_version_is_not_converted() {
         let _ = converted(FORMAT, &[]);
     }

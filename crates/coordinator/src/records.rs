@@ -28,7 +28,7 @@ use types::{
 use wire::control::{Intent, MigrationPolicy, MigrationProgress, MigrationState};
 
 /// Version of the record format.
-pub(crate) const FORMAT: u16 = 10;
+pub(crate) const FORMAT: u16 = 11;
 
 /// The earliest format that can be opened (`earlier_formats.rs`).
 pub(crate) const FORMAT_EARLIEST: u16 = 6;

@@ -333,6 +333,9 @@ fn message(command: &Command) -> Result<ToCoordinator, Failure> {
             if let Some(share) = args.take_key("share") {
                 policy.background_share = share.parse()?;
             }
+            if let Some(micros) = args.take_key("latency-p99") {
+                policy.latency_p99_micros = micros.parse()?;
+            }
             if let Some(hashes) = args.take_key("hashes") {
                 policy.priority = PriorityPullMode::Batched { hashes_max: hashes.parse()? };
             }

@@ -377,9 +377,11 @@ fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
 }
 
 pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
+    let partitions = rng.u16(1..=8);
+    let pull_bytes = rng.u32(1024..4096);
     MigrationPolicy {
-        partitions: rng.u16(1..=8),
-        pull_bytes: rng.u32(1024..4096),
+        partitions,
+        pull_bytes,
         pulls_ahead: rng.u16(1..=4),
         priority: match rng.u32(..6) {
             0 => PriorityPullMode::Off,
@@ -387,6 +389,8 @@ pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {
             _ => PriorityPullMode::Batched { hashes_max: rng.u16(1..=16) },
         },
         background_share: 10,
+        // Derived and not drawn, so that seeds keep their meaning.
+        latency_p99_micros: if pull_bytes.is_multiple_of(4) { pull_bytes } else { 0 },
     }
 }
 

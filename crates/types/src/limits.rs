@@ -31,6 +31,9 @@ pub const REACTORS_MAX: usize = 256;
 /// Maximum number of partitions of one migration (Rocksteady §3.1.1 uses 8).
 pub const PARTITIONS_MAX: usize = 64;
 
+/// Maximum latency target of a migration, in microseconds: ten seconds.
+pub const LATENCY_TARGET_MICROS_MAX: u32 = 10_000_000;
+
 /// Maximum bytes of a record in the log: key, value, the entry's header and optional fields.
 pub const RECORD_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 64;
 

@@ -39,7 +39,7 @@ pub use checksum::{crc32c, crc32c_append, crc32c_self_check};
 
 /// Version of the bus protocol, compared in the handshake. Every change of a message raises it, and
 /// every new type or form of values.
-pub const PROTOCOL_VERSION: u16 = 14;
+pub const PROTOCOL_VERSION: u16 = 15;
 
 /// An error: bytes that do not decode, with the kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -366,6 +366,7 @@ fn some_policy(draw: &mut Draw<'_>) -> MigrationPolicy {
             _ => PriorityPullMode::Batched { hashes_max: draw.number() as u16 },
         },
         background_share: draw.number() as u8,
+        latency_p99_micros: if draw.bool() { 0 } else { draw.u32() },
     }
 }
 

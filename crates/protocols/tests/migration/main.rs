@@ -276,6 +276,7 @@ fn policy(options: &BTreeMap<&str, &str>) -> Result<MigrationPolicy, Box<dyn Err
         pulls_ahead: number("ahead", 1)?,
         priority,
         background_share: 10,
+        latency_p99_micros: 0,
     })
 }
 

@@ -4,6 +4,8 @@ use crate::bounded::incarnations;
 use crate::text::{list, verdict};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
+use types::limits::LATENCY_TARGET_MICROS_MAX;
 use types::{HashRange, Incarnation, MigrationId, OwnershipEpoch, ServerId};
 
 /// A message of the source or the target of a migration.
@@ -215,8 +217,20 @@ pub struct MigrationPolicy {
     /// The mode of priority pulls.
     pub priority: PriorityPullMode,
     /// Percent of each reactor's running time that the move may take even when clients wait, 1 to
-    /// 100. With 100, background quanta and client turns alternate.
+    /// 100. With 100, background quanta and client turns alternate. With a latency target it is
+    /// the maximum of the share that the target allows.
     pub background_share: u8,
+    /// Delay in microseconds that 99 % of the requests on source and target are not to exceed, at
+    /// most [`LATENCY_TARGET_MICROS_MAX`]. 0: none.
+    pub latency_p99_micros: u32,
+}
+
+impl MigrationPolicy {
+    /// Returns the latency target.
+    pub fn latency_target(&self) -> Option<Duration> {
+        let micros = self.latency_p99_micros.min(LATENCY_TARGET_MICROS_MAX);
+        (micros > 0).then_some(Duration::from_micros(micros.into()))
+    }
 }
 
 impl Default for MigrationPolicy {
@@ -227,6 +241,7 @@ impl Default for MigrationPolicy {
             pulls_ahead: 2,
             priority: PriorityPullMode::Batched { hashes_max: 16 },
             background_share: 10,
+            latency_p99_micros: 0,
         }
     }
 }
