@@ -1,4 +1,5 @@
-//! Reads at both sides of a migration. The test plays the other server and the coordinator.
+//! Reads at both sides of a migration, and its demands on turns. The test plays the other server
+//! and the coordinator.
 
 mod common;
 
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits::TABLES_MAX;
 use types::{
-    ConnectionId, HashRange, Incarnation, Instant, MigrationId, OwnershipEpoch, ServerId, Slot,
-    UnixMillis, Version,
+    BackgroundDemand, ConnectionId, HashRange, Incarnation, Instant, LatencyTarget, MigrationId,
+    OwnershipEpoch, ServerId, Slot, UnixMillis, Version,
 };
 use wire::control::{
     ClusterMap, FromCoordinator, Intent, LogRequest, LogUpdate, MigrationPolicy, MigrationRequest,
@@ -90,7 +91,7 @@ fn intent(source: ServerId, target: ServerId) -> Intent {
         target_epoch: NEW_EPOCH,
         target_incarnations: vec![Incarnation(NEW_EPOCH.0); TABLES_MAX],
         bytes: 1 << 20,
-        policy: MigrationPolicy::default(),
+        policy: MigrationPolicy { latency_p99_micros: 2_000, ..MigrationPolicy::default() },
     }
 }
 
@@ -156,6 +157,11 @@ impl World {
             Vec::new(),
         );
         world
+    }
+
+    /// Returns the demand of background work on the turns of each reactor.
+    fn demands(&self) -> Vec<BackgroundDemand> {
+        self.cores.iter().map(|core| core.engine().background_demand()).collect()
     }
 
     fn hear(&mut self, message: FromCoordinator) {
@@ -415,4 +421,25 @@ fn arguments_are_checked() {
     assert_eq!(world.ask("BALLAST.READ a b"), "-ERR syntax error\r\n");
     assert_eq!(world.ask("BALLAST.READ a PULL PULL"), "-ERR syntax error\r\n");
     assert!(world.ask("BALLAST.READCOPY a b").starts_with("-ERR wrong number of arguments"));
+}
+
+#[test]
+fn a_move_is_limited_by_its_latency_target_at_both_sides_until_it_ends() {
+    let without = BackgroundDemand { share: 10, target: None, is_urgent: false };
+    let target = LatencyTarget { p99: Duration::from_micros(2_000), share_max: 10 };
+    let limited = BackgroundDemand { share: 0, target: Some(target), is_urgent: false };
+    let is_each = |world: &World, demand| world.demands().iter().all(|it| *it == demand);
+    let mut world = World::new(replicated());
+    assert!(is_each(&world, without), "{:?}", world.demands());
+    world = World::source(&[("a", "1")]);
+    world.accept();
+    assert!(is_each(&world, limited), "{:?}", world.demands());
+    let all = MigrationRequest::Forget { migration: MOVE, remaining: Vec::new() };
+    world.hear(all.into());
+    assert!(is_each(&world, without), "{:?}", world.demands());
+    let mut world = World::target(replicated());
+    assert!(is_each(&world, limited), "{:?}", world.demands());
+    world.complete();
+    world.hear(MigrationRequest::Finished { migration: MOVE }.into());
+    assert!(is_each(&world, without), "{:?}", world.demands());
 }

@@ -1,6 +1,7 @@
 //! Demands of the machines on the turns of all reactors.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use types::Instant;
 
 /// Demands of one machine on the turns of all reactors.
@@ -8,8 +9,11 @@ use types::Instant;
 pub(crate) struct Demands {
     /// Work outside of the machine that it waits for.
     pub(crate) wait: Option<Wait>,
-    /// Minimum share of a reactor's running time for background work, in percent.
+    /// Share of a reactor's running time for background work, in percent: the minimum without a
+    /// latency target, the maximum with one.
     pub(crate) background_share: Option<u8>,
+    /// Delay that 99 % of the clients' requests are not to exceed.
+    pub(crate) latency_target: Option<Duration>,
     /// Time until which all ranges may be served.
     pub(crate) served_until: Option<Instant>,
     /// Replication of the records that it replays.
@@ -43,6 +47,7 @@ pub(crate) struct FleetDemands {
     /// Those of them that wait for reactors.
     pub(crate) restless: usize,
     pub(crate) background_share: Option<u8>,
+    pub(crate) latency_target: Option<Duration>,
     pub(crate) served_until: Option<Instant>,
     pub(crate) replication: Option<ReplayReplication>,
 }
@@ -51,11 +56,13 @@ impl FleetDemands {
     /// Returns the demands of two fleets together.
     pub(crate) fn and(self, other: FleetDemands) -> FleetDemands {
         let earliest = |one: Option<Instant>, other| one.into_iter().chain(other).min();
+        let targets = self.latency_target.into_iter().chain(other.latency_target);
         FleetDemands {
             deadline: earliest(self.deadline, other.deadline),
             waiting: self.waiting + other.waiting,
             restless: self.restless + other.restless,
             background_share: self.background_share.max(other.background_share),
+            latency_target: targets.min(),
             served_until: earliest(self.served_until, other.served_until),
             replication: self.replication.max(other.replication),
         }
@@ -79,8 +86,10 @@ pub(crate) struct SharedDemands {
     pub(crate) keeps_recovered_back: AtomicBool,
     /// Number of reactors with operations that wait for records.
     pub(crate) reactors_missing: AtomicUsize,
-    /// Minimum share of a reactor's running time for background work, in percent.
+    /// Share of a reactor's running time for background work, in percent.
     pub(crate) background_share: AtomicU8,
+    /// Lowest latency target of the moves, in nanoseconds; 0 if there is none.
+    pub(crate) latency_target: AtomicU64,
 }
 
 impl Default for SharedDemands {
@@ -93,6 +102,7 @@ impl Default for SharedDemands {
             keeps_recovered_back: AtomicBool::new(false),
             reactors_missing: AtomicUsize::new(0),
             background_share: AtomicU8::new(BACKGROUND_SHARE),
+            latency_target: AtomicU64::new(0),
         }
     }
 }
@@ -111,6 +121,8 @@ impl SharedDemands {
         self.deadline.store(nanoseconds(demands.deadline), Ordering::Release);
         let share = demands.background_share.unwrap_or(BACKGROUND_SHARE);
         self.background_share.store(share, Ordering::Relaxed);
+        let target = demands.latency_target.map_or(0, |target| target.as_nanos() as u64);
+        self.latency_target.store(target, Ordering::Relaxed);
         kept_back && !keeps_back
     }
 }
@@ -124,6 +136,21 @@ pub(crate) const RECOVERY_SHARE: u8 = 50;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lowest_latency_target_counts() {
+        let with = |target: Option<u64>| FleetDemands {
+            latency_target: target.map(Duration::from_micros),
+            ..FleetDemands::default()
+        };
+        let together = with(Some(2_000)).and(with(None)).and(with(Some(1_000)));
+        assert_eq!(together.latency_target, Some(Duration::from_micros(1_000)));
+        let shared = SharedDemands::default();
+        shared.publish(together);
+        assert_eq!(shared.latency_target.load(Ordering::Relaxed), 1_000_000);
+        shared.publish(with(None).and(with(None)));
+        assert_eq!(shared.latency_target.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     #[should_panic(expected = "a machine that waits for reactors waits")]

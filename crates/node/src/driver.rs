@@ -11,6 +11,7 @@ use crate::demands::{Demands, FleetDemands, ReplayReplication, Wait};
 use crate::messages::Payload;
 use protocols::{Machine, Outbox, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use types::Instant;
 
 /// An event of the machine that a driver serves.
@@ -129,6 +130,7 @@ pub(crate) struct DrivenMachines<K, D: MachineDriver> {
     deadlines: BTreeSet<(Instant, K)>,
     waits: BTreeSet<(Wait, K)>,
     background_shares: BTreeSet<(u8, K)>,
+    latency_targets: BTreeSet<(Duration, K)>,
     served_until: BTreeSet<(Instant, K)>,
     replication: BTreeSet<(ReplayReplication, K)>,
 }
@@ -140,6 +142,7 @@ impl<K, D: MachineDriver> Default for DrivenMachines<K, D> {
             deadlines: BTreeSet::new(),
             waits: BTreeSet::new(),
             background_shares: BTreeSet::new(),
+            latency_targets: BTreeSet::new(),
             served_until: BTreeSet::new(),
             replication: BTreeSet::new(),
         }
@@ -262,6 +265,7 @@ impl<K: Copy + Ord, D: MachineDriver> DrivenMachines<K, D> {
             waiting: self.waits.len(),
             restless: self.waits.iter().take_while(is_restless).count(),
             background_share: self.background_shares.last().map(|(share, _)| *share),
+            latency_target: self.latency_targets.first().map(|(target, _)| *target),
             served_until: self.served_until.first().map(|(until, _)| *until),
             replication: self.replication.last().map(|(replication, _)| *replication),
         }
@@ -284,6 +288,7 @@ impl<K: Copy + Ord, D: MachineDriver> DrivenMachines<K, D> {
         reindex(&mut self.waits, id, before.wait, now.wait);
         let shares = &mut self.background_shares;
         reindex(shares, id, before.background_share, now.background_share);
+        reindex(&mut self.latency_targets, id, before.latency_target, now.latency_target);
         reindex(&mut self.served_until, id, before.served_until, now.served_until);
         reindex(&mut self.replication, id, before.replication, now.replication);
     }

@@ -28,7 +28,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Missing, Worker};
 use types::{
-    BackgroundDemand, Instant, KeyHash, MigrationId, ReactorId, ServerId, UnixMillis, key_hash,
+    BackgroundDemand, Instant, KeyHash, LatencyTarget, MigrationId, ReactorId, ServerId,
+    UnixMillis, key_hash,
 };
 use wire::control::{
     Answer, Ask, FromCoordinator, LivenessRequest, LogRequest, LogUpdate, MigrationRequest,
@@ -547,15 +548,25 @@ impl Engine {
         }
     }
 
-    /// Returns the demand of background work on this reactor's time.
+    /// Returns the demand of background work on this reactor's time. Moves with a latency target
+    /// do not slow down work that clients or machines wait for.
     pub fn background_demand(&self) -> BackgroundDemand {
         let log = self.node.store().log();
-        let share = self.node.background_share().max(self.node.eviction.shortage_percent(log));
-        let share = match self.cleaning.may_run(log) {
-            true => share.max(log.shortage_percent()),
-            false => share,
+        let cleaning = match self.cleaning.may_run(log) {
+            true => log.shortage_percent(),
+            false => 0,
         };
-        BackgroundDemand { share, target: None, is_urgent: false }
+        let shortage = cleaning.max(self.node.eviction.shortage_percent(log));
+        let wanted = self.node.background_share();
+        let is_awaited = self.node.demands.restless.load(Ordering::Relaxed) > 0;
+        let is_urgent = shortage > 0 || is_awaited || self.is_loading();
+        match self.node.latency_target() {
+            None => BackgroundDemand { share: wanted.max(shortage), target: None, is_urgent },
+            Some(p99) => {
+                let target = Some(LatencyTarget { p99, share_max: wanted });
+                BackgroundDemand { share: shortage, target, is_urgent }
+            }
+        }
     }
 
     /// Returns whether a write that has found no memory may find some later.

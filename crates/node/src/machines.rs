@@ -26,8 +26,16 @@ pub(crate) struct Machines {
 }
 
 impl Machines {
+    /// Returns the demands of all machines. Clients wait for recoveries, so no latency target of a
+    /// move slows them down.
     pub(crate) fn demands(&self) -> FleetDemands {
-        self.sources.demands().and(self.targets.demands()).and(self.recoveries.demands())
+        let moves = self.sources.demands().and(self.targets.demands());
+        let recoveries = self.recoveries.demands();
+        let latency_target = match recoveries.background_share {
+            Some(_) => None,
+            None => moves.latency_target,
+        };
+        FleetDemands { latency_target, ..moves.and(recoveries) }
     }
 
     /// Passes an event to a source, and applies its effects.

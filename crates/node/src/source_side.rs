@@ -121,6 +121,7 @@ impl MachineDriver for SourceDriver {
                 SourceDriver::Idle | SourceDriver::Leaving { .. } => None,
             },
             background_share: intent.map(|it| it.policy.background_share.clamp(1, 100)),
+            latency_target: intent.and_then(|it| it.policy.latency_target()),
             ..Demands::default()
         }
     }

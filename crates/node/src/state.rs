@@ -336,9 +336,16 @@ impl NodeState {
         self.is_linked.load(Ordering::Relaxed)
     }
 
-    /// Returns the minimum share of a reactor's running time for background work, in percent.
+    /// Returns the share of a reactor's running time for background work, in percent: the minimum
+    /// without a latency target, the maximum with one.
     pub fn background_share(&self) -> u8 {
         self.demands.background_share.load(Ordering::Relaxed)
+    }
+
+    /// Returns the lowest latency target of the moves under way.
+    pub fn latency_target(&self) -> Option<Duration> {
+        let nanoseconds = self.demands.latency_target.load(Ordering::Relaxed);
+        (nanoseconds > 0).then_some(Duration::from_nanos(nanoseconds))
     }
 
     /// Adopts a map unless it is older than the current one, and begins to serve newly assigned

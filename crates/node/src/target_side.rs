@@ -138,6 +138,7 @@ impl MachineDriver for TargetDriver {
         Demands {
             wait: waits.then_some(Wait::Reactors),
             background_share: intent.map(|it| it.policy.background_share.clamp(1, 100)),
+            latency_target: intent.and_then(|it| it.policy.latency_target()),
             served_until: machine.unacknowledged_until(),
             replication: None,
         }

@@ -113,6 +113,7 @@ impl MachineDriver for RecoveryDriver {
         Demands {
             wait: self.phase.wait(),
             background_share: (!machine.is_over()).then_some(RECOVERY_SHARE),
+            latency_target: None,
             served_until: None,
             replication: self.replication(),
         }
