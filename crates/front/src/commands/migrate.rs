@@ -3,6 +3,7 @@
 use super::slots::parse_slot;
 use super::{parse_integer, printable, uppercase_is};
 use types::HashRange;
+use types::limits::LATENCY_TARGET_MICROS_MAX;
 use wire::control::{MigrationPolicy, PriorityPullMode};
 
 /// A group of slots to move to one server.
@@ -91,6 +92,7 @@ fn parse_policy(settings: &[&[u8]]) -> Result<MigrationPolicy, String> {
     if !odd.is_empty() {
         return Err("ERR POLICY requires pairs of name and value".to_string());
     }
+    let mut has_share = false;
     for [name, value] in pairs {
         let number = || {
             let number = parse_integer(value).and_then(|number| u32::try_from(number).ok());
@@ -105,7 +107,11 @@ fn parse_policy(settings: &[&[u8]]) -> Result<MigrationPolicy, String> {
             b"PARTITIONS" => policy.partitions = small()?,
             b"PULL-BYTES" => policy.pull_bytes = number()?,
             b"AHEAD" => policy.pulls_ahead = small()?,
-            b"SHARE" => policy.background_share = small()?.min(255) as u8,
+            b"SHARE" => {
+                policy.background_share = small()?.min(255) as u8;
+                has_share = true;
+            }
+            b"LATENCY-P99" => policy.latency_p99_micros = latency_target(number()?)?,
             b"PRIORITY" if uppercase_is(value, b"OFF") => policy.priority = PriorityPullMode::Off,
             b"PRIORITY" if uppercase_is(value, b"IMMEDIATE") => {
                 policy.priority = PriorityPullMode::Immediate;
@@ -113,14 +119,28 @@ fn parse_policy(settings: &[&[u8]]) -> Result<MigrationPolicy, String> {
             b"PRIORITY" => policy.priority = PriorityPullMode::Batched { hashes_max: small()? },
             _ => {
                 return Err(format!(
-                    "ERR POLICY supports PARTITIONS, PULL-BYTES, AHEAD, SHARE and PRIORITY, not \
-                     '{}'",
+                    "ERR POLICY supports PARTITIONS, PULL-BYTES, AHEAD, SHARE, LATENCY-P99 and \
+                     PRIORITY, not '{}'",
                     printable(name, 32)
                 ));
             }
         }
     }
+    if policy.latency_target().is_some() && !has_share {
+        // The target alone limits the move.
+        policy.background_share = 100;
+    }
     Ok(policy)
+}
+
+/// Checks a latency target in microseconds. 0 means none.
+fn latency_target(micros: u32) -> Result<u32, String> {
+    match micros {
+        0..=LATENCY_TARGET_MICROS_MAX => Ok(micros),
+        _ => Err(format!(
+            "ERR POLICY LATENCY-P99: must be at most {LATENCY_TARGET_MICROS_MAX} microseconds"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +186,26 @@ mod tests {
             ("SLOTSRANGE 0 0 SLOTSRANGE 1 1 NODE a", "ERR syntax error"),
         ] {
             assert_eq!(parse(line).unwrap_err(), refusal, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_latency_target_alone_limits_a_move_unless_there_is_a_share() {
+        let policy = |words: &str| {
+            let groups = parse(&format!("SLOTSRANGE 0 9 NODE abc POLICY {words}"))?;
+            let policy = groups[0].policy;
+            Ok::<_, String>((policy.latency_p99_micros, policy.background_share))
+        };
+        assert_eq!(policy("latency-p99 2000"), Ok((2_000, 100)));
+        assert_eq!(policy("SHARE 25 LATENCY-P99 10000000"), Ok((10_000_000, 25)));
+        assert_eq!(policy("LATENCY-P99 1 SHARE 10"), Ok((1, 10)));
+        assert_eq!(policy("LATENCY-P99 0"), Ok((0, 10)), "none");
+        for (words, refusal) in [
+            ("10000001", "ERR POLICY LATENCY-P99: must be at most 10000000 microseconds"),
+            ("2ms", "ERR POLICY LATENCY-P99: not a number"),
+            ("-1", "ERR POLICY LATENCY-P99: not a number"),
+        ] {
+            assert_eq!(policy(&format!("LATENCY-P99 {words}")), Err(refusal.to_string()));
         }
     }
 
