@@ -362,6 +362,9 @@ fn ballast(shown: &InfoSources<'_>, page: &mut InfoPage) {
     page.field("map_version", node.map().version);
     page.field("coordinator_link", if node.is_linked() { "up" } else { "down" });
     page.numbers(shown, &["migrations_out", "migrations_in", "background_share_percent"]);
+    let (target, seen) = (node.latency_target(), shown.numbers.seen_p99());
+    page.field("latency_target_usec", target.unwrap_or_default().as_micros());
+    page.field("latency_p99_usec", seen.as_micros());
     page.field("replicas", shown.replication().map_or(0, |it| it.plan().replicas));
     if shown.replication().is_some() {
         page.numbers(shown, &["replicas_held", "replica_bytes", "replica_files_open"]);

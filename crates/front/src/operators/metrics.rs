@@ -177,8 +177,17 @@ static METRICS: &[Metric] = metrics! {
     gauge "ballast_migrations" "Migrations in progress.":
         labelled(&[("direction", "out")], "migrations_out", |s| s.migrations().0 as u64),
         labelled(&[("direction", "in")], "migrations_in", |s| s.migrations().1 as u64);
-    gauge "ballast_background_share_percent" "Minimum share of background work.":
-        number_of("background_share_percent", |s| s.node.background_share().into());
+    gauge "ballast_background_share_percent"
+        "Minimum share of background work, or what a migration's latency target allows.":
+        number_of("background_share_percent", |s| s.background_share());
+    gauge "ballast_latency_target_seconds"
+        "Lowest latency target of the migrations in progress; 0 if there is none.":
+        samples(|s, page| {
+            page.sample(&[], s.node.latency_target().unwrap_or_default().as_secs_f64());
+        });
+    gauge "ballast_latency_p99_seconds"
+        "Delay of 99 % of the last requests; 0 without a latency target.":
+        samples(|s, page| page.sample(&[], s.seen_p99().as_secs_f64()));
     gauge "ballast_replicas" "Replicas of segments of other servers' logs.":
         number_of("replicas_held", |s| s.replication(|it| it.held().0 as u64));
     gauge "ballast_replica_bytes" "Known bytes of segments in these replicas.":

@@ -6,6 +6,7 @@ use super::{Baseline, Operators, lock};
 use crate::commands::{Command, commands_and_subcommands};
 use node::{Node, Replication};
 use std::sync::Arc;
+use std::time::Duration;
 use store::StoreUsage;
 use types::{Instant, ReactorCounts};
 
@@ -56,6 +57,25 @@ impl<'e> Sources<'e> {
         let (map, me) = (self.node.map(), self.node.me());
         let out = map.moving.iter().filter(|(_, source, _)| *source == me).count();
         (out, map.moving.iter().filter(|(_, _, target)| *target == me).count())
+    }
+
+    /// Returns the share of background work in percent: its minimum, or what the latency of
+    /// clients allows on the most limited reactor while a migration has a latency target.
+    pub(crate) fn background_share(&self) -> u64 {
+        let wanted = self.node.background_share().into();
+        let steered = self.reactors.iter().map(|reactor| reactor.steered_share);
+        match self.node.latency_target() {
+            Some(_) => steered.filter(|share| *share > 0).min().unwrap_or(wanted),
+            None => wanted,
+        }
+    }
+
+    /// Returns the delay that 99 % of the last requests have not exceeded on the slowest reactor;
+    /// zero while no migration has a latency target.
+    pub(crate) fn seen_p99(&self) -> Duration {
+        let seen = self.reactors.iter().map(|reactor| reactor.seen_p99_ns);
+        let seen = seen.max().filter(|_| self.node.latency_target().is_some());
+        Duration::from_nanos(seen.unwrap_or(0))
     }
 
     /// Returns the number of keys expired since the last reset of the statistics. It includes keys
