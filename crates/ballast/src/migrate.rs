@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use resp::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use types::limits::LATENCY_TARGET_MICROS_MAX;
 
 /// Move slots from one server to another while they are in use.
 #[derive(Args)]
@@ -23,9 +24,13 @@ pub(crate) struct MigrateArguments {
     #[arg(long = "slots", value_name = "FIRST-LAST", required = true)]
     slots: Vec<String>,
     /// Least share of each reactor's time for the move while clients are busy, in percent. 100 is
-    /// best effort.
-    #[arg(long, default_value_t = 10)]
-    share: u8,
+    /// best effort. With --latency-p99, the most. Default: 10; with --latency-p99: 100.
+    #[arg(long)]
+    share: Option<u8>,
+    /// Latency that 99 % of the requests on both servers are not to exceed during the move, as
+    /// 500us, 2ms or 1s. The move gets the time that this leaves. 0: no limit.
+    #[arg(long, value_name = "TIME", value_parser = latency, default_value = "0")]
+    latency_p99: u32,
     /// Partitions of the range that are pulled concurrently.
     #[arg(long, default_value_t = 8)]
     partitions: u16,
@@ -78,8 +83,11 @@ fn request(arguments: &MigrateArguments, target: &str) -> anyhow::Result<Vec<Str
         }
     }
     words.extend(["NODE".into(), target.into(), "POLICY".into()]);
+    if let Some(share) = arguments.share {
+        words.extend(["SHARE".into(), share.to_string()]);
+    }
     for (name, value) in [
-        ("SHARE", arguments.share.to_string()),
+        ("LATENCY-P99", arguments.latency_p99.to_string()),
         ("PARTITIONS", arguments.partitions.to_string()),
         ("PULL-BYTES", arguments.pull_bytes.to_string()),
         ("PRIORITY", arguments.priority.clone()),
@@ -87,6 +95,22 @@ fn request(arguments: &MigrateArguments, target: &str) -> anyhow::Result<Vec<Str
         words.extend([name.into(), value]);
     }
     Ok(words)
+}
+
+/// Parses a latency: a whole number with a unit. Returns microseconds.
+fn latency(text: &str) -> Result<u32, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let micros: u64 = match &text[digits.len()..] {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "" if digits == "0" => 1,
+        _ => return Err("use a whole number with a unit, as 500us, 2ms or 1s".to_string()),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("'{digits}' is not a whole number"))?;
+    let micros = number.checked_mul(micros).and_then(|micros| u32::try_from(micros).ok());
+    let allowed = micros.filter(|micros| *micros <= LATENCY_TARGET_MICROS_MAX);
+    allowed.ok_or_else(|| format!("at most {} s", LATENCY_TARGET_MICROS_MAX / 1_000_000))
 }
 
 const POLL: Duration = Duration::from_millis(100);
@@ -144,4 +168,19 @@ fn print_result(
         records as f64 / 1e3 / seconds
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_has_a_unit_and_is_at_most_ten_seconds() {
+        for (text, micros) in [("500us", 500), ("2ms", 2_000), ("10s", 10_000_000), ("0", 0)] {
+            assert_eq!(latency(text), Ok(micros), "{text}");
+        }
+        for text in ["", "2", "ms", "2 ms", "1.5ms", "-1ms", "2m", "11s", "18446744073709551615s"] {
+            assert!(latency(text).is_err(), "{text} was taken");
+        }
+    }
 }

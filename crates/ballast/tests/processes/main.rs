@@ -24,6 +24,7 @@ mod large_lists;
 mod large_sorted_sets;
 mod large_streams;
 mod large_values;
+mod latency_targets;
 mod lifetimes;
 mod live_migration;
 mod losses;

@@ -173,6 +173,7 @@ fn some_policy(random: &mut fastrand::Rng) -> Vec<String> {
         ("PULL-BYTES", 1 << random.u32(10..=20)),
         ("AHEAD", random.u32(1..=4)),
         ("SHARE", random.u32(1..=100)),
+        ("LATENCY-P99", random.u32(0..=2) * 500),
     ];
     let numbers = numbers.into_iter().flat_map(|(name, n)| [name.into(), n.to_string()]);
     ["POLICY".into(), "PRIORITY".into(), priority].into_iter().chain(numbers).collect()

@@ -105,7 +105,7 @@ fn the_tools_of_redis_work_with_a_cluster() {
 }
 
 /// Returns the output of a `ballast` command.
-fn ballast(arguments: &[&str]) -> String {
+pub(crate) fn ballast(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_ballast")).args(arguments).output();
     let output = output.expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
