@@ -43,8 +43,8 @@ enum BenchCommand {
     /// Start Ballast and Valkey alternately, move data in each, and compare.
     ///
     /// Each figure is a table of medians over interleaved rounds. Each run uses fresh servers and
-    /// reads every record back. Figures: idle, load-30k, load-65k, large (1 KiB records), shares
-    /// (rate against latency), ranges (from a thousandth of the slots to half).
+    /// reads every record back. Figures: idle, load-30k, load-65k, large (1 KiB records), shares and
+    /// targets (rate against latency), ranges (from a thousandth of the slots to half).
     Compare(CompareArguments),
 }
 
@@ -135,7 +135,7 @@ struct CompareArguments {
     /// Number of records of 30 + 1024 bytes.
     #[arg(long, default_value_t = 1_000_000)]
     large_records: u32,
-    /// Requests per second of the figure `shares`.
+    /// Requests per second of the figures `shares` and `targets`.
     #[arg(long, default_value_t = 30_000.0)]
     shares_rate: f64,
     /// Seconds of load before and after each move.

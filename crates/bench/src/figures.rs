@@ -42,6 +42,8 @@ pub enum Figure {
     Large,
     /// Rate against latency for shares of 5, 10, 20, 40 % and best effort.
     Shares,
+    /// Rate against latency for latency targets of 1, 2, 5, 10 ms and none.
+    Targets,
     /// 1/1024, 1/64, 1/8 and 1/2 of the slots.
     Ranges,
 }
@@ -57,7 +59,7 @@ pub struct Basis {
     pub records: u32,
     /// Number of records of 1 KiB.
     pub large_records: u32,
-    /// Requests per second of [`Figure::Shares`].
+    /// Requests per second of [`Figure::Shares`] and [`Figure::Targets`].
     pub shares_rate: f64,
     /// Memory of each Ballast server, for `--memory`; `None` for 1.5 times what the records need.
     pub memory: Option<String>,
@@ -105,6 +107,7 @@ impl Figure {
             Figure::Shares => {
                 "Migration rate and latency, by the share of CPU time for the migration"
             }
+            Figure::Targets => "Migration rate and latency, by the latency target of the migration",
             Figure::Ranges => "The cost of a migration depends on the range, not on the table",
         }
     }
@@ -127,6 +130,11 @@ impl Figure {
                 let contenders = shares.into_iter().map(|share| basis.with_share(share));
                 vec![basis.case(small, basis.shares_rate, HALF, contenders.collect())]
             }
+            Figure::Targets => {
+                let targets = [1, 2, 5, 10].map(|millis| basis.with_target(millis));
+                let contenders = targets.into_iter().chain([basis.plain()]).collect();
+                vec![basis.case(small, basis.shares_rate, HALF, contenders)]
+            }
             Figure::Ranges => [16, 256, 2_048, 8_192]
                 .into_iter()
                 .map(|slots: u16| basis.case(small, 0.0, slots - 1, plain()))
@@ -148,6 +156,13 @@ impl Basis {
             _ => format!("Ballast, share {share} %"),
         };
         let policy = ["POLICY".to_string(), "SHARE".to_string(), share.to_string()];
+        Contender { name, system: self.ballast.clone(), policy: policy.to_vec() }
+    }
+
+    fn with_target(&self, millis: u32) -> Contender {
+        let name = format!("Ballast, target {millis} ms");
+        let micros = (1_000 * millis).to_string();
+        let policy = ["POLICY".to_string(), "LATENCY-P99".to_string(), micros];
         Contender { name, system: self.ballast.clone(), policy: policy.to_vec() }
     }
 
@@ -216,8 +231,13 @@ mod tests {
                 let [ballast @ .., rival] = &case.contenders[..] else { panic!("{figure:?}") };
                 assert!(!ballast.is_empty(), "{figure:?}");
                 assert!(ballast.iter().all(|contender| contender.system.name() == "Ballast"));
-                let has_policy = figure == Figure::Shares;
-                assert!(ballast.iter().all(|it| it.policy.is_empty() != has_policy));
+                let plain = ballast.iter().filter(|it| it.policy.is_empty()).count();
+                let expected = match figure {
+                    Figure::Shares => 0,
+                    Figure::Targets => 1,
+                    _ => ballast.len(),
+                };
+                assert_eq!(plain, expected, "{figure:?}");
                 assert_eq!((&rival.system, rival.policy.len()), (&basis().rival, 0));
             }
         }
