@@ -138,7 +138,7 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
-    table.row("lines of src without assertions", lines - items.assertion_lines, 123_000, target);
+    table.row("lines of src without assertions", lines - items.assertion_lines, 123_100, target);
 }
 
 /// Crates that should assert densely, and how many lines they have for each assertion at most.
