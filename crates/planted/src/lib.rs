@@ -148,6 +148,14 @@ pub enum Bug {
     OrderNotFollowed,
     /// The order of a sorted set with pages is used for any version of its root.
     OrderVersionIgnored,
+    /// The highest id of a stream is forgotten with its entry.
+    LastIdForgotten,
+    /// A group delivers an entry again.
+    DeliveredAgain,
+    /// A stream is copied without the pending entries of its groups.
+    PendingNotCopied,
+    /// Pages of a stream are removed without its root.
+    PagesRemovedAlone,
     /// Pages do not arrive with a range.
     PageNotMoved,
     /// Recoveries do not replay pages.

@@ -5,10 +5,11 @@
 //! its end, however often it is sent. Slots are numbered across all clients; the number of the
 //! slot is the client number in a history.
 
+use crate::collections::GrowthRoom;
 use crate::expiry::ClockReadings;
+use crate::growth::GrowthLimit;
 use crate::history::{
-    self, HistoryVerdict, OperationOutcome, PartAction, RegisterAction, RegisterOperation,
-    RequestPlace,
+    self, HistoryVerdict, OperationOutcome, RegisterAction, RegisterOperation, RequestPlace,
 };
 use crate::native::NativeJob;
 use crate::once::AnsweredRequest;
@@ -36,9 +37,6 @@ const ABANDONED_BESIDE_INCREMENTS_MAX: u32 = 20;
 /// Maximal number of changes with an unknown outcome of a register with parts: few of them are alike,
 /// so each may have taken effect or not.
 const ABANDONED_OF_PARTS_MAX: u32 = 8;
-
-/// Most items that pushes without a limit may add to a list beyond those that a limited push leaves.
-const UNLIMITED_ITEMS_MAX: usize = 3;
 
 /// Maximal number of changes with an unknown outcome of a register, beyond which native clients
 /// leave it alone. With their short deadlines, 555 of them were open while a server was away, of
@@ -74,38 +72,6 @@ impl AbandonedOperations {
         self.increments >= ABANDONED_INCREMENTS_MAX
             || self.increments > 0 && self.changes >= ABANDONED_BESIDE_INCREMENTS_MAX
             || self.of_parts > 0 && self.changes >= ABANDONED_OF_PARTS_MAX
-    }
-}
-
-/// Pushes without a limit onto a list whose items may be there beside those of the last limited push.
-#[derive(Clone, Debug, Default)]
-struct UnlimitedPushes {
-    open: usize,
-    /// Those whose outcome is unknown: they may take effect at any time.
-    abandoned: usize,
-    /// Moments at which the others ended.
-    ended: Vec<u64>,
-    /// Set if the list may have returned to an earlier state.
-    may_be_old: bool,
-}
-
-impl UnlimitedPushes {
-    fn may_begin(&self) -> bool {
-        let items = self.open + self.abandoned + self.ended.len();
-        items < UNLIMITED_ITEMS_MAX && !self.may_be_old
-    }
-
-    fn end(&mut self, operation: &RegisterOperation) {
-        match (operation.action, operation.outcome) {
-            (RegisterAction::Part(PartAction::Push(_)), None) => self.abandoned += 1,
-            (RegisterAction::Part(PartAction::Push(_)), Some(_)) => {
-                self.ended.push(operation.ended)
-            }
-            (RegisterAction::Part(PartAction::PushLimited(_)), Some(_)) => {
-                self.ended.retain(|ended| *ended > operation.begun);
-            }
-            _ => {}
-        }
     }
 }
 
@@ -210,7 +176,8 @@ pub(crate) struct SimulatedClients {
     crowds: Vec<u32>,
     /// Operations of each register that may take effect at any time.
     abandoned: Vec<AbandonedOperations>,
-    pushes: Vec<UnlimitedPushes>,
+    /// Operations by which the values of each register have grown.
+    growth: Vec<GrowthLimit>,
     /// Moment at which the first write of each register ended.
     written: Vec<Option<u64>>,
     /// Finished operations of each register.
@@ -233,10 +200,6 @@ pub(crate) struct SimulatedClients {
     pub(crate) longest: Duration,
 }
 
-fn is_unlimited_push(action: RegisterAction) -> bool {
-    matches!(action, RegisterAction::Part(PartAction::Push(_)))
-}
-
 impl SimulatedClients {
     /// Creates clients; `depths` contains the number of slots of each.
     pub(crate) fn new(depths: &[usize], servers: usize, registers: usize) -> SimulatedClients {
@@ -254,7 +217,7 @@ impl SimulatedClients {
             open: vec![None; first],
             crowds: vec![0; registers],
             abandoned: vec![AbandonedOperations::default(); registers],
-            pushes: vec![UnlimitedPushes::default(); registers],
+            growth: vec![GrowthLimit::default(); registers],
             written: vec![None; registers],
             histories: vec![Vec::new(); registers],
             clocks: vec![ClockReadings::default(); registers],
@@ -318,10 +281,9 @@ impl SimulatedClients {
         self.crowds[register] >= CROWD || self.abandoned[register].are_too_many()
     }
 
-    /// Returns whether clients may push onto a list without a limit. The checker follows a bounded
-    /// number of items.
-    pub(crate) fn may_push(&self, register: usize) -> bool {
-        self.pushes[register].may_begin()
+    /// Returns how the value of a register may grow.
+    pub(crate) fn room(&self, register: usize) -> GrowthRoom {
+        self.growth[register].room()
     }
 
     /// Returns whether a register takes no more operations of native clients.
@@ -350,7 +312,7 @@ impl SimulatedClients {
         let begun = self.next_moment();
         if let ClientJob::Operation(register, action) = job {
             self.crowds[register] += 1;
-            self.pushes[register].open += usize::from(is_unlimited_push(action));
+            self.growth[register].begin(action);
         }
         let place = RequestPlace::default();
         let open = OpenJob {
@@ -387,10 +349,13 @@ impl SimulatedClients {
         if let (RegisterAction::Read, Some(OperationOutcome::Value(value))) = (action, outcome) {
             self.last_reads[register] = Some(value);
         }
+        if let (RegisterAction::Read, Some(OperationOutcome::Stream(ids))) = (action, outcome) {
+            self.last_reads[register] = Some(ids.map(|ids| ids.number()));
+        }
         if outcome.is_none() && !action.is_read() {
             self.abandoned[register].add(action);
         }
-        self.pushes[register].end(&operation);
+        self.growth[register].end(&operation);
         self.histories[register].push(operation);
     }
 
@@ -440,6 +405,11 @@ impl SimulatedClients {
                         OperationOutcome::Done
                         | OperationOutcome::Applied(_)
                         | OperationOutcome::WrongType
+                        | OperationOutcome::Id(_)
+                        | OperationOutcome::Entries(_)
+                        | OperationOutcome::Stream(_)
+                        | OperationOutcome::Pending(_)
+                        | OperationOutcome::Rejected
                         | OperationOutcome::Remaining(_) => return None,
                     };
                     unexecuted.contains(&write_number(value)).then_some((register, operation))
@@ -475,7 +445,7 @@ impl SimulatedClients {
         let open = self.open[slot].take().expect("a job ends once");
         if let ClientJob::Operation(register, action) = open.job {
             self.crowds[register] -= 1;
-            self.pushes[register].open -= usize::from(is_unlimited_push(action));
+            self.growth[register].finish(action);
         }
         self.longest = self.longest.max(now.since(open.since));
         self.finished += 1;
@@ -519,7 +489,7 @@ impl SimulatedClients {
     pub(crate) fn lose(&mut self, register: usize) {
         let moment = self.next_moment();
         self.losses[register].push(moment);
-        self.pushes[register].may_be_old = true;
+        self.growth[register].lose();
     }
 
     /// Records the current owner of the slot.

@@ -1,11 +1,12 @@
-//! Registers whose value has parts that clients read and change one by one: hashes, lists and sorted
-//! sets, and hashes that a string replaces.
+//! Registers whose value has parts that clients read and change one by one: hashes, lists, sorted sets
+//! and streams, and hashes that a string replaces.
 //!
 //! In one run of five, half of the registers that can be are of this kind. What they are and what
 //! clients do to them is drawn from a separate generator, so other runs are the same with and
 //! without this. The checker knows the whole content of each (`history/parts.rs`).
 
 mod requests;
+mod streams;
 
 use crate::history::{
     ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, PARTS, PartAction, RegisterAction,
@@ -16,9 +17,11 @@ use crate::settings::{Knob, RunSettings};
 use crate::workload::{Register, RegisterKind};
 use fastrand::Rng;
 pub(crate) use requests::{
-    commands, is_transaction, number_in_fields, number_in_items, number_in_pages, number_in_scores,
-    read,
+    commands, is_transaction, may_be_once, number_in_fields, number_in_items, number_in_pages,
+    number_in_scores, read,
 };
+use streams::StreamDraws;
+pub(crate) use streams::{is_rejection, stored_id};
 
 /// One run in this many has such registers.
 const ONE_IN: u32 = 5;
@@ -49,6 +52,16 @@ pub(crate) enum RegisterShape {
     Fields,
     List,
     SortedSet,
+    Stream,
+}
+
+/// Ways in which a value may grow. The checker follows a bounded number of parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrowthRoom {
+    /// Items or entries may be added without a limit.
+    pub(crate) entries: bool,
+    /// Entries of a stream may become pending.
+    pub(crate) pending: bool,
 }
 
 impl RegisterShape {
@@ -56,7 +69,10 @@ impl RegisterShape {
     pub(crate) fn has_parts(self) -> bool {
         match self {
             RegisterShape::String | RegisterShape::Hash => false,
-            RegisterShape::Fields | RegisterShape::List | RegisterShape::SortedSet => true,
+            RegisterShape::Fields
+            | RegisterShape::List
+            | RegisterShape::SortedSet
+            | RegisterShape::Stream => true,
         }
     }
 }
@@ -68,6 +84,8 @@ pub(crate) struct Collections {
     pub(crate) are_divided: bool,
     /// Number of the last new part of each register.
     last: Vec<u16>,
+    /// Streams, if the run has some.
+    streams: Option<StreamDraws>,
 }
 
 impl Collections {
@@ -81,39 +99,51 @@ impl Collections {
             && settings.has(Knob::Types)
             && settings.has(Knob::Collections)
             && !native::are_used(settings);
-        has_some.then_some(Collections { rng, are_divided, last: Vec::new() })
+        let streams = StreamDraws::draw(settings);
+        has_some.then_some(Collections { rng, are_divided, last: Vec::new(), streams })
     }
 
     /// Draws the registers of this kind.
     pub(crate) fn make(&mut self, registers: &mut [Register]) {
         self.last = vec![0; registers.len()];
+        self.streams.iter_mut().for_each(|streams| streams.make(registers.len()));
         for register in registers.iter_mut().filter(|it| can_have_parts(it)) {
             register.shape = match self.rng.u32(..8) {
                 0..2 => RegisterShape::Fields,
                 2 => RegisterShape::List,
                 3 => RegisterShape::SortedSet,
+                4 | 5 if self.streams.is_some() => RegisterShape::Stream,
                 _ => register.shape,
             };
         }
     }
 
-    /// Draws the operation on a register that replaces `action`. `may_push`: the list may become
-    /// longer without limit.
+    /// Draws the operation on a register that replaces `action`.
     pub(crate) fn possible(
         &mut self,
         number: usize,
         register: &Register,
         action: RegisterAction,
-        may_push: bool,
+        room: GrowthRoom,
     ) -> RegisterAction {
+        let streams = match register.shape {
+            RegisterShape::Stream => self.streams.as_mut(),
+            _ => None,
+        };
         match action {
             RegisterAction::Expire(_) | RegisterAction::Persist | RegisterAction::ReadRemaining => {
                 action
             }
             RegisterAction::ReadExpiring(lifetime) => RegisterAction::Expire(lifetime),
             RegisterAction::ReadPersisting => RegisterAction::Persist,
-            _ if action.is_read() => self.draw_read(register.shape),
-            _ => self.draw_change(number, register.shape, may_push),
+            _ if action.is_read() => match streams {
+                Some(streams) => streams.draw_read(number),
+                None => self.draw_read(register.shape),
+            },
+            _ => match streams {
+                Some(streams) => streams.draw_change(number, room),
+                None => self.draw_change(number, register.shape, room.entries),
+            },
         }
     }
 
@@ -141,7 +171,7 @@ impl Collections {
             RegisterShape::Fields => self.draw_change_of_fields(number),
             RegisterShape::List => self.draw_change_of_list(number, may_push),
             RegisterShape::SortedSet => self.draw_change_of_scores(number),
-            RegisterShape::String | RegisterShape::Hash => {
+            RegisterShape::String | RegisterShape::Hash | RegisterShape::Stream => {
                 unreachable!("{shape:?} has no parts that change alone")
             }
         }

@@ -33,7 +33,10 @@ pub(crate) enum ReplyMeaning {
 pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u8>) {
     match register.shape {
         RegisterShape::Hash => return typed::write(register, action, out),
-        RegisterShape::Fields | RegisterShape::List | RegisterShape::SortedSet
+        RegisterShape::Fields
+        | RegisterShape::List
+        | RegisterShape::SortedSet
+        | RegisterShape::Stream
             if !is_on_lifetime(action) =>
         {
             return write_all(&collections::commands(register, action), out);
@@ -41,7 +44,8 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
         RegisterShape::String
         | RegisterShape::Fields
         | RegisterShape::List
-        | RegisterShape::SortedSet => {}
+        | RegisterShape::SortedSet
+        | RegisterShape::Stream => {}
     }
     let value = |number| register.encode(number);
     let keys = &register.keys;
@@ -253,6 +257,9 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
     match reply {
         Reply::Error(text) if text.starts_with(b"WRONGTYPE ") && shape == RegisterShape::Fields => {
             return ReplyMeaning::Outcome(OperationOutcome::WrongType);
+        }
+        Reply::Error(text) if collections::is_rejection(shape, text) => {
+            return ReplyMeaning::Outcome(OperationOutcome::Rejected);
         }
         Reply::Error(text) => return read_error(text),
         _ => {}

@@ -35,12 +35,15 @@
 //! many, the verdict is [`HistoryVerdict::GaveUp`], never a silent pass.
 
 mod configurations;
+mod entry_ids;
 mod lifetimes;
 mod operations;
 mod outcomes;
 mod parts;
+mod streams;
 mod values;
 
+pub use entry_ids::{EntryId, EntryIds, PendingSummary};
 pub use lifetimes::{Life, Lifetime, Lives};
 pub use operations::{RegisterAction, RegisterOperation, RequestPlace};
 pub use outcomes::{OperationOutcome, RemainingTime};
@@ -48,6 +51,7 @@ pub use parts::{
     ITEMS_MAX, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, PARTS, PartAction, is_string,
     member_with_score, part_of_score, string,
 };
+pub use streams::{AdditionLimit, LIMITED_ENTRIES, NewEntry, StreamAction};
 
 use configurations::{GroupCounts, Places, Possible, RegisterConfiguration, count, one_more};
 use operations::{

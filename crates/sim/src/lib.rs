@@ -52,6 +52,7 @@ mod expiry;
 mod failure;
 mod faults;
 mod fleet;
+mod growth;
 mod inspect;
 mod lasting;
 mod lifetimes;

@@ -107,6 +107,10 @@ bugs! {
     VersionNotChecked = VersionNotChecked,
     IdReused = IdReused,
     ArrivingPageSwept = ArrivingPageSwept,
+    LastIdForgotten = LastIdForgotten,
+    DeliveredAgain = DeliveredAgain,
+    PendingNotCopied = PendingNotCopied,
+    PagesRemovedAlone = PagesRemovedAlone,
     /// A page of an earlier value of a key is read as one of its present value.
     PageOfOtherId,
     PoppedItemKept = PoppedItemKept,

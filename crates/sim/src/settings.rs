@@ -132,7 +132,7 @@ named! {
     Expiry, "expiry", "Some values expire.";
     Lifetimes, "lifetimes", "Times to live are changed, removed, kept, and read.";
     Types, "types", "In a quarter of the runs, some registers are hashes.";
-    Collections, "collections", "In a fifth of the runs, clients read and change single parts of hashes, lists and sorted sets.";
+    Collections, "collections", "In a fifth of the runs, clients read and change single parts of hashes, lists, sorted sets and streams.";
     Versions, "versions", "In a quarter of the runs, and with native clients, clients read versions and write on condition of them.";
     Native, "native", "In a quarter of the runs, native clients work beside the plain ones.";
     Once, "once", "In a quarter of the runs, clients send exactly-once requests, and repeat them.";

@@ -5,7 +5,7 @@
 
 use crate::collections;
 use crate::commands::{ReplyMeaning, value};
-use crate::history::{OperationOutcome, RegisterAction};
+use crate::history::{EntryId, EntryIds, OperationOutcome, RegisterAction};
 use crate::native;
 use crate::settings::{Knob, RunSettings};
 use crate::workload::{Register, RegisterKind, decode};
@@ -13,7 +13,8 @@ use resp::{Items, Reply, RequestWriter};
 use std::collections::BTreeMap;
 use types::{TypedValue, ValueType, Version};
 use values::{
-    Form, ListForm, ListPart, ListRoot, Packed, PackedList, PageInterval, Root, encode_list,
+    Damaged, EntryBlock, Form, ListForm, ListPart, ListRoot, Packed, PackedList, PageInterval,
+    Root, StreamEntry, StreamId, StreamRoot, encode_list,
 };
 
 /// One seed in this many has typed registers.
@@ -164,6 +165,19 @@ pub(crate) enum SplitValue {
         /// The items at both ends, as packed values.
         ends: [Vec<u8>; 2],
     },
+    Stream(StoredStream),
+}
+
+/// The root of a stored stream.
+pub(crate) struct StoredStream {
+    id: Version,
+    interval: PageInterval,
+    /// Number of entries.
+    count: u64,
+    /// Id of the first entry: stored ones below it do not count.
+    first: StreamId,
+    /// The entries in the root.
+    tail: Vec<EntryId>,
 }
 
 /// The stored pages of a value, by their numbers.
@@ -184,7 +198,8 @@ impl SplitValue {
         match self {
             SplitValue::Hash(Root { id, .. })
             | SplitValue::SortedSet(Root { id, .. })
-            | SplitValue::List { id, .. } => *id,
+            | SplitValue::List { id, .. }
+            | SplitValue::Stream(StoredStream { id, .. }) => *id,
         }
     }
 
@@ -210,8 +225,45 @@ impl SplitValue {
                 assert!(is_arriving || number.is_some(), "a list that no client wrote");
                 number
             }
+            SplitValue::Stream(stream) => stream.number(pages, is_arriving),
         }
     }
+}
+
+impl StoredStream {
+    fn of(root: &StreamRoot<'_>) -> Option<StoredStream> {
+        let StreamRoot { id, interval, count, first_id: first, .. } = *root;
+        let tail = stored_ids(root.tail.entries(), first)?;
+        Some(StoredStream { id, interval, count, first, tail })
+    }
+
+    /// Returns the number of the stream, `None` if pages are missing that may still arrive.
+    fn number(&self, pages: &StoredPages, is_arriving: bool) -> Option<u64> {
+        let mut ids = Vec::new();
+        for page in self.interval.numbers() {
+            let Some(bytes) = pages.get(&page) else {
+                assert!(is_arriving, "a stream lacks page {page} of {:?}", self.interval);
+                return None;
+            };
+            let block = EntryBlock::parse(bytes).expect("a page of a stream");
+            ids.extend(stored_ids(block.entries(), self.first).expect("clients added these"));
+        }
+        ids.extend(&self.tail);
+        let found = ids.len() as u64;
+        assert!(is_arriving || found == self.count, "{found} entries of {}", self.count);
+        let ids = EntryIds::of(ids);
+        assert!(is_arriving || ids.is_some(), "a stream that no client wrote");
+        ids.map(|ids| ids.number())
+    }
+}
+
+/// Returns the ids of stored entries from this one on; `None` if no client added them.
+fn stored_ids<'e>(
+    entries: impl Iterator<Item = Result<StreamEntry<'e>, Damaged>>,
+    first: StreamId,
+) -> Option<Vec<EntryId>> {
+    let living = entries.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.id >= first));
+    living.map(collections::stored_id).collect()
 }
 
 /// Returns the number in the pages of a hash.
@@ -257,7 +309,15 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
             Form::Packed(packed) => collections::number_in_scores(packed)?,
             Form::Split(root) => return Some(StoredNumber::InPages(SplitValue::SortedSet(root))),
         },
-        ValueType::Set | ValueType::Stream => return None,
+        ValueType::Stream => {
+            let root = StreamRoot::of(value).ok()?;
+            let stream = StoredStream::of(&root)?;
+            match root.interval.pages {
+                0 => stream.number(&StoredPages::new(), false)?,
+                _ => return Some(StoredNumber::InPages(SplitValue::Stream(stream))),
+            }
+        }
+        ValueType::Set => return None,
     };
     Some(StoredNumber::Here(number))
 }

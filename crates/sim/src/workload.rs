@@ -5,7 +5,7 @@
 //! deleted together. If the two keys ever differ, a client has seen a half executed command.
 
 use crate::clock_faults::FarClocks;
-use crate::collections::{Collections, RegisterShape};
+use crate::collections::{Collections, GrowthRoom, RegisterShape};
 use crate::history::{Lifetime, RegisterAction};
 use crate::lifetimes::LifetimeOperations;
 use crate::settings::{Knob, RunSettings};
@@ -203,14 +203,14 @@ impl Workload {
     }
 
     /// Draws the next job of a client, whose clock shows `wall`. Returns `None` if the drawn register
-    /// has too many open operations. `may_push` tells of a list if it may become longer.
+    /// has too many open operations. `room` tells of a register how it may grow.
     pub(crate) fn next(
         &mut self,
         rng: &mut Rng,
         servers: usize,
         wall: UnixMillis,
         is_crowded: impl Fn(usize) -> bool,
-        may_push: impl Fn(usize) -> bool,
+        room: impl Fn(usize) -> GrowthRoom,
     ) -> Option<ClientJob> {
         if rng.u32(..self.flush_one_in) == 0 {
             return Some(ClientJob::Flush(rng.usize(..servers)));
@@ -225,8 +225,8 @@ impl Workload {
         let action = self.draw_action(rng, register, wall);
         let action = match &mut self.collections {
             Some(collections) if self.registers[register].shape.has_parts() => {
-                let may_push = may_push(register);
-                collections.possible(register, &self.registers[register], action, may_push)
+                let room = room(register);
+                collections.possible(register, &self.registers[register], action, room)
             }
             _ => action,
         };

@@ -83,6 +83,10 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::PoppedItemKept
         | Planted::PushedAtOtherEnd
         | Planted::EqualScoresUnordered
+        | Planted::LastIdForgotten
+        | Planted::DeliveredAgain
+        | Planted::PendingNotCopied
+        | Planted::PagesRemovedAlone
         | Planted::OrderNotFollowed => 100,
         Planted::ArrivingPageSwept | Planted::OrderVersionIgnored => 999,
         Planted::CompletionNotMoved

@@ -9,6 +9,7 @@ use super::{Call, Done, NotExecuted, Refusal};
 use crate::core::data::{Key, TableKey};
 use crate::core::streams::{GROUP_TOO_LARGE, OpenedStreams, StreamAccess, StreamStop};
 use crate::operators::blocked::AwaitedElements;
+use planted::Bug;
 use resp::{Protocol, ReplyWriter};
 use std::time::Duration;
 use values::{
@@ -228,7 +229,9 @@ impl Reader<'_> {
         }
         group.hint = page.unwrap_or(stream.root().interval.end());
         for entry in &entries {
-            group.advance(entry.id, stream.root());
+            if !planted::is(Bug::DeliveredAgain) {
+                group.advance(entry.id, stream.root());
+            }
             if !self.without_pending {
                 let (id, delivered, deliveries) = (entry.id, self.now, 1);
                 group.set_pending(PendingEntry { id, consumer, delivered, deliveries });

@@ -5,10 +5,11 @@ use super::command::{Family, ONE, command};
 use super::{Call, Done, NotExecuted, Refusal};
 use crate::core::data::TableKey;
 use crate::core::streams::{OpenedStreams, StreamAccess, StreamStop, stream_root};
+use planted::Bug;
 use resp::ReplyWriter;
 use std::collections::BTreeSet;
 use values::{
-    ArgumentError, PagedStream, SetIdOptions, StreamAddition, StreamEntry, StreamId,
+    ArgumentError, ConsumerGroup, PagedStream, SetIdOptions, StreamAddition, StreamEntry, StreamId,
     StreamInterval, StreamRange, StreamTrimming, parse_interval,
 };
 
@@ -144,7 +145,12 @@ fn xdel(call: &mut Call<'_>) -> Done {
             return Ok(0);
         }
         let ids = parse_ids(words).map_err(Refusal::from)?;
-        Ok(stream.remove(&ids)?)
+        let removed = stream.remove(&ids)?;
+        if removed > 0 && planted::is(Bug::LastIdForgotten) {
+            let last = stream.last_entry_id()?.unwrap_or(StreamId::MIN);
+            stream.set_last_id(last, None, None);
+        }
+        Ok(removed)
     })?;
     call.integer(removed as i64)
 }
@@ -239,6 +245,15 @@ pub(super) fn copy_stream(
         from.require_all().map_err(|gap| StreamStop::Gap(0, gap))?;
         let from = from.clone();
         streams.get_mut(1)?.copy_from(&from).map_err(|gap| StreamStop::Gap(1, gap))?;
+        if planted::is(Bug::PendingNotCopied) {
+            for place in &from.root().groups {
+                let known = from.group(&place.name).ok().flatten();
+                let last_id = known.map_or(StreamId::MIN, |group| group.last_id);
+                let group = ConsumerGroup::new(last_id, None, 0);
+                let set = streams.get_mut(1)?.set_group(&place.name, group);
+                set.map_err(|gap| StreamStop::Gap(1, gap))?;
+            }
+        }
         if moves {
             streams.get_mut(0)?.clear();
         }

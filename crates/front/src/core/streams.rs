@@ -12,6 +12,7 @@ use super::backend::Backend;
 use super::data::{Changes, Key, Need, Record, TableKey};
 use super::elements::{NewExpiry, PlannedPage, TOO_LARGE};
 use crate::commands::{Cause, NotExecuted, Refusal};
+use planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{HashSeed, TableId, ValueType, Version};
 use values::{
@@ -539,7 +540,10 @@ impl StreamWriter<'_, '_, '_> {
         if !stream.is_changed() {
             return;
         }
+        let is_alone =
+            planted::is(Bug::PagesRemovedAlone) && stream.removed_pages().next().is_some();
         match stream.exists() {
+            _ if is_alone => {}
             true => changes.put_built(at, ValueType::Stream, expiry, |out| {
                 stream.root().encode(out);
             }),

@@ -1,6 +1,6 @@
 //! Requests and replies of operations on values with parts, and the stored values.
 
-use super::RegisterShape;
+use super::{RegisterShape, streams};
 use crate::commands::ReplyMeaning;
 use crate::history::{
     ITEMS_MAX, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, OperationOutcome, PARTS,
@@ -15,16 +15,18 @@ use values::{Damaged, Element, Packed, PackedList, ScoredMember, SortedSet};
 const NAMES: [&[u8]; PARTS] = [b"north", b"one", b"south", b"two"];
 
 /// One request.
-type Words = Vec<Vec<u8>>;
+pub(super) type Words = Vec<Vec<u8>>;
 
-fn words(words: &[&[u8]]) -> Words {
+pub(super) fn words(words: &[&[u8]]) -> Words {
     words.iter().map(|word| word.to_vec()).collect()
 }
 
 /// Returns whether an operation needs several commands, so it is a transaction.
 pub(crate) fn is_transaction(register: &Register, action: RegisterAction) -> bool {
-    if !register.shape.has_parts() {
-        return false;
+    match register.shape {
+        RegisterShape::Stream => return streams::is_transaction(action),
+        shape if !shape.has_parts() => return false,
+        _ => {}
     }
     match action {
         RegisterAction::Read => register.shape == RegisterShape::Fields,
@@ -32,6 +34,12 @@ pub(crate) fn is_transaction(register: &Register, action: RegisterAction) -> boo
         RegisterAction::Part(PartAction::PushLimited(_)) => true,
         _ => false,
     }
+}
+
+/// Returns whether an operation can be an exactly-once request: no transaction, and no command that may
+/// wait.
+pub(crate) fn may_be_once(register: &Register, action: RegisterAction) -> bool {
+    !is_transaction(register, action) && !streams::may_wait(action)
 }
 
 /// Returns the commands of an operation, except those on its time to live.
@@ -43,6 +51,7 @@ pub(crate) fn commands(register: &Register, action: RegisterAction) -> Vec<Words
         RegisterAction::Read => match register.shape {
             RegisterShape::Fields => vec![words(&[b"GET", key]), all_fields(key)],
             RegisterShape::List => vec![words(&[b"LRANGE", key, b"0", b"-1"])],
+            RegisterShape::Stream => streams::read_commands(key),
             _ => vec![words(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"])],
         },
         RegisterAction::Write(new) => replacement(register, new),
@@ -51,6 +60,7 @@ pub(crate) fn commands(register: &Register, action: RegisterAction) -> Vec<Words
             let push = words(&[b"RPUSH", key, &register.encode_part(u64::from(item))]);
             vec![push, words(&[b"LTRIM", key, first.as_bytes(), b"-1"])]
         }
+        RegisterAction::Part(PartAction::Stream(action)) => streams::commands(register, action),
         RegisterAction::Part(part) => vec![of_part(register, part)],
         other => unreachable!("a value with parts has no operation {other:?}"),
     };
@@ -88,6 +98,7 @@ fn of_part(register: &Register, part: PartAction) -> Words {
         PartAction::ReadScore(member) => words(&[b"ZSCORE", key, name(member)]),
         PartAction::PopLowest => words(&[b"ZPOPMIN", key]),
         PartAction::CountMembers => words(&[b"ZCARD", key]),
+        PartAction::Stream(_) => unreachable!("this is on a stream"),
     }
 }
 
@@ -147,6 +158,9 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
     };
     let shape = register.shape;
     let outcome = match (action, &replies[..]) {
+        (RegisterAction::Read, [exists, entries]) if shape == RegisterShape::Stream => {
+            return streams::read_whole(exists, entries);
+        }
         (RegisterAction::Read, [string, fields]) => return read_whole_hash(string, fields),
         (RegisterAction::Read, [Reply::Array(items)]) if shape == RegisterShape::List => {
             read_items(items.map(|item| part(&item)))
@@ -158,6 +172,9 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
         (RegisterAction::Write(new), replies) => read_replacement(shape, new, replies),
         (RegisterAction::Part(PartAction::PushLimited(_)), [length, Reply::Simple(b"OK")]) => {
             number(length)
+        }
+        (RegisterAction::Part(PartAction::Stream(action)), replies) => {
+            streams::read(action, replies)
         }
         (RegisterAction::Part(action), [reply]) => read_part(action, reply),
         _ => None,
@@ -212,6 +229,7 @@ fn read_part(action: PartAction, reply: &Reply<'_>) -> Option<OperationOutcome> 
             let taken = member_with_score(member, score);
             items.next().is_none().then_some(OperationOutcome::Value(Some(taken)))
         }
+        PartAction::Stream(_) => None,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::commands::{self, ReplyMeaning};
-use crate::history::OperationOutcome;
+use crate::history::{
+    AdditionLimit, EntryId, EntryIds, NewEntry, OperationOutcome, PendingSummary, StreamAction,
+};
 use crate::workload::Workload;
 use resp::{ReplyLimits, ReplyParser};
 use std::collections::BTreeSet;
@@ -12,9 +14,13 @@ fn has_some(settings: &RunSettings) -> bool {
     Collections::draw(settings).is_some()
 }
 
-/// Returns a workload with values that have parts.
+/// Returns a workload with values that have parts, streams among them.
 fn workload() -> Workload {
-    let seed = (1..).find(|&seed| has_some(&RunSettings::new(seed))).unwrap();
+    let has_streams = |seed: &u64| {
+        let collections = Collections::draw(&RunSettings::new(*seed));
+        collections.is_some_and(|collections| collections.streams.is_some())
+    };
+    let seed = (1..).find(has_streams).unwrap();
     Workload::draw(&mut Rng::with_seed(1), &HashSeed::new(7), &RunSettings::new(seed))
 }
 
@@ -66,7 +72,8 @@ fn each_operation_has_a_request_and_all_of_them_are_drawn() {
                 0 => RegisterAction::Read,
                 _ => RegisterAction::Write(1),
             };
-            let action = collections.possible(number, register, action, round % 2 == 0);
+            let room = GrowthRoom { entries: round % 2 == 0, pending: round % 2 == 0 };
+            let action = collections.possible(number, register, action, room);
             let mut bytes = Vec::new();
             let requests = commands::write_collected(register, action, &mut bytes);
             assert_eq!(requests > 0, is_transaction(register, action));
@@ -84,7 +91,8 @@ fn each_operation_has_a_request_and_all_of_them_are_drawn() {
         }
     }
     let all = "DEL EXISTS GET HDEL HGET HLEN HMGET HSET HSETNX LLEN LMOVE LPOP LRANGE LTRIM MULTI \
-        RENAME RPOP RPUSH SET ZADD ZCARD ZINCRBY ZPOPMIN ZRANGE ZREM ZSCORE";
+        RENAME RPOP RPUSH SET XACK XADD XDEL XGROUP XLEN XPENDING XRANGE XREADGROUP XREVRANGE XTRIM \
+        ZADD ZCARD ZINCRBY ZPOPMIN ZRANGE ZREM ZSCORE";
     let missing: Vec<_> = all.split_whitespace().filter(|name| !drawn.contains(*name)).collect();
     assert!(missing.is_empty(), "{missing:?} of {drawn:?}");
 }
@@ -130,4 +138,58 @@ fn a_whole_hash_is_read_with_its_type() {
     assert_eq!(read(&format!("*2\r\n$-1\r\n{seven}")), ReplyMeaning::Torn);
     let other = meaning(&hash, RegisterAction::Part(PartAction::CountFields), wrong.as_bytes());
     assert_eq!(other, ReplyMeaning::Outcome(OperationOutcome::WrongType));
+}
+
+/// Returns what a client makes of the reply to an operation on a stream.
+fn of_stream(action: StreamAction, reply: &str) -> ReplyMeaning {
+    let stream = register(&workload(), RegisterShape::Stream);
+    let action = RegisterAction::Part(PartAction::Stream(action));
+    meaning(&stream, action, reply.replace(' ', "\r\n").as_bytes())
+}
+
+#[test]
+fn entries_of_a_stream_are_read_with_their_values() {
+    let id = |second| EntryId::new(2, second).unwrap();
+    let value = |number: u64| format!("${} {number}", number.to_string().len());
+    let entry =
+        |second: u64, number: u64| format!("*2 $3 2-{second} *2 $5 entry {}", value(number));
+    let oldest = |entries: &[String]| {
+        let reply = format!("*{} {} ", entries.len(), entries.join(" "));
+        of_stream(StreamAction::Oldest(3), &reply)
+    };
+    let entries = |ids: &[EntryId]| {
+        let ids = EntryIds::of(ids.iter().copied()).unwrap();
+        ReplyMeaning::Outcome(OperationOutcome::Entries(ids))
+    };
+    let (named, drawn) = (entry(1, id(1).number()), entry(2, id(0).number()));
+    assert_eq!(oldest(&[named.clone(), drawn]), entries(&[id(1), id(2)]));
+    let other = entry(2, id(1).number());
+    assert_eq!(oldest(&[other]), ReplyMeaning::Nonsense, "this is the value of another entry");
+    let delivered = |entries: &str| of_stream(StreamAction::Redeliver, entries);
+    let some = format!("*1 *2 $1 k *2 {named} *2 $3 2-7 *-1 ");
+    assert_eq!(delivered(&some), entries(&[id(1)]));
+    assert_eq!(of_stream(StreamAction::Deliver(1), "*-1 "), entries(&[]));
+}
+
+#[test]
+fn a_stream_refuses_by_its_state() {
+    let rejected = ReplyMeaning::Outcome(OperationOutcome::Rejected);
+    let add = |limit| StreamAction::Add(NewEntry::At(2), limit);
+    let text = "ERR The ID specified in XADD is equal or smaller than the target stream top item";
+    let stream = register(&workload(), RegisterShape::Stream);
+    let read = |limit, reply: String| {
+        let action = RegisterAction::Part(PartAction::Stream(add(limit)));
+        meaning(&stream, action, reply.as_bytes())
+    };
+    assert_eq!(read(AdditionLimit::None, format!("-{text}\r\n")), rejected);
+    assert_eq!(read(AdditionLimit::Behind, format!("*2\r\n-{text}\r\n:0\r\n")), rejected);
+    let pending = RegisterAction::Part(PartAction::Stream(StreamAction::Pending));
+    assert_eq!(meaning(&stream, pending, b"-NOGROUP No such key\r\n"), rejected);
+    let ends = Some([EntryId::new(0, 1).unwrap(), EntryId::new(2, 5).unwrap()]);
+    let summary = PendingSummary { count: 2, ends };
+    let pending = "*4 :2 $3 0-1 $3 2-5 *1 *2 $8 consumer $1 2 ";
+    let outcome = ReplyMeaning::Outcome(OperationOutcome::Pending(summary));
+    assert_eq!(of_stream(StreamAction::Pending, pending), outcome);
+    let uneven = pending.replace(":2", ":3");
+    assert_eq!(of_stream(StreamAction::Pending, &uneven), ReplyMeaning::Nonsense);
 }

@@ -4,10 +4,13 @@
 //! taken effect. It merges, counts, discards and takes nothing early. An operation that begins when
 //! a value has expired cannot have seen it, which is all that the twin knows of expired values.
 
-use super::parts::{self, ItemsEnd, NumberedItems, NumberedParts, PARTS, PartAction, string};
+use super::operations::outcome_on_parts;
+use super::parts::{ItemsEnd, NumberedItems, NumberedParts, PARTS, PartAction, string};
+use super::streams::{AdditionLimit, NewEntry, StreamAction};
 use super::{
-    HistoryEvent, HistoryVerdict, Life, Lifetime, Lives, OperationOutcome, RegisterAction,
-    RegisterOperation, RegisterValue, RemainingTime, RequestPlace, after, check, effect, lifetime,
+    EntryId, EntryIds, HistoryEvent, HistoryVerdict, Life, Lifetime, Lives, OperationOutcome,
+    PendingSummary, RegisterAction, RegisterOperation, RegisterValue, RemainingTime, RequestPlace,
+    after, check, effect, lifetime,
 };
 use std::collections::BTreeSet;
 
@@ -139,6 +142,7 @@ enum HistoryKind {
     Fields,
     Items,
     Scores,
+    Stream,
 }
 
 /// Most pushes without a limit in a history.
@@ -174,6 +178,7 @@ impl Real {
             HistoryKind::Fields,
             HistoryKind::Items,
             HistoryKind::Scores,
+            HistoryKind::Stream,
         ]);
         let kinds: Vec<HistoryKind> = kinds.collect();
         let kind = kinds[self.random.usize(..kinds.len())];
@@ -264,16 +269,17 @@ impl Real {
         assert!(are_added, "a new list is short");
         let whole = match kind {
             HistoryKind::Whole | HistoryKind::Counted => return None,
+            HistoryKind::Stream => None,
             HistoryKind::Items => items.number(),
             HistoryKind::Fields if self.random.u8(..4) == 0 => Some(string(new)),
             HistoryKind::Fields | HistoryKind::Scores => parts.number(),
         };
         let lifetime = Lifetime::After(self.next);
         match self.random.u8(..16) {
-            0 | 1 => return Some(RegisterAction::Read),
+            0 | 1 if kind != HistoryKind::Stream => return Some(RegisterAction::Read),
             2 => return Some(RegisterAction::Delete),
             3 => return Some(RegisterAction::Probe),
-            4 => return whole.map(RegisterAction::Write),
+            4 if whole.is_some() => return whole.map(RegisterAction::Write),
             5 => return Some(RegisterAction::Expire(lifetime)),
             _ => {}
         }
@@ -293,6 +299,7 @@ impl Real {
             (HistoryKind::Items, 5) => PartAction::Pop(ItemsEnd::Last),
             (HistoryKind::Items, 6) => PartAction::Rotate,
             (HistoryKind::Items, _) => PartAction::CountItems,
+            (HistoryKind::Stream, choice) => PartAction::Stream(self.action_on_stream(choice)),
             (_, 0..2) => PartAction::SetScore(part, new % 3),
             (_, 2 | 3) => PartAction::AddScore(part),
             (_, 4) => PartAction::RemoveMember(part),
@@ -300,6 +307,36 @@ impl Real {
             (_, 6) => PartAction::PopLowest,
             (_, _) => PartAction::CountMembers,
         }))
+    }
+
+    fn action_on_stream(&mut self, choice: u8) -> StreamAction {
+        let id = EntryId::new(1, 1 + self.random.u64(..self.next)).expect("a short id");
+        let new = match self.random.u8(..3) {
+            0 => NewEntry::Of(id),
+            _ => NewEntry::At(self.random.u16(1..3)),
+        };
+        let limit = match self.random.u8(..3) {
+            0 if self.pushes < PUSHES_MAX => AdditionLimit::None,
+            0 | 1 => AdditionLimit::Within,
+            _ => AdditionLimit::Behind,
+        };
+        self.pushes += u32::from(limit == AdditionLimit::None);
+        match (choice, self.random.u8(..6)) {
+            (0..3, _) => StreamAction::Add(new, limit),
+            (3, 0..3) => StreamAction::CreateGroup { at_end: self.random.bool() },
+            (3, 3) => StreamAction::ResetGroup,
+            (3, _) => StreamAction::Rename,
+            (4, _) => StreamAction::Deliver(self.random.u8(1..3)),
+            (5, 0 | 1) => StreamAction::Acknowledge(id),
+            (5, 2) => StreamAction::Replace(id),
+            (5, 3) => StreamAction::Trim(self.random.u8(..3)),
+            (5, _) => StreamAction::Remove(id),
+            (_, 0) => StreamAction::Count,
+            (_, 1) => StreamAction::Oldest(2),
+            (_, 2) => StreamAction::Newest(1),
+            (_, 3) => StreamAction::Redeliver,
+            (_, _) => StreamAction::Pending,
+        }
     }
 
     /// Executes an action and returns its outcome, or `None` if the client has given up.
@@ -350,7 +387,7 @@ impl Real {
             RegisterAction::Increment => {
                 OperationOutcome::Number(self.value.map_or(0, |value| value.number))
             }
-            RegisterAction::Part(part) => parts::execute(before.map(|value| value.number), part).1,
+            RegisterAction::Part(part) => outcome_on_parts(before, part),
             RegisterAction::Flush => OperationOutcome::Applied(self.random.bool()),
         })
         .filter(|_| self.random.u8(..if self.has_clock { 12 } else { 3 }) > 0)
@@ -398,7 +435,25 @@ impl Real {
                 Some(OperationOutcome::Remaining(lies[self.random.usize(..lies.len())]))
             }
             Some(OperationOutcome::WrongType) => Some(OperationOutcome::Number(0)),
-            Some(OperationOutcome::Done) | None => None,
+            Some(OperationOutcome::Id(id)) => Some(match self.random.bool() {
+                true => OperationOutcome::Id(id.next()),
+                false => OperationOutcome::Rejected,
+            }),
+            Some(OperationOutcome::Entries(ids)) => {
+                let fewer = EntryIds::of(ids.as_slice().iter().copied().skip(1));
+                fewer.map(OperationOutcome::Entries)
+            }
+            Some(OperationOutcome::Pending(PendingSummary { count, ends })) => {
+                let summary = PendingSummary { count: count + 1, ends };
+                Some(OperationOutcome::Pending(summary))
+            }
+            Some(OperationOutcome::Rejected) => match operations[at].action {
+                RegisterAction::Part(PartAction::Stream(StreamAction::Deliver(_))) => {
+                    Some(OperationOutcome::Entries(EntryIds::default()))
+                }
+                _ => None,
+            },
+            Some(OperationOutcome::Stream(_) | OperationOutcome::Done) | None => None,
         };
     }
 }

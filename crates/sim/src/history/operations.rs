@@ -1,8 +1,10 @@
 //! Operations on a register, and their effect on its value.
 
+use super::entry_ids::EntryId;
 use super::lifetimes::{Lifetime, Lives};
 use super::outcomes::{OperationOutcome, RemainingTime};
 use super::parts::{self, PartAction};
+use super::streams::{self, StreamAction, StreamContent};
 use std::fmt;
 
 /// Operation of a client on a register.
@@ -76,13 +78,16 @@ pub struct RegisterOperation {
 /// Value of a register, with its time to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StoredValue {
+    /// The value; of a stream, 0.
     pub(super) number: u64,
+    /// The content of a stream.
+    pub(super) stream: Option<StreamContent>,
     pub(super) lifetime: Option<Lifetime>,
 }
 
 impl StoredValue {
     fn lasting(number: u64) -> StoredValue {
-        StoredValue { number, lifetime: None }
+        StoredValue { number, stream: None, lifetime: None }
     }
 }
 
@@ -242,6 +247,16 @@ pub(super) fn after(
         (RegisterAction::Increment, OperationOutcome::Number(shown)) => {
             only(effect.map(|value| value.number) == Some(shown))
         }
+        (RegisterAction::Part(PartAction::Stream(action)), outcome) => {
+            [after_on_stream(value, action, outcome), None]
+        }
+        (RegisterAction::Read, OperationOutcome::Stream(seen)) => {
+            let stream = value.and_then(|value| value.stream);
+            only(match (stream, seen) {
+                (Some(stream), Some(seen)) => stream.may_be(&seen),
+                (stream, seen) => stream.is_none() && seen.is_none(),
+            })
+        }
         (RegisterAction::Part(part), outcome) => only(parts::execute(number, part).1 == outcome),
         (RegisterAction::ReadRemaining, OperationOutcome::Remaining(shown)) => only(match shown {
             RemainingTime::NoValue => value.is_none(),
@@ -262,10 +277,10 @@ pub(super) fn effect(value: RegisterValue, action: RegisterAction) -> RegisterVa
             Some(StoredValue::lasting(new))
         }
         RegisterAction::WriteExpiring(number, lifetime) => {
-            Some(StoredValue { number, lifetime: Some(lifetime) })
+            Some(StoredValue { lifetime: Some(lifetime), ..StoredValue::lasting(number) })
         }
         RegisterAction::WriteKeeping(number) => {
-            Some(StoredValue { number, lifetime: lifetime(value) })
+            Some(StoredValue { lifetime: lifetime(value), ..StoredValue::lasting(number) })
         }
         RegisterAction::WriteIfAbsent(new) => value.or(Some(StoredValue::lasting(new))),
         RegisterAction::Swap(old, new) if value.is_some_and(|value| value.number == old) => {
@@ -280,14 +295,60 @@ pub(super) fn effect(value: RegisterValue, action: RegisterAction) -> RegisterVa
             value.map(|value| StoredValue { lifetime: Some(lifetime), ..value })
         }
         RegisterAction::Persist | RegisterAction::ReadPersisting => {
-            value.map(|value| StoredValue::lasting(value.number))
+            value.map(|value| StoredValue { lifetime: None, ..value })
+        }
+        RegisterAction::Part(PartAction::Stream(action)) => {
+            with_stream(value, action, execute_on_stream(value, action, None).0)
         }
         RegisterAction::Part(part) => {
             let (number, _) = parts::execute(value.map(|value| value.number), part);
-            number.map(|number| StoredValue { number, lifetime: lifetime(value) })
+            let lasting = number.map(StoredValue::lasting);
+            lasting.map(|lasting| StoredValue { lifetime: lifetime(value), ..lasting })
         }
         RegisterAction::Delete | RegisterAction::Take | RegisterAction::Flush => None,
     }
+}
+
+/// Returns the outcome of an action on parts of a value.
+#[cfg(test)]
+pub(super) fn outcome_on_parts(value: RegisterValue, part: PartAction) -> OperationOutcome {
+    match part {
+        PartAction::Stream(action) => execute_on_stream(value, action, None).1,
+        part => parts::execute(value.map(|value| value.number), part).1,
+    }
+}
+
+fn execute_on_stream(
+    value: RegisterValue,
+    action: StreamAction,
+    shown: Option<EntryId>,
+) -> (Option<StreamContent>, OperationOutcome) {
+    streams::execute(value.and_then(|value| value.stream), action, shown)
+}
+
+/// Returns the value that a stream with this content is after an action on the value before.
+fn with_stream(
+    before: RegisterValue,
+    action: StreamAction,
+    content: Option<StreamContent>,
+) -> RegisterValue {
+    let lifetime = lifetime(before).filter(|_| !action.ends_lifetime());
+    content.map(|_| StoredValue { number: 0, stream: content, lifetime })
+}
+
+/// Returns the value once an operation on a stream has taken effect with its outcome; `None` if it
+/// cannot have taken effect.
+fn after_on_stream(
+    value: RegisterValue,
+    action: StreamAction,
+    outcome: OperationOutcome,
+) -> Option<RegisterValue> {
+    let shown = match outcome {
+        OperationOutcome::Id(id) => Some(id),
+        _ => None,
+    };
+    let (content, computed) = execute_on_stream(value, action, shown);
+    streams::may_be(computed, outcome).then(|| with_stream(value, action, content))
 }
 
 impl fmt::Display for RegisterOperation {

@@ -1,5 +1,7 @@
 //! Outcomes of operations, as clients see them.
 
+use super::entry_ids::{EntryId, EntryIds, PendingSummary};
+
 /// Result that the client received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationOutcome {
@@ -16,6 +18,16 @@ pub enum OperationOutcome {
     Remaining(RemainingTime),
     /// The value has another type.
     WrongType,
+    /// The id of the new entry of a stream.
+    Id(EntryId),
+    /// Entries of a stream.
+    Entries(EntryIds),
+    /// All entries of a stream, or there is none.
+    Stream(Option<EntryIds>),
+    /// The pending entries of a group.
+    Pending(PendingSummary),
+    /// The operation was refused for the state of the stream: its highest id, or its group.
+    Rejected,
 }
 
 /// Remaining time to live of a value.

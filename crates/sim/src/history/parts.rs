@@ -6,6 +6,7 @@
 //! members. A value without parts does not exist.
 
 use super::outcomes::OperationOutcome;
+use super::streams::StreamAction;
 
 /// Number of fields of a hash, and of members of a sorted set.
 pub const PARTS: usize = 4;
@@ -74,6 +75,8 @@ pub enum PartAction {
     PopLowest,
     /// Returns the number of members.
     CountMembers,
+    /// Operation on a stream.
+    Stream(StreamAction),
 }
 
 impl PartAction {
@@ -86,6 +89,7 @@ impl PartAction {
             | PartAction::CountItems
             | PartAction::ReadScore(_)
             | PartAction::CountMembers => true,
+            PartAction::Stream(action) => action.is_read(),
             PartAction::SetFields(_)
             | PartAction::SetFieldIfAbsent(..)
             | PartAction::RemoveFields(_)
@@ -115,6 +119,7 @@ impl PartAction {
     /// Returns whether the action, with this outcome, has changed nothing.
     pub(super) fn has_changed_nothing(self, outcome: OperationOutcome) -> bool {
         let is_nothing = match self {
+            PartAction::Stream(action) => return action.has_changed_nothing(outcome),
             PartAction::SetFieldIfAbsent(..) => outcome == OperationOutcome::Applied(false),
             PartAction::RemoveFields(_) | PartAction::RemoveMember(_) => {
                 outcome == OperationOutcome::Number(0)

@@ -53,7 +53,7 @@ fn operations_one_after_the_other_are_taken_at_their_word() {
             (_, OperationOutcome::Remaining(_)) => {
                 OperationOutcome::Remaining(RemainingTime::Millis(9))
             }
-            (_, OperationOutcome::WrongType) => OperationOutcome::Done,
+            (_, outcome) => unreachable!("no outcome of these operations is {outcome:?}"),
         };
         assert!(is_violated(&history(&bad)), "line {broken} cannot be");
     }

@@ -137,9 +137,10 @@ fn seen_items(operations: &[RegisterOperation]) -> BTreeSet<u8> {
 
 pub(super) fn shown(value: RegisterValue) -> String {
     let Some(value) = value else { return "nothing".to_owned() };
-    let number = match value.number {
-        UNSEEN => "an unseen value".to_owned(),
-        number => number.to_string(),
+    let number = match (value.stream, value.number) {
+        (Some(stream), _) => format!("{stream:?}"),
+        (None, UNSEEN) => "an unseen value".to_owned(),
+        (None, number) => number.to_string(),
     };
     match value.lifetime {
         Some(lifetime) => format!("{number} for {lifetime:?}"),

@@ -156,8 +156,8 @@ impl ClientLoad {
                 let servers = cluster.servers.len();
                 let wall = cluster.servers[0].wall(cluster.timeline.wall());
                 let rng = &mut cluster.timeline.rng;
-                let may_push = |number| clients.may_push(number);
-                let job = self.workload.next(rng, servers, wall, is_crowded, may_push)?;
+                let room = |number| clients.room(number);
+                let job = self.workload.next(rng, servers, wall, is_crowded, room)?;
                 match job {
                     ClientJob::Operation(register, _) if is_avoided(cluster, register) => None,
                     // A flush needs the coordinator, and holds up the requests behind it.

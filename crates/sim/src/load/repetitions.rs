@@ -14,14 +14,14 @@ use std::time::Duration;
 const REPETITION_BUDGET: Duration = Duration::from_secs(3);
 
 impl ClientLoad {
-    /// Makes a change an exactly-once request, if the run has them. A transaction cannot be one.
+    /// Makes a change an exactly-once request, if the run has them. Neither a transaction nor a command
+    /// that may wait can be one.
     pub(super) fn begin_once(&mut self, slot: usize, job: ClientJob) {
         let (Some(once), ClientJob::Operation(register, action)) = (&mut self.once, job) else {
             return;
         };
-        let is_transaction =
-            collections::is_transaction(&self.workload.registers[register], action);
-        if !action.is_read() && !is_transaction {
+        let may_be = collections::may_be_once(&self.workload.registers[register], action);
+        if !action.is_read() && may_be {
             once.begin(slot, self.workload.registers[register].value_bytes_max());
         }
     }
