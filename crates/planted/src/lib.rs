@@ -204,6 +204,14 @@ pub enum Bug {
     LifetimeNotChanged,
     /// The remaining time to live counts from the wall clock.
     RemainingFromWallClock,
+    /// Expired fields of a hash are found.
+    FieldsNotJudged,
+    /// An increment removes the time to live of a field.
+    FieldLifetimeLost,
+    /// A field that is set without a time to live keeps the one that it had.
+    FieldLifetimeKept,
+    /// The walk behind expired fields judges them by a clock that is a second ahead.
+    FieldsSweptEarly,
     /// A write that has read an entry of another segment is sent before that entry is
     /// acknowledged.
     SentBeforeItsSource,

@@ -9,8 +9,8 @@ mod requests;
 mod streams;
 
 use crate::history::{
-    ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, PARTS, PartAction, RegisterAction,
-    part_of_score, string,
+    EXPIRING_FIELD, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, PARTS, PartAction,
+    RegisterAction, part_of_score, string,
 };
 use crate::native;
 use crate::settings::{Knob, RunSettings};
@@ -28,6 +28,9 @@ const ONE_IN: u32 = 5;
 
 /// Mixed into the seed for the separate random numbers of these registers.
 const COLLECTIONS: u64 = 0x636f_6c6c_6563_7473;
+
+/// Mixed into the seed for the separate random numbers of fields that expire.
+const TIMED_FIELDS: u64 = 0x6669_656c_6473_5f74;
 
 /// Highest number of an item of a list. They are used again after that.
 const ITEM_MAX: u16 = 254;
@@ -86,6 +89,8 @@ pub(crate) struct Collections {
     last: Vec<u16>,
     /// Streams, if the run has some.
     streams: Option<StreamDraws>,
+    /// For the operations on times to live of fields, if the run has them.
+    timed: Option<Rng>,
 }
 
 impl Collections {
@@ -100,7 +105,9 @@ impl Collections {
             && settings.has(Knob::Collections)
             && !native::are_used(settings);
         let streams = StreamDraws::draw(settings);
-        has_some.then_some(Collections { rng, are_divided, last: Vec::new(), streams })
+        let mut timed = Rng::with_seed(settings.seed ^ TIMED_FIELDS);
+        let timed = timed.bool().then_some(timed);
+        has_some.then_some(Collections { rng, are_divided, last: Vec::new(), streams, timed })
     }
 
     /// Draws the registers of this kind.
@@ -115,6 +122,8 @@ impl Collections {
                 4 | 5 if self.streams.is_some() => RegisterShape::Stream,
                 _ => register.shape,
             };
+            let is_hash = register.shape == RegisterShape::Fields;
+            register.has_timed_field = is_hash && self.timed.is_some();
         }
     }
 
@@ -130,7 +139,12 @@ impl Collections {
             RegisterShape::Stream => self.streams.as_mut(),
             _ => None,
         };
-        match action {
+        if let Some(timed) = self.timed.as_mut().filter(|_| register.has_timed_field)
+            && let Some(part) = on_timed_field(action, timed, &mut self.last[number])
+        {
+            return RegisterAction::Part(part);
+        }
+        let drawn = match action {
             RegisterAction::Expire(_) | RegisterAction::Persist | RegisterAction::ReadRemaining => {
                 action
             }
@@ -144,7 +158,8 @@ impl Collections {
                 Some(streams) => streams.draw_change(number, room),
                 None => self.draw_change(number, register.shape, room.entries),
             },
-        }
+        };
+        if register.has_timed_field { without_key(drawn) } else { drawn }
     }
 
     fn draw_read(&mut self, shape: RegisterShape) -> RegisterAction {
@@ -265,6 +280,43 @@ impl Collections {
         let last = &mut self.last[number];
         *last = *last % most + 1;
         *last
+    }
+}
+
+/// Returns the operation on the field that may expire instead of one on the time to live of its key.
+/// `last` is the number of the register's last new part.
+fn on_timed_field(action: RegisterAction, rng: &mut Rng, last: &mut u16) -> Option<PartAction> {
+    Some(match action {
+        RegisterAction::Expire(lifetime) | RegisterAction::WriteExpiring(_, lifetime) => {
+            match rng.bool() {
+                true => PartAction::ExpireField(lifetime),
+                false => {
+                    *last = *last % FIELD_MAX + 1;
+                    PartAction::SetFieldExpiring(*last, lifetime)
+                }
+            }
+        }
+        RegisterAction::ReadExpiring(lifetime) => PartAction::ReadFieldExpiring(lifetime),
+        RegisterAction::Persist | RegisterAction::ReadPersisting => PartAction::PersistField,
+        RegisterAction::ReadRemaining => PartAction::ReadFieldRemaining,
+        _ => return None,
+    })
+}
+
+/// Returns the operation on the fields of a hash instead of one on its key, which is there as long as
+/// expired fields are stored. So is their number.
+fn without_key(action: RegisterAction) -> RegisterAction {
+    let field = EXPIRING_FIELD as u8;
+    match action {
+        RegisterAction::Delete => {
+            let all = (0..PARTS).fold(NumberedParts::default(), |all, it| all.with(it, Some(1)));
+            RegisterAction::Part(PartAction::RemoveFields(all))
+        }
+        RegisterAction::Probe => RegisterAction::Part(PartAction::ReadField(field)),
+        RegisterAction::Part(PartAction::CountFields) => {
+            RegisterAction::Part(PartAction::ReadFields)
+        }
+        other => other,
     }
 }
 

@@ -190,7 +190,7 @@ fn read_versioned(action: RegisterAction, first: &Reply<'_>) -> Option<Operation
 }
 
 /// Returns the option of `SET` and `GETEX` for a time to live, and its number.
-fn expiry_option(register: &Register, lifetime: Lifetime) -> (&'static [u8], i64) {
+pub(crate) fn expiry_option(register: &Register, lifetime: Lifetime) -> (&'static [u8], i64) {
     match lifetime {
         Lifetime::After(number) => (b"PX", register.expiry_millis(number) as i64),
         Lifetime::Until(_, millis) => (b"PXAT", millis as i64),
@@ -329,7 +329,8 @@ pub(crate) fn value(reply: &Reply<'_>) -> Option<Option<u64>> {
     }
 }
 
-fn remaining(reply: &Reply<'_>) -> Option<RemainingTime> {
+/// Returns the remaining time to live in a reply.
+pub(crate) fn remaining(reply: &Reply<'_>) -> Option<RemainingTime> {
     match *reply {
         Reply::Integer(-2) => Some(RemainingTime::NoValue),
         Reply::Integer(-1) => Some(RemainingTime::Endless),

@@ -48,14 +48,15 @@ pub use lifetimes::{Life, Lifetime, Lives};
 pub use operations::{RegisterAction, RegisterOperation, RequestPlace};
 pub use outcomes::{OperationOutcome, RemainingTime};
 pub use parts::{
-    ITEMS_MAX, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, PARTS, PartAction, is_string,
-    member_with_score, part_of_score, string,
+    EXPIRING_FIELD, ITEMS_MAX, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, PARTS,
+    PartAction, is_string, member_with_score, part_of_score, string,
 };
 pub use streams::{AdditionLimit, LIMITED_ENTRIES, NewEntry, StreamAction};
 
 use configurations::{GroupCounts, Places, Possible, RegisterConfiguration, count, one_more};
 use operations::{
-    RegisterValue, after, as_given_up, changes_nothing, effect, is_earlier, is_uncertain, lifetime,
+    RegisterValue, after, as_given_up, changes_nothing, effect, expired, is_earlier, is_uncertain,
+    lifetime,
 };
 use std::collections::{BTreeSet, VecDeque};
 use values::Values;
@@ -197,7 +198,7 @@ impl HistoryCheck<'_> {
         let Some(all) = self.closure(0) else { return false };
         let mut left = Possible::default();
         for one in all.0 {
-            let value = one.value.filter(|_| !self.is_overdue(one.value));
+            let value = if self.is_overdue(one.value) { expired(one.value) } else { one.value };
             left.add(RegisterConfiguration { value, ..one });
         }
         self.possible = left;
@@ -269,7 +270,7 @@ impl HistoryCheck<'_> {
                 continue;
             }
             if self.may_be_gone(now.value) {
-                next.push_back(now.step(None, now.taken));
+                next.push_back(now.step(expired(now.value), now.taken));
             }
             for &(bit, operation) in &open {
                 let may_be_next = now.taken & bit == 0

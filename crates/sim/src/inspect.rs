@@ -214,16 +214,17 @@ impl Inspector {
                     let is_shown = is_served && record.table.is_database();
                     match entry.body {
                         Body::Object { value, .. } if is_shown && !entry.is_expired(clock) => {
-                            let number = match typed::number_in(value).expect("values are numbers")
-                            {
-                                StoredNumber::Here(number) => number,
+                            let key = entry.key.to_vec();
+                            match typed::number_in(value, clock).expect("values are numbers") {
+                                StoredNumber::Expired => others += 1,
                                 StoredNumber::InPages(root) => {
-                                    split.push((entry.key.to_vec(), (record.table, hash), root));
-                                    continue;
+                                    split.push((key, (record.table, hash), root));
                                 }
-                            };
-                            let before = held.insert(entry.key.to_vec(), number);
-                            assert!(before.is_none(), "a scan returns a record twice");
+                                StoredNumber::Here(number) => {
+                                    let before = held.insert(key, number);
+                                    assert!(before.is_none(), "a scan returns a record twice");
+                                }
+                            }
                         }
                         Body::Object { value, .. } if record.table == TableId::PAGES => {
                             others += 1;
@@ -237,15 +238,14 @@ impl Inspector {
                 }
             }
             let is_arriving = matches!(tablet.state, TabletState::Arriving(_));
-            for (key, (table, hash), root) in split {
-                let pages = pages.remove(&(table, hash, root.id())).unwrap_or_default();
-                match root.number(&pages, is_arriving) {
-                    Some(number) => {
-                        let before = held.insert(key, number);
-                        assert!(before.is_none(), "a scan returns a record twice");
-                    }
-                    None => others += 1,
-                }
+            for (key, place, root) in split {
+                let pages = pages.remove(&(place.0, place.1, root.id())).unwrap_or_default();
+                let Some(number) = root.number(&pages, clock, is_arriving) else {
+                    others += 1;
+                    continue;
+                };
+                let before = held.insert(key, number);
+                assert!(before.is_none(), "a scan returns a record twice");
             }
         }
         ServerContents { held, others, may_have_tombstones, bytes }

@@ -5,13 +5,17 @@
 //! a rule inside the real code, that code has a hook ([`Bug`]), which compiles to nothing in
 //! normal builds.
 
+use crate::typed;
 use crate::workload::TABLE;
 use ::planted::Bug;
 use std::cell::Cell;
 use std::fmt;
 use store::{Key, TabletState, Worker};
-use types::{HashRange, KeyHash, TableId, UnixMillis, Version, key_hash, key_hash_in_slot};
-use values::{Form, PageName};
+use types::{
+    HashRange, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, key_hash,
+    key_hash_in_slot,
+};
+use values::{Element, Form, Packed, PageName, encode_new};
 use wire::batch::{BatchEntry, BatchReader, BatchWriter};
 use wire::entry::Body;
 use wire::peer::{PeerMessage, PriorityAnswer, PullReply};
@@ -104,6 +108,12 @@ bugs! {
     LifetimeNotKept = LifetimeNotKept,
     LifetimeNotChanged = LifetimeNotChanged,
     RemainingFromWallClock = RemainingFromWallClock,
+    FieldsNotJudged = FieldsNotJudged,
+    FieldLifetimeLost = FieldLifetimeLost,
+    FieldLifetimeKept = FieldLifetimeKept,
+    FieldsSweptEarly = FieldsSweptEarly,
+    /// Pulled fields do not expire any more.
+    FieldLifetimeNotMoved,
     VersionNotChecked = VersionNotChecked,
     IdReused = IdReused,
     ArrivingPageSwept = ArrivingPageSwept,
@@ -264,6 +274,29 @@ pub(crate) fn expire_late(message: &PeerMessage, payload: &mut Vec<u8>) {
     }
     drop(batch);
     *payload = late;
+}
+
+/// Removes the times to live of fields from the records of a reply.
+pub(crate) fn without_field_lifetimes(message: &PeerMessage, payload: &mut Vec<u8>) {
+    let PeerMessage::PullReply(_) = message else { return };
+    let mut lasting = Vec::new();
+    let mut batch = BatchWriter::new(&mut lasting);
+    for BatchEntry { table, slot, mut entry, .. } in BatchReader::new(payload).flatten() {
+        let mut changed = Vec::new();
+        if let Body::Object { value, .. } = &mut entry.body
+            && typed::has_expiring_fields(table, *value)
+            && let Ok(packed) = Packed::parse(TypedValue { value_type: ValueType::Hash, ..*value })
+        {
+            let elements: Vec<Element<'_>> = packed.elements().flatten().collect();
+            encode_new(ValueType::Hash, elements.into_iter(), &mut changed);
+            value.bytes = &changed;
+        }
+        let mut bytes = vec![0; entry.encoded_bytes()];
+        entry.encode(&mut bytes);
+        batch.push(table, slot, &bytes);
+    }
+    drop(batch);
+    *payload = lasting;
 }
 
 /// Advances the progress past everything in a reply.

@@ -7,6 +7,7 @@
 use crate::disks::SimulatedDisk;
 use crate::failure::{Failure, Rule};
 use crate::servers::SimulatedServer;
+use crate::typed;
 use protocols::segment_manifest::SegmentManifest;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{SegmentId, TableId, Version, key_hash};
@@ -69,9 +70,9 @@ fn expected(PowerLoss { before, left }: &PowerLoss, server: &SimulatedServer) ->
         while let Some(Ok(read)) = entries.next_checked() {
             let entry = read.entry;
             let is_cut = cuts.iter().any(|cut| cut.ignores(segment, entry.version));
-            let (is_tombstone, may_expire) = match entry.body {
-                Body::Object { expiry, .. } => (false, expiry.is_some()),
-                Body::Tombstone { .. } => (true, false),
+            let (is_tombstone, value, expires) = match entry.body {
+                Body::Object { expiry, value, .. } => (false, Some(value), expiry.is_some()),
+                Body::Tombstone { .. } => (true, None, false),
                 Body::CopiesOf(_) => continue,
             };
             let tablet = tablets.at(key_hash(store.seed(), entry.key));
@@ -79,6 +80,9 @@ fn expected(PowerLoss { before, left }: &PowerLoss, server: &SimulatedServer) ->
                 tablet.incarnations.iter().position(|it| *it == entry.incarnation)
             });
             if let Some(table) = table.filter(|_| !is_cut) {
+                let has_fields =
+                    value.is_some_and(|it| typed::has_expiring_fields(TableId(table as u8), it));
+                let may_expire = expires || has_fields;
                 let new = NewestEntry { version: entry.version, is_tombstone, may_expire };
                 let newest = content.entry((TableId(table as u8), entry.key.to_vec()));
                 let newest = newest.or_insert(new);
@@ -100,8 +104,10 @@ fn found(server: &mut SimulatedServer) -> Content {
             let inspector = &mut server.inspector;
             cursor = inspector.look(|it| it.collect(tablet.range, at, SCAN_BYTES, &mut batch));
             for record in BatchReader::new(&batch).flatten() {
-                if let Body::Object { expiry, .. } = record.entry.body {
-                    let (version, may_expire) = (record.entry.version, expiry.is_some());
+                if let Body::Object { expiry, value, .. } = record.entry.body {
+                    let has_fields = typed::has_expiring_fields(record.table, value);
+                    let may_expire = expiry.is_some() || has_fields;
+                    let version = record.entry.version;
                     let newest = NewestEntry { version, is_tombstone: false, may_expire };
                     content.insert((record.table, record.entry.key.to_vec()), newest);
                 }

@@ -1,20 +1,20 @@
 //! Registers that are hashes: the same operations as commands on fields.
 //!
-//! The value of a plain register is in two fields that are always written together. If they ever
-//! differ, a client has seen a half executed command. A counter has one field.
+//! The value of a plain register is in two fields that are always written together, and that expire
+//! together. If they ever differ, a client has seen a half executed command. A counter has one field.
 
 use crate::collections;
-use crate::commands::{ReplyMeaning, value};
+use crate::commands::{ReplyMeaning, expiry_option, remaining, value};
 use crate::history::{EntryId, EntryIds, OperationOutcome, RegisterAction};
 use crate::native;
 use crate::settings::{Knob, RunSettings};
 use crate::workload::{Register, RegisterKind, decode};
 use resp::{Items, Reply, RequestWriter};
 use std::collections::BTreeMap;
-use types::{TypedValue, ValueType, Version};
+use types::{TableId, TypedValue, UnixMillis, ValueType, Version};
 use values::{
     Damaged, EntryBlock, Form, ListForm, ListPart, ListRoot, Packed, PackedList, PageInterval,
-    Root, StreamEntry, StreamId, StreamRoot, encode_list,
+    Root, StreamEntry, StreamId, StreamRoot, earliest_field_expiry, encode_list,
 };
 
 /// One seed in this many has typed registers.
@@ -43,10 +43,15 @@ pub(crate) fn packed_bytes(settings: &RunSettings, are_fields_divided: Option<bo
     if are_fields_divided.unwrap_or(is_drawn) { PACKED_BYTES } else { 4096 }
 }
 
-/// Returns whether the register of this number is a hash. Setting fields keeps a time to live, where
-/// setting a string removes it, so no register whose values may expire is one.
-pub(crate) fn is_hash(number: usize, register: &Register, may_expire: bool) -> bool {
-    number.is_multiple_of(REGISTERS_PER_HASH) && register.keys.len() == 1 && !may_expire
+/// Returns whether registers whose values may expire can be hashes in a run: in half of those with
+/// hashes.
+pub(crate) fn do_fields_expire(settings: &RunSettings) -> bool {
+    !(settings.seed / (2 * SEEDS_PER_RUN)).is_multiple_of(2)
+}
+
+/// Returns whether the register of this number is a hash, if it can be one.
+pub(crate) fn is_hash(number: usize, register: &Register) -> bool {
+    number.is_multiple_of(REGISTERS_PER_HASH) && register.keys.len() == 1
 }
 
 fn fields(register: &Register) -> &'static [&'static [u8]] {
@@ -79,12 +84,17 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
     };
     match action {
         RegisterAction::Read => on_fields(&[b"HMGET", key], out),
-        RegisterAction::Probe => RequestWriter::write(&[b"EXISTS", key], out),
+        // The key may outlive its fields.
+        RegisterAction::Probe => RequestWriter::write(&[b"HEXISTS", key, fields[0]], out),
         RegisterAction::Delete => on_fields(&[b"HDEL", key], out),
-        RegisterAction::Take => {
-            let count = fields.len().to_string();
-            on_fields(&[b"HGETDEL", key, b"FIELDS", count.as_bytes()], out);
-        }
+        RegisterAction::Take => write_counted(&[b"HGETDEL", key], register, None, out),
+        RegisterAction::WriteExpiring(..)
+        | RegisterAction::WriteKeeping(_)
+        | RegisterAction::Expire(_)
+        | RegisterAction::Persist
+        | RegisterAction::ReadExpiring(_)
+        | RegisterAction::ReadPersisting
+        | RegisterAction::ReadRemaining => write_on_lifetime(register, action, out),
         RegisterAction::Increment => {
             RequestWriter::write(&[b"HINCRBY", key, fields[0], b"1"], out);
         }
@@ -101,13 +111,74 @@ pub(crate) fn write(register: &Register, action: RegisterAction, out: &mut Vec<u
     }
 }
 
+/// Appends a request that names the fields of a hash behind their number, each with this value, if
+/// there is one.
+fn write_counted(words: &[&[u8]], register: &Register, value: Option<&[u8]>, out: &mut Vec<u8>) {
+    let fields = fields(register);
+    let count = fields.len().to_string();
+    let mut all = words.to_vec();
+    all.extend([b"FIELDS", count.as_bytes()]);
+    for field in fields {
+        all.push(field);
+        all.extend(value);
+    }
+    RequestWriter::write(&all, out);
+}
+
+/// Appends the request of an operation on the time to live of the fields of a hash.
+fn write_on_lifetime(register: &Register, action: RegisterAction, out: &mut Vec<u8>) {
+    let key = &register.keys[0].1[..];
+    let with = |lifetime| {
+        let (option, number) = expiry_option(register, lifetime);
+        (option, number.to_string().into_bytes())
+    };
+    match action {
+        RegisterAction::WriteExpiring(new, lifetime) => {
+            let (option, number) = with(lifetime);
+            let value = register.encode(new);
+            write_counted(&[b"HSETEX", key, option, &number], register, Some(&value), out);
+        }
+        RegisterAction::WriteKeeping(new) => {
+            let value = register.encode(new);
+            write_counted(&[b"HSETEX", key, b"KEEPTTL"], register, Some(&value), out);
+        }
+        RegisterAction::Expire(lifetime) => {
+            let (option, number) = with(lifetime);
+            let name: &[u8] = if option == b"PX" { b"HPEXPIRE" } else { b"HPEXPIREAT" };
+            write_counted(&[name, key, &number], register, None, out);
+        }
+        RegisterAction::Persist => write_counted(&[b"HPERSIST", key], register, None, out),
+        RegisterAction::ReadExpiring(lifetime) => {
+            let (option, number) = with(lifetime);
+            write_counted(&[b"HGETEX", key, option, &number], register, None, out);
+        }
+        RegisterAction::ReadPersisting => {
+            write_counted(&[b"HGETEX", key, b"PERSIST"], register, None, out);
+        }
+        RegisterAction::ReadRemaining => write_counted(&[b"HPTTL", key], register, None, out),
+        other => unreachable!("{other:?} is not on a time to live"),
+    }
+}
+
 /// Interprets the reply to an operation on a hash, other than an error.
 pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_>) -> ReplyMeaning {
     let all = fields(register).len() as i64;
     let outcome = match (action, reply) {
-        (RegisterAction::Read | RegisterAction::Take, Reply::Array(items)) => {
-            return read_values(*items, all as usize);
-        }
+        (
+            RegisterAction::Read
+            | RegisterAction::Take
+            | RegisterAction::ReadExpiring(_)
+            | RegisterAction::ReadPersisting,
+            Reply::Array(items),
+        ) => return read_values(*items, all as usize),
+        (
+            RegisterAction::Expire(_) | RegisterAction::Persist | RegisterAction::ReadRemaining,
+            Reply::Array(items),
+        ) => return read_codes(action, *items, all as usize),
+        (
+            RegisterAction::WriteExpiring(..) | RegisterAction::WriteKeeping(_),
+            Reply::Integer(1),
+        ) => OperationOutcome::Done,
         (RegisterAction::Probe, Reply::Integer(count @ (0 | 1))) => {
             OperationOutcome::Applied(*count == 1)
         }
@@ -132,6 +203,29 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
     ReplyMeaning::Outcome(outcome)
 }
 
+/// Interprets the replies about `count` fields to an operation on their time to live.
+fn read_codes(action: RegisterAction, mut items: Items<'_>, count: usize) -> ReplyMeaning {
+    let Some(first) = items.next() else { return ReplyMeaning::Nonsense };
+    let rest: Vec<Reply<'_>> = items.collect();
+    if rest.len() + 1 != count {
+        return ReplyMeaning::Nonsense;
+    }
+    if rest.iter().any(|other| *other != first) {
+        return ReplyMeaning::Torn;
+    }
+    ReplyMeaning::Outcome(match (action, &first) {
+        (RegisterAction::Expire(_), Reply::Integer(1 | 2))
+        | (RegisterAction::Persist, Reply::Integer(1)) => OperationOutcome::Applied(true),
+        (RegisterAction::Expire(_), Reply::Integer(-2))
+        | (RegisterAction::Persist, Reply::Integer(-1 | -2)) => OperationOutcome::Applied(false),
+        (RegisterAction::ReadRemaining, reply) => match remaining(reply) {
+            Some(left) => OperationOutcome::Remaining(left),
+            None => return ReplyMeaning::Nonsense,
+        },
+        _ => return ReplyMeaning::Nonsense,
+    })
+}
+
 /// Interprets the values of `count` fields.
 fn read_values(items: Items<'_>, count: usize) -> ReplyMeaning {
     let values: Option<Vec<_>> = items.map(|item| value(&item)).collect();
@@ -149,6 +243,8 @@ fn read_values(items: Items<'_>, count: usize) -> ReplyMeaning {
 /// The contents of a stored value.
 pub(crate) enum StoredNumber {
     Here(u64),
+    /// All fields have expired.
+    Expired,
     /// The number is in the pages of this value.
     InPages(SplitValue),
 }
@@ -203,10 +299,16 @@ impl SplitValue {
         }
     }
 
-    /// Returns the number in the pages, `None` if pages are missing that may still arrive.
-    pub(crate) fn number(&self, pages: &StoredPages, is_arriving: bool) -> Option<u64> {
+    /// Returns the number in the pages at this time, `None` if pages are missing that may still
+    /// arrive, or if all fields have expired.
+    pub(crate) fn number(
+        &self,
+        pages: &StoredPages,
+        clock: UnixMillis,
+        is_arriving: bool,
+    ) -> Option<u64> {
         match self {
-            SplitValue::Hash(root) => number_in_fields(*root, pages, is_arriving),
+            SplitValue::Hash(root) => number_in_fields(*root, pages, clock, is_arriving),
             SplitValue::SortedSet(root) => number_in_scores(*root, pages, is_arriving),
             SplitValue::List { interval, count, ends: [left, right], .. } => {
                 let pages = interval.numbers().map(|page| pages.get(&page));
@@ -266,14 +368,22 @@ fn stored_ids<'e>(
     living.map(collections::stored_id).collect()
 }
 
-/// Returns the number in the pages of a hash.
-fn number_in_fields(root: Root, pages: &StoredPages, is_arriving: bool) -> Option<u64> {
-    let contents = pages.values().map(|page| page_contents(page).expect("a page has numbers"));
+/// Returns the number in the pages of a hash at this time.
+fn number_in_fields(
+    root: Root,
+    pages: &StoredPages,
+    clock: UnixMillis,
+    is_arriving: bool,
+) -> Option<u64> {
+    let contents =
+        pages.values().map(|page| page_contents(page, clock).expect("a page has numbers"));
     let contents: Vec<PageContents> = contents.collect();
     let fields: usize = contents.iter().map(|page| page.fields).sum();
     assert!(is_arriving || fields as u64 == root.count, "{fields} fields of {root:?}");
-    let number = contents.iter().filter_map(|page| page.number).reduce(|one, other| one | other);
-    assert!(is_arriving || number.is_some(), "a value without its pages");
+    let is_over = !contents.is_empty() && contents.iter().all(|page| page.is_over);
+    let living = contents.iter().filter(|page| !page.is_over);
+    let number = living.filter_map(|page| page.number).reduce(|one, other| one | other);
+    assert!(is_arriving || is_over || number.is_some(), "a value without its pages");
     number
 }
 
@@ -291,12 +401,24 @@ fn number_in_scores(root: Root, pages: &StoredPages, is_arriving: bool) -> Optio
     number
 }
 
-/// Returns the number in a stored value, or `None` if no client wrote these bytes.
-pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
+/// Returns whether fields in the record of a hash, or in a page, expire.
+pub(crate) fn has_expiring_fields(table: TableId, value: TypedValue<'_>) -> bool {
+    let is_candidate = value.value_type == ValueType::Hash || table == TableId::PAGES;
+    is_candidate && earliest_field_expiry(value.bytes).is_some()
+}
+
+/// Returns whether all fields have expired at this time.
+fn is_over(packed: Packed<'_>, clock: UnixMillis) -> bool {
+    packed.has_expiries() && packed.timed(clock).next().is_none()
+}
+
+/// Returns the number in a stored value at this time, or `None` if no client wrote these bytes.
+pub(crate) fn number_in(value: TypedValue<'_>, clock: UnixMillis) -> Option<StoredNumber> {
     let number = match value.value_type {
         ValueType::String => decode(value.bytes)?,
         ValueType::Hash => match Form::of(value).ok()? {
-            Form::Packed(packed) => number_in_hash(packed)??,
+            Form::Packed(packed) if is_over(packed, clock) => return Some(StoredNumber::Expired),
+            Form::Packed(packed) => number_in_hash(packed, clock)??,
             Form::Split(root) => return Some(StoredNumber::InPages(SplitValue::Hash(root))),
         },
         ValueType::List => match ListForm::of(value).ok()? {
@@ -324,23 +446,103 @@ pub(crate) fn number_in(value: TypedValue<'_>) -> Option<StoredNumber> {
 
 /// The contents of a page.
 struct PageContents {
-    /// Number of fields.
+    /// Number of fields, expired ones included.
     fields: usize,
+    /// Set if all of them have expired.
+    is_over: bool,
     /// The number in the fields that are here, if it is in any of them. That of fields in several
     /// pages consists of all their numbers.
     number: Option<u64>,
 }
 
 /// Returns the contents of a page, or `None` if no client wrote these bytes.
-fn page_contents(page: &[u8]) -> Option<PageContents> {
+fn page_contents(page: &[u8], clock: UnixMillis) -> Option<PageContents> {
     let page = Packed::parse(TypedValue { value_type: ValueType::Hash, bytes: page }).ok()?;
-    Some(PageContents { fields: page.count(), number: number_in_hash(page)? })
+    let (fields, is_over) = (page.count(), is_over(page, clock));
+    Some(PageContents { fields, is_over, number: number_in_hash(page, clock)? })
 }
 
-/// Returns the number in the fields of a hash, some or all, or `None` if no client wrote them.
-fn number_in_hash(packed: Packed<'_>) -> Option<Option<u64>> {
+/// Returns the number in the fields of a hash at this time, some or all, or `None` if no client wrote
+/// them.
+fn number_in_hash(packed: Packed<'_>, clock: UnixMillis) -> Option<Option<u64>> {
     match packed.get(FIELDS[0]).ok()? {
         Some(value) => Some(Some(decode(value)?)),
-        None => collections::number_in_fields(packed),
+        None => collections::number_in_fields(packed, clock),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Lifetime, RemainingTime};
+    use crate::workload::Workload;
+    use fastrand::Rng;
+    use resp::{ReplyLimits, ReplyParser};
+    use types::HashSeed;
+
+    fn settings() -> RunSettings {
+        let expire = |seed: &u64| {
+            let settings = RunSettings::new(*seed);
+            are_used(&settings) && do_fields_expire(&settings)
+        };
+        RunSettings::new((1..).find(expire).unwrap())
+    }
+
+    fn hash() -> Register {
+        let workload = Workload::draw(&mut Rng::with_seed(1), &HashSeed::new(7), &settings());
+        let is_plain = |it: &&Register| {
+            it.shape == collections::RegisterShape::Hash && it.kind == RegisterKind::Plain
+        };
+        workload.registers.iter().find(is_plain).unwrap().clone()
+    }
+
+    fn meaning(action: RegisterAction, reply: &str) -> ReplyMeaning {
+        let reply = reply.replace(' ', "\r\n");
+        let mut parser = ReplyParser::new(ReplyLimits::default());
+        let received = parser.next(&mut reply.as_bytes()).unwrap().unwrap();
+        read(&hash(), action, &received.reply)
+    }
+
+    #[test]
+    fn operations_on_times_to_live_name_all_fields() {
+        let lifetime = Lifetime::Until(3, 1_700_000_000_000);
+        let request = |action| {
+            let mut bytes = Vec::new();
+            write(&hash(), action, &mut bytes);
+            String::from_utf8(bytes).unwrap()
+        };
+        let actions = [
+            (RegisterAction::Expire(lifetime), "HPEXPIREAT"),
+            (RegisterAction::Expire(Lifetime::After(9)), "HPEXPIRE"),
+            (RegisterAction::Persist, "HPERSIST"),
+            (RegisterAction::ReadRemaining, "HPTTL"),
+            (RegisterAction::ReadExpiring(lifetime), "HGETEX"),
+            (RegisterAction::ReadPersisting, "HGETEX"),
+            (RegisterAction::WriteExpiring(7_000_000, lifetime), "HSETEX"),
+            (RegisterAction::WriteKeeping(7_000_000), "HSETEX"),
+        ];
+        for (action, name) in actions {
+            let text = request(action);
+            assert!(text.contains(&format!("\r\n{name}\r\n")), "{text}");
+            assert!(text.contains("\r\nFIELDS\r\n$1\r\n2\r\n$5\r\nvalue\r\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_that_differ_in_their_times_to_live_are_torn() {
+        let applied = |done| ReplyMeaning::Outcome(OperationOutcome::Applied(done));
+        let expire = RegisterAction::Expire(Lifetime::After(1));
+        assert_eq!(meaning(expire, "*2 :1 :1 "), applied(true));
+        assert_eq!(meaning(expire, "*2 :2 :2 "), applied(true));
+        assert_eq!(meaning(expire, "*2 :-2 :-2 "), applied(false));
+        assert_eq!(meaning(expire, "*2 :1 :-2 "), ReplyMeaning::Torn);
+        assert_eq!(meaning(RegisterAction::Persist, "*2 :-1 :-1 "), applied(false));
+        let left = OperationOutcome::Remaining(RemainingTime::Millis(12));
+        assert_eq!(
+            meaning(RegisterAction::ReadRemaining, "*2 :12 :12 "),
+            ReplyMeaning::Outcome(left)
+        );
+        assert_eq!(meaning(RegisterAction::ReadRemaining, "*2 :12 :-1 "), ReplyMeaning::Torn);
+        assert_eq!(meaning(RegisterAction::ReadRemaining, "*1 :12 "), ReplyMeaning::Nonsense);
     }
 }

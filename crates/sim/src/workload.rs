@@ -6,7 +6,7 @@
 
 use crate::clock_faults::FarClocks;
 use crate::collections::{Collections, GrowthRoom, RegisterShape};
-use crate::history::{Lifetime, RegisterAction};
+use crate::history::{EXPIRING_FIELD, Lifetime, NumberedParts, RegisterAction, is_string};
 use crate::lifetimes::LifetimeOperations;
 use crate::settings::{Knob, RunSettings};
 use crate::typed;
@@ -45,6 +45,8 @@ pub(crate) struct Register {
     pub(crate) kind: RegisterKind,
     pub(crate) keys: Vec<(KeyHash, Vec<u8>)>,
     pub(crate) shape: RegisterShape,
+    /// Set if a field has a time to live of its own, and the key has none.
+    pub(crate) has_timed_field: bool,
     /// Factor by which its filler is longer than usual.
     length: usize,
     /// Factor by which its values live longer than usual.
@@ -179,7 +181,7 @@ impl Workload {
             known,
         };
         if typed::are_used(settings) {
-            workload.make_hashes();
+            workload.make_hashes(typed::do_fields_expire(settings));
         }
         if let Some(collections) = &mut workload.collections {
             collections.make(&mut workload.registers);
@@ -187,11 +189,11 @@ impl Workload {
         workload
     }
 
-    fn make_hashes(&mut self) {
+    fn make_hashes(&mut self, do_fields_expire: bool) {
         for number in 0..self.registers.len() {
-            let may_expire = self.may_expire(number);
+            let may_be_one = do_fields_expire || !self.may_expire(number);
             let register = &mut self.registers[number];
-            if typed::is_hash(number, register, may_expire) {
+            if may_be_one && typed::is_hash(number, register) {
                 register.shape = RegisterShape::Hash;
             }
         }
@@ -330,6 +332,15 @@ impl Workload {
         }
     }
 
+    /// Returns whether a register has this value when the time to live of a field of another one, as
+    /// it was seen, has ended.
+    pub(crate) fn may_become(&self, register: usize, seen: u64, value: u64) -> bool {
+        let register = &self.registers[register];
+        register.has_timed_field
+            && !is_string(seen)
+            && NumberedParts::of(seen).with(EXPIRING_FIELD, None).number() == Some(value)
+    }
+
     /// Returns the slots that contain keys.
     pub(crate) fn slots(&self) -> &[Slot] {
         &self.slots
@@ -373,7 +384,8 @@ fn register(seed: &HashSeed, slot: usize, number: usize) -> Register {
     let table = if kind == RegisterKind::Flushed { FLUSHED_TABLE } else { TABLE };
     let key = |part: &&str| format!("{{{slot}}}:{number}:{part}").into_bytes();
     let keys = parts.iter().map(key).map(|key| (key_hash(seed, &key), key)).collect();
-    Register { table, kind, keys, shape: RegisterShape::String, length: 1, life: 1 }
+    let (shape, has_timed_field) = (RegisterShape::String, false);
+    Register { table, kind, keys, shape, has_timed_field, length: 1, life: 1 }
 }
 
 pub(crate) fn draw_policy(rng: &mut Rng) -> MigrationPolicy {

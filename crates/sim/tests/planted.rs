@@ -40,6 +40,11 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::LifetimeNotKept
         | Planted::LifetimeNotChanged
         | Planted::RemainingFromWallClock
+        | Planted::FieldsNotJudged
+        | Planted::FieldLifetimeLost
+        | Planted::FieldLifetimeKept
+        | Planted::FieldsSweptEarly
+        | Planted::FieldLifetimeNotMoved
         | Planted::VersionNotChecked
         | Planted::BarrierTooEarly => 100,
         Planted::LateReplyInserted
@@ -58,8 +63,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RedirectionIgnored
         | Planted::DeadlineForgotten => 30,
         Planted::OlderMapAdopted | Planted::EarlierConnectionHeard => 120,
-        Planted::MarkedBeforeSynced => 30,
-        Planted::KeptAboveMark => 60,
+        Planted::MarkedBeforeSynced | Planted::KeptAboveMark => 60,
         Planted::AmbiguityForgotten
         | Planted::AbsenceRepeated
         | Planted::AmbiguousTakenForRefused => 999,

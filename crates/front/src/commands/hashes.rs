@@ -12,6 +12,7 @@ use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_
 use crate::core::data::TableKey;
 use crate::core::elements::Touched;
 use crate::operators::counts::Found;
+use planted::Bug;
 use resp::Protocol;
 use types::{UnixMillis, ValueType};
 use values::{Damaged, Element, Elements, Extended, TimedElement};
@@ -120,7 +121,11 @@ fn set_all(call: &mut Call<'_>) -> Result<i64, NotExecuted> {
     call.update_elements(ValueType::Hash, Touched::Pairs(pairs), SizeChange::Adds(bytes), |hash| {
         let mut added = 0;
         for [field, value] in pairs {
-            added += i64::from(hash.set(field, value)?);
+            let kept = match planted::is(Bug::FieldLifetimeKept) {
+                true => hash.get_timed(field)?.and_then(|old| old.expiry),
+                false => None,
+            };
+            added += i64::from(hash.set_until(field, value, kept)?);
         }
         Ok(added)
     })
@@ -180,6 +185,7 @@ fn hincrby(call: &mut Call<'_>) -> Done {
         let (old, expiry) = counted(hash.get_timed(field[0])?);
         let old = parse_integer(old).ok_or(NOT_AN_INTEGER)?;
         let sum = old.checked_add(number).ok_or(OVERFLOW)?;
+        let expiry = expiry.filter(|_| !planted::is(Bug::FieldLifetimeLost));
         hash.set_until(field[0], itoa::Buffer::new().format(sum).as_bytes(), expiry)?;
         Ok(sum)
     })?;

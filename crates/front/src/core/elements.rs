@@ -276,7 +276,7 @@ pub(crate) fn form(record: Option<Record<'_>>, value_type: ValueType) -> Result<
 /// Returns the time by which the fields of a hash expire: that by which its record was judged.
 #[inline]
 fn clock_of_fields(record: Option<Record<'_>>) -> UnixMillis {
-    record.map_or(UnixMillis(0), |record| record.clock)
+    record.filter(|_| !planted::is(Bug::FieldsNotJudged)).map_or(UnixMillis(0), |it| it.clock)
 }
 
 /// Returns the elements of the pages that were read, or the form of the value if it is not the

@@ -144,6 +144,9 @@ impl SimulatedCluster {
             Some(Planted::FloorNotRaised) => planted::without_floor(message),
             Some(Planted::ClockGoesBack) => planted::without_clock(message),
             Some(Planted::PulledExpireLate) => planted::expire_late(message, payload),
+            Some(Planted::FieldLifetimeNotMoved) => {
+                planted::without_field_lifetimes(message, payload);
+            }
             Some(Planted::BusyReadAsAbsent) if self.timeline.rng.u32(..4) == 0 => {
                 planted::without_records(message, payload);
             }

@@ -1,14 +1,15 @@
 //! Requests and replies of operations on values with parts, and the stored values.
 
 use super::{RegisterShape, streams};
-use crate::commands::ReplyMeaning;
+use crate::commands::{ReplyMeaning, expiry_option, remaining};
 use crate::history::{
-    ITEMS_MAX, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts, OperationOutcome, PARTS,
-    PartAction, RegisterAction, is_string, member_with_score, part_of_score,
+    EXPIRING_FIELD, ITEMS_MAX, ItemsEnd, LIMITED_ITEMS, NumberedItems, NumberedParts,
+    OperationOutcome, PARTS, PartAction, RegisterAction, is_string, member_with_score,
+    part_of_score,
 };
 use crate::workload::{Register, decode};
 use resp::Reply;
-use types::ValueType;
+use types::{UnixMillis, ValueType};
 use values::{Damaged, Element, Packed, PackedList, ScoredMember, SortedSet};
 
 /// Names of the fields of a hash and of the members of a sorted set, in their order.
@@ -84,6 +85,11 @@ fn of_part(register: &Register, part: PartAction) -> Words {
         PartAction::ReadField(field) => words(&[b"HGET", key, name(field)]),
         PartAction::ReadFields => all_fields(key),
         PartAction::CountFields => words(&[b"HLEN", key]),
+        PartAction::SetFieldExpiring(..)
+        | PartAction::ExpireField(_)
+        | PartAction::PersistField
+        | PartAction::ReadFieldExpiring(_)
+        | PartAction::ReadFieldRemaining => on_timed_field(register, part),
         PartAction::Push(item) => words(&[b"RPUSH", key, &register.encode_part(u64::from(item))]),
         PartAction::PushLimited(_) => unreachable!("this is a transaction"),
         PartAction::Pop(ItemsEnd::First) => words(&[b"LPOP", key]),
@@ -100,6 +106,37 @@ fn of_part(register: &Register, part: PartAction) -> Words {
         PartAction::CountMembers => words(&[b"ZCARD", key]),
         PartAction::Stream(_) => unreachable!("this is on a stream"),
     }
+}
+
+/// Returns the command of an operation on the field that may expire.
+fn on_timed_field(register: &Register, part: PartAction) -> Words {
+    let key = &register.keys[0].1[..];
+    let with = |lifetime| {
+        let (option, number) = expiry_option(register, lifetime);
+        (option, number.to_string().into_bytes())
+    };
+    let mut request = match part {
+        PartAction::SetFieldExpiring(_, lifetime) => {
+            let (option, number) = with(lifetime);
+            words(&[b"HSETEX", key, option, &number])
+        }
+        PartAction::ExpireField(lifetime) => {
+            let (option, number) = with(lifetime);
+            let name: &[u8] = if option == b"PX" { b"HPEXPIRE" } else { b"HPEXPIREAT" };
+            words(&[name, key, &number])
+        }
+        PartAction::ReadFieldExpiring(lifetime) => {
+            let (option, number) = with(lifetime);
+            words(&[b"HGETEX", key, option, &number])
+        }
+        PartAction::PersistField => words(&[b"HPERSIST", key]),
+        _ => words(&[b"HPTTL", key]),
+    };
+    request.extend(words(&[b"FIELDS", b"1", NAMES[EXPIRING_FIELD]]));
+    if let PartAction::SetFieldExpiring(value, _) = part {
+        request.push(register.encode_part(value.into()));
+    }
+    request
 }
 
 fn all_fields(key: &[u8]) -> Words {
@@ -161,7 +198,9 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
         (RegisterAction::Read, [exists, entries]) if shape == RegisterShape::Stream => {
             return streams::read_whole(exists, entries);
         }
-        (RegisterAction::Read, [string, fields]) => return read_whole_hash(string, fields),
+        (RegisterAction::Read, [string, fields]) => {
+            return read_whole_hash(register, string, fields);
+        }
         (RegisterAction::Read, [Reply::Array(items)]) if shape == RegisterShape::List => {
             read_items(items.map(|item| part(&item)))
         }
@@ -212,6 +251,13 @@ fn read_part(action: PartAction, reply: &Reply<'_>) -> Option<OperationOutcome> 
         | PartAction::SetScore(..)
         | PartAction::RemoveMember(_)
         | PartAction::CountMembers => number(reply),
+        PartAction::SetFieldExpiring(..) => {
+            (*reply == Reply::Integer(1)).then_some(OperationOutcome::Done)
+        }
+        PartAction::ExpireField(_)
+        | PartAction::PersistField
+        | PartAction::ReadFieldExpiring(_)
+        | PartAction::ReadFieldRemaining => read_timed_field(action, reply),
         PartAction::SetFieldIfAbsent(..) => match reply {
             Reply::Integer(set @ (0 | 1)) => Some(OperationOutcome::Applied(*set == 1)),
             _ => None,
@@ -230,6 +276,23 @@ fn read_part(action: PartAction, reply: &Reply<'_>) -> Option<OperationOutcome> 
             items.next().is_none().then_some(OperationOutcome::Value(Some(taken)))
         }
         PartAction::Stream(_) => None,
+    }
+}
+
+/// Interprets the reply to an operation on the field that may expire: one item.
+fn read_timed_field(action: PartAction, reply: &Reply<'_>) -> Option<OperationOutcome> {
+    let Reply::Array(mut items) = *reply else { return None };
+    let item = items.next().filter(|_| items.next().is_none())?;
+    match (action, &item) {
+        (PartAction::ExpireField(_), Reply::Integer(1 | 2))
+        | (PartAction::PersistField, Reply::Integer(1)) => Some(OperationOutcome::Applied(true)),
+        (PartAction::ExpireField(_), Reply::Integer(-2))
+        | (PartAction::PersistField, Reply::Integer(-1 | -2)) => {
+            Some(OperationOutcome::Applied(false))
+        }
+        (PartAction::ReadFieldExpiring(_), item) => part(item).map(OperationOutcome::Value),
+        (PartAction::ReadFieldRemaining, item) => remaining(item).map(OperationOutcome::Remaining),
+        _ => None,
     }
 }
 
@@ -270,13 +333,18 @@ fn checked(parts: NumberedParts, part: usize, value: Option<u64>) -> Option<Numb
 }
 
 /// Interprets the replies to `GET` and `HMGET` in one transaction: one of the two sees another type,
-/// or there is no value.
-fn read_whole_hash(string: &Reply<'_>, fields: &Reply<'_>) -> ReplyMeaning {
+/// or there is no value. A hash whose fields have all expired may still be there.
+fn read_whole_hash(register: &Register, string: &Reply<'_>, fields: &Reply<'_>) -> ReplyMeaning {
     let value = |value| ReplyMeaning::Outcome(OperationOutcome::Value(value));
     match (string, fields) {
         (Reply::Bulk(bytes), Reply::Error(_)) => {
             let number = decode(bytes).filter(|number| is_string(*number));
             number.map_or(ReplyMeaning::Nonsense, |number| value(Some(number)))
+        }
+        (Reply::Error(_), Reply::Array(_))
+            if register.has_timed_field && read_fields(fields) == Some(None) =>
+        {
+            value(None)
         }
         (Reply::Null | Reply::Error(_), Reply::Array(_)) => match read_fields(fields) {
             Some(number) if number.is_some() == matches!(string, Reply::Error(_)) => value(number),
@@ -337,16 +405,15 @@ fn number_of_scores(pairs: &[(usize, u64)]) -> Option<Option<u64>> {
     Some(scores.number())
 }
 
-/// Returns the number in fields of a hash, some or all; `None` if no client wrote them.
-pub(crate) fn number_in_fields(packed: Packed<'_>) -> Option<Option<u64>> {
+/// Returns the number in fields of a hash at this time, some or all; `None` if no client wrote them.
+pub(crate) fn number_in_fields(packed: Packed<'_>, clock: UnixMillis) -> Option<Option<u64>> {
     let mut fields = NumberedParts::default();
-    for (field, name) in NAMES.into_iter().enumerate() {
-        let value = packed.get(name).ok()?;
-        let number = match value {
-            Some(value) => Some(decode(value)?),
-            None => None,
-        };
-        fields = checked(fields, field, number)?;
+    for timed in packed.timed(clock) {
+        let Element { name, value } = timed.ok()?.element;
+        let field = NAMES.iter().position(|known| *known == name);
+        if let Some(field) = field {
+            fields = checked(fields, field, Some(decode(value)?))?;
+        }
     }
     Some(fields.number())
 }

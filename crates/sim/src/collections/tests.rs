@@ -14,14 +14,18 @@ fn has_some(settings: &RunSettings) -> bool {
     Collections::draw(settings).is_some()
 }
 
-/// Returns a workload with values that have parts, streams among them.
-fn workload() -> Workload {
-    let has_streams = |seed: &u64| {
+/// Returns a workload with values that have parts, streams among them, and fields that expire or not.
+fn workload_with(timed_fields: bool) -> Workload {
+    let is_one = |seed: &u64| {
         let collections = Collections::draw(&RunSettings::new(*seed));
-        collections.is_some_and(|collections| collections.streams.is_some())
+        collections.is_some_and(|it| it.streams.is_some() && it.timed.is_some() == timed_fields)
     };
-    let seed = (1..).find(has_streams).unwrap();
+    let seed = (1..).find(is_one).unwrap();
     Workload::draw(&mut Rng::with_seed(1), &HashSeed::new(7), &RunSettings::new(seed))
+}
+
+fn workload() -> Workload {
+    workload_with(false)
 }
 
 fn register(workload: &Workload, shape: RegisterShape) -> Register {
@@ -192,4 +196,60 @@ fn a_stream_refuses_by_its_state() {
     assert_eq!(of_stream(StreamAction::Pending, pending), outcome);
     let uneven = pending.replace(":2", ":3");
     assert_eq!(of_stream(StreamAction::Pending, &uneven), ReplyMeaning::Nonsense);
+}
+
+#[test]
+fn a_hash_with_a_field_that_expires_has_no_operations_on_its_key() {
+    let mut workload = workload_with(true);
+    let registers = workload.registers.clone();
+    let mut collections = workload.collections.take().unwrap();
+    let lifetime = crate::history::Lifetime::After(5);
+    let asked = [
+        RegisterAction::Read,
+        RegisterAction::Write(1),
+        RegisterAction::Expire(lifetime),
+        RegisterAction::ReadExpiring(lifetime),
+        RegisterAction::Persist,
+        RegisterAction::ReadRemaining,
+    ];
+    let mut drawn: BTreeSet<String> = BTreeSet::new();
+    let timed = registers.iter().enumerate().filter(|(_, register)| register.has_timed_field);
+    for (number, register) in timed {
+        for action in asked.iter().cycle().take(300) {
+            let room = GrowthRoom { entries: true, pending: true };
+            let action = collections.possible(number, register, *action, room);
+            let mut bytes = Vec::new();
+            if commands::write_collected(register, action, &mut bytes) == 0 {
+                commands::write(register, action, &mut bytes);
+                let text = String::from_utf8(bytes).unwrap();
+                drawn.extend(text.split("\r\n").nth(2).map(str::to_owned));
+            }
+        }
+    }
+    for name in ["HPEXPIRE", "HSETEX", "HGETEX", "HPERSIST", "HPTTL", "HDEL", "HSET", "HGET"] {
+        assert!(drawn.contains(name), "{name} of {drawn:?}");
+    }
+    let on_key = ["EXISTS", "DEL", "HLEN", "PEXPIRE", "PERSIST", "PTTL"];
+    assert!(on_key.iter().all(|name| !drawn.contains(*name)), "{drawn:?}");
+}
+
+#[test]
+fn the_replies_about_a_field_that_expires_are_those_of_one_field() {
+    let hash = register(&workload_with(true), RegisterShape::Fields);
+    let read = |part, reply: &str| {
+        let bytes = reply.replace(' ', "\r\n");
+        meaning(&hash, RegisterAction::Part(part), bytes.as_bytes())
+    };
+    let lifetime = crate::history::Lifetime::After(5);
+    let applied = |done| ReplyMeaning::Outcome(OperationOutcome::Applied(done));
+    assert_eq!(read(PartAction::ExpireField(lifetime), "*1 :2 "), applied(true));
+    assert_eq!(read(PartAction::ExpireField(lifetime), "*1 :-2 "), applied(false));
+    assert_eq!(read(PartAction::ExpireField(lifetime), "*2 :1 :1 "), ReplyMeaning::Nonsense);
+    assert_eq!(read(PartAction::PersistField, "*1 :-1 "), applied(false));
+    let value = ReplyMeaning::Outcome(OperationOutcome::Value(Some(7)));
+    assert_eq!(read(PartAction::ReadFieldExpiring(lifetime), "*1 $1 7 "), value);
+    let wrong = "-WRONGTYPE Operation against a key\r\n";
+    let none = "*4\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n";
+    let whole = meaning(&hash, RegisterAction::Read, format!("*2\r\n{wrong}{none}").as_bytes());
+    assert_eq!(whole, ReplyMeaning::Outcome(OperationOutcome::Value(None)), "the key is there");
 }

@@ -4,7 +4,7 @@
 //! taken effect. It merges, counts, discards and takes nothing early. An operation that begins when
 //! a value has expired cannot have seen it, which is all that the twin knows of expired values.
 
-use super::operations::outcome_on_parts;
+use super::operations::{expired, outcome_on_parts};
 use super::parts::{ItemsEnd, NumberedItems, NumberedParts, PARTS, PartAction, string};
 use super::streams::{AdditionLimit, NewEntry, StreamAction};
 use super::{
@@ -84,7 +84,7 @@ impl Naive<'_> {
             let mut found = Vec::new();
             let moments = lifetime(value).map(|lifetime| self.lives.moments(lifetime));
             if moments.is_some_and(|it| it.is_none_or(|moments| *moments.start() <= self.now)) {
-                found.push((None, taken.clone()));
+                found.push((expired(value), taken.clone()));
             }
             let gone = moments.flatten().map_or(u64::MAX, |moments| *moments.end());
             for &place in self.open.iter().filter(|place| self.may_be_next(**place, &taken)) {
@@ -140,6 +140,8 @@ enum HistoryKind {
     /// The same, with increments.
     Counted,
     Fields,
+    /// The same, with a field that expires.
+    TimedFields,
     Items,
     Scores,
     Stream,
@@ -176,6 +178,8 @@ impl Real {
         let kinds = [HistoryKind::Whole; 4].into_iter().chain([
             HistoryKind::Counted,
             HistoryKind::Fields,
+            HistoryKind::TimedFields,
+            HistoryKind::TimedFields,
             HistoryKind::Items,
             HistoryKind::Scores,
             HistoryKind::Stream,
@@ -272,7 +276,8 @@ impl Real {
             HistoryKind::Stream => None,
             HistoryKind::Items => items.number(),
             HistoryKind::Fields if self.random.u8(..4) == 0 => Some(string(new)),
-            HistoryKind::Fields | HistoryKind::Scores => parts.number(),
+            HistoryKind::TimedFields if self.random.u8(..4) == 0 => Some(string(new)),
+            HistoryKind::Fields | HistoryKind::TimedFields | HistoryKind::Scores => parts.number(),
         };
         let lifetime = Lifetime::After(self.next);
         match self.random.u8(..16) {
@@ -280,7 +285,9 @@ impl Real {
             2 => return Some(RegisterAction::Delete),
             3 => return Some(RegisterAction::Probe),
             4 if whole.is_some() => return whole.map(RegisterAction::Write),
-            5 => return Some(RegisterAction::Expire(lifetime)),
+            5 if kind != HistoryKind::TimedFields => {
+                return Some(RegisterAction::Expire(lifetime));
+            }
             _ => {}
         }
         Some(RegisterAction::Part(match (kind, self.random.u8(..8)) {
@@ -290,6 +297,18 @@ impl Real {
             (HistoryKind::Fields, 5) => PartAction::ReadField(part),
             (HistoryKind::Fields, 6) => PartAction::ReadFields,
             (HistoryKind::Fields, _) => PartAction::CountFields,
+            (HistoryKind::TimedFields, choice) => match (choice, self.random.u8(..4)) {
+                (0, _) => PartAction::SetFieldExpiring(new, lifetime),
+                (1, _) => PartAction::ExpireField(lifetime),
+                (2, _) => PartAction::ReadFieldRemaining,
+                (3, 0 | 1) => PartAction::PersistField,
+                (3, _) => PartAction::ReadFieldExpiring(lifetime),
+                (4, 0 | 1) => PartAction::SetFields(parts),
+                (4, _) => PartAction::SetFieldIfAbsent(0, new),
+                (5, _) => PartAction::RemoveFields(parts),
+                (6, _) => PartAction::ReadField(0),
+                (_, _) => PartAction::ReadFields,
+            },
             (HistoryKind::Items, 0..2) if self.pushes < PUSHES_MAX => {
                 self.pushes += 1;
                 PartAction::Push(new as u8)
@@ -346,7 +365,8 @@ impl Real {
             None => lifetime(self.value).is_some() && self.random.bool(),
         };
         if is_gone {
-            self.value = None;
+            self.value = expired(self.value);
+            self.deadline = None;
         }
         let before = self.value;
         self.value = effect(before, action);
@@ -387,7 +407,12 @@ impl Real {
             RegisterAction::Increment => {
                 OperationOutcome::Number(self.value.map_or(0, |value| value.number))
             }
-            RegisterAction::Part(part) => outcome_on_parts(before, part),
+            RegisterAction::Part(part) => match outcome_on_parts(before, part) {
+                OperationOutcome::Remaining(RemainingTime::Millis(_)) => {
+                    OperationOutcome::Remaining(RemainingTime::Millis(remaining))
+                }
+                outcome => outcome,
+            },
             RegisterAction::Flush => OperationOutcome::Applied(self.random.bool()),
         })
         .filter(|_| self.random.u8(..if self.has_clock { 12 } else { 3 }) > 0)

@@ -3,7 +3,7 @@
 use super::entry_ids::EntryId;
 use super::lifetimes::{Lifetime, Lives};
 use super::outcomes::{OperationOutcome, RemainingTime};
-use super::parts::{self, PartAction};
+use super::parts::{self, EXPIRING_FIELD, NumberedParts, PartAction};
 use super::streams::{self, StreamAction, StreamContent};
 use std::fmt;
 
@@ -83,15 +83,26 @@ pub(super) struct StoredValue {
     /// The content of a stream.
     pub(super) stream: Option<StreamContent>,
     pub(super) lifetime: Option<Lifetime>,
+    /// Set if the time to live is that of one field of a hash.
+    pub(super) is_of_field: bool,
 }
 
 impl StoredValue {
     fn lasting(number: u64) -> StoredValue {
-        StoredValue { number, stream: None, lifetime: None }
+        StoredValue { number, stream: None, lifetime: None, is_of_field: false }
     }
 }
 
 pub(super) type RegisterValue = Option<StoredValue>;
+
+/// Returns the value when its time to live has ended: none, or one without the field that had it.
+pub(super) fn expired(value: RegisterValue) -> RegisterValue {
+    let value = value?;
+    assert!(value.lifetime.is_some(), "a value that lasts has expired: {value:?}");
+    let fields = value.is_of_field.then(|| NumberedParts::of(value.number))?;
+    assert!(fields.get(EXPIRING_FIELD).is_some(), "a field that is not there has expired");
+    fields.with(EXPIRING_FIELD, None).number().map(StoredValue::lasting)
+}
 
 /// Returns the time to live of a value. The register may lose such a value by itself, and never
 /// gets it back.
@@ -139,6 +150,7 @@ impl RegisterAction {
             RegisterAction::WriteExpiring(_, lifetime)
             | RegisterAction::Expire(lifetime)
             | RegisterAction::ReadExpiring(lifetime) => Some(lifetime),
+            RegisterAction::Part(part) => part.lifetime(),
             _ => None,
         }
     }
@@ -257,7 +269,12 @@ pub(super) fn after(
                 (stream, seen) => stream.is_none() && seen.is_none(),
             })
         }
-        (RegisterAction::Part(part), outcome) => only(parts::execute(number, part).1 == outcome),
+        (RegisterAction::Part(part), outcome) => match (part, outcome) {
+            (PartAction::ReadFieldRemaining, OperationOutcome::Remaining(shown)) => {
+                only(may_show_field(value, shown, operation, lives))
+            }
+            _ => only(outcome_on_parts(value, part) == outcome),
+        },
         (RegisterAction::ReadRemaining, OperationOutcome::Remaining(shown)) => only(match shown {
             RemainingTime::NoValue => value.is_none(),
             RemainingTime::Endless => value.is_some() && lifetime(value).is_none(),
@@ -300,22 +317,68 @@ pub(super) fn effect(value: RegisterValue, action: RegisterAction) -> RegisterVa
         RegisterAction::Part(PartAction::Stream(action)) => {
             with_stream(value, action, execute_on_stream(value, action, None).0)
         }
-        RegisterAction::Part(part) => {
-            let (number, _) = parts::execute(value.map(|value| value.number), part);
-            let lasting = number.map(StoredValue::lasting);
-            lasting.map(|lasting| StoredValue { lifetime: lifetime(value), ..lasting })
-        }
+        RegisterAction::Part(part) => after_on_parts(value, part),
         RegisterAction::Delete | RegisterAction::Take | RegisterAction::Flush => None,
     }
 }
 
 /// Returns the outcome of an action on parts of a value.
-#[cfg(test)]
 pub(super) fn outcome_on_parts(value: RegisterValue, part: PartAction) -> OperationOutcome {
+    let number = value.map(|value| value.number);
     match part {
         PartAction::Stream(action) => execute_on_stream(value, action, None).1,
-        part => parts::execute(value.map(|value| value.number), part).1,
+        PartAction::PersistField | PartAction::ReadFieldRemaining
+            if number.is_some_and(parts::is_string) =>
+        {
+            OperationOutcome::WrongType
+        }
+        PartAction::PersistField => OperationOutcome::Applied(lifetime(value).is_some()),
+        PartAction::ReadFieldRemaining => OperationOutcome::Remaining(match lifetime(value) {
+            Some(_) => RemainingTime::Millis(1),
+            None if has_expiring_field(number) => RemainingTime::Endless,
+            None => RemainingTime::NoValue,
+        }),
+        part => parts::execute(number, part).1,
     }
+}
+
+/// Returns whether a hash has the field that may expire.
+fn has_expiring_field(number: Option<u64>) -> bool {
+    let fields = number.filter(|number| !parts::is_string(*number)).map(NumberedParts::of);
+    fields.is_some_and(|fields| fields.get(EXPIRING_FIELD).is_some())
+}
+
+/// Returns whether an operation may have shown this remaining time to live of a field.
+fn may_show_field(
+    value: RegisterValue,
+    shown: RemainingTime,
+    operation: &RegisterOperation,
+    lives: &Lives,
+) -> bool {
+    match outcome_on_parts(value, PartAction::ReadFieldRemaining) {
+        OperationOutcome::Remaining(RemainingTime::Millis(_)) => {
+            let known = lifetime(value).is_some_and(|it| lives.may_show(it, operation.begun));
+            known && matches!(shown, RemainingTime::Millis(_))
+        }
+        computed => computed == OperationOutcome::Remaining(shown),
+    }
+}
+
+/// Returns the value after an action on parts of it, other than those of a stream.
+fn after_on_parts(value: RegisterValue, part: PartAction) -> RegisterValue {
+    let before = value.map(|value| value.number);
+    let (of_whole, of_field) = match value {
+        Some(StoredValue { lifetime, is_of_field: true, .. }) => (None, lifetime),
+        _ => (lifetime(value), None),
+    };
+    let of_field = part.lifetime_after(before, of_field);
+    let number = match part {
+        PartAction::PersistField | PartAction::ReadFieldRemaining => before,
+        part => parts::execute(before, part).0,
+    };
+    assert!(of_whole.is_none() || of_field.is_none(), "a hash and its field may both expire");
+    let (lifetime, is_of_field) = (of_whole.or(of_field), of_field.is_some());
+    number.map(|number| StoredValue { number, stream: None, lifetime, is_of_field })
 }
 
 fn execute_on_stream(
@@ -333,7 +396,7 @@ fn with_stream(
     content: Option<StreamContent>,
 ) -> RegisterValue {
     let lifetime = lifetime(before).filter(|_| !action.ends_lifetime());
-    content.map(|_| StoredValue { number: 0, stream: content, lifetime })
+    content.map(|_| StoredValue { number: 0, stream: content, lifetime, is_of_field: false })
 }
 
 /// Returns the value once an operation on a stream has taken effect with its outcome; `None` if it

@@ -5,11 +5,15 @@
 //! fields, or it was replaced by a string; a list has up to eight items; a sorted set has four
 //! members. A value without parts does not exist.
 
+use super::lifetimes::Lifetime;
 use super::outcomes::OperationOutcome;
 use super::streams::StreamAction;
 
 /// Number of fields of a hash, and of members of a sorted set.
 pub const PARTS: usize = 4;
+
+/// The field of a hash that may have a time to live of its own.
+pub const EXPIRING_FIELD: usize = 0;
 
 /// Bits of a field or score. 0: there is none.
 const PART_BITS: usize = 15;
@@ -53,6 +57,16 @@ pub enum PartAction {
     ReadFields,
     /// Returns the number of fields.
     CountFields,
+    /// Sets the field that may expire to this value, with a time to live.
+    SetFieldExpiring(u16, Lifetime),
+    /// Gives a time to live to that field, and returns whether there is one.
+    ExpireField(Lifetime),
+    /// Removes the time to live of that field, and returns whether there was one.
+    PersistField,
+    /// Gives a time to live to that field, and returns its value.
+    ReadFieldExpiring(Lifetime),
+    /// Returns the remaining time to live of that field.
+    ReadFieldRemaining,
     /// Adds this item behind the last one, and returns the number of items.
     Push(u8),
     /// The same, and removes the oldest items if there are more than [`LIMITED_ITEMS`] then.
@@ -85,6 +99,7 @@ impl PartAction {
         match self {
             PartAction::ReadField(_)
             | PartAction::ReadFields
+            | PartAction::ReadFieldRemaining
             | PartAction::CountFields
             | PartAction::CountItems
             | PartAction::ReadScore(_)
@@ -93,6 +108,10 @@ impl PartAction {
             PartAction::SetFields(_)
             | PartAction::SetFieldIfAbsent(..)
             | PartAction::RemoveFields(_)
+            | PartAction::SetFieldExpiring(..)
+            | PartAction::ExpireField(_)
+            | PartAction::PersistField
+            | PartAction::ReadFieldExpiring(_)
             | PartAction::Push(_)
             | PartAction::PushLimited(_)
             | PartAction::Pop(_)
@@ -120,16 +139,67 @@ impl PartAction {
     pub(super) fn has_changed_nothing(self, outcome: OperationOutcome) -> bool {
         let is_nothing = match self {
             PartAction::Stream(action) => return action.has_changed_nothing(outcome),
-            PartAction::SetFieldIfAbsent(..) => outcome == OperationOutcome::Applied(false),
+            PartAction::SetFieldIfAbsent(..)
+            | PartAction::ExpireField(_)
+            | PartAction::PersistField => outcome == OperationOutcome::Applied(false),
             PartAction::RemoveFields(_) | PartAction::RemoveMember(_) => {
                 outcome == OperationOutcome::Number(0)
             }
-            PartAction::Pop(_) | PartAction::Rotate | PartAction::PopLowest => {
-                outcome == OperationOutcome::Value(None)
-            }
+            PartAction::Pop(_)
+            | PartAction::Rotate
+            | PartAction::PopLowest
+            | PartAction::ReadFieldExpiring(_) => outcome == OperationOutcome::Value(None),
             _ => false,
         };
         is_nothing || outcome == OperationOutcome::WrongType || self.is_read()
+    }
+
+    /// Returns the time to live that the action gives.
+    pub(super) fn lifetime(self) -> Option<Lifetime> {
+        match self {
+            PartAction::SetFieldExpiring(_, lifetime)
+            | PartAction::ExpireField(lifetime)
+            | PartAction::ReadFieldExpiring(lifetime) => Some(lifetime),
+            _ => None,
+        }
+    }
+
+    /// Returns the action with another time to live, if it gives one.
+    pub(super) fn with_lifetime(self, known: impl Fn(Lifetime) -> Lifetime) -> PartAction {
+        match self {
+            PartAction::SetFieldExpiring(value, lifetime) => {
+                PartAction::SetFieldExpiring(value, known(lifetime))
+            }
+            PartAction::ExpireField(lifetime) => PartAction::ExpireField(known(lifetime)),
+            PartAction::ReadFieldExpiring(lifetime) => {
+                PartAction::ReadFieldExpiring(known(lifetime))
+            }
+            other => other,
+        }
+    }
+
+    /// Returns the time to live of the field that may expire after the action on a hash that had this
+    /// content. `lifetime` is the one before.
+    pub(super) fn lifetime_after(
+        self,
+        before: Option<u64>,
+        lifetime: Option<Lifetime>,
+    ) -> Option<Lifetime> {
+        let fields = before.filter(|number| !is_string(*number)).map(NumberedParts::of);
+        let has_field = fields.is_some_and(|fields| fields.get(EXPIRING_FIELD).is_some());
+        let concerns = |parts: NumberedParts| parts.get(EXPIRING_FIELD).is_some();
+        match self {
+            _ if before.is_some_and(is_string) => lifetime,
+            PartAction::SetFieldExpiring(_, new) => Some(new),
+            PartAction::ExpireField(new) | PartAction::ReadFieldExpiring(new) => {
+                has_field.then_some(new)
+            }
+            PartAction::PersistField => None,
+            PartAction::SetFields(parts) | PartAction::RemoveFields(parts) if concerns(parts) => {
+                None
+            }
+            _ => lifetime,
+        }
     }
 
     /// Returns the action with this function applied to its item, if it has one.
@@ -312,6 +382,17 @@ fn execute_on_fields(before: Option<u64>, action: PartAction) -> (Option<u64>, O
         PartAction::ReadField(field) => OperationOutcome::Value(fields.get(usize::from(field))),
         PartAction::ReadFields => OperationOutcome::Value(fields.number()),
         PartAction::CountFields => OperationOutcome::Number(count),
+        PartAction::SetFieldExpiring(value, _) => {
+            fields = fields.with(EXPIRING_FIELD, Some(value.into()));
+            OperationOutcome::Done
+        }
+        PartAction::ExpireField(_) => {
+            OperationOutcome::Applied(fields.get(EXPIRING_FIELD).is_some())
+        }
+        PartAction::ReadFieldExpiring(_) => OperationOutcome::Value(fields.get(EXPIRING_FIELD)),
+        PartAction::PersistField | PartAction::ReadFieldRemaining => {
+            unreachable!("{action:?} depends on the time to live")
+        }
         other => unreachable!("{other:?} is not on a hash"),
     };
     (fields.number(), outcome)

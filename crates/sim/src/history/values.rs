@@ -108,7 +108,9 @@ impl Values {
                 Values::Items(seen_items) => {
                     part.with_item(|item| seen(item, |item| seen_items.contains(&item)))
                 }
-                Values::Counted | Values::Seen(_) => part,
+                Values::Counted | Values::Seen(_) => {
+                    part.with_lifetime(|lifetime| lives.known(lifetime))
+                }
             }),
         }
     }
