@@ -219,6 +219,8 @@ pub enum Bug {
     MarkedBeforeSynced,
     /// A restart after a loss of power keeps entries above the version mark.
     KeptAboveMark,
+    /// A standalone server in mode `memory` syncs its log only when it needs the memory.
+    MemoryNotSynced,
     /// A segment leaves the log before the entries that superseded its entries are below a mark.
     LeftBeforeMark,
     /// A completion record is dropped before its replies are acknowledged.

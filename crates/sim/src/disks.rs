@@ -1,7 +1,7 @@
 //! Disks of servers that persist their logs, and their failures.
 
 use crate::failure::{Failure, Rule};
-use crate::power::PowerLoss;
+use crate::power::{PowerLoss, SyncedState};
 use crate::servers::{OpenedDisk, Persistence, SavedIdentity};
 use crate::timeline::RunTimeline;
 use backup::{Faults, MemoryDisk, Replicas};
@@ -11,7 +11,7 @@ use protocols::segment_manifest::SegmentManifest;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ClusterId, Instant, SegmentId, ServerId};
+use types::{ClusterId, Instant, SegmentId, ServerId, Version};
 use wire::control::{HistoryMark, ReplicaInfo};
 use wire::replica::{BootId, HEADER_BYTES, PIECES_FROM, ReplicaId};
 
@@ -88,6 +88,11 @@ impl SimulatedDisk {
     pub(crate) fn copy(&self) -> SimulatedDisk {
         let (disk, idle_at) = (self.disk.copy(), BTreeMap::new());
         SimulatedDisk { disk, boots: self.boots, idle_at, is_unreliable: self.is_unreliable }
+    }
+
+    /// Copies the synced contents.
+    fn synced(&self) -> SimulatedDisk {
+        SimulatedDisk { disk: self.disk.synced_copy(), ..self.copy() }
     }
 
     /// Restores the contents of a copy. The machine stays the same.
@@ -281,11 +286,21 @@ impl ServerDisks {
     }
 
     /// Lets the machine of a server with its own log lose power, and remembers what its disk had.
-    pub(crate) fn lose_power(&mut self, place: usize, id: ServerId, timeline: &mut RunTimeline) {
+    /// `due`: in mode `memory`, a version up to which everything must be synced, if one is known.
+    pub(crate) fn lose_power(
+        &mut self,
+        server: (usize, ServerId),
+        mode: Option<Mode>,
+        due: Option<Version>,
+        timeline: &mut RunTimeline,
+    ) {
+        let (place, id) = server;
         let before = self.disks[place].copy();
+        let synced = (mode == Some(Mode::Memory))
+            .then(|| SyncedState { disk: self.disks[place].synced(), due });
         self.lose_unwritten(place, id, true, timeline);
         let left = self.disks[place].manifest();
-        self.losses.insert(place, PowerLoss { before, left });
+        self.losses.insert(place, PowerLoss { before, left, synced });
     }
 
     /// Returns the loss of power of a server that has loaded its log since.

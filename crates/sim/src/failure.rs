@@ -106,6 +106,10 @@ named! {
         "A loss of power takes nothing of the replicas that a backup reports, except in `memory` mode.";
     OneMoment, "one-moment",
         "After a loss of power a server has what it had at its last version mark.";
+    SyncedIsThere, "synced-is-there",
+        "After a loss of power in mode memory each key is as it was at its last sync or later.";
+    SyncedInTime, "synced-in-time",
+        "A server in mode memory syncs its log after five intervals.";
     ForeignRefused, "foreign-refused",
         "A coordinator of another cluster refuses every server that has data of this one.";
     NothingLost, "nothing-lost",

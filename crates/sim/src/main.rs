@@ -78,8 +78,8 @@ struct ForcedFeatures {
     /// Let servers replicate each other's logs in every run.
     #[arg(long)]
     replicated: bool,
-    /// Let servers keep their own logs, synced at an interval, and their machines lose power, in
-    /// every run.
+    /// Let servers keep their own logs, synced at an interval or (in some runs) seldom, and their
+    /// machines lose power, in every run.
     #[arg(long, conflicts_with = "replicated")]
     power_loss: bool,
     /// Let servers exchange bytes in every run, not messages.

@@ -140,6 +140,7 @@ bugs! {
     DeadlineForgotten = DeadlineForgotten,
     MarkedBeforeSynced = MarkedBeforeSynced,
     KeptAboveMark = KeptAboveMark,
+    MemoryNotSynced = MemoryNotSynced,
     LeftBeforeMark = LeftBeforeMark,
     AcknowledgedBeforeReplicas = AcknowledgedBeforeReplicas,
     TypeLost = TypeLost,
@@ -216,8 +217,8 @@ impl Planted {
         (Planted::LostWriteRepeated..=Planted::DeadlineForgotten).contains(&self)
     }
 
-    /// Returns whether the bug breaks a rule of version marks; only runs whose machines lose power
-    /// find it.
+    /// Returns whether the bug breaks a rule of syncs and version marks; only runs whose machines
+    /// lose power find it.
     pub fn is_of_marks(self) -> bool {
         (Planted::MarkedBeforeSynced..=Planted::LeftBeforeMark).contains(&self)
     }

@@ -37,6 +37,15 @@ const POWER: u64 = 0x706f_7765_7220_6375;
 /// Sync intervals of such runs, in milliseconds of virtual time: runs are shorter than a second.
 const SYNC_MILLIS: [u64; 3] = [5, 20, 60];
 
+/// Number of sync intervals after which a standalone server in mode `memory` syncs.
+const MEMORY_INTERVALS: u32 = 5;
+
+/// Time within which such a sync has ended, if nothing disturbs it.
+const SYNC_MAX: Duration = Duration::from_millis(60);
+
+/// One run with forced losses of power in this many is in mode `memory`.
+const MEMORY_ONE_IN: u64 = 4;
+
 /// One run in this many is long.
 const LONG_ONE_IN: u32 = 16;
 
@@ -78,18 +87,24 @@ struct PersistenceDraw {
 }
 
 impl PersistenceDraw {
-    /// Draws from a separate generator, so that other runs stay the same.
+    /// Draws from a separate generator, so that other runs stay the same. `are_whole`: each value is
+    /// in one record.
     fn draw(
         settings: &RunSettings,
         size: &ClusterSize,
         is_persistent: bool,
         mode: Mode,
+        are_whole: bool,
     ) -> PersistenceDraw {
         let mut rng = Rng::with_seed(settings.seed ^ REPLICATED);
         let is_replicated = is_persistent && rng.bool() && settings.has(Knob::Replicated);
         let is_persistent = is_persistent || settings.is_replicated || settings.loses_power;
         let is_replicated = is_replicated && !settings.loses_power || settings.is_replicated;
-        let mode = if settings.loses_power { Mode::Interval } else { mode };
+        let mode = match settings.loses_power {
+            true if are_whole && settings.seed % MEMORY_ONE_IN == 3 => Mode::Memory,
+            true => Mode::Interval,
+            false => mode,
+        };
         // Not drawn: a further draw would change the runs of all seeds.
         let scrub = settings.seed.is_multiple_of(2).then_some(SCRUB_INTERVAL);
         let replicas = rng.u16(1..=2);
@@ -100,7 +115,12 @@ impl PersistenceDraw {
             true => DeathRates::draw(&mut rng, settings, plan),
             false => DeathRates::default(),
         };
-        let power = (is_persistent && !is_replicated && mode == Mode::Interval)
+        let may_lose = match mode {
+            Mode::Memory => are_whole,
+            Mode::Interval => true,
+            Mode::Disk => false,
+        };
+        let power = (is_persistent && !is_replicated && may_lose)
             .then(|| PowerDraw::draw(settings))
             .filter(|_| settings.has(Knob::Machines));
         let is_small = is_replicated && rng.bool() && settings.has(Knob::Small)
@@ -126,7 +146,7 @@ impl PersistenceDraw {
     }
 }
 
-/// Environment of servers that sync their own logs at an interval. Drawn from a separate generator,
+/// Environment of servers that sync their own logs later than they answer. Drawn from a separate generator,
 /// so that other runs stay the same.
 #[derive(Clone, Copy, Debug)]
 struct PowerDraw {
@@ -157,7 +177,8 @@ impl RunProfile {
         let scarce = [72 << 20, 88 << 20, 120 << 20][rng.usize(..3)];
         let is_persistent = rng.u32(..PERSISTENT_ONE_IN) == 0 && settings.has(Knob::LocalLog);
         let mode = [Mode::Memory, Mode::Interval, Mode::Disk][rng.usize(..3)];
-        let drawn = PersistenceDraw::draw(&settings, &size, is_persistent, mode);
+        let are_whole = workload.collections.is_none() && !typed::are_used(&settings);
+        let drawn = PersistenceDraw::draw(&settings, &size, is_persistent, mode, are_whole);
         if drawn.is_small {
             workload.lengthen(SMALL_LENGTH);
         }
@@ -210,6 +231,20 @@ impl RunProfile {
     /// Returns the durability mode of the logs, if they are persisted.
     pub(crate) fn mode(&self) -> Option<Mode> {
         self.persistence.map(Persistence::mode)
+    }
+
+    /// Returns whether servers in mode `memory` have their own logs, and their machines lose power.
+    pub(crate) fn loses_power_in_memory(&self) -> bool {
+        self.loses_power && self.has_local_logs() && self.mode() == Some(Mode::Memory)
+    }
+
+    /// Returns the longest time for which a server that is well leaves its own log unsynced in mode
+    /// `memory`, with the time of the sync.
+    pub(crate) fn unsynced_max(&self) -> Option<Duration> {
+        let Some(Persistence::LocalLog(LocalLog { sync_interval, .. })) = self.persistence else {
+            return None;
+        };
+        Some(sync_interval? * MEMORY_INTERVALS + SYNC_MAX * self.slowness)
     }
 
     /// Returns whether each server has its own log on its own disk, and therefore keeps its id.

@@ -1,6 +1,7 @@
 //! Servers of a run: the real engine on its own store, and the link to the coordinator.
 
 use crate::inspect::Inspector;
+use crate::power::DrawnVersions;
 use crate::reactor::{Outbound, SimulatedReactor, Surroundings, TurnInput};
 use crate::reactor_bus::ReactorBus;
 use crate::streams::BusProfile;
@@ -74,6 +75,8 @@ pub(crate) struct SimulatedServer {
     inspected_version: u64,
     /// Time of the last inspection that found the lease lost, so that the server refuses.
     lease_lost_at: Option<Instant>,
+    /// Versions that it has drawn, if its log must be synced in time.
+    pub(crate) drawn: DrawnVersions,
 }
 
 /// Link of a process to its coordinator.
@@ -352,6 +355,7 @@ impl SimulatedServer {
             well_since: started,
             inspected_version: 0,
             lease_lost_at: None,
+            drawn: DrawnVersions::default(),
             clock_ahead_millis: 0,
         }
     }

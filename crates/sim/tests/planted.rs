@@ -63,7 +63,7 @@ fn seeds_max(planted: Planted) -> u64 {
         | Planted::RedirectionIgnored
         | Planted::DeadlineForgotten => 30,
         Planted::OlderMapAdopted | Planted::EarlierConnectionHeard => 120,
-        Planted::MarkedBeforeSynced | Planted::KeptAboveMark => 60,
+        Planted::MarkedBeforeSynced | Planted::KeptAboveMark | Planted::MemoryNotSynced => 60,
         Planted::AmbiguityForgotten
         | Planted::AbsenceRepeated
         | Planted::AmbiguousTakenForRefused => 999,

@@ -426,6 +426,7 @@ impl BackupPart {
         let synced = self.synced(&open);
         if synced < length {
             let pause = match self.replication.plan.mode {
+                Mode::Memory if planted::is(Bug::MemoryNotSynced) => Duration::from_secs(3_600),
                 Mode::Memory => self.replication.sync_interval * MEMORY_INTERVALS,
                 Mode::Interval => self.replication.sync_interval,
                 Mode::Disk => Duration::ZERO,

@@ -6,7 +6,7 @@ use crate::settings::Knob;
 use crate::streams::Streams;
 use crate::timeline::{Accident, PlannedEvent};
 use std::time::Duration;
-use types::Instant;
+use types::{Instant, Version};
 
 impl SimulatedCluster {
     /// Starts the faults: clocks differ from the beginning, all others come later.
@@ -109,6 +109,37 @@ impl SimulatedCluster {
                 self.faults.record_damage(replica, id, &mut self.timeline);
             }
         }
+    }
+
+    /// Records up to which version each server has drawn, if its machine loses power in mode
+    /// `memory` and nothing disturbs its syncs.
+    pub(crate) fn note_versions(&mut self) {
+        if !self.profile.loses_power_in_memory() {
+            return;
+        }
+        let SimulatedCluster { servers, disks, faults, losses, timeline, .. } = self;
+        let now = timeline.now;
+        let have_caught_up = disks.have_caught_up(now);
+        for (place, server) in servers.iter_mut().enumerate() {
+            let is_well = !server.is_dead
+                && server.paused_until <= now
+                && server.node.durability().load_progress().is_none()
+                && !losses.failing.contains(&place)
+                && faults.is_disk_slow(place, now) != Some(true);
+            match is_well && have_caught_up {
+                true => server.drawn.add(now, server.node.store().version()),
+                false => server.drawn.clear(),
+            }
+        }
+    }
+
+    /// Returns a version up to which a server in mode `memory` must have synced everything by now.
+    pub(crate) fn due_version(&self, place: usize) -> Option<Version> {
+        let unsynced_max = self.profile.unsynced_max().filter(|max| {
+            self.profile.loses_power_in_memory() && self.timeline.now.0 > max.as_nanos() as u64
+        })?;
+        let moment = Instant(self.timeline.now.0 - unsynced_max.as_nanos() as u64);
+        self.servers[place].drawn.at(moment)
     }
 
     /// Returns whether every server serves its ranges and has all the replicas that it needs.

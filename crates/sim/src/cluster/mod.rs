@@ -210,6 +210,7 @@ impl SimulatedCluster {
     /// Looks which servers are well, and plans the next time.
     pub(crate) fn inspect(&mut self) {
         self.servers.iter_mut().for_each(|server| server.inspect(self.timeline.now));
+        self.note_versions();
         self.timeline.plan_in(INSPECTION_INTERVAL, PlannedEvent::Inspection);
     }
 

@@ -189,7 +189,9 @@ impl ClusterRun {
         let cluster = &mut self.cluster;
         match is_persistent {
             true if loses_power && cluster.profile.loses_power => {
-                cluster.disks.lose_power(place, id, &mut cluster.timeline)
+                let mode = cluster.profile.mode();
+                let due = cluster.due_version(place);
+                cluster.disks.lose_power((place, id), mode, due, &mut cluster.timeline)
             }
             true => cluster.disks.lose_unwritten(place, id, loses_power, &mut cluster.timeline),
             false => self.record_losses(place),

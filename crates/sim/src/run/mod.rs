@@ -107,7 +107,7 @@ impl ClusterRun {
             let joins = timeline.micros(10_000..400_000) * profile.slowness;
             timeline.plan_in(joins, PlannedEvent::Start(place));
         }
-        if profile.replicas() > 0 {
+        if profile.replicas() > 0 || profile.loses_power_in_memory() {
             timeline.plan_in(Duration::ZERO, PlannedEvent::Inspection);
         }
         self.cluster.begin_faults();
