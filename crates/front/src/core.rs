@@ -12,6 +12,7 @@
 pub(crate) mod backend;
 mod client_limits;
 mod connections;
+mod copying;
 pub(crate) mod data;
 pub(crate) mod elements;
 pub(crate) mod lists;

@@ -134,11 +134,11 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     let largest = crates.iter().max_by_key(|(_, lines)| **lines);
     if let Some((name, lines)) = largest {
         let measure = format!("lines of the largest crate ({name})");
-        table.row(&measure, *lines, 23_000, 12_000);
+        table.row(&measure, *lines, 23_100, 12_000);
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
-    table.row("lines of src without assertions", lines - items.assertion_lines, 123_100, target);
+    table.row("lines of src without assertions", lines - items.assertion_lines, 126_000, target);
 }
 
 /// Crates that should assert densely, and how many lines they have for each assertion at most.

@@ -297,18 +297,12 @@ fn commit(
         update?
     } else {
         // Later copies may be newer than those of the named keys.
-        is_consistent(backend, &staged)?
+        staged.are_of_one_moment(backend)?
     };
     if is_made {
         backend.counts.found(staged.found());
     }
     Ok(is_made.then_some(staged))
-}
-
-/// Returns whether all copies are of one moment, so that an error of a command on them is one.
-fn is_consistent(backend: &mut Backend, staged: &TransactionRecords) -> Result<bool, NotExecuted> {
-    let is_current = |records: &[Option<Record<'_>>]| staged.is_current(records);
-    Ok(!staged.has_later_copies() || backend.read_tables(&staged.keys(), is_current)?)
 }
 
 /// Runs the command of `call` on copies of its records, like a transaction of one command. It may read
@@ -332,7 +326,7 @@ pub(super) fn run_alone(call: &mut Call<'_>) -> Done {
             unreachable!("no command ends the transaction around it")
         };
         match ran {
-            Err(NotExecuted::Reject(_)) if !is_consistent(call.backend, &staged)? => continue,
+            Err(NotExecuted::Reject(_)) if !staged.are_of_one_moment(call.backend)? => continue,
             ran => ran?,
         }
         match commit(call.backend, staged) {

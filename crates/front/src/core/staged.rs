@@ -11,7 +11,6 @@
 
 mod copies;
 
-use super::backend::Backend;
 use crate::commands::{Cause, NOT_INSIDE, NotExecuted, Refusal};
 use crate::operators::counts::Found;
 use copies::Copies;
@@ -77,36 +76,30 @@ struct MissingVersion {
 }
 
 impl TransactionRecords {
-    /// Reads the records of these distinct keys of a table, and copies them if `is_expected` accepts
-    /// them.
-    pub(crate) fn read(
-        backend: &mut Backend,
+    /// Begins a transaction on copies of the records that were read under these distinct keys of a
+    /// table. Uses the buffers of `spare`.
+    pub(super) fn begin(
+        spare: Option<Box<TransactionRecords>>,
         table: TableId,
         clock: UnixMillis,
         keys: &[Key<'_>],
-        is_expected: impl FnOnce(&[Option<Record<'_>>]) -> bool,
-    ) -> Result<Option<Box<TransactionRecords>>, NotExecuted> {
-        let spare = backend.spare_copies.take();
-        backend.peek(table, keys, |records| {
-            is_expected(records).then(|| {
-                let mut staged = spare.unwrap_or_default();
-                (staged.table, staged.clock, staged.named) = (table, clock, keys.len());
-                for (key, record) in keys.iter().zip(records) {
-                    staged.copies.add(TableKey { table, key: *key }, *record);
-                }
-                staged
-            })
-        })
+        records: &[Option<Record<'_>>],
+    ) -> Box<TransactionRecords> {
+        let mut staged = spare.unwrap_or_default();
+        (staged.table, staged.clock, staged.named) = (table, clock, keys.len());
+        for (key, record) in keys.iter().zip(records) {
+            staged.copies.add(TableKey { table, key: *key }, *record);
+        }
+        staged
     }
 
-    /// Ends a transaction. Retains its buffers for the next one.
-    pub(crate) fn end(mut self: Box<TransactionRecords>, backend: &mut Backend) {
+    /// Forgets everything but the buffers.
+    pub(super) fn reset(&mut self) {
         let mut copies = std::mem::take(&mut self.copies);
         let mut scratch = std::mem::take(&mut self.scratch);
         copies.clear();
         scratch.shrink();
         *self = TransactionRecords { copies, scratch, ..TransactionRecords::default() };
-        backend.spare_copies = Some(self);
     }
 
     /// Returns the keys of all records, by their positions.
