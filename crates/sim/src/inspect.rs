@@ -186,6 +186,9 @@ impl Inspector {
         let clock = self.worker.store().latest_clock();
         let (mut held, mut others, mut bytes) = (BTreeMap::new(), 0, 0);
         let mut may_have_tombstones = self.worker.store().log().is_durable();
+        // Root and pages of a value are in one slot, but a tablet may be a part of it.
+        let mut split = Vec::new();
+        let mut pages: BTreeMap<_, StoredPages> = BTreeMap::new();
         let tablets = self.worker.store().tablets();
         for tablet in tablets.iter() {
             may_have_tombstones |=
@@ -194,8 +197,6 @@ impl Inspector {
                 TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
                 TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
             };
-            let mut split = Vec::new();
-            let mut pages: BTreeMap<_, StoredPages> = BTreeMap::new();
             let mut batch = Vec::new();
             let mut cursor = Some(tablet.range.first());
             while let Some(at) = cursor {
@@ -237,16 +238,17 @@ impl Inspector {
                     }
                 }
             }
-            let is_arriving = matches!(tablet.state, TabletState::Arriving(_));
-            for (key, place, root) in split {
-                let pages = pages.remove(&(place.0, place.1, root.id())).unwrap_or_default();
-                let Some(number) = root.number(&pages, clock, is_arriving) else {
-                    others += 1;
-                    continue;
-                };
-                let before = held.insert(key, number);
-                assert!(before.is_none(), "a scan returns a record twice");
-            }
+        }
+        for (key, place, root) in split {
+            let mut of_slot = tablets.of_slot(place.1.slot());
+            let is_arriving = of_slot.any(|it| matches!(it.state, TabletState::Arriving(_)));
+            let pages = pages.remove(&(place.0, place.1, root.id())).unwrap_or_default();
+            let Some(number) = root.number(&pages, clock, is_arriving) else {
+                others += 1;
+                continue;
+            };
+            let before = held.insert(key, number);
+            assert!(before.is_none(), "a scan returns a record twice");
         }
         ServerContents { held, others, may_have_tombstones, bytes }
     }
