@@ -85,6 +85,21 @@ fn a_batch_stands_in_one_segment_even_if_the_open_one_is_nearly_full() {
 }
 
 #[test]
+fn an_entry_of_a_batch_does_not_name_one_of_its_own_segment() {
+    let log = durable_log_of(10, 1);
+    let mut head = log.head();
+    let first = head.append_one(&object(b"key", 1, b"value")).unwrap();
+    let mut again = object(b"key", 2, b"value");
+    if let Body::Object { replaces, .. } = &mut again.body {
+        *replaces = Some(log.location_of(first));
+    }
+    let planned = again.encoded_bytes();
+    head.append_all(planned, iter::once(&mut again), |_| {}).unwrap();
+    assert!(again.encoded_bytes() < planned, "the name takes room");
+    assert!(matches!(again.body, Body::Object { replaces: None, .. }));
+}
+
+#[test]
 fn an_entry_of_the_largest_size_fits() {
     let log = log_of(10, 1);
     let mut head = log.head();
