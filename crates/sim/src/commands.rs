@@ -254,15 +254,8 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
         RegisterAction::Flush => RegisterShape::String,
         _ => register.shape,
     };
-    match reply {
-        Reply::Error(text) if text.starts_with(b"WRONGTYPE ") && shape == RegisterShape::Fields => {
-            return ReplyMeaning::Outcome(OperationOutcome::WrongType);
-        }
-        Reply::Error(text) if collections::is_rejection(shape, text) => {
-            return ReplyMeaning::Outcome(OperationOutcome::Rejected);
-        }
-        Reply::Error(text) => return read_error(text),
-        _ => {}
+    if let Reply::Error(text) = reply {
+        return read_error_of(shape, text);
     }
     if shape == RegisterShape::Hash {
         return typed::read(register, action, reply);
@@ -318,6 +311,18 @@ pub(crate) fn read(register: &Register, action: RegisterAction, reply: &Reply<'_
         RegisterAction::Part(_) => None,
     };
     outcome.map_or(ReplyMeaning::Nonsense, ReplyMeaning::Outcome)
+}
+
+/// Interprets an error as the reply to an operation on a register of this shape.
+fn read_error_of(shape: RegisterShape, text: &[u8]) -> ReplyMeaning {
+    let is_of_type = text.starts_with(b"WRONGTYPE ");
+    if is_of_type && shape == RegisterShape::Fields {
+        return ReplyMeaning::Outcome(OperationOutcome::WrongType);
+    }
+    match collections::is_rejection(shape, text) {
+        true => ReplyMeaning::Outcome(OperationOutcome::Rejected),
+        false => read_error(text),
+    }
 }
 
 /// Returns the number in a bulk string, or that there is none.

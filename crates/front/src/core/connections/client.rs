@@ -625,13 +625,17 @@ impl Conversation {
         if let ExecutionOutcome::Replied = outcome {
             let attempt = AnsweredCommand { command, args, is_admitted };
             attempt.count(&out[before..], &self.session, turn);
-            // A transaction that is restarted still needs its watched keys; whatever answers it ends
-            // the watch.
-            if command.has(flag::RUNS_TRANSACTION) {
-                self.session.watched.clear();
-            }
+            self.end_watch(command);
         }
         outcome
+    }
+
+    /// Ends the watch of keys after an answer to `EXEC`, whatever it is. A transaction that is
+    /// restarted still needs them.
+    fn end_watch(&mut self, answered: &Command) {
+        if answered.has(flag::RUNS_TRANSACTION) {
+            self.session.watched.clear();
+        }
     }
 }
 
