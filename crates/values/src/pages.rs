@@ -465,6 +465,7 @@ mod tests {
         assert_eq!(layout.resize(&root, 0, true).after, 391);
         root.bytes = 10_000;
         assert_eq!(layout.resize(&root, 0, true).after, 391 - 64);
-        assert_eq!(layout.resize(&root, 30, false).after, 391);
+        assert_eq!(layout.resize(&root, 30, false).after, 391 - 64, "any change joins pages");
+        assert_eq!(layout.resize(&root, 0, false).after, 391);
     }
 }
