@@ -355,7 +355,7 @@ impl Core {
     }
 
     fn retry(&mut self, waiter: WaiterId, answer: Option<Answer>, io: &mut impl Connections) {
-        if answer.is_none() && self.is_congested(waiter.connection, io) {
+        if answer.is_none() && is_congested(waiter.connection, &self.reply_gate, io) {
             return self.waits.add_congested(waiter);
         }
         self.with_client(waiter.connection, io, |client, turn, out| {
@@ -363,18 +363,11 @@ impl Core {
         });
     }
 
-    /// Returns whether a client has so much unsent output that no request of it is retried.
-    fn is_congested(&self, connection: ConnectionId, io: &impl Connections) -> bool {
-        io.backlog(connection) > CLIENT_BACKLOG_MAX || self.reply_gate.is_paused(connection)
-    }
-
     /// Schedules the requests of clients that have read enough of their output.
     fn schedule_congested(&mut self, io: &impl Connections) {
         let Core { waits, reply_gate, clients, .. } = self;
         waits.wake_congested(|connection| {
-            let is_full =
-                io.backlog(connection) > CLIENT_BACKLOG_MAX || reply_gate.is_paused(connection);
-            is_full && clients.contains_key(&connection)
+            is_congested(connection, reply_gate, io) && clients.contains_key(&connection)
         });
     }
 
@@ -444,6 +437,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Returns whether a client has so much unsent output that no request of it is retried.
+fn is_congested(connection: ConnectionId, gate: &ReplyGate, io: &impl Connections) -> bool {
+    io.backlog(connection) > CLIENT_BACKLOG_MAX || gate.is_paused(connection)
 }
 
 /// Longest time until it is noticed that a congested client has read its output.
