@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use store::{Key, Stall, Worker};
-use types::{KeyHash, TableId, TypedValue, Version, key_hash_in_slot};
+use types::{KeyHash, TableId, TypedValue, Version};
 use values::{PAGE_NAME_BYTES, PageInterval, PageName, ValuePages};
 
 /// Pages that one quantum looks for: 30 us.
@@ -86,8 +86,7 @@ impl EvictedValue {
             }
             let name =
                 PageName { table: self.table, root: self.root, id: *id, page: interval.first };
-            let bytes = name.bytes();
-            let hash = key_hash_in_slot(worker.store().seed(), self.root.slot(), &bytes);
+            let (hash, bytes) = name.key(worker.store().seed());
             worker.own_table(TableId::PAGES).unlink_any(Key { hash, bytes: &bytes })?;
             (interval.first, interval.pages) = (interval.first.wrapping_add(1), interval.pages - 1);
             // An equal part for each page.

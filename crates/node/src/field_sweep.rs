@@ -15,7 +15,6 @@ use std::time::Duration;
 use store::{Changes, Key, Need, Record, TableKey, Worker};
 use types::{
     HashSeed, Instant, KeyHash, TableId, TypedValue, UnixMillis, ValueType, element_hash, key_hash,
-    key_hash_in_slot,
 };
 use values::{Elements, Form, Packed, PageName, Resize, earliest_field_expiry};
 
@@ -155,10 +154,7 @@ impl FieldWalk {
 /// Returns the hash of a record in this table; `None`: the record is no page.
 fn hash_in(table: TableId, key: &[u8], seed: &HashSeed) -> Option<KeyHash> {
     match table {
-        TableId::PAGES => {
-            let name = PageName::parse(key)?;
-            Some(key_hash_in_slot(seed, name.root.slot(), key))
-        }
+        TableId::PAGES => Some(PageName::parse(key)?.key(seed).0),
         _ => Some(key_hash(seed, key)),
     }
 }
@@ -179,8 +175,8 @@ fn clock_of(record: Record<'_>) -> UnixMillis {
 }
 
 /// Removes the expired fields of a hash that is in one record. Does nothing if that is not possible
-/// now: the next walk meets the record again. Returns whether it has
-/// changed the hash.
+/// now: the next walk meets the record again. Returns whether it has changed
+/// the hash.
 fn reclaim_in_record(table: TableId, key: &[u8], worker: &mut Worker) -> bool {
     let key = Key { hash: key_hash(worker.store().seed(), key), bytes: key };
     let mut is_changed = false;
@@ -209,7 +205,7 @@ fn reclaim_in_page(page: &[u8], worker: &mut Worker) -> bool {
     let root = worker.own_table(TableId::PAGES).other_key(name.table, name.root, is_root);
     let Ok(Some(root)) = root else { return false };
     let seed = worker.store().seed().clone();
-    let page = Key { hash: key_hash_in_slot(&seed, name.root.slot(), page), bytes: page };
+    let page = Key { hash: name.key(&seed).0, bytes: page };
     let keys = [
         TableKey { table: name.table, key: Key { hash: name.root, bytes: &root } },
         TableKey { table: TableId::PAGES, key: page },

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::log::GracePeriod;
 use store::{Key, Worker};
-use types::{Instant, KeyHash, TableId, Version, key_hash_in_slot};
+use types::{Instant, KeyHash, TableId, Version};
 use values::{PageInterval, PageName};
 
 /// Buckets that a step reads: up to about 500 pages, 100 us.
@@ -162,8 +162,7 @@ impl Walk {
             if root_pages(page.name, worker).have(page.name) {
                 continue;
             }
-            let name = page.name.bytes();
-            let hash = key_hash_in_slot(worker.store().seed(), page.name.root.slot(), &name);
+            let (hash, name) = page.name.key(worker.store().seed());
             let key = Key { hash, bytes: &name };
             let unlinked = worker.own_table(TableId::PAGES).unlink(key, page.version);
             removed += u64::from(unlinked == Ok(true));

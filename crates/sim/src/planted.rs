@@ -11,10 +11,7 @@ use ::planted::Bug;
 use std::cell::Cell;
 use std::fmt;
 use store::{Key, TabletState, Worker};
-use types::{
-    HashRange, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, key_hash,
-    key_hash_in_slot,
-};
+use types::{HashRange, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, key_hash};
 use values::{Element, Form, Packed, PageName, encode_new};
 use wire::batch::{BatchEntry, BatchReader, BatchWriter};
 use wire::entry::Body;
@@ -339,8 +336,7 @@ pub(crate) fn adopt_orphans(worker: &mut Worker) {
         let Some(root) = root.get().filter(|root| found == Ok(true) && root.id != page.id) else {
             continue;
         };
-        let name = PageName { id: root.id, ..page }.bytes();
-        let hash = key_hash_in_slot(worker.store().seed(), page.root.slot(), &name);
+        let (hash, name) = PageName { id: root.id, ..page }.key(worker.store().seed());
         if page.page < root.pages && worker.knows(TableId::PAGES, hash) == Ok(false) {
             let _ = worker.put(TableId::PAGES, Key { hash, bytes: &name }, &bytes, None);
         }

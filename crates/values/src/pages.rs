@@ -12,7 +12,7 @@ use crate::list_root::{ListForm, PageInterval};
 use crate::packed::{Damaged, Packed};
 use crate::stream_root::StreamRoot;
 use std::ops::Range;
-use types::{KeyHash, TableId, TypedValue, ValueType, Version};
+use types::{HashSeed, KeyHash, TableId, TypedValue, ValueType, Version, key_hash_in_slot};
 
 /// First byte of a root.
 const ROOT: u8 = 0;
@@ -169,6 +169,12 @@ impl PageName {
         name[13..21].copy_from_slice(&self.id.0.to_be_bytes());
         name[21..].copy_from_slice(&self.page.to_be_bytes());
         name
+    }
+
+    /// Returns the bytes of the name, with their key hash.
+    pub fn key(self, seed: &HashSeed) -> (KeyHash, [u8; PAGE_NAME_BYTES]) {
+        let bytes = self.bytes();
+        (key_hash_in_slot(seed, self.root.slot(), &bytes), bytes)
     }
 
     /// Returns the numbers of the pages that a value has, if it is a root with the id of this page.

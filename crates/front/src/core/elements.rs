@@ -17,10 +17,7 @@ use crate::operators::counts::Found;
 use planted::Bug;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
-use types::{
-    HashSeed, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, element_hash,
-    key_hash_in_slot,
-};
+use types::{HashSeed, KeyHash, TableId, TypedValue, UnixMillis, ValueType, Version, element_hash};
 use values::{
     Damaged, Elements, Form, PAGE_NAME_BYTES, Packed, PageName, Resize, Root, ValueLayout, page_of,
 };
@@ -247,8 +244,7 @@ impl PlannedPages {
 impl PlannedPage {
     /// Returns the page of this name.
     pub(super) fn new(seed: &HashSeed, name: PageName) -> PlannedPage {
-        let bytes = name.bytes();
-        let hash = key_hash_in_slot(seed, name.root.slot(), &bytes);
+        let (hash, bytes) = name.key(seed);
         PlannedPage { number: name.page, hash, name: bytes }
     }
 
