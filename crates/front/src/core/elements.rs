@@ -229,6 +229,27 @@ impl PlannedPages {
         self.of_values[value][0].clone()
     }
 
+    /// Returns the elements of all values, given their records and those of their existing pages. If
+    /// some values do not have the expected forms, returns all of those.
+    fn open<'r, 'k>(
+        &self,
+        roots: &[Option<Record<'r>>],
+        pages: &[Option<Record<'r>>],
+        value_type: ValueType,
+        touched: impl Fn(usize) -> Touched<'k>,
+        expected: &[Expected],
+    ) -> Result<Result<OpenedValues<'r>, Surprises>, Refusal> {
+        let (mut opened, mut surprises) = (OpenedValues::new(), Surprises::new());
+        for (at, expected) in expected.iter().enumerate() {
+            let pages = &pages[self.existing(at)];
+            match open(roots[at], value_type, touched(at), expected, pages)? {
+                Ok(elements) => opened.push(elements),
+                Err(found) => surprises.push((at, found)),
+            }
+        }
+        Ok(if surprises.is_empty() { Ok(opened) } else { Err(surprises) })
+    }
+
     /// Returns the position of a page of a value.
     fn position(&self, value: usize, number: u32) -> usize {
         let mut places = self.of_values[value].iter().filter_map(|range| {
@@ -387,18 +408,11 @@ impl Backend {
             let all: KeysOfAttempt<'_> = plan.keys(values).collect();
             let attempt = self.read_tables(&all, |records| {
                 let (roots, pages) = records.split_at(keys.len());
-                let mut opened = OpenedValues::new();
-                let mut surprises = Surprises::new();
-                for (at, expected) in expected.iter().enumerate() {
-                    let pages = &pages[plan.existing(at)];
-                    match open(roots[at], value_type, touched, expected, pages)? {
-                        Ok(elements) => opened.push(elements),
-                        Err(found) => surprises.push((at, found)),
-                    }
-                }
-                if !surprises.is_empty() {
-                    return Ok(Attempt::Unexpected(surprises));
-                }
+                let touched = |_| touched;
+                let opened = match plan.open(roots, pages, value_type, touched, &expected)? {
+                    Ok(opened) => opened,
+                    Err(surprises) => return Ok(Attempt::Unexpected(surprises)),
+                };
                 let Some(f) = f.take() else {
                     unreachable!("no attempt follows one that calls it")
                 };
@@ -524,20 +538,14 @@ impl Backend {
             |at| at < needed,
             |records, changes| {
                 let (roots, pages) = records.split_at(values.len());
-                let mut opened = OpenedValues::new();
-                let mut surprises = Surprises::new();
-                for (at, expected) in expected.iter().enumerate() {
-                    let pages = &pages[plan.existing(at)];
-                    match open(roots[at], value_type, values[at].touched, expected, pages)? {
-                        Ok(elements) => opened.push(elements),
-                        Err(found) => surprises.push((at, found)),
-                    }
-                }
-                if !surprises.is_empty() {
-                    return Ok(Attempt::Unexpected(surprises));
-                }
+                let touched = |at: usize| values[at].touched;
+                let mut opened = match plan.open(roots, pages, value_type, touched, expected)? {
+                    Ok(opened) => opened,
+                    Err(surprises) => return Ok(Attempt::Unexpected(surprises)),
+                };
                 let result = f(&mut opened, roots)?;
                 let is_written = |at: usize| !matches!(values[at].touched, Touched::Source);
+                let mut surprises = Surprises::new();
                 let packed = opened
                     .iter()
                     .enumerate()
