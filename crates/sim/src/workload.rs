@@ -332,13 +332,13 @@ impl Workload {
         }
     }
 
-    /// Returns whether a register has this value when the time to live of a field of another one, as
-    /// it was seen, has ended.
-    pub(crate) fn may_become(&self, register: usize, seen: u64, value: u64) -> bool {
+    /// Returns whether a register has this value (`None`: it does not exist) when the time to live of
+    /// a field of another one, as it was seen, has ended.
+    pub(crate) fn may_become(&self, register: usize, seen: u64, value: Option<u64>) -> bool {
         let register = &self.registers[register];
         register.has_timed_field
             && !is_string(seen)
-            && NumberedParts::of(seen).with(EXPIRING_FIELD, None).number() == Some(value)
+            && NumberedParts::of(seen).with(EXPIRING_FIELD, None).number() == value
     }
 
     /// Returns the slots that contain keys.

@@ -57,7 +57,7 @@ impl ClusterRun {
                 let of_read = seen.remove(key.as_slice());
                 let workload = &self.load.workload;
                 let register = workload.names[&key];
-                let is_seen = |it| it == value || workload.may_become(register, it, value);
+                let is_seen = |it| it == value || workload.may_become(register, it, Some(value));
                 if !of_read.is_some_and(is_seen) {
                     let key = String::from_utf8_lossy(&key);
                     let text = format!("{} holds {value} for {key}: no read sees it", server.id);
@@ -65,9 +65,12 @@ impl ClusterRun {
                 }
             }
         }
-        // An expiring value may have expired since it was read.
+        // A value may have expired since it was read, or its only field.
         let workload = &self.load.workload;
-        seen.retain(|key, value| !workload.has_lifetime(workload.names[*key], *value));
+        seen.retain(|key, &mut value| {
+            let register = workload.names[*key];
+            !workload.has_lifetime(register, value) && !workload.may_become(register, value, None)
+        });
         match seen.first_key_value() {
             Some((key, value)) => {
                 let key = String::from_utf8_lossy(key);
