@@ -16,13 +16,13 @@
 use crate::context::Context;
 use crate::outgoing::{EngineOutput, Wake};
 use crate::state::NodeState;
-use crate::tablets::{arrival_of, renewed};
+use crate::tablets::{arrival_of, assigned, renewed};
 use planted::Bug;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use store::{GracePeriod, TableSet, Tablet, TabletState};
 use types::limits::TABLES_MAX;
-use types::{KeyHash, TableId};
+use types::{KeyHash, ServerId, TableId};
 use wire::control::{Answer, ClusterMap};
 
 /// A flush in progress, or queued.
@@ -149,15 +149,7 @@ impl Flushes {
                     tables,
                     "one flush runs at a time, and it has emptied these tables"
                 );
-                let (new, _) = renewed(&tablet, &map, me);
-                let is_flushed = |table: usize| {
-                    tablet.flushing.contains(TableId(table as u8))
-                        && !planted::is(Bug::IncarnationNotRenewed)
-                };
-                let incarnations = std::array::from_fn(|table| {
-                    if is_flushed(table) { new[table] } else { tablet.incarnations[table] }
-                });
-                Tablet { flushing: TableSet::NONE, incarnations, ..tablet }
+                after_flush(tablet, &map, me)
             };
             tablets.into_iter().map(over).collect()
         });
@@ -175,6 +167,27 @@ impl Flushes {
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
+}
+
+/// Returns a tablet after the flush that this map began. The death of the other side of a migration
+/// during the flush may have changed the tablet:
+/// - A part that has to be recovered was not emptied. It keeps its incarnations, because the recovery
+///   removes the records of the tables in which they differ from the new ones.
+/// - The other part may have got the epoch of that recovery. The map still names the earlier one.
+fn after_flush(tablet: Tablet, map: &ClusterMap, me: ServerId) -> Tablet {
+    let is_emptied = match tablet.state {
+        TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => true,
+        TabletState::Frozen | TabletState::Leaving | TabletState::Recovering(_) => false,
+    };
+    let assigned = assigned(tablet.range, map, me).filter(|_| is_emptied);
+    let is_flushed = |table: usize| {
+        tablet.flushing.contains(TableId(table as u8)) && !planted::is(Bug::IncarnationNotRenewed)
+    };
+    let incarnations = std::array::from_fn(|table| match assigned {
+        Some((_, new)) if is_flushed(table) => new[table],
+        Some(_) | None => tablet.incarnations[table],
+    });
+    Tablet { flushing: TableSet::NONE, incarnations, ..tablet }
 }
 
 /// Makes operations wait on tables with new incarnations in the newest map.
@@ -223,8 +236,41 @@ fn hold(wanted: u64, node: &NodeState) -> Begun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::{Store, StoreConfig};
-    use types::{ClusterId, HashSeed};
+    use store::{RangeClock, Recovery, RecoveryPlan, Store, StoreConfig};
+    use types::{ClusterId, HashRange, HashSeed, Incarnation, OwnershipEpoch};
+    use wire::control::TabletInfo;
+
+    #[test]
+    fn a_flush_renews_what_it_has_emptied_whatever_died_meanwhile() {
+        let (me, range, epoch) = (ServerId(1), HashRange::ALL, OwnershipEpoch(3));
+        let incarnations = |number| vec![Incarnation(number); TABLES_MAX];
+        let is_born = false;
+        let info = TabletInfo { range, owner: me, epoch, incarnations: incarnations(2), is_born };
+        let (servers, moving) = (Vec::new(), Vec::new());
+        let tablets = vec![info];
+        let map = ClusterMap { version: 1, cluster: ClusterId(1), servers, tablets, moving };
+        let flushed = TableId(0);
+        let renewed_of = |epoch, state| {
+            let tablet = Tablet {
+                range,
+                epoch,
+                incarnations: [Incarnation(1); TABLES_MAX],
+                state,
+                clock: RangeClock::default(),
+                flushing: TableSet::of(flushed),
+            };
+            let after = after_flush(tablet, &map, me);
+            assert!(after.flushing.is_empty(), "operations resume after the flush");
+            after.incarnations
+        };
+        for epoch in [epoch, OwnershipEpoch(4)] {
+            let [first, second, ..] = renewed_of(epoch, TabletState::Serving);
+            assert_eq!((first, second), (Incarnation(2), Incarnation(1)), "{epoch:?}");
+        }
+        let plan = RecoveryPlan { number: u64::MAX, range, old_incarnations: Vec::new() };
+        let recovering = TabletState::Recovering(Arc::new(Recovery::new(plan)));
+        assert_eq!(renewed_of(epoch, recovering), [Incarnation(1); TABLES_MAX]);
+    }
 
     #[test]
     #[should_panic(expected = "a flush in progress is not answered")]

@@ -175,6 +175,17 @@ pub(crate) fn adopt(
     Adopted { tablets, births, not_held }
 }
 
+/// Returns the incarnations that the map assigns to a range of this server, under any epoch.
+pub(crate) fn assigned(
+    range: HashRange,
+    map: &ClusterMap,
+    me: ServerId,
+) -> Option<(OwnershipEpoch, [Incarnation; TABLES_MAX])> {
+    let at = map.tablets.partition_point(|info| info.range.last() < range.first());
+    let info = map.tablets.get(at).filter(|info| info.owner == me && info.range.covers(range))?;
+    Some((info.epoch, incarnations(&info.incarnations)))
+}
+
 /// Returns the incarnations that the map assigns to a held tablet, and the tables with changed
 /// incarnations. Data of those tables under the old incarnations is void.
 pub(crate) fn renewed(
@@ -182,11 +193,8 @@ pub(crate) fn renewed(
     map: &ClusterMap,
     me: ServerId,
 ) -> ([Incarnation; TABLES_MAX], TableSet) {
-    let at = map.tablets.partition_point(|info| info.range.last() < tablet.range.first());
-    let info = map.tablets.get(at).filter(|info| {
-        (info.owner, info.epoch) == (me, tablet.epoch) && info.range.covers(tablet.range)
-    });
-    let new = info.map_or(tablet.incarnations, |info| incarnations(&info.incarnations));
+    let assigned = assigned(tablet.range, map, me).filter(|(epoch, _)| *epoch == tablet.epoch);
+    let new = assigned.map_or(tablet.incarnations, |(_, incarnations)| incarnations);
     let tables = (0..TABLES_MAX).filter(|table| new[*table] != tablet.incarnations[*table]);
     (new, tables.fold(TableSet::NONE, |set, table| set.with(TableId(table as u8))))
 }

@@ -58,7 +58,7 @@ impl MachineDriver for RecoveryDriver {
         let (store, name) = (context.node.store(), machine.name());
         match std::mem::replace(&mut self.phase, RecoveryPhase::Idle) {
             RecoveryPhase::Beginning { recovery, grace, mut voided, earlier } => {
-                if store.is_over(&grace) && voided.drop_some(context.worker, name.range) {
+                if store.is_over(&grace) && voided.drop_some(context.worker) {
                     earlier.iter().for_each(|it| recovery.take_over(it));
                     self.phase = RecoveryPhase::Replaying { recovery };
                     return vec![RecoveryMasterEvent::Begun(Ok(()))];
@@ -172,7 +172,7 @@ impl RecoveryDriver {
             tablets.push(tablet);
             tablets
         });
-        self.published(recovery, Voided::nothing(), Vec::new(), node);
+        self.published(recovery, Voided::new(Vec::new()), Vec::new(), node);
     }
 
     pub(super) fn new_recovery(&self, name: PartitionName) -> Arc<Recovery> {

@@ -23,23 +23,22 @@ use types::{HashRange, KeyHash, TableId};
 const VOID_BUCKETS: usize = 64;
 
 impl Voided {
-    pub(super) fn nothing() -> Voided {
-        Voided { tables: Vec::new(), from: KeyHash(0) }
+    pub(super) fn new(parts: Vec<(HashRange, TableId)>) -> Voided {
+        Voided { parts, from: KeyHash(0) }
     }
 
     /// Deletes some of the void records. Returns whether none is left.
-    pub(super) fn drop_some(&mut self, worker: &mut Worker, range: HashRange) -> bool {
-        let Some(table) = self.tables.last().copied() else { return true };
-        let first = self.from.max(range.first());
-        let rest = HashRange::new(first, range.last());
+    pub(super) fn drop_some(&mut self, worker: &mut Worker) -> bool {
+        let Some(&(range, table)) = self.parts.last() else { return true };
+        let rest = HashRange::new(self.from.max(range.first()), range.last());
         match worker.drop_records(table, rest, VOID_BUCKETS) {
             Some(cursor) if cursor <= range.last() => self.from = cursor,
             Some(_) | None => {
                 self.from = KeyHash(0);
-                self.tables.pop();
+                self.parts.pop();
             }
         }
-        self.tables.is_empty()
+        self.parts.is_empty()
     }
 }
 
@@ -93,31 +92,54 @@ impl RecoveryDriver {
             return Err(refused("the server does not hold the range that was moving"));
         }
         let recovery = self.new_recovery(name);
-        let new = incarnations(&self.incarnations);
-        let (mut voided, mut earlier) = (Vec::new(), Vec::new());
-        let own = node.store().clock();
+        let (mut taken, own) = (Taken::default(), node.store().clock());
         node.change_tablets(|tablets| {
-            carve(tablets, range, |tablet| match &tablet.state {
-                TabletState::Recovering(it) => {
-                    earlier.push(it.clone());
-                    let is_void = |table: &usize| tablet.incarnations[*table] != new[*table];
-                    voided.extend((0..TABLES_MAX).filter(is_void));
-                    let state = TabletState::Recovering(recovery.clone());
-                    let at = tablet.clock.read(own).max(self.clock_floor);
-                    let clock = RangeClock::going_on_from(at, own);
-                    Some(Tablet { state, epoch, incarnations: new, clock, ..tablet })
-                }
-                TabletState::Serving | TabletState::Securing(_) => Some(Tablet { epoch, ..tablet }),
-                TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => {
-                    Some(tablet)
-                }
+            carve(tablets, range, |tablet| {
+                let at = tablet.clock.read(own).max(self.clock_floor);
+                let begun = Tablet {
+                    state: TabletState::Recovering(recovery.clone()),
+                    epoch,
+                    incarnations: incarnations(&self.incarnations),
+                    clock: RangeClock::going_on_from(at, own),
+                    ..tablet
+                };
+                Some(taken.over(tablet, begun))
             })
         });
-        voided.sort_unstable();
-        voided.dedup();
-        let tables = voided.into_iter().map(|table| TableId(table as u8)).collect();
-        self.published(recovery, Voided { tables, from: KeyHash(0) }, earlier, node);
+        self.published(recovery, Voided::new(taken.voided), taken.earlier, node);
         Ok(())
+    }
+}
+
+/// Records and attempts that a partition takes over from the tablets in its range.
+#[derive(Default)]
+struct Taken {
+    /// Records of these ranges and tables are void.
+    voided: Vec<(HashRange, TableId)>,
+    /// Attempts that the partition replaces.
+    earlier: Vec<Arc<Recovery>>,
+}
+
+impl Taken {
+    /// Returns `begun`, the tablet of the partition, in place of a tablet that waits for it, and
+    /// notes the records that are void in it. A served tablet only gets the epoch: its records, and
+    /// the clients' operations on them, remain valid.
+    fn over(&mut self, tablet: Tablet, begun: Tablet) -> Tablet {
+        assert_eq!(tablet.range, begun.range, "a tablet is taken over in its range");
+        match tablet.state {
+            TabletState::Recovering(earlier) => {
+                let is_void =
+                    |table: &usize| tablet.incarnations[*table] != begun.incarnations[*table];
+                let tables = (0..TABLES_MAX).filter(is_void).map(|table| TableId(table as u8));
+                self.voided.extend(tables.map(|table| (begun.range, table)));
+                self.earlier.push(earlier);
+                begun
+            }
+            TabletState::Serving | TabletState::Securing(_) => {
+                Tablet { epoch: begun.epoch, ..tablet }
+            }
+            TabletState::Frozen | TabletState::Leaving | TabletState::Arriving(_) => tablet,
+        }
     }
 }
 
@@ -147,5 +169,45 @@ fn without_source(tablet: Tablet) -> Option<Tablet> {
         | TabletState::Arriving(_)
         | TabletState::Recovering(_)
         | TabletState::Securing(_) => Some(tablet),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::TableSet;
+    use types::{Incarnation, OwnershipEpoch};
+
+    #[test]
+    fn records_of_a_served_tablet_are_not_void() {
+        let middle = KeyHash(1 << 60);
+        let low = HashRange::new(KeyHash(0), middle);
+        let [_, high] = HashRange::ALL.without(low);
+        let high = high.expect("a range above the middle");
+        let recovering = |range, number| {
+            let plan = RecoveryPlan { number, range, old_incarnations: Vec::new() };
+            TabletState::Recovering(Arc::new(Recovery::new(plan)))
+        };
+        let tablet = |range, epoch, incarnation, state| Tablet {
+            range,
+            epoch: OwnershipEpoch(epoch),
+            incarnations: std::array::from_fn(|table| Incarnation(incarnation + table as u64)),
+            state,
+            clock: RangeClock::OWN,
+            flushing: TableSet::NONE,
+        };
+        let mut taken = Taken::default();
+        let mut begun = tablet(low, 9, 1, recovering(HashRange::ALL, 9));
+        begun.incarnations[3] = Incarnation(100);
+        let served = taken.over(tablet(low, 7, 1, TabletState::Serving), begun.clone());
+        assert!(matches!(served.state, TabletState::Serving));
+        assert_eq!((served.epoch, served.incarnations[3]), (OwnershipEpoch(9), Incarnation(4)));
+        assert!(taken.voided.is_empty(), "{:?}", taken.voided);
+        let waits = tablet(high, 7, 1, recovering(high, u64::MAX));
+        let after = taken.over(waits, Tablet { range: high, ..begun });
+        assert!(matches!(after.state, TabletState::Recovering(it) if it.number() == 9));
+        assert_eq!(after.incarnations[3], Incarnation(100));
+        assert_eq!(taken.voided, [(high, TableId(3))]);
+        assert_eq!(taken.earlier.len(), 1);
     }
 }

@@ -42,7 +42,7 @@ use extent::Extent;
 use std::sync::Arc;
 use store::log::{Dependency, GracePeriod};
 use store::{Recovery, ReplayCounters};
-use types::{Incarnation, Instant, KeyHash, TableId, UnixMillis};
+use types::{HashRange, Incarnation, Instant, KeyHash, TableId, UnixMillis};
 use wire::control::{RecoveryLog, RecoveryPartition};
 
 /// The state that this server keeps for a recovery master.
@@ -91,10 +91,12 @@ enum RecoveryPhase {
 /// Maximum number of partitions that are replayed at a time.
 const REPLAYED_MAX: usize = 4;
 
-/// Records of a range that are void: those of these tables, from a hash on.
+/// Void records of tablets that wait for their recovery.
 #[derive(Debug)]
 struct Voided {
-    tables: Vec<TableId>,
+    /// Ranges and tables of the records.
+    parts: Vec<(HashRange, TableId)>,
+    /// Hash from which the records of the last part are left.
     from: KeyHash,
 }
 
