@@ -5,7 +5,8 @@ mod common;
 use common::{Move, NOW, Server, TABLE, value};
 use std::sync::Arc;
 use store::{
-    Arrival, ArrivalPlan, Missing, Need, RangeClock, ReplayError, Stall, TableKey, TabletState,
+    Arrival, ArrivalPlan, CleaningOccasion, Missing, Need, RangeClock, ReplayError, Stall,
+    TableKey, TabletState,
 };
 use types::{
     HashRange, Incarnation, KeyHash, MigrationId, ServerId, Slot, TableId, TypedValue, UnixMillis,
@@ -240,6 +241,37 @@ fn expiry_above_the_progress_is_a_delete() {
     let (_, mut target) = moving.finish();
     assert_eq!(target.get("a"), Ok(None));
     assert_eq!(target.store.usage().log.live_bytes, 0);
+}
+
+#[test]
+fn expired_records_that_need_tombstones_do_not_stop_the_cleaner_of_a_full_target() {
+    let mut moving = with(&[]);
+    let target = &mut moving.target;
+    let (expiry, filler) = (UnixMillis(NOW.0 + 10), "x".repeat(100_000));
+    let mut number = 0;
+    let full = loop {
+        number += 1;
+        let name = format!("expiring {number}");
+        let set = target.set_with_expiry(&name, "1", Some(expiry));
+        if let Err(stall) = set.and_then(|()| target.set("overwritten", &filler)) {
+            break stall;
+        }
+    };
+    assert_eq!(full, Stall::OutOfMemory);
+    target.now = expiry;
+    // Tombstones use the memory that is kept for deletes.
+    let full = loop {
+        number += 1;
+        if let Err(stall) = target.delete_blindly(&format!("absent {number}")) {
+            break stall;
+        }
+    };
+    assert_eq!(full, Stall::OutOfMemory);
+    while target.worker.clean(CleaningOccasion::LowMemory) {
+        target.turn();
+    }
+    (0..3).for_each(|_| target.turn());
+    target.set("new", &filler).expect("nearly all of the log is dead");
 }
 
 #[test]

@@ -188,8 +188,9 @@ impl<'t> Cleaner<'t> {
         Ok(())
     }
 
-    /// Copies the entry and points the index at the copy, or reclaims the entry if it is expired.
-    /// Returns `false` if the table's index does not point at the entry, or not any more.
+    /// Copies the entry and points the index at the copy, or reclaims the entry if it is expired and
+    /// there is memory for the tombstone that this may need. Returns `false` if the table's index
+    /// does not point at the entry, or not any more.
     fn move_if_live(
         &self,
         entry: &HashedCandidate<'t>,
@@ -198,7 +199,11 @@ impl<'t> Cleaner<'t> {
     ) -> Result<bool, Stall> {
         let view = View::new(self.store, table, self.turn);
         if entry.candidate.entry.expiry().is_some() {
-            self.reclaim_if_expired(entry, view, output)?;
+            match self.reclaim_if_expired(entry, view, output) {
+                // Survivors have memory of their own, and the record can expire later.
+                Ok(()) | Err(Stall::OutOfMemory) => {}
+                Err(stall) => return Err(stall),
+            }
         }
         let Candidate { address, encoded, .. } = entry.candidate;
         let Some(mut leaf) = view.index.lock_existing(entry.hash, self.turn)? else {
