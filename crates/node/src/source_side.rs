@@ -188,11 +188,11 @@ pub(crate) fn forget(
     None
 }
 
-/// Reports the number of records and bytes in a range to the coordinator.
+/// Reports the size of a range to the coordinator.
 pub(crate) fn measure(migration: MigrationId, range: HashRange, context: &mut Context<'_>) {
     let counts = context.worker.counts(range);
     let records = counts.iter().map(|(_, _, records)| u64::from(*records)).sum();
-    let bytes = context.worker.range_bytes(range);
+    let bytes = context.worker.bytes_to_receive(range);
     let measured = wire::control::MigrationUpdate::Measured { migration, records, bytes }.into();
     context.out.control.push(measured);
 }

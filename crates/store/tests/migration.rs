@@ -274,6 +274,43 @@ fn expired_records_that_need_tombstones_do_not_stop_the_cleaner_of_a_full_target
     target.set("new", &filler).expect("nearly all of the log is dead");
 }
 
+/// Moves records to a target with as much memory as it must reserve, and no other.
+fn move_into_reserved_memory(records: usize, value_bytes: usize) {
+    const MEMORY: usize = 256 << 20;
+    let mut source = Server::with_memory(MEMORY);
+    let value = "x".repeat(value_bytes);
+    (0..records).for_each(|it| source.set(&format!("key {it}"), &value).unwrap());
+    let wanted = source.worker.bytes_to_receive(HashRange::ALL);
+    let target = Server::new(MEMORY);
+    let log = target.store.log();
+    let reserved = wanted + wanted / 10 + 2 * log.segment_bytes() as u64;
+    let reservation = log.reserve(reserved).expect("memory for the records");
+    let mut moving = Move::from_to_reserved(source, target, MigrationId(1), Some(reservation));
+    let target = &mut moving.target;
+    // Records of others fill the memory that is not reserved.
+    let full = loop {
+        let filled = target.set(&format!("other {}", target.store.version().0), &value);
+        if let Err(stall) = filled {
+            break stall;
+        }
+    };
+    assert_eq!(full, Stall::OutOfMemory);
+    moving.replay_all();
+    moving.advance_all();
+    let last = format!("key {}", records - 1);
+    assert_eq!(moving.target.get(&last), Ok(Some(value.into_bytes())));
+}
+
+#[test]
+fn large_records_fit_into_the_reserved_memory() {
+    move_into_reserved_memory(30, 2_200_000);
+}
+
+#[test]
+fn the_index_of_small_records_fits_into_the_reserved_memory() {
+    move_into_reserved_memory(400_000, 1);
+}
+
 #[test]
 fn a_table_flushed_while_it_arrives_stays_empty() {
     let mut moving = with(&[("a", "1"), ("b", "2")]);

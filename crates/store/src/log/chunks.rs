@@ -6,6 +6,7 @@
 //! move between threads; and a chunk is zeroed when it is taken.
 #![expect(unsafe_code, reason = "a chunk is zeroed memory of a segment")]
 
+use super::pool::SegmentPurpose;
 use super::{segment::Segments, state::Place};
 use crate::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,6 +76,11 @@ impl ChunkTable {
         Some(Chunk { place, piece, base })
     }
 
+    /// Divides a further segment into chunks. Returns whether there was one for this purpose.
+    pub(super) fn add_segment(&self, segments: &Segments, purpose: SegmentPurpose) -> bool {
+        self.state.lock().expect(LOCK).add_segment(segments, purpose).is_some()
+    }
+
     pub(super) fn give(&self, segments: &Segments, chunk: Chunk) {
         let emptied = self.state.lock().expect(LOCK).give(segments, &chunk);
         if let Some(place) = emptied {
@@ -95,7 +101,7 @@ impl ChunkTableState {
     fn take(&mut self, segments: &Segments) -> Option<(Place, u32, bool)> {
         let place = match self.with_space.first() {
             Some(&place) => place,
-            None => self.add_segment(segments)?,
+            None => self.add_segment(segments, SegmentPurpose::Other)?,
         };
         let pieces = self.segments.get_mut(&place).expect("a segment with space is a segment");
         assert!(pieces.free != 0, "{place:?} has no free chunk, but is listed with space");
@@ -110,8 +116,8 @@ impl ChunkTableState {
         Some((place, piece, is_zero))
     }
 
-    fn add_segment(&mut self, segments: &Segments) -> Option<Place> {
-        let (place, is_zero) = segments.take_for_chunks()?;
+    fn add_segment(&mut self, segments: &Segments, purpose: SegmentPurpose) -> Option<Place> {
+        let (place, is_zero) = segments.take_for_chunks(purpose)?;
         let zero_from = if is_zero { 0 } else { u32::MAX };
         self.segments.insert(place, Pieces { free: all_free(segments), zero_from });
         self.with_space.insert(place);

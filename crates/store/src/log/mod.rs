@@ -460,6 +460,12 @@ impl Log {
         self.chunks.take(&self.segments)
     }
 
+    /// Gives the index a segment that the caller has drawn from a reservation.
+    fn lend_to_index(&self) {
+        let is_there = self.chunks.add_segment(&self.segments, SegmentPurpose::Reserved);
+        assert!(is_there, "a reserved segment is free");
+    }
+
     /// Returns a chunk to the log. No reader may use it any more.
     pub fn give_chunk(&self, chunk: Chunk) {
         self.chunks.give(&self.segments, chunk);

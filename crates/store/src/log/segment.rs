@@ -331,8 +331,8 @@ impl Segments {
     }
 
     /// Takes a free segment for chunks. Returns also whether it is still zeroed.
-    pub(super) fn take_for_chunks(&self) -> Option<(Place, bool)> {
-        let place = self.take(SegmentPurpose::Other, SegmentState::Chunks)?;
+    pub(super) fn take_for_chunks(&self, purpose: SegmentPurpose) -> Option<(Place, bool)> {
+        let place = self.take(purpose, SegmentState::Chunks)?;
         let was_used = self.segment(place).is_used.swap(true, Ordering::Relaxed);
         Some((place, !was_used))
     }

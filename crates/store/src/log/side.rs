@@ -124,6 +124,16 @@ impl SideLog {
         Ok(())
     }
 
+    /// Gives the index one of the reserved segments, because it has found no memory elsewhere.
+    /// Returns whether there was one.
+    pub fn lend_to_index(&mut self) -> bool {
+        let is_drawn = self.reservation.as_ref().is_some_and(|reservation| reservation.draw());
+        if is_drawn {
+            self.appender.log.lend_to_index();
+        }
+        is_drawn
+    }
+
     /// Revokes the last appended entry, which was not put into the index; see
     /// [`super::Head::revoke`].
     pub fn revoke(&mut self, last: Address, bytes: u32) {

@@ -3,10 +3,17 @@
 use super::tablets::{Tablet, TabletState};
 use super::worker::Worker;
 use crate::index::{Index, SlotCount};
+use types::limits::SEGMENT_BYTES_MIN;
 use types::{HashRange, SLOT_COUNT, Slot, TableId};
 
 /// Number of slots that cost as much to check as one leaf: their cells fill a cache line or two.
 const SLOTS_PER_LEAF: usize = 16;
+
+/// Index bytes of a record in a leaf that has room for further ones, on average.
+const INDEX_BYTES_PER_RECORD: u64 = 16;
+
+/// Index bytes of the smallest leaf.
+const INDEX_BYTES_PER_LEAF: u64 = 64;
 
 impl Worker {
     /// Returns the record counts per table and slot of a range, ascending, without empty slots. A
@@ -30,6 +37,17 @@ impl Worker {
         let turn = self.participant.turn();
         let indexes = self.store.indexes();
         indexes.flat_map(|(_, index)| slots_of(range).map(|slot| index.bytes(slot, &turn))).sum()
+    }
+
+    /// Returns the memory that a server needs to receive the range's records: their entries, the
+    /// ends of segments that are too short for a further one, and their words in the index. Slots
+    /// count as in [`Worker::counts`].
+    pub fn bytes_to_receive(&self, range: HashRange) -> u64 {
+        let turn = self.participant.turn();
+        let indexes = self.store.indexes();
+        let counts =
+            indexes.flat_map(|(_, index)| slots_of(range).map(|slot| index.count(slot, &turn)));
+        counts.map(bytes_to_receive).sum()
     }
 
     /// Returns the number of records of a table in tablets that this server owns. Approximate
@@ -86,6 +104,22 @@ impl Worker {
     }
 }
 
+/// Returns the memory that a server needs to receive these records.
+///
+/// A record that does not fit into the rest of a segment leaves that rest unused, which is much if the
+/// records are large. The receiving server may have the smallest segments.
+fn bytes_to_receive(count: SlotCount) -> u64 {
+    let SlotCount { records, bytes, leaves } = count;
+    let index = records * INDEX_BYTES_PER_RECORD + leaves as u64 * INDEX_BYTES_PER_LEAF;
+    let segment = SEGMENT_BYTES_MIN as u64;
+    // The bytes include those of tombstones, which are not counted as records.
+    let length = bytes.checked_div(records).unwrap_or(0).clamp(1, segment);
+    let used = segment - segment % length;
+    assert!(used > segment / 2, "a segment holds as many records of {length} bytes as fit");
+    let entries = u128::from(bytes) * u128::from(segment) / u128::from(used);
+    index.saturating_add(u64::try_from(entries).unwrap_or(u64::MAX))
+}
+
 /// Returns whether the tablet would have to be recovered if this server died.
 fn is_ours(tablet: &Tablet) -> bool {
     match tablet.state {
@@ -101,4 +135,23 @@ fn is_ours(tablet: &Tablet) -> bool {
 fn slots_of(range: HashRange) -> impl Iterator<Item = Slot> {
     let (first, last) = range.slots();
     (first.0..=last.0).map(Slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_records_need_the_segments_that_they_leave_half_empty() {
+        let of = |records, bytes| bytes_to_receive(SlotCount { records, bytes, leaves: 1 });
+        let (segment, index) = (SEGMENT_BYTES_MIN as u64, |records: u64| 64 + 16 * records);
+        assert_eq!(of(0, 0), index(0));
+        assert_eq!(of(0, 4000), 4000 + index(0), "tombstones only");
+        assert_eq!(of(3, 3 * segment), 3 * segment + index(3));
+        assert_eq!(of(7, 7 * (segment / 2 + 1)), 7 * segment + index(7));
+        assert_eq!(of(6, 6 * (segment / 3)), 2 * segment + index(6));
+        let small = of(1000, 160_000);
+        assert!((160_000 + index(1000)..161_000 + index(1000)).contains(&small), "{small}");
+        assert_eq!(of(1, u64::MAX), u64::MAX, "whatever a damaged count may say");
+    }
 }

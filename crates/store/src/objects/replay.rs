@@ -61,7 +61,8 @@ pub enum ReplayError {
 
 impl Worker {
     /// Replays at most `entries_max` records of a batch, starting at offset `from`. Stops early
-    /// at a leaf that another thread keeps locked. `from` is 0 or the `next` of an earlier call.
+    /// at a leaf that another thread keeps locked, and when the index gets a reserved segment.
+    /// `from` is 0 or the `next` of an earlier call.
     pub fn replay(
         &mut self,
         arrival: &Arc<Arrival>,
@@ -292,7 +293,7 @@ impl<'b> EntrySource<'b> for BatchSource<'b> {
 
 /// Reason for ending a quantum of replay before its budget is used.
 enum Halt {
-    /// Another thread holds the leaf of the record at this offset.
+    /// Another thread holds the leaf of the record at this offset, or the index got memory for it.
     At(usize),
     Failed(ReplayError),
 }
@@ -350,7 +351,7 @@ impl<'t> Replay<'t, '_> {
         }
         let leaf = match held.lock(&view, hash) {
             Ok(leaf) => leaf,
-            Err(Stall::OutOfMemory) => return Err(Halt::Failed(ReplayError::OutOfMemory)),
+            Err(Stall::OutOfMemory) => return Err(self.without_room(parsed.offset)),
             Err(_) => return Err(Halt::At(parsed.offset)),
         };
         let kind = kind_of(entry);
@@ -378,9 +379,9 @@ impl<'t> Replay<'t, '_> {
                 }
             }
             None => {
-                if let Err(no_room) = leaf.insert(hash, word, new.bytes) {
+                if leaf.insert(hash, word, new.bytes).is_err() {
                     self.side_log.revoke(address, new.bytes);
-                    return Err(no_room.into());
+                    return Err(self.without_room(parsed.offset));
                 }
             }
         }
@@ -391,6 +392,17 @@ impl<'t> Replay<'t, '_> {
         self.done.records += 1;
         self.done.bytes += u64::from(new.bytes);
         Ok(())
+    }
+
+    /// Returns how to go on with the record at this offset when the index has no memory for it.
+    /// The reservation of a migration includes the index, but clients may have taken what was left
+    /// beside it.
+    #[cold]
+    fn without_room(&mut self, offset: usize) -> Halt {
+        match self.side_log.lend_to_index() {
+            true => Halt::At(offset),
+            false => Halt::Failed(ReplayError::OutOfMemory),
+        }
     }
 
     /// Records a tombstone that was put into the index. Its leaf is locked.

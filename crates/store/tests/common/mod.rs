@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::sync::Arc;
+use store::log::Reservation;
 use store::{
     Arrival, ArrivalPlan, Key, Need, RangeClock, Stall, Store, StoreConfig, TableSet, Tablet,
     TabletMap, TabletState, Worker,
@@ -245,7 +246,16 @@ impl Move {
         Move::from_to(source, target, MigrationId(1))
     }
 
-    pub(crate) fn from_to(mut source: Server, mut target: Server, migration: MigrationId) -> Move {
+    pub(crate) fn from_to(source: Server, target: Server, migration: MigrationId) -> Move {
+        Move::from_to_reserved(source, target, migration, None)
+    }
+
+    pub(crate) fn from_to_reserved(
+        mut source: Server,
+        mut target: Server,
+        migration: MigrationId,
+        reservation: Option<Reservation>,
+    ) -> Move {
         source.publish(TabletState::Leaving);
         assert!(target.worker.is_empty(HashRange::ALL), "a range is accepted from nothing");
         let arrival = Arc::new(Arrival::new(ArrivalPlan {
@@ -254,7 +264,7 @@ impl Move {
             range: HashRange::ALL,
             partitions: HashRange::ALL.divide(4),
             expected: RecordCounts::of(&source.worker.counts(HashRange::ALL)),
-            reservation: None,
+            reservation: reservation.map(Arc::new),
         }));
         target.store.raise_version(source.store.version());
         target.clock = RangeClock::going_on_from(source.store.latest_clock(), target.store.clock());

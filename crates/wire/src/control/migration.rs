@@ -17,7 +17,7 @@ pub enum MigrationUpdate {
         migration: MigrationId,
         /// Live records of the range.
         records: u64,
-        /// Their bytes in the log.
+        /// Memory that they will take at the target.
         bytes: u64,
     },
     /// The target knows the intent and has, or has not, reserved the memory.
@@ -177,7 +177,8 @@ pub struct Intent {
     /// Incarnations (`Incarnation`) under which the target will hold the range, by table.
     #[serde(deserialize_with = "incarnations")]
     pub target_incarnations: Vec<Incarnation>,
-    /// Live bytes of the range when the source measured it; the target reserves 1.1 times as much.
+    /// Memory that the records of the range will take at the target, when the source measured it.
+    /// The target reserves 1.1 times as much.
     pub bytes: u64,
     /// The parameters of the move.
     pub policy: MigrationPolicy,
