@@ -15,6 +15,7 @@ use protocols::replication::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use types::{Instant, SegmentId, ServerId};
 use wire::peer::{AppendRefusal, AppendResult, PeerMessage};
@@ -49,8 +50,20 @@ fn everybody_who_breaks_a_rule_is_found_out() {
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let found = sins.map(|sin| (sin, (0..2_000).find_map(|seed| complaint(seed, sin))));
+    let next = AtomicUsize::new(0);
+    let search = || {
+        let sins = std::iter::from_fn(|| sins.get(next.fetch_add(1, Relaxed)));
+        let found = sins.map(|&sin| (sin, (0..2_000).find_map(|seed| complaint(seed, sin))));
+        found.collect::<Vec<_>>()
+    };
+    let found = std::thread::scope(|scope| {
+        let other = scope.spawn(search);
+        let mut found = search();
+        found.extend(other.join().expect("a complaint is a panic that was caught"));
+        found
+    });
     std::panic::set_hook(hook);
+    assert_eq!(found.len(), sins.len(), "each is looked for once");
     for (sin, complaint) in found {
         println!("{sin:?}: {complaint:?}");
         assert!(complaint.is_some(), "{sin:?} is not noticed");
