@@ -52,7 +52,8 @@ impl<'a> FieldExpiries<'a> {
             let Some((skipped, after)) = read_long(rest) else { return false };
             let Some((later, after)) = read_long(after) else { return false };
             passed = passed.saturating_add(skipped).saturating_add(1);
-            if self.earliest.checked_add(later).is_none() {
+            // No clock reaches the highest time, so no expiry is written as that.
+            if self.earliest.checked_add(later).is_none_or(|expiry| expiry == u64::MAX) {
                 return false;
             }
             rest = after;
@@ -162,6 +163,22 @@ mod tests {
             assert_eq!(read, expiries);
             assert_eq!(table.take(), None);
         }
+    }
+
+    #[test]
+    fn an_expiry_that_no_clock_reaches_fits_no_element() {
+        let table_of = |later: u64| {
+            let (mut table, mut bytes) = (Vec::new(), MARK.to_vec());
+            [0, 0, 0, later].into_iter().for_each(|number| write_long(number, &mut table));
+            bytes.extend_from_slice(&1_u64.to_le_bytes());
+            write_long(table.len() as u64, &mut bytes);
+            bytes.extend_from_slice(&table);
+            bytes
+        };
+        let fits = |later| FieldExpiries::parse(&table_of(later)).expect("a table").0.fit(2);
+        assert!(fits(u64::MAX - 2));
+        assert!(!fits(u64::MAX - 1), "the highest time");
+        assert!(!fits(u64::MAX), "an overflow");
     }
 
     #[test]
