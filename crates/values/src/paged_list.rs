@@ -360,6 +360,10 @@ impl<'a> PagedList<'a> {
                 ListEnd::Right => self.run(at).parts().rev().collect(),
             };
             for item in parts.into_iter().flat_map(|part| part.items_from(end)) {
+                // The root knows the number of items, and pages may be older than it.
+                if passed >= self.count {
+                    return Err(ListGap::Damaged);
+                }
                 if f(passed, item?) {
                     return Ok(());
                 }

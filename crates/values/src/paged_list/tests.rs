@@ -425,3 +425,30 @@ fn damaged_lists_are_errors_and_nothing_else() {
     }
     assert!(failed > 1_000, "{failed}");
 }
+
+#[test]
+fn a_search_does_not_pass_more_items_than_the_root_counts() {
+    let layout = ValueLayout::with_packed(PACKED_BYTES);
+    let mut stored = Stored::default();
+    for number in 0..40 {
+        let item = packed(&[format!("item {number}").into_bytes()]);
+        stored.run_with(&layout, &item, |list, item| {
+            list.push(ListEnd::Right, item);
+            Ok(())
+        });
+    }
+    let ListForm::Split(root) = form(stored.value.as_ref()) else { panic!("a list with pages") };
+    let pages = root.interval.numbers().map(|number| list(&stored.pages[&number])).collect();
+    // A page that is older than the root has items that were removed.
+    let form = ListForm::Split(ListRoot { count: root.count - 1, ..root });
+    let paged = PagedList::new(form, [pages, Vec::new()]).expect("its bytes are whole");
+    for end in [ListEnd::Left, ListEnd::Right] {
+        let mut passed = 0;
+        let searched = paged.search(end, |at, _| {
+            assert!(at < root.count - 1, "position {at} of {}", root.count - 1);
+            passed += 1;
+            false
+        });
+        assert_eq!((searched, passed), (Err(ListGap::Damaged), root.count - 1));
+    }
+}
