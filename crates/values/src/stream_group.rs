@@ -235,6 +235,21 @@ impl<'a> ConsumerGroup<'a> {
         }
     }
 
+    /// Adds pending entries, given in the order of their ids, or replaces those of their ids.
+    pub fn set_all_pending(&mut self, entries: impl IntoIterator<Item = PendingEntry>) {
+        let (consumers, before) = (self.consumers.len(), self.pending.len());
+        for entry in entries {
+            assert!(entry.consumer < consumers, "a pending entry has a consumer");
+            match self.pending[..before].binary_search_by_key(&entry.id, |entry| entry.id) {
+                Ok(at) => self.pending[at] = entry,
+                Err(_) => self.pending.push(entry),
+            }
+        }
+        self.pending.sort_by_key(|entry| entry.id);
+        let are_distinct = |pair: &[PendingEntry]| pair[0].id < pair[1].id;
+        debug_assert!(self.pending.windows(2).all(are_distinct), "an entry is pending once");
+    }
+
     /// Removes the pending entries of these ids. Returns their number.
     pub fn acknowledge(&mut self, ids: &BTreeSet<StreamId>) -> u64 {
         let before = self.pending.len();
@@ -273,6 +288,7 @@ impl<'a> ConsumerGroup<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn groups_come_back_and_other_bytes_are_an_error_and_nothing_else() {
@@ -324,6 +340,26 @@ mod tests {
                 ..StreamRoot::EMPTY
             };
             assert_eq!(group.lag(&root), lag, "deleted {deleted}");
+        }
+    }
+
+    #[test]
+    fn entries_that_are_added_together_are_those_added_one_by_one() {
+        let mut random = fastrand::Rng::with_seed(2);
+        for _ in 0..200 {
+            let mut one_by_one = ConsumerGroup::default();
+            one_by_one.consumer(b"a", 0);
+            let entry = |random: &mut fastrand::Rng| {
+                let id = StreamId { ms: random.u64(..40), seq: 0 };
+                PendingEntry { id, consumer: 0, delivered: random.u64(..), deliveries: 1 }
+            };
+            (0..random.usize(..20)).for_each(|_| one_by_one.set_pending(entry(&mut random)));
+            let mut together = one_by_one.clone();
+            let new: BTreeMap<StreamId, PendingEntry> =
+                (0..random.usize(..20)).map(|_| entry(&mut random)).map(|it| (it.id, it)).collect();
+            new.values().for_each(|entry| one_by_one.set_pending(*entry));
+            together.set_all_pending(new.into_values());
+            assert_eq!(together, one_by_one);
         }
     }
 
