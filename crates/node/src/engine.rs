@@ -652,9 +652,12 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Instant> {
         let machines = self.node.demands.deadline.load(Ordering::Acquire);
         let machines = (machines != u64::MAX).then_some(Instant(machines));
-        let expiry = match self.node.sweeps.expiry.try_lock() {
-            Ok(walk) if self.reactor == ReactorId(0) => Some(walk.next),
-            Ok(_) | Err(_) => None,
+        // Other reactors leave the locks of the walks alone, whose words all of them would share.
+        let is_first = self.reactor == ReactorId(0);
+        let sweeps = &self.node.sweeps;
+        let expiry = match is_first {
+            true => sweeps.expiry.try_lock().ok().map(|walk| walk.next),
+            false => None,
         };
         let master = self.log_master.next_deadline(self.reactor);
         let backup = self.backup.next_deadline(self.reactor, self.node.store());
@@ -667,16 +670,16 @@ impl Engine {
         };
         let key_counts = self.load_profile.next_step();
         let pulls = self.priority_pulls.next_deadline();
-        let sweep = match self.node.sweeps.completions.try_lock() {
-            Ok(sweep) if self.reactor == ReactorId(0) => sweep.next_step(&self.worker),
-            Ok(_) | Err(_) => None,
-        };
-        let pages = match self.reactor == ReactorId(0) && !self.is_loading() {
-            true => self.node.sweeps.pages.next_step(&self.worker),
+        let sweep = match is_first {
+            true => sweeps.completions.try_lock().ok().and_then(|it| it.next_step(&self.worker)),
             false => None,
         };
-        let [orders, fields] = match self.reactor == ReactorId(0) && !self.is_loading() {
-            true => [self.node.orders.next_step(), self.node.sweeps.fields.next_step()],
+        let pages = match is_first && !self.is_loading() {
+            true => sweeps.pages.next_step(&self.worker),
+            false => None,
+        };
+        let [orders, fields] = match is_first && !self.is_loading() {
+            true => [self.node.orders.next_step(), sweeps.fields.next_step()],
             false => [None, None],
         };
         let fields = fields.filter(|_| !self.node.rests_expiry.load(Ordering::Relaxed));

@@ -85,12 +85,18 @@ impl WorkQueue {
     }
 
     pub(crate) fn push(&self, work: Work) {
-        self.change(|queue| queue.push_back(work));
+        self.change(|queue, replays| {
+            *replays += usize::from(work.is_replay());
+            queue.push_back(work);
+        });
     }
 
     /// Puts an unfinished piece of work back to the front of the queue.
     pub(crate) fn put_back(&self, work: Work) {
-        self.change(|queue| queue.push_front(work));
+        self.change(|queue, replays| {
+            *replays += usize::from(work.is_replay());
+            queue.push_front(work);
+        });
     }
 
     /// Takes the next piece of work. Replays stay in the queue while they must wait for ready
@@ -100,9 +106,11 @@ impl WorkQueue {
             return None;
         }
         let may_replay = log.ready_segments().suffice_for_replay();
-        self.change(|queue| {
+        self.change(|queue, replays| {
             let next = queue.iter().position(|work| may_replay || !work.is_replay())?;
-            queue.remove(next)
+            let work = queue.remove(next)?;
+            *replays -= usize::from(work.is_replay());
+            Some(work)
         })
     }
 
@@ -113,13 +121,15 @@ impl WorkQueue {
             || length > 0 && log.ready_segments().suffice_for_replay()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Work>) -> T) -> T {
+    /// Changes the queue, and the number of replays in it.
+    fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Work>, &mut usize) -> T) -> T {
         let mut queue = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.length.load(Ordering::Relaxed);
         assert_eq!(known, queue.len(), "turns read the length of the queue");
-        let result = change(&mut queue);
+        let mut replays = self.replays.load(Ordering::Relaxed);
+        let result = change(&mut queue, &mut replays);
+        assert!(replays <= queue.len(), "{replays} replays in a queue of {}", queue.len());
         self.length.store(queue.len(), Ordering::Relaxed);
-        let replays = queue.iter().filter(|work| work.is_replay()).count();
         self.replays.store(replays, Ordering::Relaxed);
         result
     }
