@@ -141,7 +141,8 @@ impl Node {
             return Some(to);
         }
         let map = self.map();
-        let owner = map.tablets.iter().find(|tablet| tablet.range.contains(hash))?.owner;
+        let at = map.tablets.partition_point(|tablet| tablet.range.last() < hash);
+        let owner = map.tablets.get(at).filter(|tablet| tablet.range.contains(hash))?.owner;
         if owner == self.me() && planted::is(planted::Bug::RedirectedWhileHeld) {
             return map.servers.iter().map(|server| server.id).find(|other| *other != owner);
         }
