@@ -96,7 +96,13 @@ fn say_to_operator(line: &str) {
 }
 
 fn open(file: &Path) -> anyhow::Result<FileStore> {
-    FileStore::open(file).with_context(|| format!("cannot use the file {}", file.display()))
+    FileStore::open(file).with_context(|| {
+        format!(
+            "cannot use the file {}: if it is damaged, restore its newest copy, or, in a cluster, \
+             move it away and start 'ballast coordinator --rebuild'",
+            file.display()
+        )
+    })
 }
 
 /// A coordinator inside this process.
@@ -124,7 +130,7 @@ pub(crate) fn start_embedded(
         && !holds_cluster(store)?
     {
         bail!(
-            "the file {} is empty, but there is a log beside it: restore the file from a copy, or \
+            "the file {} is empty, but there is a log beside it: restore its newest copy, or \
              start over with an empty folder",
             file.display()
         );

@@ -256,8 +256,9 @@ impl FolderContents {
             (true, true) => Ok(()),
             (true, false) => bail!(
                 "the folder {shown} contains a log, but the file coordinator.redb is missing, \
-                 without which the log cannot be read: restore it from a copy, or start over with \
-                 an empty folder. Nothing was changed"
+                 without which the log cannot be read: restore its newest copy (an older one does \
+                 not know of later flushes, and loses what was written after them), or start over \
+                 with an empty folder. Nothing was changed"
             ),
             (false, _) if self.has_log => bail!(
                 "the log is missing from {shown}/replicas, to which it was written: restore its \

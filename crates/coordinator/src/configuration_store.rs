@@ -43,13 +43,19 @@ pub enum Stopped {
     #[error("the metadata store already contains a cluster: a rebuild needs an empty one")]
     NotEmpty,
     /// A record cannot be decoded.
-    #[error("the metadata store has an unreadable record at key {key}")]
+    #[error(
+        "the metadata store has an unreadable record at key {key}: restore its newest copy, or, in a \
+         cluster, rebuild it with 'ballast coordinator --rebuild'"
+    )]
     Corrupt {
         /// Key of the record.
         key: String,
     },
     /// The store was written by an incompatible version of Ballast.
-    #[error("the metadata store has format {found}, this version reads {FORMAT}")]
+    #[error(
+        "the metadata store has format {found}, this version reads {FORMAT}: start the version of \
+         Ballast that wrote it, or a later one"
+    )]
     Format {
         /// The store's format version.
         found: u16,
