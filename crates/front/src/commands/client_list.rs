@@ -6,7 +6,7 @@ use super::{Call, Done, Refusal, parse_integer, printable, refused};
 use crate::operators::clients::{Facts, Traffic, TransactionCounts};
 use crate::operators::lock;
 use resp::Protocol;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,7 +179,7 @@ impl Filter {
     /// Parses pairs of name and value. `ID` may have several numeric values, and they accumulate.
     fn parse(mut words: &[&[u8]]) -> Result<Filter, Refusal> {
         let mut filter = Filter::default();
-        let mut ids = [Vec::new(), Vec::new()];
+        let mut ids = [HashSet::new(), HashSet::new()];
         while let [name, value, rest @ ..] = words {
             let name = name.to_ascii_uppercase();
             let (name, is_excluding) = match name.strip_prefix(b"NOT-") {
@@ -190,15 +190,14 @@ impl Filter {
             let condition: ClientCondition = match (name, &value.to_ascii_uppercase()[..]) {
                 (b"ID", _) => {
                     let ids = &mut ids[usize::from(is_excluding)];
-                    ids.push(parse_id(value)?);
+                    ids.insert(parse_id(value)?);
                     while let [next, rest @ ..] = words
                         && parse_integer(next).is_some()
                     {
-                        ids.push(parse_id(next)?);
+                        ids.insert(parse_id(next)?);
                         words = rest;
                     }
-                    let ids = ids.clone();
-                    Box::new(move |facts: &Facts, _| ids.contains(&facts.id))
+                    continue;
                 }
                 (b"SKIPME", word @ (b"YES" | b"NO")) if !is_excluding => {
                     filter.spares_me = Some(word == b"YES");
@@ -207,6 +206,12 @@ impl Filter {
                 _ => parse_condition(name, value, is_excluding)?,
             };
             filter.conditions.insert((name.to_vec(), is_excluding), condition);
+        }
+        for (is_excluding, ids) in [false, true].into_iter().zip(ids) {
+            if !ids.is_empty() {
+                let condition = move |facts: &Facts, _| ids.contains(&facts.id);
+                filter.conditions.insert((b"ID".to_vec(), is_excluding), Box::new(condition));
+            }
         }
         match words {
             [] => Ok(filter),

@@ -3,7 +3,7 @@
 //! the elements of some pages. The order of pages guarantees that a scan returns every element that
 //! exists from its first to its last step, however the pages change.
 
-use super::glob::glob_matches;
+use super::glob::BoundedPattern;
 use super::{Call, Done, Refusal, parse_integer, parse_unsigned, refused, uppercase_is};
 use crate::core::elements::Touched;
 use std::cell::Cell;
@@ -95,13 +95,14 @@ pub(super) fn scan_elements(call: &mut Call<'_>, value_type: ValueType) -> Done 
         if elements.count() > 0 {
             let options = options?;
             without_values |= options.without_values;
+            let pattern = options.pattern.map(BoundedPattern::new);
             for element in elements.iter() {
                 let element = element?;
-                let is_meant = |pattern| glob_matches(pattern, element.name, false);
-                if options.pattern.is_none_or(is_meant) {
+                if pattern.as_ref().is_none_or(|pattern| pattern.matches(element.name)) {
                     found.push(element);
                 }
             }
+            pattern.map_or(Ok(()), |pattern| pattern.check())?;
         }
         let scores = scores_of(&found, value_type)?;
         reply.array(2);

@@ -1,11 +1,55 @@
 //! Glob patterns of `SCAN MATCH` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^a]`, `\x`.
 
+use super::Refusal;
+use std::cell::Cell;
+
+/// Most bytes that the comparisons of one attempt of a command look at. Each takes about a nanosecond.
+const COMPARED_MAX: u64 = 1 << 24;
+
+pub(super) const TOO_LONG: Refusal =
+    Refusal::because("ERR the pattern takes too long to compare with these names");
+
+/// A pattern that is compared with many names of clients, for a limited time.
+#[derive(Debug)]
+pub(super) struct BoundedPattern<'p> {
+    pattern: &'p [u8],
+    left: Cell<u64>,
+}
+
+impl<'p> BoundedPattern<'p> {
+    pub(super) fn new(pattern: &'p [u8]) -> BoundedPattern<'p> {
+        BoundedPattern { pattern, left: Cell::new(COMPARED_MAX) }
+    }
+
+    /// Returns whether a name matches; false when the time has passed.
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
+        let mut left = self.left.get();
+        let is_match = self.pattern == b"*" || matches_within(self.pattern, name, false, &mut left);
+        self.left.set(left);
+        is_match
+    }
+
+    /// Returns an error if names were not compared because the time had passed.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        if self.left.get() > 0 { Ok(()) } else { Err(TOO_LONG) }
+    }
+}
+
 /// Returns whether all of `text` matches `pattern`. Takes time proportional to the product of both
 /// lengths at most: after a mismatch, only the last star is retried, one byte further.
 pub(crate) fn glob_matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
+    matches_within(pattern, text, ignore_case, &mut u64::MAX.clone())
+}
+
+/// Does the same in this number of steps, and reduces it; false if they do not suffice.
+fn matches_within(pattern: &[u8], text: &[u8], ignore_case: bool, steps: &mut u64) -> bool {
     let (mut pattern_at, mut text_at) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     loop {
+        if *steps == 0 {
+            return false;
+        }
+        *steps -= 1;
         if pattern.get(pattern_at) == Some(&b'*') {
             pattern_at += 1;
             retry = Some((pattern_at, text_at));
@@ -78,6 +122,18 @@ fn match_class(class: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> (bool, usize)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comparison_that_takes_too_long_is_given_up() {
+        let pattern = [&b"*"[..], &b"a".repeat(20_000), b"b"].concat();
+        let pattern = BoundedPattern::new(&pattern);
+        let name = b"a".repeat(100_000);
+        assert!(pattern.check().is_ok());
+        assert!(!pattern.matches(&name));
+        assert_eq!(pattern.check(), Err(TOO_LONG));
+        let short = BoundedPattern::new(b"*a?b");
+        assert!((0..1000).all(|_| short.matches(b"aaaaacb")) && short.check().is_ok());
+    }
 
     #[test]
     fn patterns_match_as_in_redis() {

@@ -2,7 +2,7 @@
 
 use super::command::flag::{DANGEROUS, FAST, READONLY, WRITE};
 use super::command::{Family, Keys, command};
-use super::glob::glob_matches;
+use super::glob::BoundedPattern;
 use super::{
     Call, Cause, Done, KeyspaceScan, NotExecuted, Refusal, UNKNOWN_BYTES_MAX, parse_integer,
     parse_unsigned, printable, refused, uppercase_is,
@@ -122,6 +122,7 @@ pub(super) fn scan_while(
 ) -> Done {
     let cursor = parse_unsigned(call.args[1]).ok_or_else(|| refused("ERR invalid cursor"))?;
     let options = ScanOptions::parse(&call.args[2..])?;
+    let pattern = options.pattern.map(BoundedPattern::new);
     let mut found: Vec<Vec<u8>> = Vec::new();
     let mut seen = 0;
     let mut next = Some(KeyHash(cursor));
@@ -134,11 +135,12 @@ pub(super) fn scan_while(
             call.backend.scan(call.session.status.table, from, STEP_BUCKETS, |key, record| {
                 seen += 1;
                 let is_wanted = options.value_type.allows(record.value.value_type);
-                if is_wanted && options.pattern.is_none_or(|p| glob_matches(p, key, false)) {
+                if is_wanted && pattern.as_ref().is_none_or(|pattern| pattern.matches(key)) {
                     found.push(key.to_vec());
                 }
             })?;
     }
+    pattern.map_or(Ok(()), |pattern| pattern.check())?;
     call.reply.array(2);
     let cursor = next.map_or(0, |hash| hash.0);
     call.reply.bulk(itoa::Buffer::new().format(cursor).as_bytes());
@@ -169,16 +171,17 @@ fn resume_scan(
 
 /// `KEYS pattern`: returns keys that exist during the whole scan, and maybe others.
 fn keys(call: &mut Call<'_>) -> Done {
-    let pattern = call.args[1];
+    let pattern = BoundedPattern::new(call.args[1]);
     let mut scan = call.scan.take().unwrap_or_else(|| KeyspaceScan::from(KeyHash(0)));
-    let matches = |key: &[u8]| pattern == b"*" || glob_matches(pattern, key, false);
     let found = |scan: &mut KeyspaceScan, key: &[u8]| {
-        if matches(key) {
+        if pattern.matches(key) {
             ReplyWriter::new(Protocol::Resp2, &mut scan.replies).bulk(key);
             scan.count += 1;
         }
     };
-    match resume_scan(call, &mut scan, found, |_| false) {
+    let scanned = resume_scan(call, &mut scan, found, |_| false);
+    pattern.check()?;
+    match scanned {
         Ok(true) => {
             call.reply.array(scan.count);
             call.reply.written(&scan.replies);
@@ -195,12 +198,9 @@ fn leave(call: &mut Call<'_>, scan: KeyspaceScan, next: NotExecuted) -> Done {
     Err(next)
 }
 
-/// `RANDOMKEY`: returns one of the first keys after a random hash.
+/// `RANDOMKEY`: returns one of the first keys after a random hash. It does not count the keys first: that
+/// visits all leaves of the index.
 fn randomkey(call: &mut Call<'_>) -> Done {
-    if call.backend.table_records(call.session.status.table) == 0 {
-        call.reply.null();
-        return Ok(());
-    }
     let mut draw = call.random();
     let random = KeyHash(draw.u64(..));
     let mut scan = call.scan.take().unwrap_or_else(|| KeyspaceScan::from(random));

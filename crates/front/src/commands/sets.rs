@@ -8,7 +8,7 @@ use super::packed::{
 };
 use super::sampling::{PageSample, Sample, parse_count, reply_with_sample};
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
-use crate::core::data::TableKey;
+use crate::core::data::{Key, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::operators::counts::Found;
 use std::collections::HashSet;
@@ -169,38 +169,57 @@ enum Combination {
 impl Combination {
     /// Returns the distinct members of the combination of these sets, at most `count_max`.
     fn of<'r>(self, sets: &'r [Elements<'_>], count_max: usize) -> Result<Vec<&'r [u8]>, Refusal> {
-        let names = |set: &'r Elements<'_>| {
-            Ok(listed(set)?.into_iter().map(|member| member.name).collect())
-        };
-        let sets: Vec<Vec<&[u8]>> = sets.iter().map(names).collect::<Result<_, Refusal>>()?;
         let first = match self {
-            Combination::Intersection => sets.iter().min_by_key(|set| set.len()),
+            Combination::Intersection => sets.iter().min_by_key(|set| set.count()),
             Combination::Union | Combination::Difference => sets.first(),
         };
         let Some(first) = first else { return Ok(Vec::new()) };
-        let table = |set: &Vec<&'r [u8]>| set.iter().copied().collect::<HashSet<&[u8]>>();
-        let others = sets.iter().filter(|set| !std::ptr::eq(*set, first));
-        Ok(match self {
-            Combination::Union => {
-                let mut seen = HashSet::new();
-                sets.iter().flatten().copied().filter(|member| seen.insert(*member)).collect()
+        let mut members: Vec<&'r [u8]> = names(first)?;
+        let mut seen = match self {
+            Combination::Union => members.iter().copied().collect(),
+            Combination::Intersection | Combination::Difference => HashSet::new(),
+        };
+        // One set at a time: only the result grows with the number of sets.
+        for other in sets.iter().filter(|set| !std::ptr::eq(*set, first)) {
+            let other = names(other)?;
+            match self {
+                Combination::Union => {
+                    members.extend(other.into_iter().filter(|member| seen.insert(*member)));
+                }
+                Combination::Intersection => {
+                    let other: HashSet<&[u8]> = other.into_iter().collect();
+                    members.retain(|member| other.contains(member));
+                }
+                Combination::Difference => {
+                    let other: HashSet<&[u8]> = other.into_iter().collect();
+                    members.retain(|member| !other.contains(member));
+                }
             }
-            Combination::Intersection => {
-                let others: Vec<HashSet<&[u8]>> = others.map(table).collect();
-                let is_in_all = |member: &&[u8]| others.iter().all(|set| set.contains(*member));
-                first.iter().copied().filter(is_in_all).take(count_max).collect()
-            }
-            Combination::Difference => {
-                let others: HashSet<&[u8]> = others.flatten().copied().collect();
-                first.iter().copied().filter(|member| !others.contains(member)).collect()
-            }
-        })
+        }
+        members.truncate(count_max);
+        Ok(members)
     }
+
+    /// Returns the keys whose sets are combined: a set that is named again changes nothing, unless it
+    /// is the first of a difference.
+    fn distinct<'k>(self, keys: impl Iterator<Item = Key<'k>>) -> Vec<Key<'k>> {
+        let (mut named, mut first) = (HashSet::new(), true);
+        let is_new = |key: &Key<'k>| {
+            let is_alone = std::mem::take(&mut first) && self == Combination::Difference;
+            is_alone || named.insert(key.bytes)
+        };
+        keys.filter(is_new).collect()
+    }
+}
+
+/// Returns the names of all members.
+fn names<'r>(set: &'r Elements<'_>) -> Result<Vec<&'r [u8]>, Refusal> {
+    Ok(listed(set)?.into_iter().map(|member| member.name).collect())
 }
 
 /// `SUNION`, `SINTER` and `SDIFF key [key ...]`.
 fn combine(call: &mut Call<'_>, combination: Combination) -> Done {
-    let keys = call.keys(1..call.args.len());
+    let keys = combination.distinct(call.keys(1..call.args.len()).into_iter());
     let reply = &mut call.reply;
     let (table, touched) = (call.session.status.table, Touched::All);
     call.backend.read_values(table, &keys, ValueType::Set, touched, |sets| {
@@ -214,7 +233,8 @@ fn combine(call: &mut Call<'_>, combination: Combination) -> Done {
 /// `SUNIONSTORE`, `SINTERSTORE` and `SDIFFSTORE destination key [key ...]`.
 fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     let table = call.session.status.table;
-    let keys = (1..call.args.len()).map(|at| TableKey { table, key: call.key(at) });
+    let sources = combination.distinct(call.keys(2..call.args.len()).into_iter());
+    let keys = std::iter::once(call.key(1)).chain(sources).map(|key| TableKey { table, key });
     let replaced = |key| ValueChange {
         expiry: NewExpiry::Is(None),
         ..SizeChange::Adds(0).of(key, Touched::Replaced)
@@ -260,7 +280,7 @@ fn sintercard(call: &mut Call<'_>) -> Done {
         };
     }
     let count_max = if limit == 0 { usize::MAX } else { limit };
-    let keys = call.keys(2..2 + count);
+    let keys = Combination::Intersection.distinct(call.keys(2..2 + count).into_iter());
     let table = call.session.status.table;
     let touched = Touched::All;
     let members = call.backend.read_values(table, &keys, ValueType::Set, touched, |sets| {

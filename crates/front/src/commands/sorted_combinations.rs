@@ -6,7 +6,7 @@ use super::command::{Family, Keys, command};
 use super::packed::SizeChange;
 use super::sorted_sets::{set_members, write_scored};
 use super::{Call, Done, NotExecuted, Refusal, parse_integer, refused, uppercase_is};
-use crate::core::data::TableKey;
+use crate::core::data::{Key, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
 use crate::operators::counts::Found;
 use std::collections::hash_map::Entry;
@@ -103,6 +103,27 @@ struct CombinationQuery {
     options: Result<CombinationOptions, Refusal>,
 }
 
+/// The keys of the sets that a command names, each once.
+struct NamedSets<'k> {
+    keys: Vec<Key<'k>>,
+    /// Per name, the position of its key.
+    places: Vec<usize>,
+}
+
+impl<'k> NamedSets<'k> {
+    fn new(names: impl Iterator<Item = Key<'k>>) -> NamedSets<'k> {
+        let (mut keys, mut places, mut known) = (Vec::new(), Vec::new(), HashMap::new());
+        for key in names {
+            let place = *known.entry(key.bytes).or_insert(keys.len());
+            if place == keys.len() {
+                keys.push(key);
+            }
+            places.push(place);
+        }
+        NamedSets { keys, places }
+    }
+}
+
 impl CombinationQuery {
     /// Parses the arguments from the number of keys on.
     fn parse(
@@ -121,10 +142,22 @@ impl CombinationQuery {
         Ok(CombinationQuery { operation, sets, options })
     }
 
-    /// Combines these sets. Returns the members in order.
-    fn members<'r>(&self, sets: &'r [Elements<'_>]) -> Result<Vec<ScoredMember<'r>>, Refusal> {
-        let mut sources = Vec::with_capacity(sets.len());
-        for set in sets {
+    /// Combines the sets of these keys, as they were named. Returns the members in order.
+    ///
+    /// Refuses keys that are named again if their sets have too many members: a request of a few bytes
+    /// could ask for any amount of work.
+    fn members<'r>(
+        &self,
+        named: &NamedSets<'_>,
+        sets: &'r [Elements<'_>],
+    ) -> Result<Vec<ScoredMember<'r>>, Refusal> {
+        let all: u64 = named.places.iter().map(|&place| sets[place].count()).sum();
+        let distinct: u64 = sets.iter().map(Elements::count).sum();
+        if all - distinct > REPEATED_MAX {
+            return Err(TOO_MANY_REPEATED);
+        }
+        let mut sources = Vec::with_capacity(named.places.len());
+        for set in named.places.iter().map(|&place| &sets[place]) {
             sources.push(WeightedSet { members: set.sorted_members()?, weight: 1.0 });
         }
         let options = self.options.as_ref().map_err(Refusal::clone)?;
@@ -188,6 +221,10 @@ impl CombinationOptions {
     }
 }
 
+/// Most members in sets that a command names again.
+const REPEATED_MAX: u64 = 1 << 22;
+const TOO_MANY_REPEATED: Refusal =
+    Refusal::because("ERR the sets that the command names more than once have too many members");
 const BAD_WEIGHT: Refusal = Refusal::because("ERR weight value is not a float");
 const BAD_LIMIT: Refusal = Refusal::because("ERR LIMIT can't be negative");
 
@@ -261,11 +298,11 @@ fn combine(call: &mut Call<'_>, operation: SortedOperation) -> Done {
         SortedOperation::Difference => "zdiff",
     };
     let query = CombinationQuery::parse(call, 1, operation, CombinationPurpose::Reply, name)?;
-    let keys = call.keys(2..2 + query.sets);
+    let named = NamedSets::new(call.keys(2..2 + query.sets).into_iter());
     let (table, touched) = (call.session.status.table, Touched::Scores);
     let reply = &mut call.reply;
-    call.backend.read_values(table, &keys, ValueType::SortedSet, touched, |sets| {
-        let members = query.members(sets)?;
+    call.backend.read_values(table, &named.keys, ValueType::SortedSet, touched, |sets| {
+        let members = query.members(&named, sets)?;
         match query.options.as_ref().is_ok_and(|options| options.with_scores) {
             true => write_scored(reply, members.into_iter()),
             false => {
@@ -287,8 +324,9 @@ fn store(call: &mut Call<'_>, operation: SortedOperation) -> Done {
     };
     let query = CombinationQuery::parse(call, 2, operation, CombinationPurpose::Store, name)?;
     let table = call.session.status.table;
-    let positions = std::iter::once(1).chain(3..3 + query.sets);
-    let keys = positions.map(|at| TableKey { table, key: call.key(at) });
+    let named = NamedSets::new((3..3 + query.sets).map(|at| call.key(at)));
+    let keys = std::iter::once(call.key(1)).chain(named.keys.iter().copied());
+    let keys = keys.map(|key| TableKey { table, key });
     let none = SizeChange::Adds(0);
     let values = keys.enumerate().map(|(at, key)| match at {
         0 => ValueChange { expiry: NewExpiry::Is(None), ..none.of(key, Touched::Replaced) },
@@ -299,7 +337,7 @@ fn store(call: &mut Call<'_>, operation: SortedOperation) -> Done {
     let count = call.backend.update_values(ValueType::SortedSet, &values, |sets, records| {
         found = Found::keys(&records[1..]);
         let Some((new, sets)) = sets.split_first_mut() else { return Ok(0) };
-        let members = query.members(sets)?;
+        let members = query.members(&named, sets)?;
         set_members(new, &members)?;
         Ok(members.len())
     })?;
@@ -311,10 +349,11 @@ fn store(call: &mut Call<'_>, operation: SortedOperation) -> Done {
 fn zintercard(call: &mut Call<'_>) -> Done {
     let (operation, purpose) = (SortedOperation::Intersection, CombinationPurpose::Count);
     let query = CombinationQuery::parse(call, 1, operation, purpose, "zintercard")?;
-    let keys = call.keys(2..2 + query.sets);
+    let named = NamedSets::new(call.keys(2..2 + query.sets).into_iter());
     let (table, touched) = (call.session.status.table, Touched::Scores);
-    let count = call.backend.read_values(table, &keys, ValueType::SortedSet, touched, |sets| {
-        Ok(query.members(sets)?.len())
+    let keys = &named.keys;
+    let count = call.backend.read_values(table, keys, ValueType::SortedSet, touched, |sets| {
+        Ok(query.members(&named, sets)?.len())
     })?;
     let limit = query.options?.limit.unwrap_or(u64::MAX);
     call.integer((count as u64).min(limit) as i64)
