@@ -226,7 +226,7 @@ fn migrate_slots(call: &mut Call<'_>) -> Done {
             let shown = printable(node, 64);
             return Err(refused(format!("ERR Invalid node name: {shown}")));
         }
-        targets.push(server_named(call, node)?);
+        targets.push(server_named(call, node, "Unknown node name:")?);
     }
     if targets.contains(&me) {
         return Err(refused("ERR Target node can not be this node."));

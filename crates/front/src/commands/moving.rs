@@ -12,7 +12,7 @@ use super::tasks::{Task, is_over, parse_task, task_name, tasks};
 use super::{Call, Cause, Done, NotExecuted, Refusal};
 use super::{parse_integer, printable, refused, uppercase_is};
 use crate::operators::lock;
-use types::{HashRange, MigrationId, ServerId, Slot};
+use types::{HashRange, MigrationId, SLOT_COUNT, ServerId, Slot};
 use wire::control::{Answer, Ask, MigrationPolicy, MigrationReport, MigrationState};
 
 /// Returns the owner of a slot in the newest map.
@@ -21,6 +21,10 @@ fn owner(call: &Call<'_>, slot: Slot) -> Option<ServerId> {
     let hash = slot.first_hash();
     map.tablets.iter().find(|tablet| tablet.range.contains(hash)).map(|tablet| tablet.owner)
 }
+
+/// The beginnings of the errors for a node name that no server has.
+const UNKNOWN: &str = "Unknown node";
+const NOT_KNOWN: &str = "I don't know about node";
 
 /// `CLUSTER SETSLOT slot IMPORTING source | MIGRATING target | NODE owner | STABLE`.
 pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
@@ -31,18 +35,18 @@ pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
     match (&call.args[3].to_ascii_uppercase()[..], &call.args[4..]) {
         (b"IMPORTING", [node]) => {
             let number = slot.0;
-            server_named(call, node)?;
-            match is_mine {
-                true => Err(refused(format!("ERR I'm already the owner of hash slot {number}"))),
-                false => call.ok(),
+            if is_mine {
+                return Err(refused(format!("ERR I'm already the owner of hash slot {number}")));
             }
+            server_named(call, node, NOT_KNOWN)?;
+            call.ok()
         }
         (b"MIGRATING", [node]) => {
             let number = slot.0;
-            let target = server_named(call, node)?;
             if !is_mine {
                 return Err(refused(format!("ERR I'm not the owner of hash slot {number}")));
             }
+            let target = server_named(call, node, NOT_KNOWN)?;
             lock(&call.backend.operators.announced).insert(slot.0, target);
             call.ok()
         }
@@ -53,7 +57,7 @@ pub(super) fn set_slot(call: &mut Call<'_>) -> Done {
                 [word, _] if uppercase_is(word, b"TIMEOUT") => {}
                 _ => return Err(Refusal::Syntax.into()),
             }
-            let target = server_named(call, node)?;
+            let target = server_named(call, node, UNKNOWN)?;
             match target == me {
                 true => take_over(call, slot, is_mine),
                 // The owner of the slot comes from the coordinator, not from this command.
@@ -131,9 +135,12 @@ fn slot_of(call: &Call<'_>) -> Result<Slot, NotExecuted> {
 /// `CLUSTER GETKEYSINSLOT slot count`.
 pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
     cluster_node(call)?;
-    let slot = slot_of(call)?;
-    let count = parse_integer(call.args[3]).and_then(|count| usize::try_from(count).ok());
-    let count = count.ok_or_else(|| refused("ERR Invalid number of keys"))?;
+    let number = |argument| parse_integer(argument).ok_or(Refusal::NotAnInteger);
+    let (slot, count) = (number(call.args[2])?, number(call.args[3])?);
+    let slot = u16::try_from(slot).ok().filter(|slot| *slot < SLOT_COUNT).map(Slot);
+    let (Some(slot), Ok(count)) = (slot, usize::try_from(count)) else {
+        return Err(refused("ERR Invalid slot or number of keys"));
+    };
     let mut found: Vec<Vec<u8>> = Vec::new();
     if !lock(&call.backend.operators.announced).contains_key(&slot.0) {
         let range = HashRange::of_slots(slot, slot);
@@ -289,7 +296,7 @@ pub(super) fn links(call: &mut Call<'_>) -> Done {
 /// `CLUSTER COUNT-FAILURE-REPORTS node`: always 0, since servers do not report each other.
 pub(super) fn count_failure_reports(call: &mut Call<'_>) -> Done {
     cluster_node(call)?;
-    server_named(call, call.args[2])?;
+    server_named(call, call.args[2], UNKNOWN)?;
     call.integer(0)
 }
 
@@ -306,7 +313,7 @@ pub(super) fn coordinators(call: &mut Call<'_>) -> Done {
 /// `CLUSTER REPLICAS node`: always empty.
 pub(super) fn replicas(call: &mut Call<'_>) -> Done {
     cluster_node(call)?;
-    server_named(call, call.args[2])?;
+    server_named(call, call.args[2], UNKNOWN)?;
     call.reply.array(0);
     Ok(())
 }

@@ -199,6 +199,10 @@ fn monitor(call: &mut Call<'_>) -> Done {
 /// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: closes the connection without a reply.
 fn shut_down(call: &mut Call<'_>) -> Done {
     let mut is_abort = false;
+    let has = |wanted: &[u8]| call.args[1..].iter().any(|word| uppercase_is(word, wanted));
+    if has(b"SAVE") && has(b"NOSAVE") {
+        return Err(Refusal::Syntax.into());
+    }
     for word in &call.args[1..] {
         match &word.to_ascii_uppercase()[..] {
             b"NOSAVE" | b"NOW" | b"FORCE" => {}

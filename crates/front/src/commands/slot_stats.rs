@@ -16,7 +16,9 @@ pub(super) fn slot_stats(call: &mut Call<'_>) -> Done {
     cluster_node(call)?;
     let stats = match call.args[2..] {
         [word, first, last] if uppercase_is(word, b"SLOTSRANGE") => {
-            stats_of(call, slot_range(first, last).map_err(refused)?)
+            let range = slot_range(first, last);
+            // The same error of `MIGRATESLOTS` ends with a dot, in Valkey too.
+            stats_of(call, range.map_err(|text| refused(text.trim_end_matches('.').to_owned()))?)
         }
         [word, metric, ref options @ ..] if uppercase_is(word, b"ORDERBY") => {
             if !uppercase_is(metric, b"KEY-COUNT") {
@@ -46,22 +48,33 @@ pub(super) fn slot_stats(call: &mut Call<'_>) -> Done {
 
 /// Parses the number of slots to return, and the direction: true for ascending.
 fn parse_order(mut options: &[&[u8]]) -> Result<(usize, bool), NotExecuted> {
-    let (mut limit, mut is_ascending) = (usize::from(SLOT_COUNT), false);
+    const TWICE: Refusal =
+        Refusal::because("ERR Multiple filters of the same type are disallowed.");
+    let (mut limit, mut is_ascending) = (None, None);
     loop {
         options = match options {
-            [] => return Ok((limit, is_ascending)),
+            [] => {
+                let limit = limit.unwrap_or(usize::from(SLOT_COUNT));
+                return Ok((limit, is_ascending.unwrap_or(false)));
+            }
+            [word, ..] if limit.is_some() && uppercase_is(word, b"LIMIT") => {
+                return Err(TWICE.into());
+            }
             [word, count, rest @ ..] if uppercase_is(word, b"LIMIT") => {
                 let count = parse_integer(count).and_then(|count| usize::try_from(count).ok());
                 let allowed = 1..=usize::from(SLOT_COUNT);
-                limit = count.filter(|count| allowed.contains(count)).ok_or_else(|| {
+                let count = count.filter(|count| allowed.contains(count)).ok_or_else(|| {
                     refused(
                         "ERR Limit has to lie in between 1 and 16384 (maximum number of slots).",
                     )
                 })?;
+                limit = Some(count);
                 rest
             }
             [word, rest @ ..] if uppercase_is(word, b"ASC") || uppercase_is(word, b"DESC") => {
-                is_ascending = uppercase_is(word, b"ASC");
+                if is_ascending.replace(uppercase_is(word, b"ASC")).is_some() {
+                    return Err(TWICE.into());
+                }
                 rest
             }
             _ => return Err(Refusal::Syntax.into()),

@@ -32,13 +32,17 @@ pub(super) fn parse_slot(argument: &[u8]) -> Option<Slot> {
     (slot < SLOT_COUNT).then_some(Slot(slot))
 }
 
-/// Returns the server with this 40-digit node name.
-pub(super) fn server_named(call: &Call<'_>, name: &[u8]) -> Result<ServerId, NotExecuted> {
+/// Returns the server with this 40-digit node name. The error for another name begins with `unknown`.
+pub(super) fn server_named(
+    call: &Call<'_>,
+    name: &[u8],
+    unknown: &str,
+) -> Result<ServerId, NotExecuted> {
     let map = call.backend.node().map();
     let wanted = name.to_ascii_lowercase();
     let is_it = |server: &&ServerInfo| server.id.node_name(map.cluster).as_bytes() == wanted;
     let found = map.servers.iter().find(is_it).map(|server| server.id);
-    found.ok_or_else(|| refused(format!("ERR Unknown node name: {}", printable(name, 64))))
+    found.ok_or_else(|| refused(format!("ERR {unknown} {}", printable(name, 64))))
 }
 
 /// Returns the 40-digit node names of some servers.

@@ -8,10 +8,10 @@ use super::{Call, Done, NotExecuted, Refusal, parse_integer, uppercase_is};
 use crate::core::streams::GROUP_TOO_LARGE;
 use resp::ReplyWriter;
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use values::{
-    AutoClaimOptions, ClaimOptions, ConsumerGroup, PagedStream, PendingEntry, PendingOptions,
-    StreamEntry, StreamGap, StreamId,
+    ArgumentError, AutoClaimOptions, ClaimOptions, ConsumerGroup, PagedStream, PendingEntry,
+    PendingOptions, StreamEntry, StreamGap, StreamId,
 };
 
 pub(super) static FAMILY: Family = Family {
@@ -113,6 +113,11 @@ struct GroupOptions {
 
 impl GroupOptions {
     fn parse(call: &Call<'_>, may_create: bool) -> Result<GroupOptions, Refusal> {
+        // Each option once: the number of its value counts as an argument.
+        let arguments_max = if may_create { 8 } else { 7 };
+        if call.args.len() > arguments_max {
+            return Err(wrong_arguments(call));
+        }
         const NEGATIVE: Refusal =
             Refusal::because("ERR value for ENTRIESREAD must be positive or -1");
         let mut options = GroupOptions::default();
@@ -140,11 +145,15 @@ const NO_KEY: Refusal = Refusal::because(
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option to create an empty stream automatically.",
 );
 
-/// Parses the position of a group: an id, or `$` for the highest one.
-fn parse_position(argument: &[u8], stream: &PagedStream<'_>) -> Result<StreamId, Refusal> {
+/// Returns the position of a group: `$` is that of the last entry, and `parse` parses ids.
+fn parse_position(
+    argument: &[u8],
+    stream: &PagedStream<'_>,
+    parse: impl FnOnce(&[u8]) -> Result<StreamId, ArgumentError>,
+) -> Result<StreamId, Refusal> {
     match argument {
         b"$" => Ok(stream.root().last_id),
-        id => Ok(StreamId::parse_or_end(id)?),
+        id => Ok(parse(id)?),
     }
 }
 
@@ -157,7 +166,7 @@ fn create(call: &mut Call<'_>) -> Done {
         if !stream.exists() && !creates_stream {
             return Err(NO_KEY.into());
         }
-        let last_id = parse_position(position, stream)?;
+        let last_id = parse_position(position, stream, StreamId::parse_argument)?;
         if stream.root().find_group(name).is_ok() {
             return Err(EXISTS.into());
         }
@@ -194,7 +203,7 @@ fn set_id(call: &mut Call<'_>) -> Done {
     let options = GroupOptions::parse(call, false)?;
     let position = call.args[4];
     change_group(call, |group, stream| {
-        group.last_id = parse_position(position, stream)?;
+        group.last_id = parse_position(position, stream, StreamId::parse_or_end)?;
         group.read = options.read;
         Ok(())
     })?;
@@ -331,10 +340,12 @@ fn xclaim(call: &mut Call<'_>) -> Done {
         group.see(consumer, now);
         stream.require_entries(options.ids.iter().copied())?;
         let mut claimed: Vec<StreamEntry<'_>> = Vec::new();
+        // The group's entries are a sorted list: it is changed once, however many ids there are.
+        let (mut gone, mut new) = (BTreeSet::new(), BTreeMap::new());
         for id in &options.ids {
-            let pending = group.find_pending(*id);
+            let pending = new.get(id).copied().or_else(|| group.find_pending(*id));
             let Some(entry) = stream.entry(*id)? else {
-                group.acknowledge(&BTreeSet::from([*id]));
+                gone.insert(*id);
                 continue;
             };
             let pending = match pending {
@@ -349,10 +360,12 @@ fn xclaim(call: &mut Call<'_>) -> Done {
             let more = pending.deliveries.saturating_add(counted);
             let deliveries = options.deliveries.unwrap_or(more);
             let delivered = options.time.map_or(now, |time| time.at(now));
-            group.set_pending(PendingEntry { id: *id, consumer, delivered, deliveries });
+            new.insert(*id, PendingEntry { id: *id, consumer, delivered, deliveries });
             group.activate(consumer, now);
             claimed.push(entry);
         }
+        group.acknowledge(&gone);
+        group.set_all_pending(new.into_values());
         require_room(&group)?;
         write_claimed(&claimed, options.ids_only, reply);
         Ok(stream.set_group(name, group)?)
