@@ -35,7 +35,7 @@ pub use lookahead::Lookahead;
 pub use number::{parse_integer, write_double, write_integer};
 pub use reply::{Items, ReceivedReply, Reply};
 pub use reply_parser::{ReplyLimits, ReplyParser};
-pub use reply_writer::ReplyWriter;
+pub use reply_writer::{OUTPUT_BYTES_MAX, ReplyWriter};
 pub use request::{BorrowedRequest, OwnedRequest};
 pub use request_parser::{ProtocolError, RequestLimits, RequestParser};
 pub use request_writer::RequestWriter;

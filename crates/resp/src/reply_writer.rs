@@ -3,6 +3,10 @@
 use crate::Protocol;
 use crate::number::{DOUBLE_BYTES_MAX, double_text};
 
+/// Output from which on a writer adds no more bulk strings. A request of a few bytes may name a long value
+/// any number of times.
+pub const OUTPUT_BYTES_MAX: usize = 512 << 20;
+
 /// A writer of replies. In RESP2 it represents the types of RESP3 as Redis does: maps and sets as
 /// arrays; doubles, verbatim texts and big numbers as bulk strings; booleans as 0 or 1.
 pub struct ReplyWriter<'b> {
@@ -74,10 +78,13 @@ impl<'b> ReplyWriter<'b> {
         }
     }
 
-    /// Writes arbitrary bytes.
+    /// Writes arbitrary bytes, unless the output has [`OUTPUT_BYTES_MAX`] already. The reply is then
+    /// incomplete, and the caller must replace it.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
-        write_bulk(bytes, self.out);
+        if self.out.len() < OUTPUT_BYTES_MAX {
+            write_bulk(bytes, self.out);
+        }
     }
 
     /// Writes arbitrary bytes, or null.

@@ -78,7 +78,7 @@ pub(crate) use call::Call;
 pub(crate) use command::{Command, Keys, Secrets, flag};
 pub(crate) use connection::REDIS_VERSION;
 pub(crate) use not_executed::{
-    CROSS_SLOT, Cause, Done, KeyWait, NOT_INSIDE, NotExecuted, Refusal, refused,
+    CROSS_SLOT, Cause, Done, KeyWait, LONG_REPLY, NOT_INSIDE, NotExecuted, Refusal, refused,
 };
 pub(crate) use queued::{QueuedTransaction, Watched};
 pub(crate) use resumption::{BlockedSince, KeyspaceScan, Past};

@@ -108,6 +108,9 @@ impl Refusal {
 /// The error for a command that can be executed only outside of transactions.
 pub(crate) const NOT_INSIDE: Refusal = Refusal::because("ERR not possible inside a transaction");
 
+/// The error for a reply beyond [`resp::OUTPUT_BYTES_MAX`], in place of the reply.
+pub(crate) const LONG_REPLY: &str = "ERR the reply is longer than 512 MB";
+
 /// The error for keys of several slots in a cluster, since they may belong to several servers.
 pub(crate) const CROSS_SLOT: Refusal =
     Refusal::because("CROSSSLOT Keys in request don't hash to the same slot");

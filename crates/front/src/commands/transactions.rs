@@ -9,15 +9,15 @@ use super::command::flag::{
 };
 use super::command::{ALL, Family, Keys, command};
 use super::{
-    CROSS_SLOT, Call, Cause, Command, Done, NOT_INSIDE, NotExecuted, Past, QueuedTransaction,
-    Refusal, Watched, refused,
+    CROSS_SLOT, Call, Cause, Command, Done, LONG_REPLY, NOT_INSIDE, NotExecuted, Past,
+    QueuedTransaction, Refusal, Watched, refused,
 };
 use crate::core::backend::Backend;
 use crate::core::data::{Changes, Key, Record};
 use crate::core::elements::TOO_LARGE;
 use crate::core::staged::TransactionRecords;
 use crate::operators::executions::{Execution, is_slow_possible};
-use resp::{BorrowedRequest, OwnedRequest, ReplyWriter};
+use resp::{BorrowedRequest, OUTPUT_BYTES_MAX, OwnedRequest, ReplyWriter};
 use std::collections::HashSet;
 use std::time::Duration;
 use types::{TableId, Version};
@@ -68,7 +68,8 @@ fn check(
         return Err(Refusal::Arity.text(command.name).into_owned());
     }
     // Copies contain only named keys of one database, so commands that need others are refused.
-    let looks_around = command.keys == Keys::Unnamed && !command.has(ALONE);
+    let looks_around =
+        command.keys == Keys::Unnamed && !command.has(ALONE) && !command.has(ANYTIME);
     if command.has(NO_MULTI) || looks_around || command.has(CHANGES_TABLE) {
         let name = command.name;
         return Err(format!("ERR Command '{name}' not allowed inside a transaction"));
@@ -436,6 +437,9 @@ fn run_all(
                 NotExecuted::Retry(_) | NotExecuted::Redirect => NOT_INSIDE,
             };
             ReplyWriter::new(protocol, &mut replies).error(refusal.text(command.name).as_bytes());
+        }
+        if replies.len() >= OUTPUT_BYTES_MAX {
+            return Err(refused(LONG_REPLY));
         }
         let end = call.backend.time_within_turn(call.now);
         executed.push(Executed { command, place, spent: end.since(begun), reply: before });

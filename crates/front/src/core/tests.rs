@@ -382,7 +382,9 @@ fn strangers_are_refused_and_must_say_the_password() {
     let mut stranger = world.connect(2, 0, "10.0.0.1:5");
     let refused = world.connect(3, 1, HERE);
     assert_eq!(world.answer(&refused), "-ERR max number of clients reached\r\n");
-    assert_eq!(world.ask(&mut stranger, "GET a"), "-NOAUTH Authentication required.\r\n");
+    for line in ["GET a", "GET", "NOSUCH x", "CLIENT"] {
+        assert_eq!(world.ask(&mut stranger, line), "-NOAUTH Authentication required.\r\n");
+    }
     assert!(world.ask(&mut stranger, "HELLO 3").starts_with("-NOAUTH HELLO must be called"));
     assert!(world.ask(&mut stranger, "AUTH secrex").starts_with("-WRONGPASS "));
     assert_eq!(world.ask(&mut stranger, "AUTH secret"), "+OK\r\n");
@@ -480,6 +482,22 @@ fn a_full_server_refuses_writes_soon_and_deletes_make_room_at_once() {
     send(&mut world, &client, &(0..50).map(set).collect::<String>());
     turns_until(&mut world, &client, 50, &mut replies);
     assert_eq!(replies.matches("+OK").count(), 50, "there is room");
+}
+
+#[test]
+fn a_transaction_for_which_there_is_no_memory_is_discarded() {
+    let mut world = World::new(ServerConfiguration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let (mut sent, mut replies) = (0, String::new());
+    while !replies.contains("-OOM") {
+        send(&mut world, &client, &set(sent));
+        sent += 1;
+        turns_until(&mut world, &client, sent, &mut replies);
+    }
+    let lines = ["MULTI", set(sent).trim_end(), "EXEC"].join("\r\n");
+    let reply = world.ask(&mut client, &lines);
+    let discarded = "+OK\r\n+QUEUED\r\n-EXECABORT Transaction discarded because of: OOM command ";
+    assert!(reply.starts_with(discarded), "{reply}");
 }
 
 /// Returns all requests of reactor 0 to the coordinator, and the number of the last.

@@ -2,7 +2,7 @@
 
 use super::queue::RequestState;
 use super::turn::{ConnectionTurn, is_short};
-use crate::commands::{Cause, Command, NotExecuted, Past, flag, refused};
+use crate::commands::{Cause, Command, NotExecuted, Past, Refusal, flag, refused};
 use crate::core::backend::Backend;
 use crate::operators::executions::{Execution, is_slow_possible};
 use crate::operators::pause::Paused;
@@ -11,20 +11,30 @@ use node::LeaseState;
 use std::time::Duration;
 use types::Instant;
 
-/// Checks whether an existing command with a valid argument count may be executed now. `state` is
-/// the state of the request from earlier attempts.
+/// The error of a command that needs a password first.
+pub(super) const NO_PASSWORD: &str = "NOAUTH Authentication required.";
+
+/// Returns whether the client has to give a password before most commands.
+#[inline]
+pub(super) fn lacks_password(session: &Session, backend: &Backend) -> bool {
+    !session.is_authenticated && backend.configuration.access.needs_password()
+}
+
+/// Checks whether a command with this number of arguments may be executed now. `state` is the state of
+/// the request from earlier attempts.
 #[inline]
 pub(super) fn admit(
     command: &Command,
+    arguments: usize,
     state: &RequestState,
     session: &Session,
     turn: &ConnectionTurn<'_>,
 ) -> Result<(), NotExecuted> {
-    if !session.is_authenticated
-        && !command.has(flag::NO_AUTH)
-        && turn.backend.configuration.access.needs_password()
-    {
-        return Err(refused("NOAUTH Authentication required."));
+    if !command.has(flag::NO_AUTH) && lacks_password(session, turn.backend) {
+        return Err(refused(NO_PASSWORD));
+    }
+    if !command.takes(arguments) {
+        return Err(Refusal::Arity.into());
     }
     let needs_data = !command.has(flag::LOADING) || command.has(flag::DATA);
     if turn.backend.engine.is_loading() && needs_data {
@@ -43,10 +53,10 @@ pub(super) fn admit(
         transaction.is_some_and(|it| it.writes() && command.has(flag::RUNS_TRANSACTION));
     let writes = command.has(flag::WRITE) || runs_writes;
     if writes && turn.backend.engine.refuses_writes() {
-        return Err(refuse_write(CANNOT_KEEP, runs_writes));
+        return Err(refused(CANNOT_KEEP));
     }
     if writes && turn.backend.engine.lacks_replicas() {
-        return Err(wait_for_replicas(state.past, runs_writes, turn.now));
+        return Err(wait_for_replicas(state.past, turn.now));
     }
     match turn.backend.operators.pause.at(turn.now) {
         None => Ok(()),
@@ -56,20 +66,13 @@ pub(super) fn admit(
     }
 }
 
-fn refuse_write(why: &'static str, is_transaction: bool) -> NotExecuted {
-    match is_transaction {
-        true => refused(format!("EXECABORT Transaction discarded because of: {why}")),
-        false => refused(why),
-    }
-}
-
 /// Makes a write wait for enough replicas for a short time, and then refuses it. The check comes
 /// before the execution, because an executed write must not be refused.
 #[cold]
-fn wait_for_replicas(past: Past, is_transaction: bool, now: Instant) -> NotExecuted {
+fn wait_for_replicas(past: Past, now: Instant) -> NotExecuted {
     let until = past.began.unwrap_or(now) + REPLICAS_PATIENCE;
     match until <= now || past.unblocked.is_some() {
-        true => refuse_write(NO_REPLICAS, is_transaction),
+        true => refused(NO_REPLICAS),
         false => NotExecuted::Retry(Cause::Replicas(Some(until))),
     }
 }

@@ -11,14 +11,14 @@ use super::scope::{crosses_slots, scope_of};
 use super::turn::ConnectionTurn;
 use super::waiter::WaiterId;
 use crate::commands::{
-    CROSS_SLOT, Call, Cause, Command, Done, NotExecuted, QueuedTransaction, Refusal, flag,
+    CROSS_SLOT, Call, Cause, Command, Done, LONG_REPLY, NotExecuted, QueuedTransaction, flag,
     queue_command,
 };
 use crate::operators::clients::{Facts, Traffic, Unblocked};
 use crate::operators::pause::Paused;
 use crate::session::Session;
 use planted::Bug;
-use resp::{BorrowedRequest, ReplyWriter, RequestLimits, RequestParser};
+use resp::{BorrowedRequest, OUTPUT_BYTES_MAX, ReplyWriter, RequestLimits, RequestParser};
 use settings::ServerConfiguration;
 use std::sync::Arc;
 use types::ConnectionId;
@@ -29,6 +29,9 @@ use wire::control::Answer;
 /// Longest argument that is skipped and refused (Valkey's `proto-max-bulk-len`), in bytes.
 const SKIPPED_BYTES_MAX: usize = 512 << 20;
 
+/// Bytes of the shortest argument, which is empty: `$0`, and two line ends.
+const ARGUMENT_BYTES_MIN: usize = 6;
+
 /// Unprocessed input of a connection from which on it is not read while a request waits for keys.
 const BLOCKED_INPUT_MAX: usize = 64 << 10;
 
@@ -38,7 +41,7 @@ fn limits(configuration: &ServerConfiguration, is_authenticated: bool) -> Reques
     let all = RequestLimits {
         bulk_bytes_max: configuration.clients.bulk_bytes_max.0,
         skipped_bytes_max: SKIPPED_BYTES_MAX,
-        arguments_max: 1 << 20,
+        arguments_max: configuration.clients.query_limit.0 / ARGUMENT_BYTES_MIN,
         line_bytes_max: 64 << 10,
         request_bytes_max: configuration.clients.query_limit.0,
     };
@@ -384,8 +387,11 @@ impl Conversation {
         turn: &ConnectionTurn<'_>,
     ) -> CollectOutcome {
         let command = Command::of(request.name(), request.get(1));
-        let ends = command
-            .is_ok_and(|command| command.has(flag::ENDS_MULTI) && command.takes(request.len()));
+        // `EXEC` ends the transaction even if its arguments are wrong.
+        let ends = command.is_ok_and(|command| {
+            command.has(flag::ENDS_MULTI)
+                && (command.has(flag::RUNS_TRANSACTION) || command.takes(request.len()))
+        });
         let Some(transaction) = self.session.collecting.as_mut().filter(|_| !ends) else {
             return CollectOutcome::Over(self.session.collecting.take());
         };
@@ -536,7 +542,10 @@ impl Conversation {
         }
         let Some(waiting) = self.queue.waiting(number) else { return self.next() };
         let mut reply = Vec::new();
-        let is_silent = waiting.state.is_silent;
+        let is_silent = match waiting.state.blocks_parsing {
+            true => !self.session.takes_reply(),
+            false => waiting.state.is_silent,
+        };
         if waiting.state.transaction.is_some() {
             self.session.watched.clear();
         }
@@ -586,6 +595,11 @@ impl Conversation {
                 http::refuse(&mut self.session, turn);
                 return ExecutionOutcome::Replied;
             }
+            Err(_) if admission::lacks_password(&self.session, turn.backend) => {
+                ReplyWriter::new(protocol, out).error(admission::NO_PASSWORD);
+                turn.backend.counts.error(&out[before + 1..]);
+                return ExecutionOutcome::Replied;
+            }
             Err(unknown) => {
                 ReplyWriter::new(protocol, out).error(unknown.text(args));
                 turn.backend.counts.error(&out[before + 1..]);
@@ -595,10 +609,7 @@ impl Conversation {
         turn.begin(command);
         turn.backend.set_accesses(command.is_access(self.session.status.no_touch));
         self.session.status.command = Some(command.number() as u16);
-        let admitted = match command.takes(args.len()) {
-            false => Err(Refusal::Arity.into()),
-            true => admission::admit(command, state, &self.session, turn),
-        };
+        let admitted = admission::admit(command, args.len(), state, &self.session, turn);
         let mut call = Call {
             args,
             answer: state.answer.as_ref(),
@@ -616,6 +627,11 @@ impl Conversation {
         let is_admitted = admitted.is_ok();
         let done = admitted.and_then(|()| run(command, &mut call));
         let outcome = match done {
+            Ok(()) if out.len() >= OUTPUT_BYTES_MAX => {
+                out.truncate(before);
+                ReplyWriter::new(protocol, out).error(LONG_REPLY);
+                ExecutionOutcome::Replied
+            }
             Ok(()) => ExecutionOutcome::Replied,
             Err(next) => {
                 out.truncate(before);

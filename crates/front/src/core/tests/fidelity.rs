@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::operators::{info, metrics};
+use resp::RequestWriter;
 
 /// Returns the value of a field of `INFO`.
 fn info(world: &mut World, client: &mut Asking, field: &str) -> String {
@@ -460,4 +461,74 @@ fn keys_of_one_slot_are_equally_likely_for_randomkey() {
     let all: usize = counts.iter().sum();
     let is_fair = |count: &usize| (all / 5..all * 3 / 10).contains(count);
     assert!(all > 800 && counts.iter().all(is_fair), "{counts:?}");
+}
+
+/// Sends the words of a line as an array, which has no limit on its length.
+fn ask_long(world: &mut World, client: &mut Asking, line: &str) -> String {
+    let words: Vec<&[u8]> = line.split_ascii_whitespace().map(str::as_bytes).collect();
+    RequestWriter::write(&words, &mut client.input);
+    world.go_on(client)
+}
+
+#[test]
+fn a_reply_of_any_length_is_refused_before_it_takes_all_memory() {
+    let mut world = World::new(ServerConfiguration::default());
+    let mut client = world.connect(1, 0, HERE);
+    ask_long(&mut world, &mut client, &format!("SADD set {}", "y".repeat(60_000)));
+    world.ask(&mut client, "SETRANGE long 3999999 x");
+    let refused = "-ERR the reply is longer than 512 MB\r\n";
+    let names = "long ".repeat(140);
+    assert_eq!(world.ask(&mut client, &format!("MGET {names}")), refused);
+    assert_eq!(world.ask(&mut client, "SRANDMEMBER set -1000000"), refused);
+    let lines = ["MULTI", "SET a 1", "SRANDMEMBER set -1000000", "EXEC", "GET a"].join("\r\n");
+    let replies = world.ask(&mut client, &lines);
+    let discarded = "-EXECABORT Transaction discarded because of: the reply is longer than 512 MB";
+    assert_eq!(replies, format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n{discarded}\r\n$-1\r\n"));
+}
+
+#[test]
+fn sets_that_are_named_again_cost_no_more() {
+    let mut world = World::new(ServerConfiguration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let members: String = (0..2_000).map(|member| format!(" {member}")).collect();
+    ask_long(&mut world, &mut client, &format!("SADD set{members}"));
+    world.ask(&mut client, "SADD other 1 2 x");
+    // A billion members, if each name counted.
+    let names = "set ".repeat(500_000);
+    for (line, reply) in [
+        (format!("SINTERCARD 500001 other {names}"), ":2\r\n"),
+        (format!("SUNIONSTORE all other {names}"), ":2001\r\n"),
+        (format!("SDIFFSTORE rest other {names}"), ":1\r\n"),
+        ("SDIFF other set other".to_owned(), "*0\r\n"),
+        ("ZINTERCARD 3 set set other".to_owned(), ":2\r\n"),
+    ] {
+        assert_eq!(ask_long(&mut world, &mut client, &line), reply);
+    }
+    for name in ["ZINTERCARD 500001 other", "ZUNION 500001 other", "ZUNIONSTORE all 500001 other"] {
+        let refused =
+            "-ERR the sets that the command names more than once have too many members\r\n";
+        assert_eq!(ask_long(&mut world, &mut client, &format!("{name} {names}")), refused);
+    }
+}
+
+#[test]
+fn long_keys_and_long_patterns_are_refused_by_their_names() {
+    let mut world = World::new(ServerConfiguration::default());
+    let mut client = world.connect(1, 0, HERE);
+    let long = "k".repeat(65_536);
+    for name in ["DEL", "UNLINK a", "INCR"] {
+        let refused = "-ERR a key of this command is longer than 65535 bytes\r\n";
+        assert_eq!(ask_long(&mut world, &mut client, &format!("{name} {long}")), refused);
+    }
+    let large = "v".repeat(1_500_000);
+    assert_eq!(
+        ask_long(&mut world, &mut client, &format!("MSET a {large} b {large} c {large}")),
+        "-ERR the keys and values of one command must fit into 4 MB\r\n"
+    );
+    let (name, pattern) = ("a".repeat(200_000), format!("*{}b", "a".repeat(30_000)));
+    ask_long(&mut world, &mut client, &format!("HSET hash {name} v"));
+    assert_eq!(
+        ask_long(&mut world, &mut client, &format!("HSCAN hash 0 MATCH {pattern}")),
+        "-ERR the pattern takes too long to compare with these names\r\n"
+    );
 }
