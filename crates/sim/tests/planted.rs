@@ -1,6 +1,7 @@
 //! Test of the simulator itself: it finds every planted bug, within a limited number of seeds.
 
 use sim::{LastingKind, Planted, RunSettings, minimize, run};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Returns the number of seeds within which the bug must be found: two to three times the
@@ -169,9 +170,25 @@ fn lasting(planted: Planted) -> Option<LastingKind> {
     }
 }
 
-/// Returns the first seed that shows the bug, and the description of the failure.
-fn find(planted: Planted) -> Option<(u64, String)> {
-    (1..=seeds_max(planted)).find_map(|seed| {
+/// Seeds that have shown the bugs, a line each. They are tried first, so a search is short unless a
+/// change has shifted the drawing of runs. `UPDATE_GOLDENFILES=1` writes those that are found.
+const SEEDS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/planted_seeds.txt");
+
+/// Returns the seeds of a file, by the names of the bugs.
+fn known_seeds() -> BTreeMap<String, u64> {
+    let text = std::fs::read_to_string(SEEDS_FILE).expect("the seeds of the planted bugs");
+    let seeds = text.lines().map(|line| {
+        let (bug, seed) = line.split_once(' ').expect("a bug and its seed");
+        (bug.to_owned(), seed.parse().expect("a seed"))
+    });
+    seeds.collect()
+}
+
+/// Returns a seed that shows the bug, and the description of the failure.
+fn find(planted: Planted, known: Option<u64>) -> Option<(u64, String)> {
+    let all = 1..=seeds_max(planted);
+    let known = known.filter(|seed| all.contains(seed));
+    known.into_iter().chain(all).find_map(|seed| {
         let is_replicated = planted.is_of_clusters();
         let settings = RunSettings {
             planted: Some(planted),
@@ -199,10 +216,10 @@ fn rare_bugs_are_found_as_well() {
 }
 
 fn find_all(bugs: &[Planted]) {
-    let next = AtomicUsize::new(0);
+    let (next, known) = (AtomicUsize::new(0), known_seeds());
     let search = || {
         let bugs = std::iter::from_fn(|| bugs.get(next.fetch_add(1, Relaxed)));
-        bugs.map(|&bug| (bug, find(bug))).collect::<Vec<_>>()
+        bugs.map(|&bug| (bug, find(bug, known.get(&bug.to_string()).copied()))).collect::<Vec<_>>()
     };
     let found = std::thread::scope(|scope| {
         let one = scope.spawn(search);
@@ -215,6 +232,13 @@ fn find_all(bugs: &[Planted]) {
             format!("seed {seed}: {}", failure.lines().next().unwrap_or_default())
         });
         println!("{planted}: {text}");
+    }
+    if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+        let seeds =
+            found.iter().filter_map(|(bug, found)| Some((bug.to_string(), found.as_ref()?.0)));
+        let all: BTreeMap<_, _> = known.into_iter().chain(seeds).collect();
+        let text: String = all.iter().map(|(bug, seed)| format!("{bug} {seed}\n")).collect();
+        std::fs::write(SEEDS_FILE, text).expect("a file that can be written");
     }
     let missed: Vec<_> = found.iter().filter(|(_, found)| found.is_none()).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
