@@ -2,7 +2,7 @@
 //! that encoding, and a checksum over all of it.
 //!
 //! A value that is a small integer is encoded as one, as in Redis. Values are written without
-//! compression, but compressed ones can be read.
+//! compression, but compressed ones can be read, and so can the encodings of older versions of Redis.
 
 use crate::dump_parts::{
     FOOTER_BYTES, VERSION, add_within_limit, crc64, put_length, put_string, read_length,
@@ -15,7 +15,7 @@ use crate::sorted_set::{ScoredMember, SortedSet, encode_members};
 use crate::stream_dump::{
     self, RestoredStream, TYPE_STREAM, TYPE_STREAM_COUNTERS, TYPE_STREAM_TIMES,
 };
-use crate::{list_dump, listpack};
+use crate::{list_dump, listpack, ziplist};
 use std::collections::HashSet;
 use types::{TypedValue, UnixMillis, ValueType};
 
@@ -28,7 +28,10 @@ const TYPE_HASH: u8 = 4;
 /// A sorted set whose scores are doubles.
 const TYPE_SORTED_SET: u8 = 5;
 /// Types whose value is one string that contains all elements.
+const TYPE_LIST_ZIPLIST: u8 = 10;
 const TYPE_SET_INTEGERS: u8 = 11;
+const TYPE_SORTED_SET_ZIPLIST: u8 = 12;
+const TYPE_HASH_ZIPLIST: u8 = 13;
 const TYPE_HASH_LISTPACK: u8 = 16;
 const TYPE_SORTED_SET_LISTPACK: u8 = 17;
 const TYPE_SET_LISTPACK: u8 = 20;
@@ -209,16 +212,20 @@ fn restore_value(number: u8, body: &[u8]) -> Result<RestoredValue, Unreadable> {
             Ok(RestoredValue { value_type: ValueType::String, bytes })
         }
         TYPE_LIST => list(read_parts(body, 1)),
+        TYPE_LIST_ZIPLIST => list(ziplist::read(body)),
+        list_dump::TYPE_LIST_ZIPLISTS => list(list_dump::read_ziplists(body)),
         list_dump::TYPE_LIST_NODES => list(list_dump::read_nodes(body)),
         TYPE_SET => elements(ValueType::Set, read_parts(body, 1)),
         TYPE_HASH => elements(ValueType::Hash, read_parts(body, 2)),
         TYPE_HASH_TIMED => restore_timed(&read_timed(body).ok_or(Unreadable::Body)?),
         TYPE_SET_INTEGERS => elements(ValueType::Set, read_integers(body)),
         TYPE_SET_LISTPACK => elements(ValueType::Set, listpack::read(body)),
+        TYPE_HASH_ZIPLIST => elements(ValueType::Hash, ziplist::read(body)),
         TYPE_HASH_LISTPACK => elements(ValueType::Hash, listpack::read(body)),
         TYPE_SORTED_SET => restore_scored_members(read_scored_members(body, read_score)),
         TYPE_SORTED_SET_TEXTS => restore_scored_members(read_scored_members(body, read_score_text)),
-        TYPE_SORTED_SET_LISTPACK => restore_scored_members(read_scored_listpack(body)),
+        TYPE_SORTED_SET_ZIPLIST => restore_scored_members(scored_members(ziplist::read(body))),
+        TYPE_SORTED_SET_LISTPACK => restore_scored_members(scored_members(listpack::read(body))),
         _ => Err(Unreadable::OtherType),
     }
 }
@@ -331,9 +338,9 @@ fn read_score_text(bytes: &[u8]) -> Option<(f64, &[u8])> {
     }
 }
 
-/// Reads members and scores that alternate in a listpack.
-fn read_scored_listpack(body: &[u8]) -> Option<Vec<(Vec<u8>, f64)>> {
-    let mut entries = listpack::read(body)?.into_iter();
+/// Returns the members with their scores, which are the entries of a listpack or ziplist in turns.
+fn scored_members(entries: Option<Vec<Vec<u8>>>) -> Option<Vec<(Vec<u8>, f64)>> {
+    let mut entries = entries?.into_iter();
     let mut members = Vec::with_capacity(entries.len() / 2);
     while let Some(member) = entries.next() {
         members.push((member, parse_score(&entries.next()?)?));
@@ -370,7 +377,8 @@ fn read_integers(body: &[u8]) -> Option<Vec<Vec<u8>>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::dump_parts::COMPRESSED;
+    use crate::dump_parts::{COMPRESSED, put_bytes};
+    use crate::ziplist::tests::ziplist;
     use types::limits::VALUE_BYTES_MAX;
 
     /// Recorded from Valkey 9.1.2.
@@ -518,6 +526,139 @@ pub(crate) mod tests {
         }
     }
 
+    /// Dumps of a list, a hash, a sorted set and a set, recorded from Redis 6.2.14.
+    const OLDER: [&[u8]; 4] = [
+        b"\x0e\x01@QQ\x00\x00\x00N\x00\x00\x00\x0e\x00\x00\x01a\x03\xfd\x02\xfe\r\x03\xfe\x80\x03\xc0\x80\x00\x04\xc0\x00\x80\x04\xf0\x00\x80\x00\x05\xf0\x00\x00\x80\x05\xd0\x00\x00\x80\x00\x06\xd0\x00\x00\x00\x80\x06\xe0\x00\x00\x00\x80\x00\x00\x00\x00\n\xe0\x00\x00\x00\x00\x00\x00\x00\x80\n\x05hello\x07\x00\xff\t\x00\x99Y\xff\xdb\x8f\x94\x10\xc8",
+        b"\r\x1a\x1a\x00\x00\x00\x16\x00\x00\x00\x04\x00\x00\x02f1\x04\x02v1\x04\x02f2\x04\xfe\xfb\xff\t\x00\x00\x8fErDg\x06\xf3",
+        b"\x0c@SS\x00\x00\x00M\x00\x00\x00\x0e\x00\x00\x01c\x03\x04-inf\x06\x01e\x03\x02-0\x04\x01g\x03\x179.9998886718268301e-321\x19\x01a\x03\xf2\x02\x01b\x03\x032.5\x05\xfd\x02\xf0p\x11\x01\x05\x01d\x03\x03inf\xff\t\x00-\x83\xdf\x867\x02.\xa2",
+        b"\x0b\x14\x04\x00\x00\x00\x03\x00\x00\x00\xd4\xfe\xff\xff\x01\x00\x00\x00p\x11\x01\x00\t\x00\xef?T\x19ap<\\",
+    ];
+
+    fn items(restored: &RestoredValue) -> Vec<Vec<u8>> {
+        restored.list().unwrap().items().map(|item| item.unwrap().to_vec()).collect()
+    }
+
+    fn members(restored: &RestoredValue) -> Vec<(Vec<u8>, f64)> {
+        let set = SortedSet::parse(restored.value().bytes).unwrap();
+        let members = set.list().unwrap().into_iter();
+        members.map(|one| (one.member.to_vec(), one.score)).collect()
+    }
+
+    #[test]
+    fn collections_of_redis_6_are_read() {
+        let [list, hash, sorted_set, set] = OLDER.map(|recorded| restore(recorded).unwrap());
+        let expected = "a 12 13 -128 128 -32768 32768 -8388608 8388608 -2147483648 2147483648 \
+                        -9223372036854775808 hello ";
+        assert!(items(&list).iter().eq(expected.split(' ').map(str::as_bytes)));
+        assert_eq!(hash.value_type, ValueType::Hash);
+        assert_eq!(parts(&hash), [b"f1", b"v1", b"f2", b"-5"]);
+        let expected = [
+            ("c", f64::NEG_INFINITY),
+            ("e", -0.0),
+            ("g", 1e-320),
+            ("a", 1.0),
+            ("b", 2.5),
+            ("12", 70_000.0),
+            ("d", f64::INFINITY),
+        ];
+        let expected = expected.map(|(member, score)| (member.as_bytes().to_vec(), score));
+        assert_eq!(members(&sorted_set), expected);
+        assert_eq!(set.value_type, ValueType::Set);
+        assert!(parts(&set).iter().eq([&b"-300"[..], b"1", b"70000"]));
+    }
+
+    /// Returns an encoding of this type whose value is one string.
+    fn in_string(number: u8, value: &[u8]) -> Vec<u8> {
+        let mut body = vec![number];
+        put_bytes(value, &mut body);
+        body
+    }
+
+    /// Returns the encoding of a list of these ziplists.
+    fn in_ziplists(nodes: &[&[&[u8]]]) -> Vec<u8> {
+        let mut body = vec![list_dump::TYPE_LIST_ZIPLISTS];
+        put_length(nodes.len(), &mut body);
+        for node in nodes {
+            put_bytes(&ziplist(node), &mut body);
+        }
+        body
+    }
+
+    /// Encodings of types that Redis before version 7 wrote in one string or several.
+    fn older_encodings() -> [Vec<u8>; 4] {
+        let long = [b'l'; 300];
+        let pairs: [&[u8]; 6] = [b"a", b"1", b"-70000", &long, b"", b"2.5"];
+        let scored: [&[u8]; 6] = [b"a", b"-inf", &long, b"-70000", b"", b"2.5"];
+        [
+            in_string(TYPE_LIST_ZIPLIST, &ziplist(&pairs)),
+            in_string(TYPE_SORTED_SET_ZIPLIST, &ziplist(&scored)),
+            in_string(TYPE_HASH_ZIPLIST, &ziplist(&pairs)),
+            in_ziplists(&[&pairs[..2], &[], &pairs[2..]]),
+        ]
+    }
+
+    #[test]
+    fn every_older_encoding_is_read() {
+        let long = vec![b'l'; 300];
+        let expected = [b"a", b"1", &b"-70000"[..], &long, b"", b"2.5"];
+        let [list, sorted_set, hash, nodes] =
+            older_encodings().map(|body| restore(&with_footer(&body)).unwrap());
+        assert_eq!(hash.value_type, ValueType::Hash);
+        assert_eq!(parts(&hash), expected);
+        for restored in [list, nodes] {
+            assert_eq!(items(&restored), expected);
+        }
+        let expected = [(b"a".to_vec(), f64::NEG_INFINITY), (long, -70_000.0), (vec![], 2.5)];
+        assert_eq!(members(&sorted_set), expected);
+    }
+
+    #[test]
+    fn damaged_older_encodings_are_refused() {
+        let in_ziplist = |number, entries: &[&[u8]]| in_string(number, &ziplist(entries));
+        for body in [
+            in_ziplist(TYPE_LIST_ZIPLIST, &[]),
+            in_ziplist(TYPE_HASH_ZIPLIST, &[]),
+            in_ziplist(TYPE_HASH_ZIPLIST, &[b"f", b"1", b"g"]),
+            in_ziplist(TYPE_HASH_ZIPLIST, &[b"f", b"1", b"f", b"2"]),
+            in_ziplist(TYPE_SORTED_SET_ZIPLIST, &[]),
+            in_ziplist(TYPE_SORTED_SET_ZIPLIST, &[b"m", b"1", b"n"]),
+            in_ziplist(TYPE_SORTED_SET_ZIPLIST, &[b"m", b"1", b"m", b"2"]),
+            in_ziplist(TYPE_SORTED_SET_ZIPLIST, &[b"m", b"nan"]),
+            in_ziplist(TYPE_SORTED_SET_ZIPLIST, &[b"m", b"one"]),
+            in_ziplists(&[]),
+            in_ziplists(&[&[], &[]]),
+            [&in_ziplists(&[&[b"a"]])[..2], b"\x01a"].concat(),
+        ] {
+            let read = restore(&with_footer(&body));
+            assert_eq!(read, Err(Unreadable::Body), "{}", body.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn truncated_or_changed_older_encodings_harm_nobody() {
+        let mut random = fastrand::Rng::with_seed(64);
+        for body in older_encodings() {
+            for end in 0..body.len() {
+                let read = restore(&with_footer(&body[..end]));
+                assert_eq!(read, Err(Unreadable::Body), "{end} bytes of {}", body.escape_ascii());
+            }
+            let mut accepted = 0;
+            for _ in 0..20_000 {
+                let mut changed = body.clone();
+                for _ in 0..random.usize(1..4) {
+                    let at = random.usize(1..body.len());
+                    changed[at] = random.u8(..);
+                }
+                if let Ok(restored) = restore(&with_footer(&changed)) {
+                    accepted += 1;
+                    let again = restore(&dump(restored.value()).unwrap());
+                    assert_eq!(again, Ok(restored));
+                }
+            }
+            assert!(accepted > 1_000, "{accepted} changes of {}", body.escape_ascii());
+        }
+    }
+
     /// Returns a dump with this type and encoding.
     pub(crate) fn with_footer(body: &[u8]) -> Vec<u8> {
         let mut bytes = body.to_vec();
@@ -570,6 +711,10 @@ pub(crate) mod tests {
                     TYPE_SORTED_SET,
                     TYPE_SORTED_SET_TEXTS,
                     TYPE_SORTED_SET_LISTPACK,
+                    TYPE_LIST_ZIPLIST,
+                    TYPE_SORTED_SET_ZIPLIST,
+                    TYPE_HASH_ZIPLIST,
+                    list_dump::TYPE_LIST_ZIPLISTS,
                     TYPE_STREAM,
                     TYPE_STREAM_COUNTERS,
                     TYPE_STREAM_TIMES,

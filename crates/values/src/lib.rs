@@ -37,6 +37,7 @@ mod stream_group;
 mod stream_id;
 mod stream_options;
 mod stream_root;
+mod ziplist;
 
 pub use dump::{Restored, RestoredValue, Unreadable, dump, dump_elements, dump_members, restore};
 pub use elements::Elements;

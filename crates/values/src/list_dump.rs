@@ -1,5 +1,5 @@
 //! Lists in dumps: a list of nodes, each of which is a listpack or one long item (Redis's quicklist,
-//! version 2). The older encoding, a list of strings, is read as well.
+//! version 2). The older encodings, a list of ziplists and a list of strings, are read as well.
 
 use crate::dump_parts::{
     add_within_limit, put_bytes, put_length, read_length, read_string, with_footer,
@@ -7,7 +7,10 @@ use crate::dump_parts::{
 use crate::list::{ListPart, encode_list};
 use crate::listpack::{self, ListpackWriter};
 use crate::packed::Damaged;
+use crate::ziplist;
 
+/// The type of a list of ziplists that contain the items, as Redis wrote it up to version 6.2.
+pub(crate) const TYPE_LIST_ZIPLISTS: u8 = 14;
 /// The type of a list of nodes that contain the items.
 pub(crate) const TYPE_LIST_NODES: u8 = 18;
 /// Kinds of nodes.
@@ -95,6 +98,19 @@ pub(crate) fn read_nodes(body: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(items)
 }
 
+/// Returns the items of the ziplists in `body`. `None` if it is damaged.
+pub(crate) fn read_ziplists(body: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (count, mut rest) = read_length(body)?;
+    let (mut items, mut total) = (Vec::new(), 0);
+    for _ in 0..count {
+        let bytes;
+        (bytes, rest) = read_string(rest)?;
+        add_within_limit(&mut total, &bytes)?;
+        items.append(&mut ziplist::read_entries(&bytes)?);
+    }
+    Some(items)
+}
+
 /// Returns the packed list of these items. `None` if there are none.
 pub(crate) fn pack(items: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -152,6 +168,14 @@ mod tests {
         for (recorded, expected) in recorded() {
             assert_eq!(items(restore(recorded).unwrap().value()), expected);
         }
+    }
+
+    /// Recorded from Redis 6.2.14. The string that contains the ziplist is compressed.
+    #[test]
+    fn a_compressed_list_of_redis_6_is_read() {
+        let recorded = b"\x0e\x01\xc3@cT\xd3\x04\xd3\x14\x00\x00\xcf \x03\x05\x04\x00\x00S\x88x\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xff\x00\xe0\xee\x00\x07\xfe\x8b\x13\x00\x00A,y\xe0\xff\x00\xe0\x1a\x00\n\xfe3\x01\x00\x00\x01b\x07\x01c\xff\t\x00Lr\x8c\xd1\xcb\xfd\xa9}";
+        let expected = [vec![b'x'; 5000], vec![b'y'; 300], b"b".to_vec(), b"c".to_vec()];
+        assert_eq!(items(restore(recorded).unwrap().value()), expected);
     }
 
     #[test]
@@ -218,5 +242,20 @@ mod tests {
         };
         assert_eq!(read_nodes(&nodes(2)).map(|items| items.len()), Some(2));
         assert_eq!(read_nodes(&nodes(3)), None);
+    }
+
+    #[test]
+    fn ziplists_that_do_not_fit_into_a_value_together_are_refused() {
+        let node = ziplist::tests::ziplist(&[&vec![b'x'; VALUE_BYTES_MAX / 2 - 20]]);
+        let nodes = |count: usize| {
+            let mut nodes = Vec::new();
+            put_length(count, &mut nodes);
+            for _ in 0..count {
+                put_bytes(&node, &mut nodes);
+            }
+            nodes
+        };
+        assert_eq!(read_ziplists(&nodes(2)).map(|items| items.len()), Some(2));
+        assert_eq!(read_ziplists(&nodes(3)), None);
     }
 }

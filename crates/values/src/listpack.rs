@@ -78,7 +78,8 @@ pub(super) fn integer(bytes: &[u8]) -> Vec<u8> {
     text(i64::from_le_bytes(wide))
 }
 
-fn text(number: i64) -> Vec<u8> {
+/// Returns an integer as decimal text.
+pub(super) fn text(number: i64) -> Vec<u8> {
     itoa::Buffer::new().format(number).as_bytes().to_vec()
 }
 
