@@ -15,7 +15,7 @@ use crate::sorted_set::{ScoredMember, SortedSet, encode_members};
 use crate::stream_dump::{
     self, RestoredStream, TYPE_STREAM, TYPE_STREAM_COUNTERS, TYPE_STREAM_TIMES,
 };
-use crate::{list_dump, listpack, ziplist};
+use crate::{list_dump, listpack, ziplist, zipmap};
 use std::collections::HashSet;
 use types::{TypedValue, UnixMillis, ValueType};
 
@@ -28,6 +28,7 @@ const TYPE_HASH: u8 = 4;
 /// A sorted set whose scores are doubles.
 const TYPE_SORTED_SET: u8 = 5;
 /// Types whose value is one string that contains all elements.
+const TYPE_HASH_ZIPMAP: u8 = 9;
 const TYPE_LIST_ZIPLIST: u8 = 10;
 const TYPE_SET_INTEGERS: u8 = 11;
 const TYPE_SORTED_SET_ZIPLIST: u8 = 12;
@@ -220,6 +221,7 @@ fn restore_value(number: u8, body: &[u8]) -> Result<RestoredValue, Unreadable> {
         TYPE_HASH_TIMED => restore_timed(&read_timed(body).ok_or(Unreadable::Body)?),
         TYPE_SET_INTEGERS => elements(ValueType::Set, read_integers(body)),
         TYPE_SET_LISTPACK => elements(ValueType::Set, listpack::read(body)),
+        TYPE_HASH_ZIPMAP => elements(ValueType::Hash, zipmap::read(body)),
         TYPE_HASH_ZIPLIST => elements(ValueType::Hash, ziplist::read(body)),
         TYPE_HASH_LISTPACK => elements(ValueType::Hash, listpack::read(body)),
         TYPE_SORTED_SET => restore_scored_members(read_scored_members(body, read_score)),
@@ -379,6 +381,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::dump_parts::{COMPRESSED, put_bytes};
     use crate::ziplist::tests::ziplist;
+    use crate::zipmap::tests::zipmap;
     use types::limits::VALUE_BYTES_MAX;
 
     /// Recorded from Valkey 9.1.2.
@@ -585,11 +588,12 @@ pub(crate) mod tests {
     }
 
     /// Encodings of types that Redis before version 7 wrote in one string or several.
-    fn older_encodings() -> [Vec<u8>; 4] {
+    fn older_encodings() -> [Vec<u8>; 5] {
         let long = [b'l'; 300];
         let pairs: [&[u8]; 6] = [b"a", b"1", b"-70000", &long, b"", b"2.5"];
         let scored: [&[u8]; 6] = [b"a", b"-inf", &long, b"-70000", b"", b"2.5"];
         [
+            in_string(TYPE_HASH_ZIPMAP, &zipmap(&pairs, 3)),
             in_string(TYPE_LIST_ZIPLIST, &ziplist(&pairs)),
             in_string(TYPE_SORTED_SET_ZIPLIST, &ziplist(&scored)),
             in_string(TYPE_HASH_ZIPLIST, &ziplist(&pairs)),
@@ -601,10 +605,12 @@ pub(crate) mod tests {
     fn every_older_encoding_is_read() {
         let long = vec![b'l'; 300];
         let expected = [b"a", b"1", &b"-70000"[..], &long, b"", b"2.5"];
-        let [list, sorted_set, hash, nodes] =
+        let [zipmap, list, sorted_set, hash, nodes] =
             older_encodings().map(|body| restore(&with_footer(&body)).unwrap());
-        assert_eq!(hash.value_type, ValueType::Hash);
-        assert_eq!(parts(&hash), expected);
+        for restored in [zipmap, hash] {
+            assert_eq!(restored.value_type, ValueType::Hash);
+            assert_eq!(parts(&restored), expected);
+        }
         for restored in [list, nodes] {
             assert_eq!(items(&restored), expected);
         }
@@ -616,6 +622,9 @@ pub(crate) mod tests {
     fn damaged_older_encodings_are_refused() {
         let in_ziplist = |number, entries: &[&[u8]]| in_string(number, &ziplist(entries));
         for body in [
+            in_string(TYPE_HASH_ZIPMAP, &zipmap(&[], 0)),
+            in_string(TYPE_HASH_ZIPMAP, &zipmap(&[b"f", b"1", b"f", b"2"], 0)),
+            in_ziplist(TYPE_HASH_ZIPMAP, &[b"f", b"1"]),
             in_ziplist(TYPE_LIST_ZIPLIST, &[]),
             in_ziplist(TYPE_HASH_ZIPLIST, &[]),
             in_ziplist(TYPE_HASH_ZIPLIST, &[b"f", b"1", b"g"]),
@@ -711,6 +720,7 @@ pub(crate) mod tests {
                     TYPE_SORTED_SET,
                     TYPE_SORTED_SET_TEXTS,
                     TYPE_SORTED_SET_LISTPACK,
+                    TYPE_HASH_ZIPMAP,
                     TYPE_LIST_ZIPLIST,
                     TYPE_SORTED_SET_ZIPLIST,
                     TYPE_HASH_ZIPLIST,

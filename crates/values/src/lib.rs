@@ -38,6 +38,7 @@ mod stream_id;
 mod stream_options;
 mod stream_root;
 mod ziplist;
+mod zipmap;
 
 pub use dump::{Restored, RestoredValue, Unreadable, dump, dump_elements, dump_members, restore};
 pub use elements::Elements;
