@@ -200,7 +200,7 @@ const NOTES: &[(&str, &str)] = &[
     ("replconf", "Redis replication is not supported"),
     (
         "restore",
-        "strings, hashes, sets, lists, sorted sets and streams only; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
+        "strings, hashes, sets, lists, sorted sets and streams only; reads the ziplists and zipmaps of Redis 6.2 and older; refuses scores that are no numbers; accepts dumps of Redis 8 too; limits a TTL that is too large to the maximum",
     ),
     ("save", "as BGREWRITEAOF"),
     ("scan", "cursors are key hashes, of up to 64 bits"),
