@@ -11,6 +11,8 @@
 //! - At most one request asks for a hash at a time, however many operations wait for it.
 //! - A waiting hash is woken once it can be served, never before.
 //! - A reply to a request that is not in flight changes nothing.
+//! - After a failed replay no new request is sent for a while: its cause, mostly a lack of memory,
+//!   lasts longer than a round trip.
 
 use super::policy;
 use super::text;
@@ -39,6 +41,8 @@ pub struct PriorityPulls {
     in_flight: BTreeMap<u64, PriorityRequest>,
     replaying: BTreeMap<Ticket, Vec<(TableId, KeyHash)>>,
     next_request: u64,
+    /// Time before which no new request is sent, because a replay has failed.
+    paused_until: Option<Instant>,
 }
 
 /// The state of a waiting hash.
@@ -145,6 +149,7 @@ impl PriorityPulls {
             in_flight: BTreeMap::new(),
             replaying: BTreeMap::new(),
             next_request: 1,
+            paused_until: None,
         }
     }
 
@@ -180,7 +185,7 @@ impl Machine for PriorityPulls {
             PriorityEvent::Replayed { ticket } => self.replayed(ticket, out),
             PriorityEvent::ReplayFailed { ticket } => {
                 out.push(PriorityEffect::Discard { ticket });
-                self.ask_again(ticket);
+                self.ask_again(now, ticket);
             }
             PriorityEvent::Passed { range } => self.pass(range, out),
             PriorityEvent::Tick => {}
@@ -190,7 +195,8 @@ impl Machine for PriorityPulls {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.in_flight.values().map(|request| request.again).min()
+        let again = self.in_flight.values().map(|request| request.again);
+        again.chain(self.paused_until).min()
     }
 }
 
@@ -289,7 +295,9 @@ impl PriorityPulls {
         }
     }
 
-    fn ask_again(&mut self, ticket: Ticket) {
+    /// Queues the hashes of a failed replay, and pauses.
+    fn ask_again(&mut self, now: Instant, ticket: Ticket) {
+        self.paused_until = Some(now + PULL_AGAIN);
         for (table, hash) in self.replaying.remove(&ticket).unwrap_or_default() {
             self.queue_again(table, hash);
         }
@@ -335,7 +343,8 @@ impl PriorityPulls {
                 out.push(PriorityEffect::Pull { to, pull });
             }
         }
-        while self.in_flight.len() < self.requests_max {
+        self.paused_until = self.paused_until.filter(|until| now < *until);
+        while self.in_flight.len() < self.requests_max && self.paused_until.is_none() {
             let request = self.next_request;
             let hashes = self.next_hashes(request);
             if hashes.is_empty() {

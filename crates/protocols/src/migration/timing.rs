@@ -50,7 +50,8 @@ pub const UNACKNOWLEDGED_MAX: Duration = Duration::from_millis(4_500);
 /// Interval at which a report to the coordinator is repeated until it has an effect.
 pub const TELL_AGAIN: Duration = Duration::from_millis(100);
 
-/// Interval at which an unanswered pull or priority pull is repeated.
+/// Interval at which an unanswered pull or priority pull is repeated, and pause before records are
+/// requested again that could not be replayed.
 pub const PULL_AGAIN: Duration = Duration::from_millis(250);
 
 const _: () = assert!(FLIP_AGAIN.as_nanos() < FLIP_UNANSWERED.as_nanos());
