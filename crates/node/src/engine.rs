@@ -682,7 +682,7 @@ impl Engine {
             true => [self.node.orders.next_step(), sweeps.fields.next_step()],
             false => [None, None],
         };
-        let fields = fields.filter(|_| !self.node.rests_expiry.load(Ordering::Relaxed));
+        let fields = fields.filter(|_| !self.node.sweeps.rests_expiry.load(Ordering::Relaxed));
         let scans = [expiry, sweep, pages, orders, fields, key_counts, cleaner, evicting];
         let all = [machines, pulls, master, backup, own_disk].into_iter().chain(scans);
         all.flatten().min()
@@ -705,7 +705,7 @@ impl Engine {
         load_profile.step(&mut context);
         let (evicting, context) = parts!(self, now, evicting);
         evicting.tick(&context);
-        let rests = self.is_loading() || self.node.rests_expiry.load(Ordering::Relaxed);
+        let rests = self.is_loading() || self.node.sweeps.rests_expiry.load(Ordering::Relaxed);
         if let Ok(mut scan) = self.node.sweeps.expiry.try_lock() {
             scan.step(now, rests, &mut self.worker, &self.node.key_counts);
         }

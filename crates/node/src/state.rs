@@ -43,8 +43,6 @@ pub struct NodeState {
     pub(crate) work: WorkQueue,
     /// Set by the control link while the coordinator is connected.
     is_linked: Arc<AtomicBool>,
-    /// Set while the scan that reclaims expired records is disabled.
-    pub(crate) rests_expiry: AtomicBool,
     /// Wakes a sleeping reactor, or all.
     wake: OnceLock<Box<dyn Fn(Option<ReactorId>) + Send + Sync>>,
     /// Settings that operators can change.
@@ -66,6 +64,8 @@ pub struct NodeState {
 pub(crate) struct Sweeps {
     /// Position and next deadline of the scan that reclaims expired records.
     pub(crate) expiry: Mutex<ExpiryScan>,
+    /// Set while that scan is disabled.
+    pub(crate) rests_expiry: AtomicBool,
     /// Position and next deadline of the walk over completion records.
     pub(crate) completions: Mutex<CompletionSweep>,
     pub(crate) pages: PageSweep,
@@ -135,7 +135,6 @@ impl NodeState {
             settings,
             work: WorkQueue::default(),
             is_linked,
-            rests_expiry: AtomicBool::new(false),
             wake: OnceLock::new(),
             live: ArcSwap::default(),
             supervisor: OnceLock::new(),
@@ -208,7 +207,7 @@ impl NodeState {
 
     /// Enables or disables the scan that reclaims expired records.
     pub fn set_active_expiry(&self, is_on: bool) {
-        self.rests_expiry.store(!is_on, Ordering::Relaxed);
+        self.sweeps.rests_expiry.store(!is_on, Ordering::Relaxed);
     }
 
     /// Returns the store.
