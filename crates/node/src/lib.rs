@@ -49,6 +49,7 @@ mod page_sweep;
 mod priority_pulls;
 mod pull_server;
 mod recovering;
+mod replay_warnings;
 mod replicated;
 mod requests;
 mod rest_cleaning;

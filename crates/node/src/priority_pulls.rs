@@ -91,8 +91,7 @@ impl EarlyRecords {
                 Some(PriorityEvent::Replayed { ticket })
             }
             Err(error) => {
-                let id = self.migration;
-                tracing::warn!(migration = %id, %error, "cannot replay a priority pull's reply");
+                context.node.replay_warnings.warn(context.now, self.migration, &error);
                 Some(PriorityEvent::ReplayFailed { ticket })
             }
         }

@@ -10,6 +10,7 @@ use crate::key_counts::KeyCounts;
 use crate::orders::SortedOrders;
 use crate::page_sweep::PageSweep;
 use crate::recovering::RecoveryCounts;
+use crate::replay_warnings::ReplayWarnings;
 use crate::replicated::{LogPlacement, Mode, Replication};
 use crate::settings::{LiveSettings, NodeSettings, ServerIdentity};
 use crate::tablets::{self, MayBegin};
@@ -55,6 +56,7 @@ pub struct NodeState {
     pub(crate) key_counts: KeyCounts,
     pub(crate) recovery_counts: RecoveryCounts,
     pub(crate) eviction: EvictionState,
+    pub(crate) replay_warnings: ReplayWarnings,
     /// Ranges of abandoned recovery partitions while their records are being deleted, by epoch.
     forgetting: Mutex<BTreeMap<OwnershipEpoch, HashRange>>,
 }
@@ -144,6 +146,7 @@ impl NodeState {
             key_counts: KeyCounts::default(),
             recovery_counts: RecoveryCounts::default(),
             eviction: EvictionState::default(),
+            replay_warnings: ReplayWarnings::default(),
             forgetting: Mutex::default(),
         }
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::log::{Among, Dependency, GracePeriod, Reservation};
-use store::{Arrival, ArrivalPlan, RangeClock, ReplayError, TableSet, Tablet, TabletState};
+use store::{Arrival, ArrivalPlan, RangeClock, TableSet, Tablet, TabletState};
 use types::{ReactorId, ServerId};
 use wire::control::Intent;
 use wire::peer::{PeerMessage, Pull};
@@ -331,9 +331,8 @@ impl PullReplay {
                 Some(TargetEvent::Replayed { partition, ticket, added })
             }
             Err(error) => {
-                let (ReplayError::Corrupt(_) | ReplayError::OutOfMemory) = error;
                 let id = self.arrival.migration();
-                tracing::warn!(migration = %id, %error, "cannot replay a pull's reply");
+                context.node.replay_warnings.warn(context.now, id, &error);
                 Some(TargetEvent::ReplayFailed { partition, ticket })
             }
         }
