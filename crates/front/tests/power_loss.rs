@@ -303,6 +303,34 @@ fn a_standalone_server_comes_back_with_the_state_of_one_moment() {
     assert!(lost > 100, "{lost} writes are lost: the power cuts test nothing");
 }
 
+/// One sync makes all deletes of a second durable, and a turn removes few words of the index.
+#[test]
+fn tombstones_of_many_deletes_leave_the_index_as_background_work() {
+    let mut world = World::new(1);
+    for part in 0..20 {
+        let keys = (0..100).map(|number| format!("key:{part}:{number}"));
+        let pairs: Vec<_> = keys.clone().map(|key| format!("{key} value")).collect();
+        assert_eq!(world.ask(0, &format!("MSET {}", pairs.join(" "))), "+OK\r\n");
+        let keys: Vec<_> = keys.collect();
+        assert_eq!(world.ask(0, &format!("DEL {}", keys.join(" "))), ":100\r\n");
+    }
+    let has_tombstones =
+        |world: &mut World| world.cores[0].engine_mut().worker.reclamation_share().is_some();
+    let mut turns = 0;
+    while !has_tombstones(&mut world) {
+        world.turn();
+        turns += 1;
+        assert!(turns < 2_000, "the deletes are not synced");
+    }
+    let mut quanta = 0;
+    while has_tombstones(&mut world) {
+        assert!(world.cores[0].has_background(), "the reactor would sleep");
+        world.cores[0].quantum(world.now, &mut world.sockets);
+        quanta += 1;
+        assert!(quanta < 100, "quanta do not reclaim the tombstones");
+    }
+}
+
 /// A failed sync leaves bytes in memory only until their segment is copied.
 #[test]
 fn an_orderly_end_calls_nothing_whole_that_the_disk_lacks() {

@@ -6,6 +6,9 @@
 //! one quantum per turn when nothing is free. This slows writers down to the rate of
 //! cleaning. A write that finds no memory waits. It is refused only when nothing more can be
 //! freed.
+//!
+//! Tombstones in the index are reclaimed once they are synced, in the same way: a part of the quanta,
+//! whose share rises with their number. So neither a long turn nor a long queue follows many deletes.
 
 use crate::context::Context;
 use crate::rest_cleaning::RestCleaning;
@@ -34,6 +37,8 @@ pub(crate) struct CleaningSchedule {
     quiet_until: Instant,
     /// Set if the previous quantum was cleaning ahead of other work.
     was_first: bool,
+    /// Set if the previous quantum without cleaning reclaimed tombstones ahead of other work.
+    has_reclaimed: bool,
     rest: RestCleaning,
 }
 
@@ -80,9 +85,14 @@ impl CleaningSchedule {
         None
     }
 
-    /// Cleans ahead of other background work, every other time, while memory is low.
+    /// Goes ahead of other background work: cleans every other time while memory is low, and
+    /// reclaims tombstones every other time of the rest.
     pub(crate) fn run_first(&mut self, context: &mut Context<'_>) -> Option<Background> {
-        if self.goes_first(context.node.store().log()) { self.run(context) } else { None }
+        if self.goes_first(context.node.store().log()) {
+            return self.run(context);
+        }
+        self.has_reclaimed = !self.has_reclaimed && context.worker.reclaim_tombstones();
+        self.has_reclaimed.then_some(Background::Clean)
     }
 
     /// Returns whether the next quantum is for the cleaner, whatever other work there is.

@@ -556,7 +556,8 @@ impl Engine {
             true => log.shortage_percent(),
             false => 0,
         };
-        let shortage = cleaning.max(self.node.eviction.shortage_percent(log));
+        let evicting = self.node.eviction.shortage_percent(log);
+        let shortage = cleaning.max(evicting).max(self.worker.reclamation_share().unwrap_or(0));
         let wanted = self.node.background_share();
         let is_awaited = self.node.demands.restless.load(Ordering::Relaxed) > 0;
         let is_urgent = shortage > 0 || is_awaited || self.is_loading();
@@ -600,6 +601,7 @@ impl Engine {
         }
         !self.pull_server.is_idle()
             || self.node.work.has_work(self.node.store().log())
+            || self.worker.reclamation_share().is_some()
             || !self.flushes.is_idle()
             || self.node.demands.restless.load(Ordering::Relaxed) > 0
             || self.cleaning.may_run(self.node.store().log())
@@ -638,6 +640,9 @@ impl Engine {
         }
         let is_calm = self.log_master.is_calm();
         let (cleaning, mut context) = parts!(self, now, cleaning);
+        if context.worker.reclaim_tombstones() {
+            return Some(Background::Clean);
+        }
         let log = context.node.store().log();
         if cleaning.may_run(log) {
             cleaning.run(&mut context)

@@ -142,7 +142,7 @@ pub enum Background {
     Export,
     /// Migration to this server: send pulls, replay records, and reclaim tombstones.
     Import,
-    /// Cleaning: free the memory of overwritten records.
+    /// Cleaning: free the memory of overwritten and deleted records.
     Clean,
     /// Flushes of tables.
     Flush,

@@ -56,6 +56,7 @@ mod prefetch;
 mod publications;
 mod range_clock;
 mod read;
+mod reclaim;
 mod record;
 mod recover;
 mod recovery;

@@ -15,13 +15,6 @@ use planted::Bug;
 use std::collections::VecDeque;
 use types::{KeyHash, TableId, Version};
 
-/// Minimum number of words removed per turn, if as many are due.
-const PER_TURN: usize = 32;
-
-/// Divisor of the queue length: a turn removes at least this part of the waiting words. A burst
-/// of deletes is spread over turns, and the queue stays bounded.
-const PART_PER_TURN: usize = 8;
-
 /// Queue of tombstones with words that are removed once synced, in the order of writing.
 #[derive(Debug, Default)]
 pub(super) struct TombstoneQueue(VecDeque<IndexedTombstone>);
@@ -41,31 +34,49 @@ impl TombstoneQueue {
         self.0.push_back(tombstone);
     }
 
-    /// Removes the words of synced tombstones, in a bounded step.
+    /// Returns the number of tombstones, synced or not.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether the oldest word can be removed.
     #[inline]
-    pub(super) fn reclaim(&mut self, store: &Store, participant: &Participant) {
-        if !self.0.is_empty() {
-            self.reclaim_some(store, participant);
-        }
+    pub(super) fn is_due(&self, store: &Store) -> bool {
+        self.0.front().is_some_and(|oldest| is_removable(store, oldest))
+    }
+
+    /// Removes at most `max` words of synced tombstones. Returns the number of removed words.
+    #[inline]
+    pub(super) fn reclaim(
+        &mut self,
+        max: usize,
+        store: &Store,
+        participant: &Participant,
+    ) -> usize {
+        if self.0.is_empty() { 0 } else { self.reclaim_some(max, store, participant) }
     }
 
     #[inline(never)]
-    fn reclaim_some(&mut self, store: &Store, participant: &Participant) {
+    fn reclaim_some(&mut self, max: usize, store: &Store, participant: &Participant) -> usize {
         let turn = participant.turn();
-        for _ in 0..PER_TURN.max(self.0.len() / PART_PER_TURN) {
-            let Some(tombstone) = self.0.front() else { break };
-            let is_safe = store.log.is_synced(&tombstone.written);
-            if !is_safe && !planted::is(Bug::TombstoneRemovedEarly) {
-                break;
-            }
+        for removed in 0..max {
+            let Some(tombstone) = self.0.front().filter(|it| is_removable(store, it)) else {
+                return removed;
+            };
             let view = View::new(store, tombstone.table, &turn);
             if remove_word(&view, tombstone).is_err() {
                 // Another thread holds the leaf: retry in the next turn.
-                break;
+                return removed;
             }
             self.0.pop_front();
         }
+        max
     }
+}
+
+/// Returns whether the tombstone's word can be removed.
+fn is_removable(store: &Store, tombstone: &IndexedTombstone) -> bool {
+    store.log.is_synced(&tombstone.written) || planted::is(Bug::TombstoneRemovedEarly)
 }
 
 /// Removes the tombstone's word, even if the cleaner has moved the tombstone. Does nothing if the
