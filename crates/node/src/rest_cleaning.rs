@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::work::Background;
 use planted::Bug;
 use std::time::Duration;
-use store::log::{Among, Log, Usage};
+use store::log::{Among, Log, LogLength, Usage};
 use store::{CleaningOccasion, Store};
 use types::Instant;
 
@@ -32,7 +32,7 @@ const SLOW_PAUSE: Duration = Duration::from_secs(10);
 
 /// Most segments that leave the log at a time. Each backup frees a replica for each of them, and
 /// keeps eight free files.
-const LEAVING_MAX: u32 = 8;
+const LEAVING_MAX: usize = 8;
 
 /// Pause while so many segments leave.
 const LEAVING_PAUSE: Duration = Duration::from_millis(10);
@@ -48,8 +48,9 @@ pub(crate) struct RestCleaning {
     version: u64,
     /// Time of the next measurement; `None` while nothing changes.
     measure_at: Option<Instant>,
-    /// Set if the log was at rest and too long at the last measurement.
-    is_too_long: bool,
+    /// Number of unvisited segments down to which the log is cleaned; `None` if it was not at rest
+    /// or short enough at the last measurement.
+    goal: Option<usize>,
     /// Number of searches since the last write or success that have found nothing to clean.
     vain: u8,
     /// Time since which bytes have been unacknowledged, as far as this reactor has noticed.
@@ -67,7 +68,7 @@ impl RestCleaning {
         if !log.is_durable() {
             return;
         }
-        if self.is_too_long {
+        if self.goal.is_some() {
             self.follow_acknowledgments(now, log.unacknowledged(Among::Everything).is_some());
         }
         if self.measure_at.is_some_and(|at| now < at) {
@@ -81,9 +82,9 @@ impl RestCleaning {
         }
         if self.measure_at.is_some() {
             let is_wanted = writes <= WRITES_AT_REST && self.vain < VAIN_MAX;
-            self.is_too_long = is_wanted && excess_segments(&log.usage()) > 0;
+            self.goal = if is_wanted { goal_of(log) } else { None };
         }
-        self.measure_at = (writes > 0 || self.is_too_long).then(|| now + REST);
+        self.measure_at = (writes > 0 || self.goal.is_some()).then(|| now + REST);
         self.version = version;
     }
 
@@ -103,7 +104,7 @@ impl RestCleaning {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let end = Some(self.paused_until).filter(|_| self.is_too_long && self.is_paused);
+        let end = Some(self.paused_until).filter(|_| self.goal.is_some() && self.is_paused);
         self.measure_at.into_iter().chain(end).min()
     }
 
@@ -111,22 +112,16 @@ impl RestCleaning {
     /// segments are in time.
     pub(crate) fn may_run(&self, log: &Log, is_calm: bool) -> bool {
         if planted::is(Bug::SlowBackupCleaned) {
-            return self.is_too_long;
+            return self.goal.is_some();
         }
-        let is_wanted = self.is_too_long && !self.is_paused && is_calm;
+        let is_wanted = self.goal.is_some() && !self.is_paused && is_calm;
         is_wanted && log.unacknowledged(Among::Everything).is_none()
     }
 
     /// Runs a quantum. Returns `None` if nothing can be cleaned now.
     pub(crate) fn run(&mut self, context: &mut Context<'_>) -> Option<Background> {
-        assert!(self.is_too_long, "the log is cleaned without need: {self:?}");
-        let usage = context.node.store().log().usage();
-        if excess_segments(&usage) == 0 {
-            self.is_too_long = false;
-            return None;
-        }
-        if usage.segments.leaving >= LEAVING_MAX && !planted::is(Bug::SlowBackupCleaned) {
-            self.pause(context.now + LEAVING_PAUSE);
+        let length = context.node.store().log().length()?;
+        if !self.may_go_on(context.now, length) {
             return None;
         }
         if !context.worker.clean(CleaningOccasion::Rest) {
@@ -138,6 +133,29 @@ impl RestCleaning {
         self.waits_since = Some(context.now);
         Some(Background::Clean)
     }
+
+    /// Returns whether another quantum may clean a log of this length. Ends the cleaning if the log
+    /// is short enough.
+    fn may_go_on(&mut self, now: Instant, length: LogLength) -> bool {
+        assert!(self.goal.is_some(), "the log is cleaned without need: {self:?}");
+        self.goal = self.goal.filter(|goal| length.unvisited > *goal);
+        if self.goal.is_none() {
+            return false;
+        }
+        let is_leaving = length.leaving >= LEAVING_MAX && !planted::is(Bug::SlowBackupCleaned);
+        if is_leaving {
+            self.pause(now + LEAVING_PAUSE);
+        }
+        !is_leaving
+    }
+}
+
+/// Measures a log at rest. Returns the number of unvisited segments down to which it should be
+/// cleaned; `None` if it is short enough. Scans all segments.
+fn goal_of(log: &Log) -> Option<usize> {
+    let unvisited = log.length()?.unvisited;
+    let excess = usize::try_from(excess_segments(&log.usage())).unwrap_or(usize::MAX);
+    (excess > 0).then(|| unvisited.saturating_sub(excess))
 }
 
 /// Returns the number of segments by which a log at rest is too long. Visited segments leave it
@@ -151,9 +169,14 @@ fn excess_segments(usage: &Usage) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::log::LogConfig;
+    use std::sync::Arc;
+    use store::log::{LogChange, LogConfig};
+    use store::{Key, RangeClock, StoreConfig, TableSet, Tablet, TabletMap, TabletState, Worker};
     use types::limits::SEGMENT_BYTES_MIN;
-    use types::{TypedValue, Version};
+    use types::{
+        HashRange, HashSeed, Incarnation, OwnershipEpoch, ReactorId, TableId, TypedValue,
+        UnixMillis, Version, key_hash,
+    };
     use wire::entry::{Body, Entry};
 
     fn at(millis: u64) -> Instant {
@@ -172,7 +195,7 @@ mod tests {
         let log = Log::new(&config).expect("a small log");
         let (mut head, value) = (log.head(), vec![1; 100_000]);
         let body = Body::Object { expiry: None, replaces: None, value: TypedValue::string(&value) };
-        let incarnation = types::Incarnation(1);
+        let incarnation = Incarnation(1);
         while log.usage().segments.closed < 20 {
             let entry = Entry { incarnation, version: Version(1), key: b"key", body };
             let address = head.append_one(&entry).expect("there is memory");
@@ -181,7 +204,7 @@ mod tests {
             }
         }
         assert_eq!(excess_segments(&log.usage()), 20 - 7, "1.3 times five segments are needed");
-        let mut rest = RestCleaning { is_too_long: true, ..RestCleaning::default() };
+        let mut rest = RestCleaning { goal: Some(0), ..RestCleaning::default() };
         assert!(!rest.may_run(&log, true), "nothing is acknowledged");
         let all = log.unacknowledged(Among::Everything).expect("bytes of all segments");
         all.positions().for_each(|(segment, end)| log.raise_acknowledged(segment, end));
@@ -191,9 +214,100 @@ mod tests {
         assert!(!rest.may_run(&log, true));
     }
 
+    /// A durable store of one reactor that has overwritten its records: 5 of 20 segments live.
+    fn store_with_dead_records() -> (Arc<Store>, Worker) {
+        const SEGMENT_BYTES: usize = 128 << 10;
+        let store = Store::new(StoreConfig {
+            memory_bytes: 64 * SEGMENT_BYTES,
+            reactors: 1,
+            seed: HashSeed::new(7),
+            huge_pages: false,
+            durable: true,
+            segment_bytes: Some(SEGMENT_BYTES),
+        });
+        let store = store.expect("the memory suffices");
+        store.publish(TabletMap::new(vec![Tablet {
+            range: HashRange::ALL,
+            epoch: OwnershipEpoch(1),
+            incarnations: std::array::from_fn(|table| Incarnation(table as u64 + 1)),
+            state: TabletState::Serving,
+            clock: RangeClock::OWN,
+            flushing: TableSet::NONE,
+        }]));
+        let mut worker = store.worker(ReactorId(0));
+        let value = vec![1; SEGMENT_BYTES / 10];
+        let mut number = 0;
+        while store.log().usage().segments.closed < 20 {
+            worker.begin_turn(UnixMillis(1));
+            let name = format!("key{}", number % 45);
+            let key = Key { hash: key_hash(store.seed(), name.as_bytes()), bytes: name.as_bytes() };
+            worker.put(TableId(0), key, &value, None).expect("there is room");
+            number += 1;
+        }
+        synchronize(&store, &mut worker);
+        (store, worker)
+    }
+
+    /// Syncs all bytes, and releases the segments that may leave the log.
+    fn synchronize(store: &Store, worker: &mut Worker) {
+        let log = store.log();
+        worker.begin_turn(UnixMillis(1));
+        let mut sent = true;
+        while std::mem::take(&mut sent) {
+            worker.hand_out(|_| {
+                sent = true;
+                true
+            });
+        }
+        if let Some(all) = log.unacknowledged(Among::Everything) {
+            for (segment, end) in all.positions() {
+                log.raise_acknowledged(segment, end);
+                log.raise_synced(segment, end);
+            }
+        }
+        let mut changes = log.take_changes();
+        while !changes.is_empty() {
+            for change in std::mem::take(&mut changes) {
+                if let LogChange::Dead(segment) = change {
+                    log.release(segment);
+                }
+            }
+            changes = log.take_changes();
+        }
+    }
+
+    #[test]
+    fn cleaning_ends_between_two_measurements_when_the_log_is_short_enough() {
+        let (store, mut worker) = store_with_dead_records();
+        let log = store.log();
+        let before = excess_segments(&log.usage());
+        assert!(before > 10, "{before} segments are too many");
+        let mut rest = RestCleaning { goal: goal_of(log), ..RestCleaning::default() };
+        let mut quanta = 0;
+        while rest.may_go_on(at(0), log.length().expect("a durable log")) {
+            assert!(worker.clean(CleaningOccasion::Rest), "there are more dead segments");
+            synchronize(&store, &mut worker);
+            quanta += 1;
+            assert!(quanta < 1_000, "the cleaning does not end");
+        }
+        assert_eq!((rest.goal, rest.is_paused), (None, false), "the log is short enough");
+        assert_eq!(excess_segments(&log.usage()), 0);
+        assert!(worker.clean(CleaningOccasion::Rest), "there would be more to clean");
+    }
+
+    #[test]
+    fn few_segments_leave_the_log_at_a_time() {
+        let mut rest = RestCleaning { goal: Some(10), ..RestCleaning::default() };
+        assert!(rest.may_go_on(at(0), LogLength { unvisited: 11, leaving: LEAVING_MAX - 1 }));
+        assert!(!rest.may_go_on(at(0), LogLength { unvisited: 11, leaving: LEAVING_MAX }));
+        assert_eq!((rest.goal, rest.next_deadline()), (Some(10), Some(at(0) + LEAVING_PAUSE)));
+        assert!(!rest.may_go_on(at(20), LogLength { unvisited: 10, leaving: 0 }));
+        assert_eq!((rest.goal, rest.next_deadline()), (None, None));
+    }
+
     #[test]
     fn a_slow_acknowledgment_begins_a_pause() {
-        let mut rest = RestCleaning { is_too_long: true, ..RestCleaning::default() };
+        let mut rest = RestCleaning { goal: Some(0), ..RestCleaning::default() };
         rest.follow_acknowledgments(at(0), true);
         rest.follow_acknowledgments(at(99), true);
         rest.follow_acknowledgments(at(100), false);

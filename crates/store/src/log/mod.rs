@@ -51,7 +51,7 @@ pub use safety::{Among, Dependency};
 pub use side::{Reservation, SideLog, SideLogKind};
 pub use state::SegmentState;
 pub use unsaved::{Backlog, Unsaved};
-pub use usage::{SegmentCounts, Usage};
+pub use usage::{LogLength, SegmentCounts, Usage};
 
 use crate::address::{ARENA_BYTES_MAX, Address};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -345,6 +345,11 @@ impl Log {
         let copied_bytes = self.copied.load(Ordering::Relaxed);
         let usage = usage::usage(&self.segments, self.chunks.used_bytes());
         Usage { total_bytes, pinned_bytes, copied_bytes, ..usage }
+    }
+
+    /// Returns the length of a durable log in segments, without scanning them.
+    pub fn length(&self) -> Option<LogLength> {
+        self.durable.as_ref().map(|durable| durable.registry.length())
     }
 
     /// Returns whether so little memory is free that the cleaner should work.

@@ -20,6 +20,7 @@
 use super::marks::MarkCounts;
 use super::segment::Segments;
 use super::state::{ContentKind, LogPosition, Place};
+use super::usage::LogLength;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use planted::Bug;
@@ -202,6 +203,17 @@ impl SegmentRegistry {
     #[inline]
     pub(super) fn ending(&self) -> usize {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Returns the numbers of segments that are still to be visited, and that are leaving.
+    pub(super) fn length(&self) -> LogLength {
+        let state = self.lock();
+        // A segment is counted as ending while it is in the log.
+        let unvisited = state.places.len().checked_sub(self.ending());
+        LogLength {
+            unvisited: unvisited.expect("a visited segment is in the log"),
+            leaving: state.leaving.len() + state.dead.len(),
+        }
     }
 
     /// Begins the removal of a visited segment without live entries.

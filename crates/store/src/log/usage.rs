@@ -38,6 +38,15 @@ pub struct Usage {
     pub huge_pages: HugePages,
 }
 
+/// Numbers of segments of a durable log that are known without a scan of all segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLength {
+    /// Segments that no cleaner has processed completely, open ones included.
+    pub unvisited: usize,
+    /// Segments without live entries that have not left the log.
+    pub leaving: usize,
+}
+
 /// Number of segments by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentCounts {
