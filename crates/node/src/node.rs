@@ -49,7 +49,8 @@ impl Node {
         durability: Arc<Replication>,
         is_linked: Arc<AtomicBool>,
     ) -> Arc<Node> {
-        let machines = Machines { cuts: settings.cuts, ..Machines::default() };
+        let cuts = settings.cuts.for_segments(settings.reactors, store.log().segment_bytes());
+        let machines = Machines { cuts, ..Machines::default() };
         let state = NodeState::new(settings, identity, store, durability, is_linked);
         Arc::new(Node { state, machines: Mutex::new(machines) })
     }

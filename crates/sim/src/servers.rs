@@ -193,7 +193,10 @@ pub(crate) fn is_served(tablet: &Tablet) -> bool {
 fn cuts(seed: u64) -> Cuts {
     match seed % 4 {
         0 => Cuts::default(),
-        _ => Cuts { bytes: 64 << 20, after: Duration::from_millis(200) },
+        _ => {
+            let after = Duration::from_millis(200);
+            Cuts { bytes: 64 << 20, after, after_max: after, ..Cuts::default() }
+        }
     }
 }
 

@@ -21,8 +21,13 @@ const RECORD_BYTES: u32 = 512;
 
 const TABLE: TableId = TableId(0);
 
-/// Frequent cuts, so that scripts stay short.
-const CUTS: Cuts = Cuts { bytes: 1 << 20, after: Duration::from_millis(200) };
+/// Frequent cuts, so that scripts stay short. One record is not worth a cut.
+const CUTS: Cuts = Cuts {
+    bytes: 1 << 20,
+    after: Duration::from_millis(200),
+    bytes_min: 2 * RECORD_BYTES as u64,
+    after_max: Duration::from_secs(1),
+};
 
 /// Work that a server performs asynchronously.
 #[derive(Clone, Debug, PartialEq)]

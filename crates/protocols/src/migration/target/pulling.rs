@@ -222,7 +222,7 @@ impl CutState {
     fn is_due(&self, now: Instant, cuts: Cuts, is_complete: bool) -> bool {
         match self {
             CutState::Idle { since, bytes, moved } => {
-                let is_worth_it = *bytes >= cuts.bytes || now >= *since + cuts.after;
+                let is_worth_it = *bytes >= cuts.bytes || now >= *since + cuts.due_after(*bytes);
                 is_complete || (*moved && is_worth_it)
             }
             CutState::Running { .. } => false,
@@ -231,7 +231,7 @@ impl CutState {
 
     fn next_deadline(&self, cuts: Cuts) -> Option<Instant> {
         match self {
-            CutState::Idle { since, moved: true, .. } => Some(*since + cuts.after),
+            CutState::Idle { since, bytes, moved: true } => Some(*since + cuts.due_after(*bytes)),
             CutState::Idle { .. } | CutState::Running { .. } => None,
         }
     }
@@ -279,5 +279,28 @@ mod tests {
         let intent = crate::migration::tests::intent();
         let mut pulling = Pulling::new(Instant(0), &intent, 0, Cuts::default());
         pulling.replayed(Instant(0), 9, Ticket(1), Added::default(), &mut Outbox::new());
+    }
+
+    #[test]
+    fn a_cut_is_due_when_it_is_worth_its_segments() {
+        let cuts = Cuts::default().for_segments(16, 8 << 20);
+        let (few, enough, many) = (1, 64 << 20, 1 << 30);
+        let at = |seconds| Instant(7) + std::time::Duration::from_secs(seconds);
+        let cases = [
+            (few, true, Some(30)),
+            (enough - 1, true, Some(30)),
+            (enough, true, Some(2)),
+            (many, true, Some(0)),
+            (many, false, None),
+        ];
+        for (bytes, moved, due) in cases {
+            let cut = CutState::Idle { since: at(0), bytes, moved };
+            let first = (0..100).find(|&seconds| cut.is_due(at(seconds), cuts, false));
+            assert_eq!(first, due, "{bytes} bytes, moved: {moved}");
+            let deadline = cut.next_deadline(cuts);
+            assert_eq!(deadline.is_some(), moved);
+            assert!(deadline.is_none_or(|it| cut.is_due(it, cuts, false)), "{bytes} bytes");
+            assert!(cut.is_due(at(0), cuts, true), "nothing more will arrive");
+        }
     }
 }
