@@ -76,8 +76,8 @@ impl Migrations {
             MigrationStage::Deciding { terms, otherwise } => {
                 MigrationStage::Orphaned { terms, otherwise }
             }
-            // Neither side can answer. The target is absent but not dead; it is asked if it
-            // returns.
+            // Neither side can answer. The target is absent and has no replicated log, so it is
+            // never declared dead; it is asked if it returns.
             MigrationStage::Orphaned { terms, otherwise } => {
                 MigrationStage::Ended { ending: otherwise, unheard: Some(terms) }
             }
@@ -151,7 +151,8 @@ fn missed_side(migration: &Migration, view: ClusterView<'_>) -> Option<ServerId>
         is_dead(server) || is_missed && !planted::is(Bug::AbsentSideAwaited)
     };
     let missed = needed(migration).into_iter().flatten().find(is_gone);
-    missed.or_else(|| unblocked_by_death_of(migration).into_iter().flatten().find(is_dead))
+    let by_death = unblocked_by_death_of(migration, view.configuration);
+    missed.or_else(|| by_death.into_iter().flatten().find(is_dead))
 }
 
 /// Returns the servers that a migration waits for no longer than
@@ -176,12 +177,20 @@ fn needed(migration: &Migration) -> [Option<ServerId>; 2] {
 
 /// Returns the servers, beyond those of `needed`, whose *permanent* death also unblocks the
 /// migration.
-fn unblocked_by_death_of(migration: &Migration) -> [Option<ServerId>; 2] {
+fn unblocked_by_death_of(
+    migration: &Migration,
+    configuration: &ClusterConfiguration,
+) -> [Option<ServerId>; 2] {
+    let (source, target) = (Some(migration.source), Some(migration.target));
     match migration.stage {
-        MigrationStage::Orphaned { .. } | MigrationStage::Moving(_) => {
-            [Some(migration.target), Some(migration.source)]
+        // A target with a replicated log that is not declared dead may have accepted, and serve:
+        // perhaps only the coordinator does not reach it. It answers when it returns, and counts
+        // as having accepted when it is declared dead.
+        MigrationStage::Orphaned { .. } if configuration.keeps_log(migration.target) => {
+            [target, None]
         }
-        MigrationStage::Releasing { .. } => [Some(migration.source), None],
+        MigrationStage::Orphaned { .. } | MigrationStage::Moving(_) => [target, source],
+        MigrationStage::Releasing { .. } => [source, None],
         MigrationStage::Queued
         | MigrationStage::Measuring
         | MigrationStage::Preparing(_)
