@@ -159,6 +159,11 @@ pub(crate) fn plan(
         if !is_connected(owner) {
             return Err("Source node is not connected to the coordinator".to_owned());
         }
+        if configuration.keeps_log(owner) && !configuration.keeps_log(request.target) {
+            return Err("Target node has no replicated log; restart it with the --durability of \
+                        the source node"
+                .to_owned());
+        }
         moves.extend(pieces);
     }
     check_room(configuration, moves.len())?;

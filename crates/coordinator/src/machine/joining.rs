@@ -4,7 +4,7 @@
 //! slots to them.
 
 use super::clocks::Comparison;
-use super::rejection::{Rejection, TAKEN, known_server};
+use super::rejection::{Rejection, TAKEN, known_server, other_durability};
 use super::{Coordinator, Membership};
 use crate::admission::SERVERS_MAX;
 use crate::configuration::{ClusterConfiguration, Edit};
@@ -112,6 +112,11 @@ impl Coordinator {
         // Meanwhile another server may have shown that the cluster was created by mistake.
         if let Err(rejection) = known_server(&join, self.store.configuration()) {
             self.reject(connection, rejection, out);
+            return Ok(());
+        }
+        let configuration = self.store.configuration();
+        if let Some(reason) = other_durability(&join, configuration, &self.membership) {
+            self.reject(connection, reason.to_owned().into(), out);
             return Ok(());
         }
         if let Some(former) = former_server(&join, self.store.configuration()) {

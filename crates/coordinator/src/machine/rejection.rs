@@ -1,7 +1,9 @@
 //! Rejections of servers, with their explanations for operators.
 
+use super::membership::Membership;
 use crate::admission::check_address;
 use crate::configuration::ClusterConfiguration;
+use crate::records::Server;
 use types::{ClusterId, ServerId};
 use wire::control::Join;
 
@@ -59,6 +61,26 @@ pub(super) fn foreign_cluster(join: &Join, ours: ClusterId) -> Option<ClusterId>
     clusters.into_iter().find(|cluster| *cluster != ours)
 }
 
+/// Returns the reason against a new server whose log would be replicated although those of the
+/// members are not, or the reverse. Masters choose their backups among all members, and a range
+/// that moves to a server without a replicated log dies with that server. An absent member without
+/// ranges does not count.
+pub(super) fn other_durability(
+    join: &Join,
+    configuration: &ClusterConfiguration,
+    membership: &Membership,
+) -> Option<&'static str> {
+    let used = configuration.used_servers();
+    let counts = |it: &&Server| membership.is_connected(it.id) || used.contains(&it.id);
+    let members: Vec<&Server> = configuration.living().filter(counts).collect();
+    let has_replicated = members.iter().any(|member| member.keeps_log());
+    match (join.replicas > 0, has_replicated) {
+        (false, true) => Some(LACKS_DURABILITY),
+        (true, false) if !members.is_empty() => Some(ALONE_WITH_DURABILITY),
+        (true, _) | (false, false) => None,
+    }
+}
+
 pub(super) const TAKEN: &str = "another process is connected under this server's number; stop it \
                                 first, or start this one as a new server";
 
@@ -81,6 +103,14 @@ pub(super) fn explain_doubt(ours: ClusterId, other: ClusterId) -> String {
          empty data directory, and give that server an empty --data-dir"
     )
 }
+
+const LACKS_DURABILITY: &str = "the servers of this cluster replicate their logs, but this one was \
+                                started without: start it with the --durability of the others";
+
+const ALONE_WITH_DURABILITY: &str = "the servers of this cluster have their data in memory only, \
+                                     so none would store the log of this one: start it with \
+                                     --durability none, or all servers of a new cluster with the \
+                                     same --durability";
 
 const REBUILD: &str = "If the coordinator's data directory is missing, restore it; if it is lost, \
                        rebuild it with 'ballast coordinator --rebuild --data-dir NEW' and 'ballast \

@@ -62,10 +62,12 @@ pub(crate) fn tell_anything(data: &[u8]) -> (usize, u128) {
         kinds_heard: 0,
     };
     assert_eq!((told.kinds.len(), told.asks.len()), (KINDS, ASKS), "other kinds than are known");
-    // Three servers replicate each other's logs; the log of the fourth is not replicated.
-    for replicas in [1, 1, 1, 0] {
-        let connection = told.open(server(None, 1));
-        told.say(connection, ToCoordinator::Join(join(None, replicas)));
+    // Three servers replicate each other's logs; the log of the fourth is not replicated, as
+    // earlier versions permitted.
+    let fourth = Some((IDENTITY.cluster, ServerId(4)));
+    for (rejoin, replicas) in [(None, 1), (None, 1), (None, 1), (None, 1), (fourth, 0)] {
+        let connection = told.open(server(rejoin.map(|(_, server)| server), 1));
+        told.say(connection, ToCoordinator::Join(join(rejoin, replicas)));
         told.say(connection, LogUpdate::ManifestContinues { number: SegmentId(1) });
     }
     while !draw.is_over() {
