@@ -41,6 +41,9 @@ pub const LISTED_BYTES_MAX: usize = LISTED_MESSAGES_MAX * MESSAGE_BYTES_MAX;
 /// Time in which a master reads that much at any usual speed: its lists have 31 bytes per segment.
 const LISTING_TIME: Duration = Duration::from_secs(1);
 
+/// Number of times for which a question about a manifest is sent before another backup is asked.
+const MANIFEST_QUESTIONS: u32 = 2;
+
 /// One demand: the recovery that needs it, the server that must meet it, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RecoveryDemand {
@@ -65,6 +68,8 @@ pub(super) struct SentDemand {
     due: Instant,
     /// Number of the newest list of segments, for a recovery partition.
     list: Option<u64>,
+    /// Number of times for which the demand was sent.
+    times: u32,
 }
 
 /// The segments that were listed to one recovery master.
@@ -78,6 +83,7 @@ pub(super) struct Listing {
 impl Recoveries {
     /// Sends the demands that are due.
     pub(in crate::machine) fn send_demands(&mut self, view: ClusterView<'_>, out: &mut Effects) {
+        self.leave_unanswered(view);
         self.assess(view);
         let now = view.at.now;
         let open = self.open_demands(view);
@@ -86,13 +92,37 @@ impl Recoveries {
         for (demand, list) in open {
             assert!(view.membership.is_connected(demand.server), "{demand:?} cannot be sent");
             let sent = self.demanded.get(&demand);
+            let sent_before = sent.map_or(0, |sent| sent.times);
             if sent.is_none_or(|sent| sent.due <= now || sent.list != list) {
                 let due = match list {
                     Some(list) => self.send_part(demand, list, view, out),
                     None => self.send_request(demand, view, out),
                 };
                 assert!(due > now, "{demand:?} is sent without end");
-                self.demanded.insert(demand, SentDemand { due, list });
+                let times = sent_before + 1;
+                self.demanded.insert(demand, SentDemand { due, list, times });
+            }
+        }
+    }
+
+    /// Gives up for now the questions about manifests that were repeated in vain.
+    fn leave_unanswered(&mut self, view: ClusterView<'_>) {
+        let now = view.at.now;
+        let is_over = |(demand, sent): &(&RecoveryDemand, &SentDemand)| {
+            demand.kind == DemandKind::SegmentManifest
+                && sent.due <= now
+                && sent.times >= MANIFEST_QUESTIONS
+        };
+        let over = self.demanded.iter().filter(is_over).map(|(&demand, _)| demand);
+        for demand in over.collect::<Vec<_>>() {
+            self.demanded.remove(&demand);
+            let recovery = view.configuration.recoveries().get(&demand.dead);
+            if let Some(facts) = recovery.and_then(|recovery| log_facts(recovery, view))
+                && let Some(inventory) = self.inventories.get_mut(&demand.dead)
+                && let Some(question) = inventory.manifest_question(&facts)
+                && question.backup == demand.server
+            {
+                inventory.leave_unanswered(question, &facts);
             }
         }
     }

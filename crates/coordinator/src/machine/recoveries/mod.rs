@@ -134,6 +134,7 @@ impl Recoveries {
         let Some(recovery) = view.configuration.recoveries().get(&log) else { return };
         let Some(facts) = log_facts(recovery, view) else { return };
         let Some(inventory) = self.inventories.get_mut(&log) else { return };
+        inventory.note_answer(question);
         if inventory.manifest_question(&facts) == Some(question) {
             let kind = DemandKind::SegmentManifest;
             self.demanded.remove(&RecoveryDemand { dead: log, server: question.backup, kind });

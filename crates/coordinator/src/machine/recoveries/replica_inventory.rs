@@ -50,6 +50,9 @@ pub(super) struct ReplicaInventory {
     /// Replicas that could not be read. They stay excluded for that server. A process restarted
     /// on its disk is another server and reports its own inventory.
     unreadable: BTreeSet<(ServerId, ReplicaName)>,
+    /// Replicas of the manifest log about which their backups have left questions unanswered. They
+    /// are asked for if no other one will do.
+    unanswered: BTreeSet<(ServerId, ReplicaName)>,
     lease: ReadLeaseState,
     /// The latest expiry clock of the dead server that any backup has received.
     clock: UnixMillis,
@@ -312,6 +315,7 @@ impl ReplicaInventory {
 
     /// Records that messages of a backup may have been lost. What it has reported stays valid.
     pub(super) fn reconnected(&mut self, backup: ServerId) {
+        self.unanswered.retain(|place| place.0 != backup);
         if let Some(holder) = self.holders.get_mut(&backup)
             && holder.report == ReportState::Complete
         {
@@ -331,6 +335,7 @@ impl ReplicaInventory {
             self.reading = None;
         }
         self.holders.remove(&backup);
+        self.unanswered.retain(|place| place.0 != backup);
         assert!(!self.has_holder(backup), "{backup} is dead and its replicas count");
     }
 
@@ -378,7 +383,7 @@ impl ReplicaInventory {
     }
 
     /// Returns the longest readable manifest replica on a connected server, if it contains every
-    /// acknowledged entry.
+    /// acknowledged entry. One whose backup leaves questions unanswered is the last choice.
     fn best_manifest(&self, facts: &LogFacts<'_>) -> Option<(u32, ServerId, ReplicaName)> {
         let holders = self.holders.iter().filter(|(server, _)| facts.connected.contains(server));
         let manifest_log = facts.manifest_log?;
@@ -391,8 +396,11 @@ impl ReplicaInventory {
         if planted::is(Bug::ShortestManifestUsed) {
             return replicas.filter(is_readable).min();
         }
-        let longest = replicas.filter(is_readable).max()?;
-        (self.counted(manifest_log, facts)? <= longest.0).then_some(longest)
+        let counted = self.counted(manifest_log, facts)?;
+        let is_answered =
+            |place: &(u32, ServerId, ReplicaName)| !self.unanswered.contains(&(place.1, place.2));
+        let sufficient = replicas.filter(|place| is_readable(place) && counted <= place.0);
+        sufficient.max_by_key(|place| (is_answered(place), *place))
     }
 
     /// Returns a manifest length that includes every acknowledged entry, in bytes.
@@ -445,6 +453,26 @@ impl ReplicaInventory {
             "{backup} is asked for a replica that it has not reported"
         );
         Some(ManifestQuestion { backup, replica, first: ManifestPosition::default() })
+    }
+
+    /// Records that a question was repeated in vain: the disk of the backup may hang. Another
+    /// replica is read instead, from its beginning, if one will do.
+    pub(super) fn leave_unanswered(&mut self, question: ManifestQuestion, facts: &LogFacts<'_>) {
+        let ManifestQuestion { backup, replica, .. } = question;
+        assert!(self.has_holder(backup), "{backup} was asked for what it has not reported");
+        if self.unanswered.insert((backup, replica)) {
+            let segment = replica.0;
+            tracing::warn!(%backup, %segment, "no answer about a segment manifest");
+        }
+        let best = self.best_manifest(facts).map(|(_, backup, replica)| (backup, replica));
+        if best != Some((backup, replica)) {
+            self.reading = None;
+        }
+    }
+
+    /// Records that a backup answers about a replica of the manifest log.
+    pub(super) fn note_answer(&mut self, question: ManifestQuestion) {
+        self.unanswered.remove(&(question.backup, question.replica));
     }
 
     /// Processes an answer to `question`: consecutive pieces of the manifest.
