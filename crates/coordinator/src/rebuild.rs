@@ -24,7 +24,7 @@ use crate::metastore::{Transaction, Verdict};
 use crate::outbox::{Caller, CoordinatorEvent, Effect, Effects, LinkId, Moment};
 use crate::records::{
     ClusterIdentity, Ending, InitialRecords, LineageDependency, Migration, MigrationStage,
-    RecoveryRecord, Sequences, Server, TabletRecord, Terms,
+    RecoveryDependency, RecoveryRecord, Sequences, Server, TabletRecord, Terms,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use types::limits::DATABASES;
@@ -296,10 +296,15 @@ impl Rebuilding {
     /// A fact that cannot be determined.
     fn records(&self, at: Moment, absent: &BTreeSet<ServerId>) -> Result<InitialRecords, String> {
         let map = self.newest().ok_or("no server knows the cluster map")?;
-        let tablets = self.tablets(map);
         let servers = self.servers(map, absent);
+        let mut tablets = self.tablets(map);
+        self.note_dependencies(&mut tablets, map);
         let dead: Vec<&Server> = servers.iter().filter(|server| server.declared_dead).collect();
-        let is_needed = |server: &Server| tablets.iter().any(|tablet| tablet.owner == server.id);
+        let needs = |tablet: &TabletRecord, server: &Server| {
+            let of_dead = tablet.depends_on.as_ref().map(|on| on.dead);
+            tablet.owner == server.id || of_dead == Some(server.id)
+        };
+        let is_needed = |server: &Server| tablets.iter().any(|tablet| needs(tablet, server));
         let is_side = |server: &Server| {
             self.migrations()
                 .any(|it| it.intent.source == server.id || it.intent.target == server.id)
@@ -357,6 +362,36 @@ impl Rebuilding {
         }
         tablets.sort_by_key(|tablet| tablet.range);
         tablets
+    }
+
+    /// Records which tablets depend on a dead server's log, because their owners' own logs may lack
+    /// a part of them. If the log is not being recovered according to the newest map, the lost file
+    /// knew that no tablet depends on it.
+    fn note_dependencies(&self, tablets: &mut [TabletRecord], map: &ClusterMap) {
+        let is_there = |dead: ServerId| {
+            map.servers.iter().any(|it| it.id == dead && it.is_dead && it.in_recovery)
+        };
+        for (&owner, told) in self.told.iter().filter(|(_, told)| told.lives()) {
+            for held in &told.holdings.tablets {
+                let on = held.depends_on.as_ref();
+                let Some(on) = on.filter(|on| told.join.replicas > 0 && is_there(on.dead)) else {
+                    continue;
+                };
+                let is_it = |tablet: &&mut TabletRecord| {
+                    (tablet.owner, tablet.epoch) == (owner, held.epoch)
+                        && tablet.range.overlaps(held.range)
+                };
+                for tablet in tablets.iter_mut().filter(is_it) {
+                    let (dead, mut old_incarnations) = (on.dead, on.old_incarnations.clone());
+                    // Tables that the owner has still to flush.
+                    let known = tablet.incarnations.iter().zip(&held.incarnations);
+                    let old = old_incarnations.iter_mut().zip(known);
+                    let flushed = old.filter(|(_, (newest, held))| newest != held);
+                    flushed.for_each(|(old, _)| *old = Incarnation(0));
+                    tablet.depends_on = Some(RecoveryDependency { dead, old_incarnations });
+                }
+            }
+        }
     }
 
     fn servers(&self, map: &ClusterMap, absent: &BTreeSet<ServerId>) -> Vec<Server> {
@@ -551,7 +586,7 @@ mod tests {
     use crate::records::Drawn;
     use types::limits::TABLES_MAX;
     use types::{Generation, Instant, Slot, UnixMillis};
-    use wire::control::{HeldTablet, MigrationPolicy, TabletInfo};
+    use wire::control::{HeldTablet, MigrationPolicy, RecoveryLog, TabletInfo};
 
     const AT: Moment = Moment { now: Instant(0), wall: UnixMillis(1) };
     const CLUSTER: ClusterId = ClusterId(7);
@@ -607,7 +642,8 @@ mod tests {
             bytes: 1,
             policy: MigrationPolicy::default(),
         };
-        let held = HeldTablet { range, epoch, incarnations, state: HeldState::Owned };
+        let (state, depends_on) = (HeldState::Owned, None);
+        let held = HeldTablet { range, epoch, incarnations, state, depends_on };
         (HeldMigration { intent, is_accepted: true }, held)
     }
 
@@ -642,6 +678,52 @@ mod tests {
             (recoveries[0].dead, &recoveries[0].ranges[..]),
             (ServerId(1), &[HashRange::ALL][..])
         );
+    }
+
+    #[test]
+    fn a_log_is_kept_while_a_served_range_depends_on_it() {
+        let mut world = World::new();
+        let mut map = map(1, &[2, 1]);
+        (map.servers[0].is_dead, map.servers[0].in_recovery) = (true, true);
+        let log = |dead: u32, flushed: usize| {
+            let mut old_incarnations = incarnations(100);
+            old_incarnations[flushed] = Incarnation(0);
+            RecoveryLog { dead: ServerId(dead), old_incarnations }
+        };
+        let of = |first, last, dead| HeldTablet {
+            range: slots(first, last),
+            epoch: OwnershipEpoch(1),
+            incarnations: incarnations(1),
+            state: HeldState::Owned,
+            depends_on: Some(log(dead, 5)),
+        };
+        map.tablets[0].range = slots(0, 99);
+        let rest = TabletInfo { range: slots(100, 16_383), ..map.tablets[0].clone() };
+        map.tablets.push(rest);
+        // Table 3 is to be flushed according to the newest map.
+        map.tablets[0].incarnations[3] = Incarnation(77);
+        // The recovery of s4 is over, and s1 lives.
+        let tablets = vec![of(0, 99, 2), of(100, 199, 4), of(200, 299, 1)];
+        let logs = vec![(ServerId(2), Some(SegmentId(6)))];
+        world.tell(1, map, Holdings { tablets, logs, ..holdings(4) });
+        assert!(matches!(world.ask(&[], true), Answer::Rebuild(_)));
+        let drawn = Drawn { fresh: ClusterIdentity { cluster: ClusterId(1), seed: 1 }, term: 1 };
+        let settings = CoordinatorSettings::default();
+        let store = ConfigurationStore::open(&mut world.store, drawn.fresh, drawn.term).unwrap();
+        let tablets = store.configuration().tablets().values();
+        let mut on = tablets.map(|tablet| tablet.depends_on.clone());
+        let mut old_incarnations = log(2, 5).old_incarnations;
+        old_incarnations[3] = Incarnation(0);
+        assert_eq!(
+            on.next(),
+            Some(Some(RecoveryDependency { dead: ServerId(2), old_incarnations }))
+        );
+        assert_eq!(on.next(), Some(None));
+        let coordinator = Coordinator::open(&mut world.store, drawn, settings, AT.now).unwrap();
+        let recoveries = coordinator.recoveries();
+        let parts = recoveries.iter().map(|it| (it.dead, &it.ranges[..], &it.parts[..]));
+        let expected = (ServerId(2), &[][..], &[(slots(0, 99), ServerId(1))][..]);
+        assert_eq!(parts.collect::<Vec<_>>(), [expected]);
     }
 
     #[test]

@@ -9,7 +9,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Store, Tablet, TabletState};
 use types::{ServerId, Slot, slot_of};
-use wire::control::{ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent};
+use wire::control::{
+    ClusterMap, HeldMigration, HeldState, HeldTablet, Holdings, Intent, RecoveryLog,
+};
 
 /// One server, shared by its reactors. Its machines are apart from the state that components use:
 /// a component that runs within a machine cannot name them.
@@ -26,8 +28,9 @@ impl Deref for Node {
     }
 }
 
-/// Returns a tablet in the form that is reported to the coordinator.
-fn held(tablet: &Tablet) -> HeldTablet {
+/// Returns a tablet in the form that is reported to the coordinator. `depends_on` is the dead
+/// server's log that it needs.
+fn held(tablet: &Tablet, depends_on: Option<RecoveryLog>) -> HeldTablet {
     let state = match tablet.state {
         TabletState::Serving | TabletState::Arriving(_) | TabletState::Securing(_) => {
             HeldState::Owned
@@ -36,7 +39,8 @@ fn held(tablet: &Tablet) -> HeldTablet {
         TabletState::Recovering(_) => HeldState::Recovering,
     };
     let Tablet { range, epoch, incarnations, .. } = tablet;
-    HeldTablet { range: *range, epoch: *epoch, incarnations: incarnations.to_vec(), state }
+    let incarnations = incarnations.to_vec();
+    HeldTablet { range: *range, epoch: *epoch, incarnations, state, depends_on }
 }
 
 impl Node {
@@ -88,11 +92,12 @@ impl Node {
             intent: Intent::clone(intent),
             is_accepted,
         };
+        let tablet = |tablet: &Tablet| held(tablet, machines.dependency_of(tablet));
         let is_backup = self.durability().is_with_others();
         Holdings {
             seed: self.store().seed().number(),
             manifest_log: self.durability().recorded_manifest().filter(|_| is_backup),
-            tablets: self.store().tablets().iter().map(held).collect(),
+            tablets: self.store().tablets().iter().map(tablet).collect(),
             migrations: sources.chain(targets).map(migration).collect(),
             logs: if is_backup { self.durability().kept_logs() } else { Vec::new() },
         }

@@ -20,8 +20,8 @@ use wire::control::{
     Ask, ClockReading, ClusterMap, Description, FromCoordinator, HeldMigration, HeldState,
     HeldTablet, HistoryMark, Holdings, Intent, Join, LivenessRequest, LivenessUpdate, LoadProfile,
     LogLoss, LogRequest, LogUpdate, ManifestPosition, MigrationPolicy, MigrationProgress,
-    MigrationRequest, MigrationUpdate, PriorityPullMode, RecoveryPartition, RecoveryRequest,
-    RecoveryUpdate, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator,
+    MigrationRequest, MigrationUpdate, PriorityPullMode, RecoveryLog, RecoveryPartition,
+    RecoveryRequest, RecoveryUpdate, ReplicaInfo, ServerInfo, TabletInfo, ToCoordinator,
 };
 use wire::frame::{self, HEADER_BYTES, Header};
 use wire::manifest::{ManifestEntry, SegmentContent, SegmentRecord, encode};
@@ -630,6 +630,9 @@ fn some_holdings(draw: &mut Draw<'_>) -> Holdings {
         epoch: OwnershipEpoch(draw.number()),
         incarnations: incarnations(draw),
         state: draw.pick(&[HeldState::Owned, HeldState::Leaving, HeldState::Recovering]),
+        depends_on: draw
+            .bool()
+            .then(|| RecoveryLog { dead: draw.server(), old_incarnations: incarnations(draw) }),
     };
     let migration = |draw: &mut Draw<'_>| HeldMigration {
         intent: Intent {

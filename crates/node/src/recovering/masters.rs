@@ -9,7 +9,7 @@ use protocols::Machine;
 use protocols::recovery::{
     PartRefusal, PartitionName, RecoveryMaster, RecoveryMasterEvent, RecoveryProgress,
 };
-use store::ReplayCounters;
+use store::{ReplayCounters, Tablet, TabletState};
 use types::{HashRange, Instant, OwnershipEpoch, ServerId, Slot};
 use wire::control::{ClusterMap, RecoveryLog, RecoveryPartition, RecoveryUpdate, ToCoordinator};
 use wire::peer::RecoveryReply;
@@ -110,6 +110,20 @@ impl Machines {
         let died: Vec<ServerId> = dead.filter(|id| !side.machine.knows_dead(*id)).collect();
         for backup in died {
             self.step_recovery(epoch, RecoveryMasterEvent::Died { backup }, context);
+        }
+    }
+
+    /// Returns the dead server's log that a tablet needs until this server's own log has all of it.
+    pub(crate) fn dependency_of(&self, tablet: &Tablet) -> Option<RecoveryLog> {
+        match &tablet.state {
+            TabletState::Securing(recovery) | TabletState::Recovering(recovery) => {
+                let side = self.recoveries.get(OwnershipEpoch(recovery.number()))?;
+                side.driver.dependency(&tablet.incarnations)
+            }
+            TabletState::Serving
+            | TabletState::Frozen
+            | TabletState::Leaving
+            | TabletState::Arriving(_) => None,
         }
     }
 

@@ -164,6 +164,18 @@ impl RecoveryDriver {
         self.phase.recovery().is_some() && self.phase.replayed_at().is_none()
     }
 
+    /// Returns the dead server's log that is needed until this server's own log has the whole
+    /// partition. `None`: the partition is served only then. `held` are the tablet's incarnations
+    /// now: a table with another one than at the beginning was flushed, and its records in the dead
+    /// server's log are void.
+    fn dependency(&self, held: &[Incarnation]) -> Option<RecoveryLog> {
+        let [RecoveryLog { dead, old_incarnations }] = &self.logs[..] else { return None };
+        let is_flushed = |table: usize| self.incarnations.get(table) != held.get(table);
+        let old = old_incarnations.iter().enumerate();
+        let old = old.map(|(table, it)| if is_flushed(table) { Incarnation(0) } else { *it });
+        (!self.keeps).then(|| RecoveryLog { dead: *dead, old_incarnations: old.collect() })
+    }
+
     fn counters(&self) -> ReplayCounters {
         self.phase.recovery().map_or_else(ReplayCounters::default, |it| it.counters())
     }
@@ -183,5 +195,42 @@ impl RecoveryDriver {
         } else {
             self.is_being_replayed().then_some(ReplayReplication::Deferred)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{HashRange, OwnershipEpoch, ServerId};
+
+    #[test]
+    fn a_partition_in_one_log_depends_on_what_was_not_flushed_since() {
+        let log = |dead| RecoveryLog {
+            dead: ServerId(dead),
+            old_incarnations: vec![Incarnation(1), Incarnation(2)],
+        };
+        let mut part = RecoveryPartition {
+            range: HashRange::ALL,
+            epoch: OwnershipEpoch(7),
+            incarnations: vec![Incarnation(11), Incarnation(12)],
+            keeps: false,
+            clock_floor: UnixMillis(0),
+            logs: vec![log(1)],
+            list: 1,
+            segments_total: 0,
+            segments: Vec::new(),
+        };
+        let dependency = |part: &RecoveryPartition, held: [u64; 2]| {
+            RecoveryDriver::new(Instant(0), part).dependency(&held.map(Incarnation))
+        };
+        assert_eq!(dependency(&part, [11, 12]), Some(log(1)));
+        let old_incarnations = vec![Incarnation(1), Incarnation(0)];
+        let flushed = RecoveryLog { dead: ServerId(1), old_incarnations };
+        assert_eq!(dependency(&part, [11, 13]), Some(flushed));
+        part.keeps = true;
+        assert_eq!(dependency(&part, [11, 12]), None);
+        part.keeps = false;
+        part.logs.push(log(2));
+        assert_eq!(dependency(&part, [11, 12]), None);
     }
 }

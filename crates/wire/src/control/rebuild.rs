@@ -1,6 +1,6 @@
 //! Messages for rebuilding a coordinator's lost store from its servers.
 
-use super::{ClusterMap, Intent};
+use super::{ClusterMap, Intent, RecoveryLog};
 use crate::bounded::incarnations;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -52,6 +52,8 @@ pub struct HeldTablet {
     pub incarnations: Vec<Incarnation>,
     /// The role of the server.
     pub state: HeldState,
+    /// The dead server's log that is needed until the server's own log has all of the tablet.
+    pub depends_on: Option<RecoveryLog>,
 }
 
 /// The role of a server for a tablet.
