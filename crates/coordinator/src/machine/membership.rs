@@ -12,7 +12,7 @@
 use super::CoordinatorSettings;
 use crate::configuration::ClusterConfiguration;
 use crate::outbox::{Caller, Effect, Effects, LinkId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{ClusterId, Instant, ServerId};
 use wire::control::{FromCoordinator, Join};
@@ -25,8 +25,41 @@ pub(super) struct Membership {
     links: BTreeMap<LinkId, OpenLink>,
     /// Connection state of every server in the configuration.
     presence: BTreeMap<ServerId, Presence>,
+    connected: ConnectedServers,
     /// Set while no server is connected. Then no server's absence counts.
     is_isolated: bool,
+}
+
+/// The connected servers.
+#[derive(Debug, Default)]
+pub(super) struct ConnectedServers {
+    servers: BTreeSet<ServerId>,
+    /// Number of changes of the set.
+    revision: u64,
+}
+
+impl ConnectedServers {
+    pub(super) fn insert(&mut self, server: ServerId) {
+        self.revision += u64::from(self.servers.insert(server));
+    }
+
+    pub(super) fn remove(&mut self, server: ServerId) {
+        self.revision += u64::from(self.servers.remove(&server));
+    }
+
+    pub(super) fn contains(&self, server: ServerId) -> bool {
+        self.servers.contains(&server)
+    }
+
+    /// Returns the servers in order of their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = ServerId> {
+        self.servers.iter().copied()
+    }
+
+    /// Returns a number that is another one after each change of the set.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
 }
 
 /// An open connection.
@@ -79,7 +112,8 @@ impl Membership {
         let expected = Presence::Expected { since: now };
         let servers = configuration.servers().keys();
         let presence = servers.map(|&server| (server, expected)).collect();
-        Membership { absence_max, return_max, links: BTreeMap::new(), presence, is_isolated: true }
+        let (links, connected) = (BTreeMap::new(), ConnectedServers::default());
+        Membership { absence_max, return_max, links, presence, connected, is_isolated: true }
     }
 
     /// Records a new connection.
@@ -110,6 +144,7 @@ impl Membership {
         assert_eq!(link.server, None, "two servers join on {connection}");
         link.server = Some(server);
         self.presence.insert(server, Presence::Connected(connection));
+        self.connected.insert(server);
         old
     }
 
@@ -126,6 +161,7 @@ impl Membership {
         if let Some(server) = link.server {
             let before = self.presence.insert(server, Presence::Away { since });
             let was_connected = matches!(before, Some(Presence::Connected(at)) if at == connection);
+            self.connected.remove(server);
             assert!(was_connected, "{server} was not connected by {connection}: {before:?}");
             let is_isolated = self.servers().next().is_none();
             self.is_isolated = is_isolated;
@@ -149,6 +185,10 @@ impl Membership {
 
     pub(super) fn is_connected(&self, server: ServerId) -> bool {
         self.connection_of(server).is_some()
+    }
+
+    pub(super) fn connected(&self) -> &ConnectedServers {
+        &self.connected
     }
 
     /// Returns the connections of servers, in order.

@@ -5,7 +5,7 @@ use crate::metastore::MemoryStore;
 use crate::outbox::Caller;
 use crate::records::TabletRecord;
 use migrations::MIGRATIONS_OF_SIDE_MAX;
-use recoveries::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX, places_looked_up};
+use recoveries::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX, places_looked_up, replicas_looked_at};
 use std::collections::BTreeMap;
 use types::{ClusterId, Generation, HashRange, SLOT_COUNT, SegmentId, Slot, UnixMillis};
 use wire::control::{
@@ -277,6 +277,29 @@ fn a_log_is_checked_again_only_if_something_has_changed() {
     assert_eq!(places_looked_up() - before, 0, "nothing has changed");
     cluster.fence(ServerId(3), &[0; 700], 100);
     assert_eq!(places_looked_up() - before, 200, "each segment is looked up once");
+    let before = places_looked_up();
+    cluster.fence(ServerId(3), &[0; 700], 100);
+    assert_eq!(places_looked_up() - before, 0, "the same report says nothing new");
+    // So does a reconnection of a backup without replicas, beside its own report.
+    cluster.connect(ServerId(5), None);
+    let clock = UnixMillis(0);
+    let report = LogUpdate::Fenced { log: DEAD, first: 0, replicas: vec![], clock, more: false };
+    cluster.say(ServerId(5), report);
+    let before = places_looked_up();
+    cluster.disconnect(ServerId(5));
+    cluster.connect(ServerId(5), Some(ServerId(5)));
+    assert_eq!(places_looked_up() - before, 0, "it has no replica of the log");
+}
+
+#[test]
+fn a_check_looks_at_the_replicas_of_each_segment_and_at_no_others() {
+    // One backup has all segments; the others have the manifest.
+    let mut cluster = with_a_dead_server(1, 200, &MASTERS[..1]);
+    let before = replicas_looked_at();
+    let (segment, epoch) = (SegmentId(200), ReplicaEpoch(0));
+    cluster.say(MASTERS[0], LogUpdate::Damaged { log: DEAD, segment, epoch });
+    let looked_at = replicas_looked_at() - before;
+    assert!((200..220).contains(&looked_at), "{looked_at} replicas");
 }
 
 impl Cluster {

@@ -24,6 +24,7 @@ mod demands;
 mod lineage;
 mod load_profiles;
 mod partitioning;
+mod replica_index;
 mod replica_inventory;
 mod reports;
 
@@ -31,9 +32,12 @@ pub use demands::LISTED_BYTES_MAX;
 #[cfg(test)]
 pub(super) use demands::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX};
 pub(super) use load_profiles::changed_profile;
+pub(super) use replica_index::ReplicaName;
+#[cfg(test)]
+pub(super) use replica_index::replicas_looked_at;
 #[cfg(test)]
 pub(super) use replica_inventory::places_looked_up;
-pub(super) use replica_inventory::{FencedReport, ManifestAnswer, ManifestQuestion, ReplicaName};
+pub(super) use replica_inventory::{FencedReport, ManifestAnswer, ManifestQuestion};
 
 use super::view::ClusterView;
 use crate::admission::{REASON_BYTES_MAX, room_for_borders, room_for_lineage};
@@ -494,9 +498,9 @@ impl Recoveries {
 }
 
 /// Returns the facts for the completeness check. `None`: the log is no longer needed.
-fn log_facts<'c>(recovery: &'c RecoveryRecord, view: ClusterView<'_>) -> Option<LogFacts<'c>> {
+fn log_facts<'c>(recovery: &'c RecoveryRecord, view: ClusterView<'c>) -> Option<LogFacts<'c>> {
     let RecoveryStage::Recovering { loss, .. } = &recovery.stage else { return None };
-    let connected = view.membership.servers().collect();
+    let connected = view.membership.connected();
     let record = view.configuration.servers().get(&recovery.dead);
     let replicas = record.map_or(1, |record| usize::from(record.replicas));
     let manifest_log = view.configuration.manifest_log_of(recovery.dead);

@@ -13,12 +13,13 @@
 //!   recorded length. An open segment counts with any length: while the manifest calls it open,
 //!   each of its original replicas has every acknowledged byte.
 
+use super::replica_index::{ReplicaIndex, ReplicaName};
+use crate::machine::membership::ConnectedServers;
 use crate::records::AcceptedLoss;
 use planted::Bug;
 use protocols::replication::{Quorum, fences};
 use protocols::segment_manifest::SegmentManifest;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 use types::limits::SEGMENT_BYTES;
 use types::{Instant, SegmentId, ServerId, UnixMillis};
@@ -38,13 +39,14 @@ const REPLICAS_OF_LOG_MAX: usize = 1 << 20;
 /// backup last received it; its lease has expired by then.
 const CLOCK_WAIT: Duration = protocols::replication::timing::CLOCK_LEASE;
 
-/// A replica's segment and epoch.
-pub(in crate::machine) type ReplicaName = (SegmentId, ReplicaEpoch);
-
 /// The replica inventory of one log.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaInventory {
     holders: BTreeMap<ServerId, Holder>,
+    /// Replicas of the log's segments.
+    replicas: ReplicaIndex,
+    /// Replicas of the manifest log's segments.
+    manifest_replicas: ReplicaIndex,
     manifest: Option<KnownManifest>,
     reading: Option<ManifestReading>,
     /// Replicas that could not be read. They stay excluded for that server. A process restarted
@@ -57,7 +59,7 @@ pub(super) struct ReplicaInventory {
     /// The latest expiry clock of the dead server that any backup has received.
     clock: UnixMillis,
     freed: BTreeSet<ServerId>,
-    /// Number of changes of everything above.
+    /// Number of changes of everything above that a check may notice.
     revision: u64,
     assessment: Option<Assessment>,
     /// The log's segments when it was last complete.
@@ -69,10 +71,10 @@ pub(super) struct ReplicaInventory {
 /// The inventory reported by one backup.
 #[derive(Debug, Default)]
 struct Holder {
-    /// Lengths of replicas of the log's segments, in bytes.
-    replicas: BTreeMap<ReplicaName, u32>,
-    /// Lengths of replicas of the manifest log's segments, in bytes.
-    manifest_log: BTreeMap<ReplicaName, u32>,
+    /// Number of replicas of the log's segments.
+    replicas: usize,
+    /// Number of replicas of the manifest log's segments.
+    manifest_replicas: usize,
     /// Replicas of both kinds that a power loss may have truncated. The flag marks the manifest
     /// log.
     short: BTreeSet<(bool, ReplicaName)>,
@@ -93,26 +95,8 @@ enum ReportState {
 }
 
 impl Holder {
-    /// Applies one message of a report. The report is complete when its last message follows all
-    /// earlier ones; otherwise the backup is asked again.
-    fn take(&mut self, report: FencedReport<'_>) {
-        let FencedReport { first, replicas, clock: _, more } = report;
-        for replica in replicas {
-            let of = if replica.is_manifest { &mut self.manifest_log } else { &mut self.replicas };
-            if of.len() < REPLICAS_OF_LOG_MAX {
-                let name = (replica.segment, replica.epoch);
-                of.insert(name, replica.length);
-                if replica.may_be_short {
-                    self.short.insert((replica.is_manifest, name));
-                }
-            }
-        }
-        let follows = first == 0 || self.told == Some(first);
-        let told = u32::try_from(replicas.len()).ok().and_then(|count| first.checked_add(count));
-        self.told = told.filter(|_| follows);
-        if follows && !more {
-            self.report = ReportState::Complete;
-        }
+    fn has_replicas(&self) -> bool {
+        self.replicas + self.manifest_replicas > 0
     }
 }
 
@@ -190,7 +174,7 @@ pub(super) struct LogFacts<'l> {
     /// Intended number of replicas of each segment of the log.
     pub(super) replicas: usize,
     /// Servers that can be asked and read from.
-    pub(super) connected: BTreeSet<ServerId>,
+    pub(super) connected: &'l ConnectedServers,
 }
 
 /// The last completeness check, with everything on which its result rests.
@@ -200,18 +184,26 @@ struct Assessment {
     manifest_log: Option<SegmentId>,
     loss: AcceptedLoss,
     replicas: usize,
-    connected: BTreeSet<ServerId>,
+    /// Revision of the connected servers.
+    connected: u64,
+    /// The connected servers with replicas of the log.
+    holders: BTreeSet<ServerId>,
+    /// Every connected server had reported its complete inventory.
+    is_collected: bool,
     completeness: Completeness,
 }
 
 impl Assessment {
-    /// Returns whether a check of these facts would have the same result.
-    fn rests_on(&self, revision: u64, facts: &LogFacts<'_>) -> bool {
-        self.revision == revision
+    /// Returns whether a check of these facts would have the same result. Other connected servers
+    /// make a difference only if they hold replicas of the log or have to report theirs.
+    fn rests_on(&self, inventory: &ReplicaInventory, facts: &LogFacts<'_>) -> bool {
+        self.revision == inventory.revision
             && self.manifest_log == facts.manifest_log
             && self.replicas == facts.replicas
             && self.loss == *facts.loss
-            && self.connected == facts.connected
+            && (self.connected == facts.connected.revision()
+                || self.is_collected == inventory.is_collected(facts)
+                    && self.holders == inventory.connected_holders(facts))
     }
 }
 
@@ -273,15 +265,47 @@ impl ReplicaInventory {
         report: FencedReport<'_>,
         manifest_log: Option<SegmentId>,
     ) {
-        self.revision += 1;
         self.clock = self.clock.max(report.clock);
-        self.holders.entry(backup).or_default().take(report);
-        let is_met = manifest_log.is_some_and(|manifest_log| {
-            self.lengths(manifest_log, true).len() >= fences(manifest_log)
-        });
-        if self.lease == ReadLeaseState::Held && is_met {
+        self.revision += u64::from(self.take(backup, report));
+        let is_met = |inventory: &ReplicaInventory| {
+            manifest_log.is_some_and(|manifest_log| {
+                inventory.lengths(manifest_log, true).len() >= fences(manifest_log)
+            })
+        };
+        if self.lease == ReadLeaseState::Held && is_met(self) {
             self.lease = ReadLeaseState::Until(now + LEASE_WAIT);
         }
+    }
+
+    /// Applies one message of a report. The report is complete when its last message follows all
+    /// earlier ones; otherwise the backup is asked again. Returns whether a check may notice it.
+    fn take(&mut self, backup: ServerId, report: FencedReport<'_>) -> bool {
+        let FencedReport { first, replicas, clock: _, more } = report;
+        let holder = self.holders.entry(backup).or_default();
+        let mut is_news = false;
+        for replica in replicas {
+            let (index, count) = match replica.is_manifest {
+                true => (&mut self.manifest_replicas, &mut holder.manifest_replicas),
+                false => (&mut self.replicas, &mut holder.replicas),
+            };
+            if *count < REPLICAS_OF_LOG_MAX {
+                let name = (replica.segment, replica.epoch);
+                let before = index.insert(backup, name, replica.length);
+                *count += usize::from(before.is_none());
+                is_news |= before != Some(replica.length);
+                if replica.may_be_short {
+                    is_news |= holder.short.insert((replica.is_manifest, name));
+                }
+            }
+        }
+        let follows = first == 0 || holder.told == Some(first);
+        let told = u32::try_from(replicas.len()).ok().and_then(|count| first.checked_add(count));
+        holder.told = told.filter(|_| follows);
+        if follows && !more {
+            is_news |= holder.report == ReportState::Incomplete;
+            holder.report = ReportState::Complete;
+        }
+        is_news
     }
 
     /// Excludes a reported replica that its backup cannot read.
@@ -320,8 +344,18 @@ impl ReplicaInventory {
             && holder.report == ReportState::Complete
         {
             holder.report = ReportState::Outdated;
-            self.revision += 1;
         }
+    }
+
+    /// Returns whether a power loss may have truncated a replica; the flag marks the manifest log.
+    fn may_be_short(&self, backup: ServerId, name: (bool, ReplicaName)) -> bool {
+        self.holders.get(&backup).is_some_and(|holder| holder.short.contains(&name))
+    }
+
+    /// Returns the backups with replicas that can be read from.
+    fn connected_holders(&self, facts: &LogFacts<'_>) -> BTreeSet<ServerId> {
+        let holders = self.holders.iter().filter(|(_, holder)| holder.has_replicas());
+        holders.map(|(server, _)| *server).filter(|it| facts.connected.contains(*it)).collect()
     }
 
     fn has_holder(&self, backup: ServerId) -> bool {
@@ -330,11 +364,14 @@ impl ReplicaInventory {
 
     /// Drops the inventory of a dead backup.
     pub(super) fn forget(&mut self, backup: ServerId) {
-        self.revision += 1;
         if self.reading.as_ref().is_some_and(|reading| reading.backup == backup) {
             self.reading = None;
         }
-        self.holders.remove(&backup);
+        if self.holders.remove(&backup).is_some_and(|holder| holder.has_replicas()) {
+            self.revision += 1;
+            self.replicas.forget(backup);
+            self.manifest_replicas.forget(backup);
+        }
         self.unanswered.retain(|place| place.0 != backup);
         assert!(!self.has_holder(backup), "{backup} is dead and its replicas count");
     }
@@ -379,18 +416,17 @@ impl ReplicaInventory {
 
     /// Returns whether every connected server has reported its complete inventory.
     fn is_collected(&self, facts: &LogFacts<'_>) -> bool {
-        facts.connected.iter().all(|&server| self.has_answered(server))
+        facts.connected.iter().all(|server| self.has_answered(server))
     }
 
     /// Returns the longest readable manifest replica on a connected server, if it contains every
     /// acknowledged entry. One whose backup leaves questions unanswered is the last choice.
     fn best_manifest(&self, facts: &LogFacts<'_>) -> Option<(u32, ServerId, ReplicaName)> {
-        let holders = self.holders.iter().filter(|(server, _)| facts.connected.contains(server));
         let manifest_log = facts.manifest_log?;
-        let replicas = holders.flat_map(|(&server, holder)| {
-            let of_manifest_log = holder.manifest_log.range(all_of(manifest_log));
-            of_manifest_log.map(move |(&replica, &length)| (length, server, replica))
-        });
+        let replicas = self.manifest_replicas.of(manifest_log);
+        let replicas = replicas.filter(|place| facts.connected.contains(place.backup));
+        let replicas =
+            replicas.map(|place| (place.length, place.backup, (manifest_log, place.epoch)));
         let is_readable =
             |place: &(u32, ServerId, ReplicaName)| !self.unreadable.contains(&(place.1, place.2));
         if planted::is(Bug::ShortestManifestUsed) {
@@ -423,12 +459,14 @@ impl ReplicaInventory {
     /// Returns each holder's length of a manifest segment, in ascending order; `with_short`
     /// includes replicas that may be truncated.
     fn lengths(&self, manifest_log: SegmentId, with_short: bool) -> Vec<u32> {
-        let length = |holder: &Holder| {
-            let replicas = holder.manifest_log.range(all_of(manifest_log));
-            let counts = |name: ReplicaName| with_short || !holder.short.contains(&(true, name));
-            replicas.filter(|(name, _)| counts(**name)).map(|(_, length)| *length).max()
-        };
-        let mut lengths: Vec<u32> = self.holders.values().filter_map(length).collect();
+        let mut longest: BTreeMap<ServerId, u32> = BTreeMap::new();
+        for ReplicaPlace { backup, epoch, length } in self.manifest_replicas.of(manifest_log) {
+            if with_short || !self.may_be_short(backup, (true, (manifest_log, epoch))) {
+                let known = longest.entry(backup).or_default();
+                *known = length.max(*known);
+            }
+        }
+        let mut lengths: Vec<u32> = longest.into_values().collect();
         lengths.sort_unstable();
         lengths
     }
@@ -440,7 +478,7 @@ impl ReplicaInventory {
             return None;
         }
         if let Some(reading) = &self.reading
-            && facts.connected.contains(&reading.backup)
+            && facts.connected.contains(reading.backup)
         {
             let ManifestReading { backup, replica, .. } = *reading;
             return Some(ManifestQuestion { backup, replica, first: reading.place() });
@@ -481,8 +519,7 @@ impl ReplicaInventory {
         let ManifestAnswer { bodies, next } = answer;
         let ManifestQuestion { backup, replica, first } = question;
         if first == ManifestPosition::default() {
-            let holder = self.holders.get(&backup);
-            let length = holder.and_then(|holder| holder.manifest_log.get(&replica)).copied();
+            let length = self.manifest_replicas.length(backup, replica);
             let length = length.unwrap_or_default().min(SEGMENT_BYTES as u32);
             let (bodies, is_cut) = (Vec::new(), false);
             self.reading = Some(ManifestReading { backup, replica, length, bodies, is_cut });
@@ -525,9 +562,7 @@ impl ReplicaInventory {
         let is_given_up =
             facts.loss.manifest && self.is_collected(facts) && self.best_manifest(facts).is_none();
         is_given_up.then(|| {
-            let holders = self.holders.values();
-            let all: BTreeSet<SegmentId> =
-                holders.flat_map(|holder| holder.replicas.keys().map(|name| name.0)).collect();
+            let all = self.replicas.segments();
             all.into_iter().map(|segment| NamedSegment { segment, content: None }).collect()
         })
     }
@@ -555,9 +590,9 @@ impl ReplicaInventory {
         if let Some(content) = content {
             return content.length;
         }
-        let original = (segment, ReplicaEpoch::default());
-        let originals = self.holders.values().filter_map(|holder| holder.replicas.get(&original));
-        let lengths: Vec<u32> = originals.copied().collect();
+        let replicas = self.replicas.of(segment);
+        let originals = replicas.filter(|place| place.epoch == ReplicaEpoch::default());
+        let lengths: Vec<u32> = originals.map(|place| place.length).collect();
         // An original on a server that is away may be shorter.
         let are_all_known = lengths.len() >= facts.replicas;
         lengths.into_iter().min().filter(|_| are_all_known).unwrap_or(0)
@@ -568,13 +603,11 @@ impl ReplicaInventory {
         #[cfg(test)]
         PLACES_LOOKED_UP.set(PLACES_LOOKED_UP.get() + 1);
         let NamedSegment { segment, content } = named;
-        let holders = self.holders.iter().filter(|(server, _)| facts.connected.contains(server));
-        let replicas = holders.flat_map(|(&backup, holder)| {
-            let replicas = holder.replicas.range(all_of(segment));
-            let readable =
-                replicas.filter(move |(name, _)| !self.unreadable.contains(&(backup, **name)));
-            readable.map(move |(&(_, epoch), &length)| ReplicaPlace { backup, epoch, length })
-        });
+        let is_readable = |place: &ReplicaPlace| {
+            facts.connected.contains(place.backup)
+                && !self.unreadable.contains(&(place.backup, (segment, place.epoch)))
+        };
+        let replicas = self.replicas.of(segment).filter(is_readable);
         // A copy of an open segment may lack acknowledged bytes, so only originals count. Without
         // the manifest no segment is known to be open.
         let is_right = |place: &ReplicaPlace| match content {
@@ -592,7 +625,7 @@ impl ReplicaInventory {
             places.rotate_left(first);
         }
         places.truncate(PLACES_MAX);
-        let is_there = |place: &ReplicaPlace| facts.connected.contains(&place.backup);
+        let is_there = |place: &ReplicaPlace| facts.connected.contains(place.backup);
         debug_assert!(places.iter().all(is_there), "a replica of a disconnected backup is listed");
         places
     }
@@ -605,10 +638,8 @@ impl ReplicaInventory {
         places: &mut Vec<ReplicaPlace>,
         facts: &LogFacts<'_>,
     ) {
-        let may_be_short = |place: &ReplicaPlace| {
-            let name = (false, (segment, place.epoch));
-            self.holders.get(&place.backup).is_some_and(|holder| holder.short.contains(&name))
-        };
+        let may_be_short =
+            |place: &ReplicaPlace| self.may_be_short(place.backup, (false, (segment, place.epoch)));
         let are_all_there = places.len() >= facts.replicas;
         if !are_all_there && !facts.loss.segments.contains(&segment) && !facts.loss.manifest {
             places.retain(|place| !may_be_short(place));
@@ -642,6 +673,9 @@ impl ReplicaInventory {
     /// complete log, or their replicas, are different. The new list then has the number `next`.
     pub(super) fn assess(&mut self, facts: &LogFacts<'_>, next: u64) -> bool {
         if self.assessment_of(facts).is_some() {
+            if let Some(assessment) = &mut self.assessment {
+                assessment.connected = facts.connected.revision();
+            }
             return false;
         }
         let log = facts.log;
@@ -660,7 +694,9 @@ impl ReplicaInventory {
             manifest_log: facts.manifest_log,
             loss: facts.loss.clone(),
             replicas: facts.replicas,
-            connected: facts.connected.clone(),
+            connected: facts.connected.revision(),
+            holders: self.connected_holders(facts),
+            is_collected: self.is_collected(facts),
             completeness,
         });
         is_new
@@ -668,7 +704,7 @@ impl ReplicaInventory {
 
     /// Returns the last check, if it rests on these facts.
     fn assessment_of(&self, facts: &LogFacts<'_>) -> Option<&Assessment> {
-        self.assessment.as_ref().filter(|it| it.rests_on(self.revision, facts))
+        self.assessment.as_ref().filter(|it| it.rests_on(self, facts))
     }
 
     /// Checks every segment of the log. Returns those that can be read as well.
@@ -718,11 +754,6 @@ pub(in crate::machine) fn places_looked_up() -> u64 {
     PLACES_LOOKED_UP.get()
 }
 
-/// Returns the range of names of all replicas of a segment.
-fn all_of(segment: SegmentId) -> RangeInclusive<ReplicaName> {
-    (segment, ReplicaEpoch(0))..=(segment, ReplicaEpoch(u32::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -755,6 +786,15 @@ mod tests {
         }
     }
 
+    fn facts<'l>(
+        manifest_log: SegmentId,
+        loss: &'l AcceptedLoss,
+        connected: &'l ConnectedServers,
+    ) -> LogFacts<'l> {
+        let manifest_log = Some(manifest_log);
+        LogFacts { log: ServerId(9), manifest_log, loss, replicas: 2, connected }
+    }
+
     #[test]
     fn a_manifest_whose_backup_is_gone_has_no_common_prefix_of_shorter_replicas() {
         let replicas = 2;
@@ -777,29 +817,27 @@ mod tests {
         };
         let original = replica((segment, ReplicaEpoch::default()), false, 8);
         let mut inventory = ReplicaInventory::default();
-        let mut facts = LogFacts {
-            log: ServerId(9),
-            manifest_log: Some(manifest_log),
-            loss: &AcceptedLoss::default(),
-            replicas,
-            connected: BTreeSet::new(),
-        };
+        let mut connected = ConnectedServers::default();
         for (backup, length) in [(1, lengths[3]), (2, lengths[2]), (3, lengths[2])] {
             let backup = ServerId(backup);
             let replicas = [original, replica(name, true, length)];
             let clock = UnixMillis(0);
             let report = FencedReport { first: 0, replicas: &replicas, clock, more: false };
             inventory.fenced(Instant(0), backup, report, Some(manifest_log));
-            facts.connected.insert(backup);
+            connected.insert(backup);
         }
-        let question = inventory.manifest_question(&facts).expect("the manifest can be read");
+        let loss = AcceptedLoss::default();
+        let question = inventory
+            .manifest_question(&facts(manifest_log, &loss, &connected))
+            .expect("the manifest can be read");
         assert_eq!(question.backup, ServerId(1), "the longest replica is read");
         let answer = ManifestAnswer { bodies: bodies.to_vec(), next: None };
         inventory.manifest_read(question, answer);
         inventory.forget(question.backup);
-        facts.connected.remove(&question.backup);
+        connected.remove(question.backup);
         let common_prefix = |segment: RecoverySegment| (segment.segment, segment.common_prefix);
-        let segments: Vec<_> = inventory.check(&facts).1.into_iter().map(common_prefix).collect();
+        let segments = inventory.check(&facts(manifest_log, &loss, &connected)).1;
+        let segments: Vec<_> = segments.into_iter().map(common_prefix).collect();
         assert_eq!(segments, [(segment, 0)]);
     }
 }
