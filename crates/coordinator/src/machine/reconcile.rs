@@ -115,8 +115,7 @@ impl Coordinator {
     fn advance_recoveries(&mut self, at: Moment) -> Result<(), Stopped> {
         let view = ClusterView::new(at, self.store.configuration(), &self.membership);
         self.recoveries.pass(view);
-        let dead: Vec<ServerId> = view.configuration.recoveries().keys().copied().collect();
-        for dead in dead {
+        for dead in self.recoveries.take_advancing(self.store.changes(), view) {
             if let Some(edit) = self.recoveries.next_step(dead, self.view(at)) {
                 self.commit(at, edit)?;
             }

@@ -5,7 +5,9 @@ use crate::metastore::MemoryStore;
 use crate::outbox::Caller;
 use crate::records::TabletRecord;
 use migrations::MIGRATIONS_OF_SIDE_MAX;
-use recoveries::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX, places_looked_up, replicas_looked_at};
+use recoveries::{
+    LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX, places_looked_up, replicas_looked_at, servers_visited,
+};
 use std::collections::BTreeMap;
 use types::{ClusterId, Generation, HashRange, SLOT_COUNT, SegmentId, Slot, UnixMillis};
 use wire::control::{
@@ -300,6 +302,51 @@ fn a_check_looks_at_the_replicas_of_each_segment_and_at_no_others() {
     cluster.say(MASTERS[0], LogUpdate::Damaged { log: DEAD, segment, epoch });
     let looked_at = replicas_looked_at() - before;
     assert!((200..220).contains(&looked_at), "{looked_at} replicas");
+}
+
+/// Counts the sent requests to fence a log, of all servers.
+fn requests_to_fence(cluster: &Cluster) -> usize {
+    let is_one =
+        |it: &&FromCoordinator| matches!(it, FromCoordinator::Log(LogRequest::Fence { .. }));
+    cluster.sent.values().flatten().filter(is_one).count()
+}
+
+#[test]
+fn each_server_is_asked_about_each_dead_one_until_it_answers() {
+    const DEAD_SERVERS: u32 = 5;
+    const LIVING: u32 = 15;
+    let mut cluster = Cluster::new(DEAD_SERVERS + LIVING, 20, 2);
+    let all = 1..=DEAD_SERVERS + LIVING;
+    // Each server owns a tablet, so each log is needed.
+    let configuration = cluster.coordinator.store.configuration();
+    let mut edit = configuration.edit();
+    for (owner, tablet) in all.clone().zip(configuration.tablets().values()) {
+        edit.put_tablet(TabletRecord { owner: ServerId(owner), ..tablet.clone() });
+    }
+    let at = cluster.at();
+    cluster.coordinator.commit(at, edit).expect("the store works");
+    for server in all.map(ServerId) {
+        cluster.say(server, LogUpdate::ManifestContinues { number: SegmentId(1) });
+    }
+    (1..=DEAD_SERVERS).for_each(|server| cluster.disconnect(ServerId(server)));
+    cluster.wait(Duration::from_millis(150));
+    let mut open = (DEAD_SERVERS * LIVING) as usize;
+    assert_eq!(requests_to_fence(&cluster), open);
+    let before = servers_visited();
+    for log in (1..=DEAD_SERVERS).map(ServerId) {
+        let clock = UnixMillis(0);
+        let report = LogUpdate::Fenced { log, first: 0, replicas: vec![], clock, more: false };
+        cluster.say(ServerId(7), report);
+        open -= 1;
+    }
+    assert_eq!(servers_visited() - before, 0, "an answer concerns no other server");
+    cluster.sent.clear();
+    cluster.wait(Duration::from_secs(1));
+    assert_eq!(requests_to_fence(&cluster), open, "asked again, except for who has answered");
+    cluster.sent.clear();
+    cluster.connect(ServerId(7), Some(ServerId(7)));
+    let asked = requests_to_fence(&cluster);
+    assert_eq!(asked, DEAD_SERVERS as usize, "a report may have been lost with the connection");
 }
 
 impl Cluster {

@@ -7,6 +7,7 @@
 //! link queues, and nothing behind them would ever arrive.
 
 use super::lineage::{is_kept, logs_of_part};
+use super::open_questions::OpenQuestions;
 use super::replica_inventory::{ManifestQuestion, ReplicaInventory};
 use super::{Recoveries, log_facts};
 use crate::configuration::ClusterConfiguration;
@@ -61,6 +62,16 @@ pub(super) enum DemandKind {
     Free,
 }
 
+impl DemandKind {
+    /// Returns whether every connected server has to answer.
+    fn is_question(self) -> bool {
+        match self {
+            DemandKind::Fence | DemandKind::Free => true,
+            DemandKind::SegmentManifest | DemandKind::Part(_) => false,
+        }
+    }
+}
+
 /// The last send of a demand that is open. A list may have been put off instead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentDemand {
@@ -89,20 +100,41 @@ impl Recoveries {
         let open = self.open_demands(view);
         self.demanded.retain(|demand, _| open.contains_key(demand));
         self.listings.retain(|_, listing| listing.until > now);
-        for (demand, list) in open {
+        let is_due = |demand: &RecoveryDemand, list: &Option<u64>| {
+            let sent = self.demanded.get(demand);
+            sent.is_none_or(|sent| sent.due <= now || sent.list != *list)
+        };
+        let mut due: BTreeMap<RecoveryDemand, Option<u64>> =
+            open.into_iter().filter(|(demand, list)| is_due(demand, list)).collect();
+        due.extend(self.take_questions(view).into_iter().map(|demand| (demand, None)));
+        for (demand, list) in due {
             assert!(view.membership.is_connected(demand.server), "{demand:?} cannot be sent");
-            let sent = self.demanded.get(&demand);
-            let sent_before = sent.map_or(0, |sent| sent.times);
-            if sent.is_none_or(|sent| sent.due <= now || sent.list != list) {
-                let due = match list {
-                    Some(list) => self.send_part(demand, list, view, out),
-                    None => self.send_request(demand, view, out),
-                };
-                assert!(due > now, "{demand:?} is sent without end");
-                let times = sent_before + 1;
+            let due = match list {
+                Some(list) => self.send_part(demand, list, view, out),
+                None => self.send_request(demand, view, out),
+            };
+            assert!(due > now, "{demand:?} is sent without end");
+            if !demand.kind.is_question() {
+                let times = self.demanded.get(&demand).map_or(0, |sent| sent.times) + 1;
                 self.demanded.insert(demand, SentDemand { due, list, times });
             }
         }
+    }
+
+    /// Returns the questions for all connected servers that are due.
+    fn take_questions(&mut self, view: ClusterView<'_>) -> Vec<RecoveryDemand> {
+        let connected = view.membership.connected();
+        let mut due = Vec::new();
+        for (&dead, recovery) in view.configuration.recoveries() {
+            let Some(inventory) = self.inventories.get(&dead) else { continue };
+            let Some(questions) = self.questions.get_mut(&dead) else { continue };
+            let is_freeing = recovery.stage == RecoveryStage::Freeing;
+            let kind = if is_freeing { DemandKind::Free } else { DemandKind::Fence };
+            questions.follow(is_freeing, inventory, connected);
+            let servers = questions.take_due(view.at.now, DEMAND_AGAIN);
+            due.extend(servers.into_iter().map(|server| RecoveryDemand { dead, server, kind }));
+        }
+        due
     }
 
     /// Gives up for now the questions about manifests that were repeated in vain.
@@ -134,7 +166,8 @@ impl Recoveries {
         reconciled: Instant,
         view: ClusterView<'_>,
     ) -> Option<Instant> {
-        let demands = self.demanded.values().map(|sent| sent.due);
+        let questions = self.questions.values().filter_map(OpenQuestions::next);
+        let demands = self.demanded.values().map(|sent| sent.due).chain(questions);
         let leases = self.inventories.values().filter_map(|inventory| inventory.lease_end());
         let refusals = self.refusals.values().copied();
         let mut recoveries = view.configuration.recoveries().values();
@@ -151,6 +184,7 @@ impl Recoveries {
     /// Makes all demands on a reconnected server due at once, and asks for its inventories again.
     pub(in crate::machine) fn repeat_demands_on(&mut self, server: ServerId) {
         self.demanded.retain(|demand, _| demand.server != server);
+        self.questions.values_mut().for_each(|questions| questions.repeat_to(server));
         // Nothing is queued on a new connection.
         self.listings.remove(&server);
         self.inventories.values_mut().for_each(|inventory| inventory.reconnected(server));
@@ -161,24 +195,18 @@ impl Recoveries {
         self.inventories.values_mut().for_each(|inventory| inventory.forget(server));
     }
 
-    /// Returns the open demands; those of recovery partitions with the number of their list.
+    /// Returns the open demands, except for the questions for all connected servers; those of
+    /// recovery partitions with the number of their list.
     fn open_demands(&self, view: ClusterView<'_>) -> BTreeMap<RecoveryDemand, Option<u64>> {
         let mut all = BTreeMap::new();
         let mut parts: Vec<(ServerId, &AssignedPartition)> = Vec::new();
         for (&dead, recovery) in view.configuration.recoveries() {
             let Some(inventory) = self.inventories.get(&dead) else { continue };
-            let demand = |server, kind| (RecoveryDemand { dead, server, kind }, None);
-            let Some(facts) = log_facts(recovery, view) else {
-                let late = view.membership.servers().filter(|&it| !inventory.has_freed(it));
-                all.extend(late.map(|server| demand(server, DemandKind::Free)));
-                continue;
-            };
-            let late = view.membership.servers().filter(|&it| inventory.is_to_report(it));
-            all.extend(late.map(|server| demand(server, DemandKind::Fence)));
+            let Some(facts) = log_facts(recovery, view) else { continue };
+            let kind = DemandKind::SegmentManifest;
             let question = inventory.manifest_question(&facts);
-            all.extend(
-                question.map(|question| demand(question.backup, DemandKind::SegmentManifest)),
-            );
+            let server = question.map(|question| question.backup);
+            all.extend(server.map(|server| (RecoveryDemand { dead, server, kind }, None)));
             let connected =
                 recovery.parts().iter().filter(|part| view.membership.is_connected(part.master));
             parts.extend(connected.map(|part| (dead, part)));

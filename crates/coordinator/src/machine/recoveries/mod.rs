@@ -23,6 +23,7 @@
 mod demands;
 mod lineage;
 mod load_profiles;
+mod open_questions;
 mod partitioning;
 mod replica_index;
 mod replica_inventory;
@@ -32,6 +33,8 @@ pub use demands::LISTED_BYTES_MAX;
 #[cfg(test)]
 pub(super) use demands::{LISTED_SEGMENTS_MAX, PARTS_GIVEN_MAX};
 pub(super) use load_profiles::changed_profile;
+#[cfg(test)]
+pub(super) use open_questions::servers_visited;
 pub(super) use replica_index::ReplicaName;
 #[cfg(test)]
 pub(super) use replica_index::replicas_looked_at;
@@ -48,8 +51,9 @@ use crate::records::{
 use demands::{DemandKind, Listing, RecoveryDemand, SentDemand};
 use lineage::{OrphanedRange, PermittedMasters};
 use load_profiles::Loads;
+use open_questions::OpenQuestions;
 use planted::Bug;
-use replica_inventory::{Completeness, LogFacts, ReplicaInventory};
+use replica_inventory::{AssessmentChange, Completeness, LogFacts, ReplicaInventory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{HashRange, Instant, ServerId};
@@ -68,7 +72,9 @@ pub(super) struct Recoveries {
     term: u64,
     /// Replica inventory of each recovery in the configuration.
     inventories: BTreeMap<ServerId, ReplicaInventory>,
-    /// Each recovery demand that was sent and is still open.
+    /// Servers that have to fence or free each of these logs.
+    questions: BTreeMap<ServerId, OpenQuestions>,
+    /// Each other recovery demand that was sent and is still open.
     demanded: BTreeMap<RecoveryDemand, SentDemand>,
     /// Segments listed to each recovery master in the last second.
     listings: BTreeMap<ServerId, Listing>,
@@ -78,6 +84,11 @@ pub(super) struct Recoveries {
     pauses: BTreeMap<ServerId, Duration>,
     /// Segment lists made in this term.
     lists: u64,
+    /// Since a recovery was last advanced, something has changed that neither the configuration
+    /// nor the connected servers show.
+    may_advance: bool,
+    /// Changes of the configuration, and of the connected servers, when they were last advanced.
+    advanced_at: Option<(u64, u64)>,
 }
 
 impl Recoveries {
@@ -86,11 +97,14 @@ impl Recoveries {
         let mut recoveries = Recoveries {
             term,
             inventories: BTreeMap::new(),
+            questions: BTreeMap::new(),
             demanded: BTreeMap::new(),
             listings: BTreeMap::new(),
             refusals: BTreeMap::new(),
             pauses: BTreeMap::new(),
             lists: 0,
+            may_advance: true,
+            advanced_at: None,
         };
         recoveries.committed(configuration);
         recoveries
@@ -102,7 +116,9 @@ impl Recoveries {
         self.inventories.retain(|dead, _| recoveries.contains_key(dead));
         for &dead in recoveries.keys() {
             self.inventories.entry(dead).or_default();
+            self.questions.entry(dead).or_default();
         }
+        self.questions.retain(|dead, _| recoveries.contains_key(dead));
         assert_eq!(self.inventories.len(), recoveries.len(), "each recovery has one inventory");
     }
 
@@ -117,6 +133,11 @@ impl Recoveries {
         let manifest_log = view.configuration.manifest_log_of(log);
         if let Some(inventory) = self.inventories.get_mut(&log) {
             inventory.fenced(view.at.now, backup, report, manifest_log);
+            if !inventory.is_to_report(backup)
+                && let Some(questions) = self.questions.get_mut(&log)
+            {
+                questions.answered(backup, false);
+            }
         }
     }
 
@@ -270,6 +291,9 @@ impl Recoveries {
             && let Some(inventory) = self.inventories.get_mut(&log)
         {
             inventory.freed(backup);
+            if let Some(questions) = self.questions.get_mut(&log) {
+                questions.answered(backup, true);
+            }
         }
     }
 
@@ -323,8 +347,12 @@ impl Recoveries {
     /// any recovery advances: one recovery may need another one's log.
     pub(super) fn pass(&mut self, view: ClusterView<'_>) {
         let now = view.at.now;
+        let refusals = self.refusals.len();
         self.refusals.retain(|_, until| *until > now);
-        self.inventories.values_mut().for_each(|inventory| inventory.pass(now));
+        self.may_advance |= self.refusals.len() < refusals;
+        for inventory in self.inventories.values_mut() {
+            self.may_advance |= inventory.pass(now);
+        }
         if view.configuration.recoveries().is_empty() {
             self.pauses.clear();
         }
@@ -338,11 +366,34 @@ impl Recoveries {
             let Some(facts) = log_facts(recovery, view) else { continue };
             let Some(inventory) = self.inventories.get_mut(&dead) else { continue };
             let next = (self.term << 32) + self.lists + 1;
-            if inventory.assess(&facts, next) {
+            let AssessmentChange { is_listed_anew, is_result_new } = inventory.assess(&facts, next);
+            self.may_advance |= is_result_new;
+            if is_listed_anew {
                 self.lists += 1;
                 assert!(self.lists < 1 << 32, "the numbers of segment lists of a term are used up");
             }
         }
+    }
+
+    /// Returns the recoveries that may advance now: those that free a log, and all if anything has
+    /// changed on which the others depend. `changes` counts the changes of the configuration.
+    pub(super) fn take_advancing(&mut self, changes: u64, view: ClusterView<'_>) -> Vec<ServerId> {
+        let advanced_at = Some((changes, view.membership.connected().revision()));
+        let may_advance = std::mem::take(&mut self.may_advance) || self.advanced_at != advanced_at;
+        self.advanced_at = advanced_at;
+        let recoveries = view.configuration.recoveries();
+        let may_step = |it: &&RecoveryRecord| match it.stage {
+            RecoveryStage::Recovering { .. } => {
+                debug_assert!(
+                    may_advance || self.next_step(it.dead, view).is_none(),
+                    "the recovery of {} can advance and nothing has changed",
+                    it.dead
+                );
+                may_advance
+            }
+            RecoveryStage::Freeing => true,
+        };
+        recoveries.values().filter(may_step).map(|recovery| recovery.dead).collect()
     }
 
     /// Returns the change that advances a recovery. `None`: it has to wait.
@@ -483,6 +534,10 @@ impl Recoveries {
 
     /// Returns whether every living server has freed its replicas or is permanently absent.
     fn is_freed(&self, dead: ServerId, view: ClusterView<'_>) -> bool {
+        let connected = view.membership.connected();
+        if self.questions.get(&dead).is_some_and(|it| it.waits_for_freeing(connected)) {
+            return false;
+        }
         let given_up_at = |server| view.membership.given_up_at(server);
         let is_gone = |server| given_up_at(server).is_some_and(|by| by <= view.at.now);
         let has_freed = |server| self.inventories.get(&dead).is_some_and(|e| e.has_freed(server));

@@ -207,6 +207,15 @@ impl Assessment {
     }
 }
 
+/// The effect of an assessment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AssessmentChange {
+    /// The list of segments is another one.
+    pub(super) is_listed_anew: bool,
+    /// The completeness is another one.
+    pub(super) is_result_new: bool,
+}
+
 /// The segments of a complete log, for recovery masters.
 #[derive(Debug)]
 pub(super) struct ListedSegments {
@@ -386,15 +395,15 @@ impl ReplicaInventory {
         self.freed.contains(&backup)
     }
 
-    /// Ends the lease if its time is over.
-    pub(super) fn pass(&mut self, now: Instant) {
-        if let ReadLeaseState::Until(end) = self.lease
-            && end <= now
-        {
+    /// Ends the lease if its time is over. Returns whether it has ended.
+    pub(super) fn pass(&mut self, now: Instant) -> bool {
+        let is_over = self.lease_end().is_some_and(|end| end <= now);
+        if is_over {
             self.lease = ReadLeaseState::Over;
             self.revision += 1;
         }
         assert!(self.lease_end().is_none_or(|end| end > now), "a lease is over and counts");
+        is_over
     }
 
     /// Returns the end of the lease, if it is known and not recorded as over.
@@ -669,17 +678,19 @@ impl ReplicaInventory {
         self.list.as_ref().filter(|_| self.assessment.as_ref().is_some_and(is_complete))
     }
 
-    /// Repeats the completeness check if any fact has changed. Returns whether the segments of the
-    /// complete log, or their replicas, are different. The new list then has the number `next`.
-    pub(super) fn assess(&mut self, facts: &LogFacts<'_>, next: u64) -> bool {
+    /// Repeats the completeness check if any fact has changed. If the segments of the complete log,
+    /// or their replicas, are different, the new list has the number `next`.
+    pub(super) fn assess(&mut self, facts: &LogFacts<'_>, next: u64) -> AssessmentChange {
         if self.assessment_of(facts).is_some() {
             if let Some(assessment) = &mut self.assessment {
                 assessment.connected = facts.connected.revision();
             }
-            return false;
+            return AssessmentChange::default();
         }
+        let before = self.assessment.take().map(|before| before.completeness);
         let log = facts.log;
         let (completeness, segments) = self.check(facts);
+        let is_result_new = before.as_ref() != Some(&completeness);
         let is_readable = |it: &RecoverySegment| it.log == log && !it.places.is_empty();
         assert!(segments.iter().all(is_readable), "a segment of {log} cannot be read");
         let is_complete = completeness == Completeness::Complete;
@@ -699,7 +710,7 @@ impl ReplicaInventory {
             is_collected: self.is_collected(facts),
             completeness,
         });
-        is_new
+        AssessmentChange { is_listed_anew: is_new, is_result_new }
     }
 
     /// Returns the last check, if it rests on these facts.
