@@ -112,7 +112,7 @@ fn names(items: &ProductItems, table: &mut MeasureTable) {
     let fields = items.types.iter().max_by_key(|one| one.fields);
     if let Some((_, count)) = methods.first() {
         let measure = "methods of the largest type, free functions on it included";
-        table.row(measure, **count, 67, 60);
+        table.row(measure, **count, 69, 60);
     }
     for ((krate, name), count) in methods.iter().take(6) {
         table.note(format!("{krate}::{name} {count}"));
@@ -134,11 +134,11 @@ fn sizes(sources: &[SourceFile], items: &ProductItems, table: &mut MeasureTable)
     let largest = crates.iter().max_by_key(|(_, lines)| **lines);
     if let Some((name, lines)) = largest {
         let measure = format!("lines of the largest crate ({name})");
-        table.row(&measure, *lines, 23_100, 12_000);
+        table.row(&measure, *lines, 23_300, 12_000);
     }
     let lines: usize = crates.values().sum();
     let target = LINES_AT_START - 2_500;
-    table.row("lines of src without assertions", lines - items.assertion_lines, 126_000, target);
+    table.row("lines of src without assertions", lines - items.assertion_lines, 127_500, target);
 }
 
 /// Crates that should assert densely, and how many lines they have for each assertion at most.

@@ -198,9 +198,13 @@ fn leave(call: &mut Call<'_>, scan: KeyspaceScan, next: NotExecuted) -> Done {
     Err(next)
 }
 
-/// `RANDOMKEY`: returns one of the first keys after a random hash. It does not count the keys first: that
-/// visits all leaves of the index.
+/// `RANDOMKEY`: returns one of the first keys after a random hash.
 fn randomkey(call: &mut Call<'_>) -> Done {
+    // Counting all keys would visit all leaves of the index.
+    if !call.backend.has_records(call.session.status.table) {
+        call.reply.null();
+        return Ok(());
+    }
     let mut draw = call.random();
     let random = KeyHash(draw.u64(..));
     let mut scan = call.scan.take().unwrap_or_else(|| KeyspaceScan::from(random));

@@ -183,6 +183,10 @@ impl Backend {
         self.engine.worker.table_records(table)
     }
 
+    pub(crate) fn has_records(&self, table: TableId) -> bool {
+        self.engine.worker.has_records(table)
+    }
+
     /// Returns the numbers of records of a range, by table and slot.
     pub(crate) fn record_counts(&self, range: HashRange) -> Vec<(TableId, Slot, u32)> {
         self.engine.worker.counts(range)

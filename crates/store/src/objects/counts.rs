@@ -55,15 +55,27 @@ impl Worker {
     pub fn table_records(&self, table: TableId) -> u64 {
         let Some(index) = self.store.index(table) else { return 0 };
         let turn = self.participant.turn();
+        self.owned_slots().map(|slot| index.records(slot, &turn)).sum()
+    }
+
+    /// Returns whether the table has records in tablets that this server owns. Looks at slots up to the
+    /// first one with a record.
+    pub fn has_records(&self, table: TableId) -> bool {
+        let Some(index) = self.store.index(table) else { return false };
+        let turn = self.participant.turn();
+        self.owned_slots().any(|slot| index.records(slot, &turn) > 0)
+    }
+
+    /// Returns the slots of this server's tablets, ascending.
+    fn owned_slots(&self) -> impl Iterator<Item = Slot> {
         let ours = self.tablets.iter().filter(|tablet| is_ours(tablet));
         // The tablets ascend. Two of them may share a slot, which is counted once.
         let mut uncounted = 0;
-        let slots = ours.flat_map(|tablet| {
+        ours.flat_map(move |tablet| {
             let (first, last) = tablet.range.slots();
             let from = std::mem::replace(&mut uncounted, last.0 + 1);
             (from.max(first.0)..=last.0).map(Slot)
-        });
-        slots.map(|slot| index.records(slot, &turn)).sum()
+        })
     }
 
     /// Counts the owned records slot by slot, from `from` on, and calls `visit` for each slot and
