@@ -282,7 +282,7 @@ fn a_log_is_checked_again_only_if_something_has_changed() {
     let before = places_looked_up();
     cluster.fence(ServerId(3), &[0; 700], 100);
     assert_eq!(places_looked_up() - before, 0, "the same report says nothing new");
-    // So does a reconnection of a backup without replicas, beside its own report.
+    // The reconnection of a backup without replicas changes nothing either.
     cluster.connect(ServerId(5), None);
     let clock = UnixMillis(0);
     let report = LogUpdate::Fenced { log: DEAD, first: 0, replicas: vec![], clock, more: false };

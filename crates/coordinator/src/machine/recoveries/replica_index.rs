@@ -21,14 +21,16 @@ impl ReplicaIndex {
     pub(super) fn insert(
         &mut self,
         holder: ServerId,
-        (segment, epoch): ReplicaName,
+        name: ReplicaName,
         length: u32,
     ) -> Option<u32> {
+        let (segment, epoch) = name;
         self.lengths.insert((segment, holder, epoch), length)
     }
 
     /// Returns the length of a replica.
-    pub(super) fn length(&self, holder: ServerId, (segment, epoch): ReplicaName) -> Option<u32> {
+    pub(super) fn length(&self, holder: ServerId, name: ReplicaName) -> Option<u32> {
+        let (segment, epoch) = name;
         self.lengths.get(&(segment, holder, epoch)).copied()
     }
 
