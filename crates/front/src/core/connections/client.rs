@@ -11,14 +11,13 @@ use super::scope::{crosses_slots, scope_of};
 use super::turn::ConnectionTurn;
 use super::waiter::WaiterId;
 use crate::commands::{
-    CROSS_SLOT, Call, Cause, Command, Done, LONG_REPLY, NotExecuted, QueuedTransaction, flag,
-    queue_command,
+    CROSS_SLOT, Call, Cause, Command, Done, NotExecuted, QueuedTransaction, flag, queue_command,
 };
 use crate::operators::clients::{Facts, Traffic, Unblocked};
 use crate::operators::pause::Paused;
 use crate::session::Session;
 use planted::Bug;
-use resp::{BorrowedRequest, OUTPUT_BYTES_MAX, ReplyWriter, RequestLimits, RequestParser};
+use resp::{BorrowedRequest, ReplyWriter, RequestLimits, RequestParser};
 use settings::ServerConfiguration;
 use std::sync::Arc;
 use types::ConnectionId;
@@ -595,13 +594,12 @@ impl Conversation {
                 http::refuse(&mut self.session, turn);
                 return ExecutionOutcome::Replied;
             }
-            Err(_) if admission::lacks_password(&self.session, turn.backend) => {
-                ReplyWriter::new(protocol, out).error(admission::NO_PASSWORD);
-                turn.backend.counts.error(&out[before + 1..]);
-                return ExecutionOutcome::Replied;
-            }
             Err(unknown) => {
-                ReplyWriter::new(protocol, out).error(unknown.text(args));
+                let text = match admission::lacks_password(&self.session, turn.backend) {
+                    true => admission::NO_PASSWORD.to_owned(),
+                    false => unknown.text(args),
+                };
+                ReplyWriter::new(protocol, out).error(text);
                 turn.backend.counts.error(&out[before + 1..]);
                 return ExecutionOutcome::Replied;
             }
@@ -626,12 +624,7 @@ impl Conversation {
         };
         let is_admitted = admitted.is_ok();
         let done = admitted.and_then(|()| run(command, &mut call));
-        let outcome = match done {
-            Ok(()) if out.len() >= OUTPUT_BYTES_MAX => {
-                out.truncate(before);
-                ReplyWriter::new(protocol, out).error(LONG_REPLY);
-                ExecutionOutcome::Replied
-            }
+        let outcome = match done.and_then(|()| not_executed::check_length(out)) {
             Ok(()) => ExecutionOutcome::Replied,
             Err(next) => {
                 out.truncate(before);

@@ -1,8 +1,8 @@
 //! Commands that were not executed: each gets an error reply, or its request is parked.
 
 use super::{ConnectionTurn, Conversation, ExecutionOutcome};
-use crate::commands::{Cause, Command, NotExecuted, Refusal, flag};
-use resp::ReplyWriter;
+use crate::commands::{Cause, Command, Done, LONG_REPLY, NotExecuted, Refusal, flag, refused};
+use resp::{OUTPUT_BYTES_MAX, ReplyWriter};
 use types::limits::KEY_BYTES_MAX;
 
 /// Returns the refusal of an `EXEC`. Clients match on the first word of the error: that of a refused
@@ -16,6 +16,12 @@ fn discarded(refusal: Refusal, command: &Command) -> Refusal {
     }
     let why = text.strip_prefix("ERR ").unwrap_or(&text);
     Refusal::Because(format!("EXECABORT Transaction discarded because of: {why}").into())
+}
+
+/// Returns an error in place of a reply that the writer has not completed.
+#[inline]
+pub(super) fn check_length(out: &[u8]) -> Done {
+    if out.len() < OUTPUT_BYTES_MAX { Ok(()) } else { Err(refused(LONG_REPLY)) }
 }
 
 /// Returns the refusal of a command whose keys and values do not fit into an entry of the log, or into
