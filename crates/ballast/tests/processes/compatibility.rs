@@ -168,7 +168,7 @@ const NOTES: &[(&str, &str)] = &[
         "hlen",
         "does not count expired fields of hashes without pages; Valkey counts them until they are reclaimed",
     ),
-    ("hscan", "one step returns all elements, with the cursor 0"),
+    ("hscan", "one step returns all elements of a small value, with the cursor 0"),
     ("info", "only fields that apply to Ballast"),
     (
         "keys",
@@ -177,6 +177,10 @@ const NOTES: &[(&str, &str)] = &[
     ("lastsave", "the current time with durability `disk`; else the start time of the server"),
     ("latency|doctor", "own texts"),
     ("latency|graph", "own texts"),
+    (
+        "lcs",
+        "the product of both lengths is at most 1,000,000 or so: the table must fit into a value",
+    ),
     ("lolwut", ""),
     ("lset", "a position beyond 32 bits is out of range; Valkey uses its lower 32 bits"),
     ("memory|doctor", "reports on the log"),
@@ -384,6 +388,7 @@ Another test sends random commands to Ballast and to Valkey and compares their r
 For all commands:
 - A value has at most 4,063,232 bytes, and a key at most 65,535. The limit of values is also the maximum of `proto-max-bulk-len`. A request with a longer argument is answered with an error that contains both lengths, and the connection stays open; above 512 MB it is a protocol error, which closes the connection, as in Valkey.
 - The keys and values of one multi-key write must fit into one log segment (8 MiB, less on small servers).
+- A reply has at most 512 MB: a request that names a long value again and again gets an error. So does one whose pattern takes too long to compare with the names (SCAN, HSCAN, SSCAN, ZSCAN, KEYS), and ZUNION, ZINTER, their relatives and ZINTERCARD if sets that they name more than once have more than 4,194,304 members.
 - `HELP` of a container command lists the subcommands with their summaries in Ballast.
 - In a cluster all databases can be selected, as in Valkey with `cluster-databases 16`.
 ";

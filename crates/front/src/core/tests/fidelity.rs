@@ -523,7 +523,7 @@ fn long_keys_and_long_patterns_are_refused_by_their_names() {
     let large = "v".repeat(1_500_000);
     assert_eq!(
         ask_long(&mut world, &mut client, &format!("MSET a {large} b {large} c {large}")),
-        "-ERR the keys and values of one command must fit into 4 MB\r\n"
+        "-ERR the keys and values of one command must fit into one segment of the log\r\n"
     );
     let (name, pattern) = ("a".repeat(200_000), format!("*{}b", "a".repeat(30_000)));
     ask_long(&mut world, &mut client, &format!("HSET hash {name} v"));

@@ -34,7 +34,9 @@ fn too_large(command: &Command, args: &[&[u8]]) -> Refusal {
     }
     match keys.len() {
         0 | 1 => Refusal::TooLarge,
-        _ => Refusal::because("ERR the keys and values of one command must fit into 4 MB"),
+        _ => Refusal::because(
+            "ERR the keys and values of one command must fit into one segment of the log",
+        ),
     }
 }
 
