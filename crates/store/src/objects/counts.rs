@@ -39,15 +39,17 @@ impl Worker {
         indexes.flat_map(|(_, index)| slots_of(range).map(|slot| index.bytes(slot, &turn))).sum()
     }
 
-    /// Returns the memory that a server needs to receive the range's records: their entries, the
-    /// ends of segments that are too short for a further one, and their words in the index. Slots
-    /// count as in [`Worker::counts`].
+    /// Returns the memory that a server needs to receive the range's records, if it adds a tenth for
+    /// what is written meanwhile: their entries and their words in the index. If the ends of segments
+    /// that are too short for a further record need more than that tenth, they are included. Slots count
+    /// as in [`Worker::counts`].
     pub fn bytes_to_receive(&self, range: HashRange) -> u64 {
         let turn = self.participant.turn();
         let indexes = self.store.indexes();
         let counts =
             indexes.flat_map(|(_, index)| slots_of(range).map(|slot| index.count(slot, &turn)));
-        counts.map(bytes_to_receive).sum()
+        let all = counts.map(memory_of).fold(RangeMemory::default(), RangeMemory::and);
+        all.to_receive()
     }
 
     /// Returns the number of records of a table in tablets that this server owns. Approximate
@@ -116,11 +118,34 @@ impl Worker {
     }
 }
 
-/// Returns the memory that a server needs to receive these records.
+/// Memory of records at a server that receives them, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct RangeMemory {
+    /// Entries and index.
+    used: u64,
+    /// The same, with the unused ends of segments.
+    taken: u64,
+}
+
+impl RangeMemory {
+    fn and(self, other: RangeMemory) -> RangeMemory {
+        RangeMemory {
+            used: self.used.saturating_add(other.used),
+            taken: self.taken.saturating_add(other.taken),
+        }
+    }
+
+    fn to_receive(self) -> u64 {
+        // The ends are an upper bound already.
+        self.used.max(self.taken - self.taken / 11)
+    }
+}
+
+/// Returns the memory of these records.
 ///
 /// A record that does not fit into the rest of a segment leaves that rest unused, which is much if the
 /// records are large. The receiving server may have the smallest segments.
-fn bytes_to_receive(count: SlotCount) -> u64 {
+fn memory_of(count: SlotCount) -> RangeMemory {
     let SlotCount { records, bytes, leaves } = count;
     let index = records * INDEX_BYTES_PER_RECORD + leaves as u64 * INDEX_BYTES_PER_LEAF;
     let segment = SEGMENT_BYTES_MIN as u64;
@@ -129,7 +154,8 @@ fn bytes_to_receive(count: SlotCount) -> u64 {
     let used = segment - segment % length;
     assert!(used > segment / 2, "a segment holds as many records of {length} bytes as fit");
     let entries = u128::from(bytes) * u128::from(segment) / u128::from(used);
-    index.saturating_add(u64::try_from(entries).unwrap_or(u64::MAX))
+    let entries = u64::try_from(entries).unwrap_or(u64::MAX);
+    RangeMemory { used: index.saturating_add(bytes), taken: index.saturating_add(entries) }
 }
 
 /// Returns whether the tablet would have to be recovered if this server died.
@@ -155,15 +181,24 @@ mod tests {
 
     #[test]
     fn large_records_need_the_segments_that_they_leave_half_empty() {
-        let of = |records, bytes| bytes_to_receive(SlotCount { records, bytes, leaves: 1 });
+        let of = |records, bytes| memory_of(SlotCount { records, bytes, leaves: 1 });
         let (segment, index) = (SEGMENT_BYTES_MIN as u64, |records: u64| 64 + 16 * records);
-        assert_eq!(of(0, 0), index(0));
-        assert_eq!(of(0, 4000), 4000 + index(0), "tombstones only");
-        assert_eq!(of(3, 3 * segment), 3 * segment + index(3));
-        assert_eq!(of(7, 7 * (segment / 2 + 1)), 7 * segment + index(7));
-        assert_eq!(of(6, 6 * (segment / 3)), 2 * segment + index(6));
+        let half = segment / 2 + 1;
+        for (records, bytes, taken) in [
+            (0, 0, 0),
+            // Tombstones only.
+            (0, 4000, 4000),
+            (3, 3 * segment, 3 * segment),
+            (7, 7 * half, 7 * segment),
+            (6, 6 * (segment / 3), 2 * segment),
+        ] {
+            let (used, taken) = (bytes + index(records), taken + index(records));
+            assert_eq!(of(records, bytes), RangeMemory { used, taken });
+            let told = of(records, bytes).to_receive();
+            assert!(told >= used && told + told.div_ceil(10) >= taken, "{told} of {taken}");
+        }
         let small = of(1000, 160_000);
-        assert!((160_000 + index(1000)..161_000 + index(1000)).contains(&small), "{small}");
-        assert_eq!(of(1, u64::MAX), u64::MAX, "whatever a damaged count may say");
+        assert_eq!((small.used, small.to_receive()), (160_000 + index(1000), small.used));
+        assert_eq!(of(1, u64::MAX).to_receive(), u64::MAX, "whatever a damaged count may say");
     }
 }
