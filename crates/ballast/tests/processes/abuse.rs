@@ -69,7 +69,7 @@ fn absurd_lengths_are_refused_before_memory_is_taken_for_them() {
     let server = Process::alone(&MODEST);
     let before = server.resident_bytes();
     for (bytes, error) in [
-        (&b"*1048577\r\n"[..], "-ERR Protocol error: invalid multibulk length\r\n"),
+        (&b"*11184811\r\n"[..], "-ERR Protocol error: invalid multibulk length\r\n"),
         (b"*99999999999\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
         (b"*x\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
         (b"*1\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
