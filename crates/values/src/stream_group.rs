@@ -215,9 +215,11 @@ impl<'a> ConsumerGroup<'a> {
         &self.pending[at..]
     }
 
-    /// Returns the number of pending entries of a consumer.
-    pub fn pending_of(&self, consumer: usize) -> usize {
-        self.pending.iter().filter(|entry| entry.consumer == consumer).count()
+    /// Returns the pending entries of each consumer, by the consumers' positions.
+    pub fn pending_by_consumer(&self) -> Vec<Vec<&PendingEntry>> {
+        let mut entries = vec![Vec::new(); self.consumers.len()];
+        self.pending.iter().for_each(|entry| entries[entry.consumer].push(entry));
+        entries
     }
 
     /// Returns the pending entry of an id.
@@ -375,7 +377,8 @@ mod tests {
             group.set_pending(PendingEntry { id, consumer, delivered: 0, deliveries: 1 });
         }
         assert_eq!(group.remove_consumer(1), 3);
-        assert_eq!((group.pending_of(0), group.pending_of(1)), (3, 3));
+        let counts: Vec<usize> = group.pending_by_consumer().iter().map(Vec::len).collect();
+        assert_eq!(counts, [3, 3]);
         assert_eq!(group.find_consumer(b"c"), Some(1));
         let two = StreamId { ms: 0, seq: 2 };
         assert_eq!(group.find_pending(two).map(|entry| entry.consumer), Some(1));

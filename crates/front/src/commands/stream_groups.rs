@@ -279,15 +279,14 @@ fn write_pending_summary(group: &ConsumerGroup<'_>, reply: &mut ReplyWriter<'_>)
     };
     reply.bulk(first.id.text().as_ref());
     reply.bulk(last.id.text().as_ref());
-    let mut counts = vec![0_u64; group.consumers().len()];
-    pending.iter().for_each(|entry| counts[entry.consumer] += 1);
+    let of_consumers = group.pending_by_consumer();
     let mut consumers = group.consumers_by_name();
-    consumers.retain(|at| counts[*at] > 0);
+    consumers.retain(|at| !of_consumers[*at].is_empty());
     reply.array(consumers.len());
     for at in consumers {
         reply.array(2);
         reply.bulk(&group.consumers()[at].name);
-        reply.bulk(itoa::Buffer::new().format(counts[at]).as_bytes());
+        reply.bulk(itoa::Buffer::new().format(of_consumers[at].len()).as_bytes());
     }
 }
 

@@ -130,12 +130,11 @@ fn write_group(
         reply.integer(entry.delivered as i64);
         reply.integer(entry.deliveries as i64);
     }
-    let consumers = group.consumers_by_name();
+    let (consumers, of_consumers) = (group.consumers_by_name(), group.pending_by_consumer());
     reply.bulk(b"consumers");
     reply.array(consumers.len());
     for at in consumers {
-        let consumer = &group.consumers()[at];
-        let own: Vec<_> = pending.iter().filter(|entry| entry.consumer == at).collect();
+        let (consumer, own) = (&group.consumers()[at], &of_consumers[at]);
         reply.map(5);
         reply.texts([("name", &consumer.name)]);
         reply.integers([
@@ -145,7 +144,7 @@ fn write_group(
         ]);
         reply.bulk(b"pending");
         reply.array(own.len().min(count));
-        for entry in own.into_iter().take(count) {
+        for entry in own.iter().take(count) {
             reply.array(3);
             reply.bulk(entry.id.text().as_ref());
             reply.integer(entry.delivered as i64);
@@ -207,12 +206,13 @@ fn info_consumers(call: &mut Call<'_>) -> Done {
         let group = group.ok_or_else(|| no_group_of_key(name, key))?;
         let since = |time: u64| now.saturating_sub(time) as i64;
         reply.array(group.consumers().len());
+        let of_consumers = group.pending_by_consumer();
         for at in group.consumers_by_name() {
             let consumer = &group.consumers()[at];
             reply.map(4);
             reply.texts([("name", &consumer.name)]);
             reply.integers([
-                ("pending", group.pending_of(at) as i64),
+                ("pending", of_consumers[at].len() as i64),
                 ("idle", since(consumer.seen)),
                 ("inactive", consumer.active.map_or(-1, since)),
             ]);
