@@ -130,13 +130,16 @@ impl MachineDriver for TargetDriver {
 
     fn demands(&self, machine: &MigrationTarget) -> Demands {
         let intent = machine.intent().filter(|_| !machine.is_over());
-        let waits = match self {
-            TargetDriver::Accepting { .. } => true,
-            TargetDriver::Arriving { cut, .. } => !matches!(cut, CutWait::None),
-            TargetDriver::Idle | TargetDriver::Reserved(_) => false,
+        let wait = match self {
+            TargetDriver::Accepting { .. }
+            | TargetDriver::Arriving { cut: CutWait::Splicing(_), .. } => Some(Wait::Reactors),
+            TargetDriver::Arriving { cut: CutWait::Securing(_), .. } => Some(Wait::Backups),
+            TargetDriver::Arriving { cut: CutWait::None, .. }
+            | TargetDriver::Idle
+            | TargetDriver::Reserved(_) => None,
         };
         Demands {
-            wait: waits.then_some(Wait::Reactors),
+            wait,
             background_share: intent.map(|it| it.policy.background_share.clamp(1, 100)),
             latency_target: intent.and_then(|it| it.policy.latency_target()),
             served_until: machine.unacknowledged_until(),
