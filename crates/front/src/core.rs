@@ -430,6 +430,7 @@ impl Core {
             }
             Wake::Progress => self.waits.wake_for_progress(),
             Wake::Tablets => self.waits.wake_for_new_tablets(),
+            Wake::Map => self.waits.wake_for_new_map(),
             Wake::Answer(request, answer) => {
                 if let Some(waiter) = self.waits.take_answer(request) {
                     self.retry(waiter, Some(answer), io);

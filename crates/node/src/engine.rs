@@ -73,6 +73,8 @@ pub(crate) struct TurnState {
     started: Option<Instant>,
     /// Version of the tablets with which parked operations were last retried.
     tablets_version: u64,
+    /// Number of maps that were adopted by then.
+    adopted_maps: u64,
     time: Option<TimeWithinTurn>,
 }
 
@@ -184,6 +186,11 @@ impl Engine {
         if version != self.turn.tablets_version {
             self.turn.tablets_version = version;
             self.out.wakes.push(Wake::Tablets);
+        }
+        let maps = self.node.adopted_maps();
+        if maps != self.turn.adopted_maps {
+            self.turn.adopted_maps = maps;
+            self.out.wakes.push(Wake::Map);
         }
         if !self.priority_pulls.is_idle() {
             let (pulls, mut context) = parts!(self, now, priority_pulls);

@@ -14,8 +14,10 @@ pub enum Wake {
     Record(types::TableId, types::KeyHash),
     /// The progress of some migration has changed.
     Progress,
-    /// Tablets or the map have changed.
+    /// The tablets have changed.
     Tablets,
+    /// Another map is known, with the same tablets.
+    Map,
     /// The answer to the request with this number, from the coordinator or the process.
     Answer(u64, Answer),
 }

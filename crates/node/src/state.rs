@@ -90,8 +90,10 @@ struct RangeOwnership {
     dead: Mutex<BTreeSet<ServerId>>,
     /// Ranges that the newest map assigns to this server and that it does not hold.
     grants: Mutex<Grants>,
-    /// Version that rises whenever tablets or map change. Reactors then retry parked operations.
+    /// Version that rises whenever the tablets change. Reactors then retry parked operations.
     tablets_version: AtomicU64,
+    /// Number of adopted maps. After each, reactors retry the operations that a map may redirect.
+    maps: AtomicU64,
     /// Serializes changes of the tablets: read, change, publish.
     changing: Mutex<()>,
 }
@@ -130,6 +132,7 @@ impl NodeState {
                 dead: Mutex::default(),
                 grants: Mutex::default(),
                 tablets_version: AtomicU64::new(0),
+                maps: AtomicU64::new(0),
                 changing: Mutex::new(()),
             },
             demands: SharedDemands::default(),
@@ -303,9 +306,14 @@ impl NodeState {
         self.ownership.map.load_full()
     }
 
-    /// Returns the version of tablets and map, which rises whenever they change.
+    /// Returns the version of the tablets, which rises whenever they change.
     pub fn tablets_version(&self) -> u64 {
         self.ownership.tablets_version.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of maps that were adopted.
+    pub fn adopted_maps(&self) -> u64 {
+        self.ownership.maps.load(Ordering::Acquire)
     }
 
     /// Sets the function that wakes a sleeping reactor, or all. Called once, before the first turn.
@@ -362,14 +370,15 @@ impl NodeState {
         let me = self.me();
         let mut grants = self.ownership.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *grants);
-        self.change_tablets(|tablets| {
+        // Most maps tell of other servers' ranges. They leave the tablets, and who waits for them.
+        self.change_tablets_if(|tablets| {
             let may_begin = match self.durability.placement() {
                 LogPlacement::OwnDisk => MayBegin::Any,
                 LogPlacement::Nowhere | LogPlacement::OtherServers => MayBegin::Born(&before.born),
             };
             let adopted = tablets::adopt(tablets, &map, me, may_begin);
             *grants = Grants { born: adopted.births, not_held: adopted.not_held };
-            adopted.tablets
+            adopted.is_changed.then_some(adopted.tablets)
         });
         let births = grants.born.clone();
         for range in grants.not_held.iter().filter(|range| !before.not_held.contains(range)) {
@@ -381,7 +390,7 @@ impl NodeState {
         }
         drop(grants);
         self.ownership.map.store(Arc::new(map));
-        self.ownership.tablets_version.fetch_add(1, Ordering::Release);
+        self.ownership.maps.fetch_add(1, Ordering::Release);
         self.wake_all();
         births
     }

@@ -119,6 +119,8 @@ pub(crate) enum MayBegin<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     pub(crate) tablets: Vec<Tablet>,
+    /// Set if the tablets are others than before.
+    pub(crate) is_changed: bool,
     /// Born ranges with their epochs. They begin with the map that clears `is_born`.
     pub(crate) births: BTreeSet<(HashRange, OwnershipEpoch)>,
     /// Ranges that the map assigns to this server and that it does not hold.
@@ -140,7 +142,7 @@ pub(crate) fn adopt(
     may_begin: MayBegin<'_>,
 ) -> Adopted {
     tablets.sort_by_key(|tablet| tablet.range);
-    let mut given = Vec::new();
+    let (mut given, mut is_changed) = (Vec::new(), false);
     let (mut births, mut not_held) = (BTreeSet::new(), Vec::new());
     for info in map.tablets.iter().filter(|info| info.owner == me) {
         let mut unknown = vec![info.range];
@@ -155,6 +157,7 @@ pub(crate) fn adopt(
                 && recovery.number() == info.epoch.0
             {
                 tablet.state = TabletState::Securing(recovery.clone());
+                is_changed = true;
             }
         }
         let name = (info.range, info.epoch);
@@ -170,9 +173,10 @@ pub(crate) fn adopt(
             (false, false) => not_held.extend(unknown),
         }
     }
+    is_changed |= !given.is_empty();
     tablets.append(&mut given);
     tablets.sort_by_key(|tablet| tablet.range);
-    Adopted { tablets, births, not_held }
+    Adopted { tablets, is_changed, births, not_held }
 }
 
 /// Returns the incarnations that the map assigns to a range of this server, under any epoch.

@@ -204,7 +204,8 @@ impl SimulatedReactor {
     pub(crate) fn begin_turn(&mut self, now: Instant, wall: UnixMillis, planted: Option<Planted>) {
         self.core.begin_turn(now, wall);
         if planted == Some(Planted::HeldForgotten) {
-            self.core.engine_mut().out.wakes.retain(|wake| *wake != Wake::Tablets);
+            let is_kept = |wake: &Wake| !matches!(wake, Wake::Tablets | Wake::Map);
+            self.core.engine_mut().out.wakes.retain(is_kept);
         }
         self.is_begun = true;
     }

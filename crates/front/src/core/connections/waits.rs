@@ -172,16 +172,23 @@ impl Waits {
         self.turn.extend(self.progress.drain(..));
     }
 
-    /// Schedules retries after a tablet change. This includes requests that wait for records or
-    /// progress, because their migration may be over.
+    /// Schedules retries after a tablet change, also of the requests that wait for keys, because they
+    /// may be elsewhere now.
     pub(crate) fn wake_for_new_tablets(&mut self) {
+        self.wake_for_new_map();
+        self.turn.extend(self.blocked.all());
+    }
+
+    /// Schedules retries after a new map that leaves the tablets. This includes requests that wait for
+    /// records or progress, because their migration may be over. Requests that wait for keys stay: there
+    /// may be many thousands, and each move between other servers brings several maps.
+    pub(crate) fn wake_for_new_map(&mut self) {
         self.turn.extend(self.held.drain(..));
         self.turn.extend(self.progress.drain(..));
         self.missing_waiters = 0;
         let mut missing: Vec<_> = self.missing.drain().collect();
         missing.sort_unstable_by_key(|(place, _)| *place);
         self.turn.extend(missing.into_iter().flat_map(|(_, waiters)| waiters));
-        self.turn.extend(self.blocked.all());
     }
 
     /// Schedules the retry of a request.

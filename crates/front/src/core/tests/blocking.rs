@@ -237,6 +237,24 @@ fn a_wait_ends_in_time_or_when_an_operator_ends_it() {
 }
 
 #[test]
+fn a_map_that_leaves_the_tablets_leaves_the_requests_that_wait_for_keys() {
+    let mut world = World::of_cluster();
+    let mut blocked = world.connect(1, 0, HERE);
+    assert_eq!(world.ask(&mut blocked, "BLPOP list 0"), "");
+    settle(&mut world);
+    let map = ClusterMap { version: 2, ..(*world.node.map()).clone() };
+    let (now, wall) = (world.now, world.wall());
+    let World { cores, sockets, node, .. } = &mut world;
+    cores[0].on_control(FromCoordinator::Map(map));
+    cores[0].begin_turn(now, wall);
+    cores[0].wake(sockets);
+    assert_eq!(node.map().version, 2);
+    assert!(!cores[0].waits.has_turn(), "nothing has changed for its key");
+    cores[0].wake_for(Wake::Tablets, sockets);
+    assert!(cores[0].waits.has_turn(), "the key may be elsewhere");
+}
+
+#[test]
 fn a_client_that_goes_takes_no_item_and_lets_the_next_one_take_it() {
     let mut world = world();
     let mut gone = world.connect(1, 0, HERE);
