@@ -147,8 +147,7 @@ impl Node {
             return Some(to);
         }
         let map = self.map();
-        let at = map.tablets.partition_point(|tablet| tablet.range.last() < hash);
-        let owner = map.tablets.get(at).filter(|tablet| tablet.range.contains(hash))?.owner;
+        let owner = map.tablet_at(hash)?.owner;
         if owner == self.me() && planted::is(planted::Bug::RedirectedWhileHeld) {
             return map.servers.iter().map(|server| server.id).find(|other| *other != owner);
         }

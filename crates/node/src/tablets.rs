@@ -185,8 +185,8 @@ pub(crate) fn assigned(
     map: &ClusterMap,
     me: ServerId,
 ) -> Option<(OwnershipEpoch, [Incarnation; TABLES_MAX])> {
-    let at = map.tablets.partition_point(|info| info.range.last() < range.first());
-    let info = map.tablets.get(at).filter(|info| info.owner == me && info.range.covers(range))?;
+    let info = map.tablet_at(range.first());
+    let info = info.filter(|info| info.owner == me && info.range.covers(range))?;
     Some((info.epoch, incarnations(&info.incarnations)))
 }
 

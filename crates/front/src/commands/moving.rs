@@ -12,14 +12,12 @@ use super::tasks::{Task, is_over, parse_task, task_name, tasks};
 use super::{Call, Cause, Done, NotExecuted, Refusal};
 use super::{parse_integer, printable, refused, uppercase_is};
 use crate::operators::lock;
-use types::{HashRange, MigrationId, SLOT_COUNT, ServerId, Slot};
+use types::{HashRange, MigrationId, ServerId, Slot};
 use wire::control::{Answer, Ask, MigrationPolicy, MigrationReport, MigrationState};
 
 /// Returns the owner of a slot in the newest map.
 fn owner(call: &Call<'_>, slot: Slot) -> Option<ServerId> {
-    let map = call.backend.node().map();
-    let hash = slot.first_hash();
-    map.tablets.iter().find(|tablet| tablet.range.contains(hash)).map(|tablet| tablet.owner)
+    call.backend.node().map().tablet_at(slot.first_hash()).map(|tablet| tablet.owner)
 }
 
 /// The beginnings of the errors for a node name that no server has.
@@ -136,9 +134,8 @@ fn slot_of(call: &Call<'_>) -> Result<Slot, NotExecuted> {
 pub(super) fn get_keys_in_slot(call: &mut Call<'_>) -> Done {
     cluster_node(call)?;
     let number = |argument| parse_integer(argument).ok_or(Refusal::NotAnInteger);
-    let (slot, count) = (number(call.args[2])?, number(call.args[3])?);
-    let slot = u16::try_from(slot).ok().filter(|slot| *slot < SLOT_COUNT).map(Slot);
-    let (Some(slot), Ok(count)) = (slot, usize::try_from(count)) else {
+    let (_, count) = (number(call.args[2])?, number(call.args[3])?);
+    let (Some(slot), Ok(count)) = (parse_slot(call.args[2]), usize::try_from(count)) else {
         return Err(refused("ERR Invalid slot or number of keys"));
     };
     let mut found: Vec<Vec<u8>> = Vec::new();

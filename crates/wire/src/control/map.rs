@@ -3,7 +3,7 @@
 use crate::bounded::incarnations;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
-use types::{ClusterId, HashRange, Incarnation, OwnershipEpoch, ServerId};
+use types::{ClusterId, HashRange, Incarnation, KeyHash, OwnershipEpoch, ServerId};
 
 /// The cluster map: the servers, the owner of each range, and the running migrations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,14 @@ pub struct ClusterMap {
     pub tablets: Vec<TabletInfo>,
     /// The migrations that have not ended, as (range, source, target).
     pub moving: Vec<(HashRange, ServerId, ServerId)>,
+}
+
+impl ClusterMap {
+    /// Returns the tablet that contains a hash.
+    pub fn tablet_at(&self, hash: KeyHash) -> Option<&TabletInfo> {
+        let at = self.tablets.partition_point(|tablet| tablet.range.last() < hash);
+        self.tablets.get(at).filter(|tablet| tablet.range.contains(hash))
+    }
 }
 
 /// Decodes tablets, and rejects lists that do not ascend or that overlap.
