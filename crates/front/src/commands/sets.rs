@@ -7,6 +7,7 @@ use super::packed::{
     SizeChange, count_elements, element_bytes, has_element, listed, remove_elements,
 };
 use super::sampling::{PageSample, Sample, parse_count, reply_with_sample};
+use super::transactions::each_once;
 use super::{Call, Done, Refusal, parse_integer, refused, uppercase_is};
 use crate::core::data::{Key, TableKey};
 use crate::core::elements::{NewExpiry, Touched, ValueChange};
@@ -202,13 +203,11 @@ impl Combination {
 
     /// Returns the keys whose sets are combined: a set that is named again changes nothing, unless it
     /// is the first of a difference.
-    fn distinct<'k>(self, keys: impl Iterator<Item = Key<'k>>) -> Vec<Key<'k>> {
-        let (mut named, mut first) = (HashSet::new(), true);
-        let is_new = |key: &Key<'k>| {
-            let is_alone = std::mem::take(&mut first) && self == Combination::Difference;
-            is_alone || named.insert(key.bytes)
-        };
-        keys.filter(is_new).collect()
+    fn distinct<'k>(self, call: &Call<'_>, names: &[&'k [u8]]) -> Vec<Key<'k>> {
+        let (first, others) = names.split_at(usize::from(self == Combination::Difference));
+        let mut keys = each_once(call, first.iter().copied());
+        keys.extend(each_once(call, others.iter().copied()));
+        keys
     }
 }
 
@@ -219,7 +218,7 @@ fn names<'r>(set: &'r Elements<'_>) -> Result<Vec<&'r [u8]>, Refusal> {
 
 /// `SUNION`, `SINTER` and `SDIFF key [key ...]`.
 fn combine(call: &mut Call<'_>, combination: Combination) -> Done {
-    let keys = combination.distinct(call.keys(1..call.args.len()).into_iter());
+    let keys = combination.distinct(call, &call.args[1..]);
     let reply = &mut call.reply;
     let (table, touched) = (call.session.status.table, Touched::All);
     call.backend.read_values(table, &keys, ValueType::Set, touched, |sets| {
@@ -233,7 +232,7 @@ fn combine(call: &mut Call<'_>, combination: Combination) -> Done {
 /// `SUNIONSTORE`, `SINTERSTORE` and `SDIFFSTORE destination key [key ...]`.
 fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     let table = call.session.status.table;
-    let sources = combination.distinct(call.keys(2..call.args.len()).into_iter());
+    let sources = combination.distinct(call, &call.args[2..]);
     let keys = std::iter::once(call.key(1)).chain(sources).map(|key| TableKey { table, key });
     let replaced = |key| ValueChange {
         expiry: NewExpiry::Is(None),
@@ -280,7 +279,7 @@ fn sintercard(call: &mut Call<'_>) -> Done {
         };
     }
     let count_max = if limit == 0 { usize::MAX } else { limit };
-    let keys = Combination::Intersection.distinct(call.keys(2..2 + count).into_iter());
+    let keys = Combination::Intersection.distinct(call, &call.args[2..2 + count]);
     let table = call.session.status.table;
     let touched = Touched::All;
     let members = call.backend.read_values(table, &keys, ValueType::Set, touched, |sets| {

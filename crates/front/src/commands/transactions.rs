@@ -228,7 +228,10 @@ fn keys_of<'k>(
 }
 
 /// Returns these keys, each once.
-fn each_once<'k>(call: &Call<'_>, names: impl Iterator<Item = &'k [u8]>) -> Vec<Key<'k>> {
+pub(super) fn each_once<'k>(
+    call: &Call<'_>,
+    names: impl Iterator<Item = &'k [u8]>,
+) -> Vec<Key<'k>> {
     let mut seen = HashSet::new();
     names.filter(|bytes| seen.insert(*bytes)).map(|bytes| call.backend.key(bytes)).collect()
 }
