@@ -74,6 +74,12 @@ fn parse_timeout(call: &Call<'_>, text: &[u8]) -> Result<Option<Duration>, Refus
 pub(super) const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 const NOT_A_FLOAT: Refusal = Refusal::because("ERR timeout is not a float or out of range");
+/// Refuses a time in milliseconds if the clock cannot show its end.
+pub(super) fn check_millis(call: &Call<'_>, millis: u64) -> Result<(), Refusal> {
+    let latest = (i64::MAX as u64).saturating_sub(call.wall.0);
+    if millis <= latest { Ok(()) } else { Err(OUT_OF_RANGE) }
+}
+
 const OUT_OF_RANGE: Refusal = Refusal::because("ERR timeout is out of range");
 const NEGATIVE: Refusal = Refusal::because("ERR timeout is negative");
 

@@ -1,5 +1,6 @@
 //! `CLIENT`: subcommands to list, name, close, pause and configure connections.
 
+use super::blocking::check_millis;
 use super::command::flag::{ADMIN, ALLOW_BUSY, ALONE, ANYTIME, DANGEROUS, NO_MULTI, NOSCRIPT};
 use super::command::{Command, Keys, command};
 use super::help::help;
@@ -138,10 +139,7 @@ fn pause(call: &mut Call<'_>) -> Done {
     let millis = parse_integer(call.args[2])
         .ok_or_else(|| refused("ERR timeout is not an integer or out of range"))?;
     let millis = u64::try_from(millis).map_err(|_| refused("ERR timeout is negative"))?;
-    // The end of the pause must be a time since 1970.
-    if millis > (i64::MAX as u64).saturating_sub(call.wall.0) {
-        return Err(refused("ERR timeout is out of range"));
-    }
+    check_millis(call, millis)?;
     let until = call.now.0.saturating_add(millis.saturating_mul(1_000_000)).min(u64::MAX / 2);
     call.backend.operators.pause.begin(paused, Instant(until));
     call.ok()

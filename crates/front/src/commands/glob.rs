@@ -6,7 +6,7 @@ use std::cell::Cell;
 /// Most bytes that the comparisons of one attempt of a command look at. Each takes about a nanosecond.
 const COMPARED_MAX: u64 = 1 << 24;
 
-pub(super) const TOO_LONG: Refusal =
+const TOO_LONG: Refusal =
     Refusal::because("ERR the pattern takes too long to compare with these names");
 
 /// A pattern that is compared with many names of clients, for a limited time.
@@ -38,7 +38,8 @@ impl<'p> BoundedPattern<'p> {
 /// Returns whether all of `text` matches `pattern`. Takes time proportional to the product of both
 /// lengths at most: after a mismatch, only the last star is retried, one byte further.
 pub(crate) fn glob_matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
-    matches_within(pattern, text, ignore_case, &mut u64::MAX.clone())
+    let mut unlimited = u64::MAX;
+    matches_within(pattern, text, ignore_case, &mut unlimited)
 }
 
 /// Does the same in this number of steps, and reduces it; false if they do not suffice.

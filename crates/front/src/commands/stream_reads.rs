@@ -1,11 +1,11 @@
 //! `XREAD` and `XREADGROUP`: new entries of several streams.
 
-use super::blocking::{LONGEST, open, wait};
+use super::blocking::{LONGEST, check_millis, open, wait};
 use super::command::flag::{ALONE, BLOCKING, READONLY, WRITE};
 use super::command::{Family, Keys, command};
 use super::stream_groups::{ReceivedEntry, no_group_in_read, write_received};
 use super::streams::write_entries;
-use super::{Call, Done, NotExecuted, Refusal, refused};
+use super::{Call, Done, NotExecuted, Refusal};
 use crate::core::data::{Key, TableKey};
 use crate::core::streams::{GROUP_TOO_LARGE, OpenedStreams, StreamAccess, StreamStop};
 use crate::operators::blocked::AwaitedElements;
@@ -53,10 +53,7 @@ struct ReadRequest<'a> {
 impl<'a> ReadRequest<'a> {
     fn parse(call: &Call<'a>, of_group: bool) -> Result<ReadRequest<'a>, NotExecuted> {
         let options = ReadOptions::parse(&call.args[1..], of_group)?;
-        let latest = (i64::MAX as u64).saturating_sub(call.wall.0);
-        if options.block.is_some_and(|millis| millis > latest) {
-            return Err(refused("ERR timeout is out of range"));
-        }
+        options.block.map_or(Ok(()), |millis| check_millis(call, millis))?;
         let first = 1 + options.first_key;
         let keys = call.keys(first..first + options.keys);
         let open = vec![true; options.keys];
